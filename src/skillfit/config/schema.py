@@ -1,0 +1,157 @@
+"""Every setting of skillfit, with its default. Unknown keys are errors; every key acts.
+
+The loop's sections and names (`train`, `gradient`, `optimizer`, `evaluation`) are those users of the reference system know.
+Field docstrings are the generated reference in docs/.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from skillfit.models.spec import ModelSpec
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelSection(Section):
+    agent: ModelSpec | None = None
+    """Who uses the skill."""
+    optimizer: ModelSpec | None = None
+    """Who improves it. Not needed with `optimizer.proposer: examples`."""
+    judge: ModelSpec | None = None
+    """Only where a grader needs one."""
+    concurrency: int = Field(default=32, gt=0)
+    """Ceiling of the adaptive limiter, per endpoint."""
+    prices: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Dollars per million tokens that override or extend the bundled table: {model: {input, cached, output}}."""
+
+
+class TrainSection(Section):
+    num_epochs: int = Field(default=4, ge=1)
+    batch_size: int = Field(default=40, ge=1)
+    accumulation: int = Field(default=1, ge=1)
+    """Batches rolled out and reflected on before one update."""
+    train_size: int = Field(default=0, ge=0)
+    """Training items to use; 0 = all."""
+    seed: int = 42
+
+
+class GradientSection(Section):
+    minibatch_size: int = Field(default=8, ge=1)
+    merge_batch_size: int = Field(default=8, ge=2)
+    analyst_workers: int = Field(default=16, ge=1)
+    """Optimizer calls in flight at one time."""
+    failure_only: bool = False
+    rollouts_per_item: int = Field(default=1, ge=1)
+    """More than one gives analysts successes and failures of the same item side by side."""
+    deep_reflection: bool = False
+    """Ask the optimizer for a diagnostic instruction, re-roll some failures with it, reflect on the answers too."""
+    deep_reflection_items: int = Field(default=4, ge=1)
+    trace_to_optimizer: bool = True
+    """Coding-agent CLIs: show their event stream to the optimizer, not just the answer."""
+
+
+class OptimizerSection(Section):
+    learning_rate: int = Field(default=4, ge=0)
+    """The edit budget: edits applied in one step at the most."""
+    min_learning_rate: int = Field(default=2, ge=0)
+    lr_scheduler: Literal["constant", "linear", "cosine", "autonomous"] = "cosine"
+    lr_control_mode: Literal["fixed", "autonomous", "none"] = "fixed"
+    skill_update_mode: Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"] = "patch"
+    proposer: Literal["reflect", "examples", "both"] = "reflect"
+    """Where edits come from: the optimizer's reflections, solved training items as worked examples, or both."""
+    max_skill_tokens: int | None = Field(default=None, gt=0)
+    """Edits that would grow the skill beyond this are skipped."""
+    use_slow_update: bool = True
+    slow_update_samples: int = Field(default=20, ge=1)
+    slow_update_gate_with_selection: bool = True
+    longitudinal_pair_policy: Literal["mixed", "changed", "unchanged"] = "mixed"
+    use_meta_skill: bool = True
+    use_skill_aware_reflection: bool = False
+    skill_aware_appendix_source: Literal["both", "failure_only"] = "both"
+    skill_aware_consolidate_threshold: int = Field(default=0, ge=0)
+    rewrite_reasoning_effort: str | None = None
+    rewrite_max_completion_tokens: int = Field(default=64000, gt=0)
+
+
+class EvaluationSection(Section):
+    gate: Literal["race", "strict"] = "race"
+    use_gate: bool = True
+    """false: accept every candidate, still score it and keep the best."""
+    gate_metric: Literal["hard", "soft", "mixed"] = "hard"
+    gate_mixed_weight: float = Field(default=0.5, ge=0, le=1)
+    """Weight of soft in `mixed`."""
+    sel_env_num: int = Field(default=0, ge=0)
+    """Selection items to use; 0 = all."""
+    test_env_num: int = Field(default=0, ge=0)
+    eval_test: bool = True
+    candidates: int = Field(default=4, ge=1)
+    """race: candidates of one step at the most."""
+    rollout_budget: int = Field(default=0, ge=0)
+    """race: selection rollouts one step may use; 0 = sized from split and candidates."""
+    coverage_floor: float = Field(default=0.6, ge=0, le=1)
+    """Below this share of scored rollouts a verdict is inconclusive."""
+    must_pass: tuple[str, ...] = ()
+    """Ids of items a candidate may not break."""
+    ship_test: bool = True
+    """Meet the initial skill on fresh rollouts at the end."""
+    ship_grader: str | dict[str, Any] | None = None
+    """A second grader for the ship test: optimise on one, ship on another."""
+    prune: bool = True
+    """Measure each accepted edit's worth at the end and drop what costs nothing to lose."""
+    preflight: bool = True
+    """Run `check` before the first step."""
+    leak_check: bool = True
+
+
+class EnvSection(Section):
+    skill: str = ""
+    """SKILL.md, skill folder or markdown file; empty: start from a blank skill."""
+    tasks: str = ""
+    """JSONL/JSON/CSV file, folder with train/ val/ test/, evals.json, file.py:name, `command: …`, inspect:…"""
+    grader: str | dict[str, Any] = "exact"
+    """A grader's name, or {name: settings}, or a list under `all`/`any`/`mean` (docs/tasks.md)."""
+    fields: dict[str, str] = Field(default_factory=dict)
+    """Canonical field -> your column: {input: question, answers: gold}."""
+    agent: Literal["chat", "tools", "cli"] = "chat"
+    """How the agent's model uses the skill. `cli/…` models imply cli."""
+    prompt: str | None = None
+    """chat, tools: system prompt template with {skill}; default: a plain one."""
+    max_turns: int = Field(default=1, ge=1)
+    """chat: turns; tools: tool rounds (default there 20)."""
+    max_rollout_tokens: int | None = Field(default=None, gt=0)
+    exec_timeout: float = Field(default=120, gt=0)
+    """Seconds one rollout may take; the work is really ended then."""
+    split_mode: Literal["auto", "ratio", "split_dir"] = "auto"
+    """auto: the items' split field or folders if there, else made by ratio, stratified by type."""
+    split_ratio: str = "4:4:2"
+    """train:selection:test"""
+    split_seed: int = 42
+    allow_fit_only: bool = False
+    """Train although too few items are left for selection; the result is labelled unverified."""
+    limit: int = Field(default=0, ge=0)
+    """Items per split, 0 = all."""
+
+
+class BudgetSection(Section):
+    usd: float | None = Field(default=None, gt=0)
+    tokens: int | None = Field(default=None, gt=0)
+    calls: int | None = Field(default=None, gt=0)
+    minutes: float | None = Field(default=None, gt=0)
+
+
+class Config(Section):
+    recipe: Literal["default", "paper", "lite"] = "default"
+    model: ModelSection = Field(default_factory=ModelSection)
+    train: TrainSection = Field(default_factory=TrainSection)
+    gradient: GradientSection = Field(default_factory=GradientSection)
+    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+    evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
+    env: EnvSection = Field(default_factory=EnvSection)
+    budget: BudgetSection = Field(default_factory=BudgetSection)
+    executor: str = "local"
+    """local, ray (a cluster started here) or ray://HOST:PORT."""

@@ -1,0 +1,294 @@
+"""What happened, in order: the one source for terminal, studio, report, trackers and the readable files of a run.
+
+Events are plain data. Each has a key that the deterministic loop gives it again on replay, so emitting twice stores once.
+Another process may follow them live (`EventLog.read(after=seq)` over SQLite's WAL).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import TypeAdapter
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS events (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, data TEXT NOT NULL, at REAL NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events. `key` fields identify the event within the run."""
+
+    kinds: ClassVar[dict[str, type[Event]]] = {}
+    identity: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        Event.kinds[cls.__name__] = cls
+
+    @property
+    def key(self) -> str:
+        return "/".join([type(self).__name__, *(str(getattr(self, name)) for name in self.identity)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    run: str
+    config: dict[str, Any]
+    version: str
+    skill: str  # full text of the initial skill
+    skill_hash: str
+    splits: dict[str, int]
+    total_epochs: int
+    steps_per_epoch: int
+    fit_only: bool = False  # too few selection items: results are suggestions, not verified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightFinished(Event):
+    verdict: str  # go, warn, stop
+    checks: list[dict[str, Any]]  # {name, verdict, message, detail}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStarted(Event):
+    """`total` units of work begin; rollouts report one RolloutFinished each, optimizer stages one CallFinished each."""
+
+    identity = ("epoch", "step", "stage")
+    epoch: int
+    step: int
+    stage: str  # baseline, rollout, reflect, aggregate, select, update, gate, slow_update, meta_skill, finish, test, ship, credit
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFinished(Event):
+    identity = ("epoch", "step", "stage")
+    epoch: int
+    step: int
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutFinished(Event):
+    identity = ("rollout",)
+    rollout: str  # the journal key: the trajectory is read from there
+    phase: str  # as StageStarted.stage
+    step: int
+    item: str
+    repeat: int
+    skill_hash: str
+    status: str
+    hard: float | None
+    soft: float | None
+    failure: str = ""  # kind: message
+    seconds: float = 0.0
+    calls: int = 0
+    tokens: int = 0
+    usd: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationFinished(Event):
+    """A skill was measured on a split: the points of the score curve."""
+
+    identity = ("name",)
+    name: str  # baseline, step_0003, slow_update_epoch_02, final, test_baseline, test_best, test_final, …
+    split: str
+    skill_hash: str
+    hard: float
+    soft: float
+    scored: int
+    planned: int
+    by_type: dict[str, dict[str, float]] = field(default_factory=dict)  # {type: {total, hard_acc}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectionFinished(Event):
+    identity = ("step", "group")
+    step: int
+    group: str  # minibatch_fail_000
+    source: str  # failure, success, contrast, diagnosis, examples
+    items: list[str]
+    patch: dict[
+        str, Any
+    ]  # as the reference's minibatch file: batch_size, failure_summary | success_patterns, patch, appendix_notes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discarded(Event):
+    """Something an optimizer sent could not be used, or a stage fell back: said, never silent."""
+
+    identity = ("step", "stage", "what")
+    step: int
+    stage: str
+    what: str  # which call or edit
+    reason: str
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchMerged(Event):
+    identity = ("step",)
+    step: int
+    patch: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditsSelected(Event):
+    identity = ("step",)
+    step: int
+    edit_budget: int | None
+    edits: list[dict[str, Any]]
+    decision: dict[str, Any] = field(default_factory=dict)  # ranking details or autonomous learning-rate record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateBuilt(Event):
+    """A candidate of a step. `number` 0 is the whole patch; others are clusters or single edits."""
+
+    identity = ("step", "number")
+    step: int
+    number: int
+    label: str
+    skill: str
+    skill_hash: str
+    report: list[dict[str, Any]]  # per edit: op, target, content, status
+    detail: dict[str, Any] = field(default_factory=dict)  # rewrite_result / full_rewrite_result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateDecided(Event):
+    identity = ("name",)
+    name: str  # step_0003, slow_update_epoch_02, final
+    step: int
+    decision: str  # accept, reject, inconclusive
+    reason: str
+    evidence: dict[
+        str, Any
+    ]  # fixed, broken, both, neither (item ids), difference, interval, probability, rollouts, coverage
+    candidates: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFinished(Event):
+    """`record` is the reference's step_record; `skill` the text carried on."""
+
+    identity = ("step",)
+    epoch: int
+    step: int
+    action: str
+    skill: str
+    skill_hash: str
+    best_skill: str
+    record: dict[str, Any]
+    digest: dict[str, Any] = field(default_factory=dict)  # the step-memory entry
+    appendix_notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowUpdateFinished(Event):
+    identity = ("epoch",)
+    epoch: int
+    action: str  # inject_placeholder, accept, reject, force_accept, no_content
+    result: dict[str, Any]
+    pairs: list[dict[str, Any]]
+    all_pairs: list[dict[str, Any]]
+    candidate: str
+    skill: str
+    best_skill: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaSkillFinished(Event):
+    identity = ("epoch",)
+    epoch: int
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipTested(Event):
+    verdict: str  # improved, inconclusive, no improvement
+    difference: float
+    interval: list[float]
+    probability: float
+    repeats: int
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreditAssigned(Event):
+    """What each accepted edit is worth, and what was pruned."""
+
+    edits: list[dict[str, Any]]  # {step, edit, worth, interval, kept, reason}
+    tokens_before: int
+    tokens_after: int
+    skill: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Event):
+    identity = ("what",)
+    what: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(Event):
+    finish_reason: str  # improved, no_improvement, inconclusive, budget, infrastructure, fit_only
+    diagnosis: str
+    best_skill: str
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An event as it stands in the log."""
+
+    seq: int
+    at: float
+    event: Event
+
+
+class EventLog:
+    """Append-only table beside the journal. Listeners hear new events, and on replay hear the old ones again in order."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.executescript(_TABLE)
+        self._listeners: list[Callable[[Stored], None]] = []
+
+    def listen(self, listener: Callable[[Stored], None]) -> None:
+        self._listeners.append(listener)
+
+    def emit(self, event: Event) -> None:
+        """Store the event unless its key is known, and tell the listeners what is stored under that key."""
+        data = TypeAdapter(type(event)).dump_json(event).decode()
+        self._db.execute(
+            "INSERT OR IGNORE INTO events (key, kind, data, at) VALUES (?,?,?,?)",
+            (event.key, type(event).__name__, data, time.time()),
+        )
+        seq, at = self._db.execute("SELECT seq, at FROM events WHERE key = ?", (event.key,)).fetchone()
+        for listener in self._listeners:
+            listener(Stored(seq, at, event))
+
+    def read(self, after: int = 0) -> Iterator[Stored]:
+        query = "SELECT seq, at, kind, data FROM events WHERE seq > ? ORDER BY seq"
+        for seq, at, kind, data in self._db.execute(query, (after,)):
+            yield Stored(seq, at, TypeAdapter(Event.kinds[kind]).validate_json(data))
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def as_json(stored: Stored) -> dict[str, Any]:
+    """The line a tracker or `events.jsonl` gets."""
+    return {"seq": stored.seq, "at": stored.at, "kind": type(stored.event).__name__, **dataclasses.asdict(stored.event)}
