@@ -171,9 +171,7 @@ class GateDecided(Event):
     step: int
     decision: str  # accept, reject, inconclusive
     reason: str
-    evidence: dict[
-        str, Any
-    ]  # fixed, broken, both, neither (item ids), difference, interval, probability, rollouts, coverage
+    evidence: dict[str, Any]  # fixed, broken, both, neither (item ids), difference, interval, probability, rollouts, coverage
     candidates: list[dict[str, Any]] = field(default_factory=list)
 
 

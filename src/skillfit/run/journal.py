@@ -110,7 +110,7 @@ class Journal:
 
     def _read(self, key: str, returns: type[T]) -> T:
         (value,) = self._db.execute("SELECT value FROM effects WHERE seq = ?", (self._known[key],)).fetchone()
-        return _adapter(returns).validate_json(value)  # type: ignore[no-any-return]
+        return _adapter(returns).validate_json(value)  # type: ignore[arg-type, no-any-return]
 
     def bill(self) -> Iterator[Spend]:
         """Everything spent so far, failed attempts included, over all resumes."""
