@@ -1,0 +1,116 @@
+"""The few formulas the gate needs, for paired item-level differences. An item is a cluster: its repeats are averaged first, so they
+never pose as more items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+_NORMAL = NormalDist()
+_UNITS = 2000  # grid of the sign-flip test: the absolute differences together are this long
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    mean: float
+    low: float
+    high: float
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
+
+
+def variance(values: Sequence[float]) -> float:
+    """Sample variance; 0 for fewer than two values."""
+    if len(values) < 2:
+        return 0.0
+    middle = mean(values)
+    return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
+
+
+def item_differences(candidate: Mapping[str, Sequence[float]], incumbent: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Candidate's item mean minus the incumbent's, on items scored in both. Order follows `incumbent`."""
+    return {item: mean(candidate[item]) - mean(old) for item, old in incumbent.items() if old and candidate.get(item)}
+
+
+def probability_positive(mean: float, variance: float) -> float:
+    """Chance that a normal quantity is above 0; a certain one counts half at a tie."""
+    if variance <= 0:
+        return 0.5 if mean == 0 else float(mean > 0)
+    return _NORMAL.cdf(mean / math.sqrt(variance))
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """Student's t by the Cornish-Fisher expansion: two decimals good from 4 degrees on, generous below."""
+    z, v = _NORMAL.inv_cdf(probability), max(freedom, 1)
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
+
+
+def interval(differences: Sequence[float], confidence: float = 0.9) -> Interval:
+    """Mean difference with a small-sample interval. One pseudo-item, half of it a full win and half a full loss, keeps the width
+    honest when all items agree: ten equal items don't prove an effect of exactly 0."""
+    count = len(differences)
+    if not count:
+        return Interval(0.0, -1.0, 1.0)
+    middle = mean(differences)
+    spread = (math.fsum((value - middle) ** 2 for value in differences) + 1.0) / count
+    half = t_quantile(0.5 + confidence / 2, count) * math.sqrt(spread / (count + 1))
+    return Interval(middle, max(middle - half, -1.0), min(middle + half, 1.0))
+
+
+def sign_flip_p(differences: Iterable[float]) -> float:
+    """Exact one-sided p-value of the sign-flip test: the share of all sign assignments whose sum is at least the observed one.
+
+    Exact for every n, few items and saturated tasks included, because under "no difference" each item's sign is a fair coin.
+    Differences are put on a grid (symmetric around 0, so exactness holds) and all 2^n sums are counted at once: a big integer
+    holds the polynomial prod(1 + x^a), one slot per power.
+    """
+    values = [value for value in differences if abs(value) > 1e-12]
+    total = math.fsum(map(abs, values))
+    if not values:
+        return 1.0
+    scale = _UNITS / total
+    sizes = [max(1, round(abs(value) * scale)) for value in values]
+    won = sum(size for size, value in zip(sizes, values, strict=True) if value > 0)
+    width = len(values) // 8 + 1
+    counts = 1
+    for size in sizes:
+        counts += counts << (8 * width * size)
+    slots = counts.to_bytes((sum(sizes) + 1) * width, "little")
+    tail = sum(int.from_bytes(slots[at : at + width], "little") for at in range(won * width, len(slots), width))
+    return tail / 2 ** len(values)
+
+
+def within_item_variance(samples: Mapping[str, Sequence[float]]) -> float | None:
+    """Noise of one rollout: variance between repeats of the same item, pooled; None when no item was repeated."""
+    repeated = [values for values in samples.values() if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in repeated)
+    if not freedom:
+        return None
+    return math.fsum(variance(values) * (len(values) - 1) for values in repeated) / freedom
+
+
+def detectable_effect(items: int, noise: float, repeats: int = 1, alpha: float = 0.05, power: float = 0.8) -> float:
+    """Smallest true mean difference that a paired one-sided test finds with this power. `noise` is the within-item variance;
+    1 when nothing that small can be told (the effect is capped at the width of the scale)."""
+    if items < 2:
+        return 1.0
+    z = t_quantile(1 - alpha, items - 1) + _NORMAL.inv_cdf(power)
+    needed_wins = math.log2(1 / alpha) / items  # a sign-flip test can't reach alpha with fewer winning items than this
+    return min(1.0, max(needed_wins if noise > 0 else 1 / items, z * math.sqrt(2 * noise / repeats / items)))
+
+
+def repeats_for(items: int, noise: float, effect: float, most: int, alpha: float = 0.05, power: float = 0.8) -> int:
+    """Rollouts per item and skill that make `effect` detectable, between 1 and `most`."""
+    for repeats in range(1, most):
+        if detectable_effect(items, noise, repeats, alpha, power) <= effect:
+            return repeats
+    return most
