@@ -1,0 +1,238 @@
+"""Rollouts: run items under a skill, each paid for once, none in another's way.
+
+Everything planned is known at once as a list of asyncio tasks in planned order; a bounded window decides how many really run, so
+ten thousand items of big context cost no more memory than the window's. A failed rollout is an outcome, not an exception. What
+stops a run (bad key, wrong config, spent budget, dead machinery) is an exception: nothing new is started after it, and what is in
+flight, being paid for already, finishes and is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from skillfit.agents.agent import Agent
+from skillfit.errors import SkillfitError
+from skillfit.models.protocol import AnswerPending, ModelError
+from skillfit.rollout.breaker import Breaker
+from skillfit.rollout.executor import Assignment, Evaluator, Executor, LocalExecutor, Worker
+from skillfit.rollout.gather import gather
+from skillfit.rollout.outcome import Failure, Outcome
+from skillfit.run.events import EventLog, RolloutFinished
+from skillfit.run.journal import Journal
+from skillfit.tasks.attempt import Grader
+from skillfit.tasks.item import Item
+
+if TYPE_CHECKING:
+    from skillfit.skill import Skill
+
+_FATAL = ("auth", "quota", "config")  # no other rollout would fare better
+_RETRIES = 1  # of a whole rollout; the model client has retried each call many times by then
+_WORKER_RETRIES = 3
+
+
+class Gradable(Protocol):
+    """The part of a task that rollouts need."""
+
+    @property
+    def grader(self) -> Grader | None: ...
+
+    @property
+    def evaluator(self) -> Evaluator | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    skill: Skill
+    item: Item
+    repeat: int
+    phase: str
+    step: int
+    series: str
+    instruction: str
+    breaker: Breaker
+
+
+class Rollouts:
+    """`start` plans rollouts and returns at once; `run` waits for them.
+
+    `max_in_flight` is the window: make it about twice the model's concurrency, so that a rollout that waits out a retry or grades
+    its answer leaves no request slot idle."""
+
+    def __init__(
+        self,
+        task: Gradable,
+        agent: Agent | None,
+        journal: Journal,
+        events: EventLog,
+        *,
+        executor: Executor | None = None,
+        timeout: float | None = None,
+        max_in_flight: int = 64,
+        coverage_floor: float = 0.6,
+        seed: int = 42,
+    ) -> None:
+        self._worker = Worker(agent, task.grader, task.evaluator)
+        self._journal = journal
+        self._events = events
+        self._executor = executor or LocalExecutor()
+        self._timeout = timeout
+        self._window = asyncio.Semaphore(max_in_flight)
+        self._coverage_floor = coverage_floor
+        self._seed = seed
+        self._stopped_by: SkillfitError | None = None
+        self._proven = False
+        self.stopping = False
+
+    def start(
+        self,
+        skill: Skill,
+        items: Sequence[Item],
+        *,
+        phase: str,
+        series: str,
+        step: int = 0,
+        repeats: Iterable[int] = range(1),
+        instruction: str = "",
+    ) -> list[asyncio.Task[Outcome]]:
+        """One task per item and repeat: all items of the first repeat, then all of the next. `phase` and `step` say who asks (as in
+        StageStarted); `series` says which rollouts count as the same and are shared."""
+        asked = [(item, repeat) for repeat in repeats for item in items]
+        breaker = Breaker(len(asked), self._coverage_floor, self._proven)
+        plans = [_Planned(skill, item, repeat, phase, step, series, instruction, breaker) for item, repeat in asked]
+        tasks = [asyncio.create_task(self._outcome(plan)) for plan in plans]
+        for task in tasks:
+            task.add_done_callback(_seen)
+        return tasks
+
+    async def run(
+        self,
+        skill: Skill,
+        items: Sequence[Item],
+        *,
+        phase: str,
+        series: str,
+        step: int = 0,
+        repeats: Iterable[int] = range(1),
+        instruction: str = "",
+    ) -> list[Outcome]:
+        """As `start`, and waits: the outcomes in planned order."""
+        return await gather(
+            self.start(skill, items, phase=phase, series=series, step=step, repeats=repeats, instruction=instruction)
+        )
+
+    def stop(self) -> None:
+        """Finish what is in flight and start nothing new: the rest of what was planned comes back skipped."""
+        self.stopping = True
+
+    async def close(self) -> None:
+        await self._executor.close()
+
+    async def _outcome(self, plan: _Planned) -> Outcome:
+        async with self._window:
+            key = _key(plan)
+            if not self._journal.has(key):
+                if self._stopped_by is not None:
+                    raise self._stopped_by
+                if self.stopping:
+                    return Outcome(plan.item.id, plan.repeat, "skipped")
+            outcome = await self._journaled(key, plan)
+        self._events.emit(_event(key, plan, outcome))
+        self._proven = self._proven or outcome.status == "scored"
+        broken = plan.breaker.watch(outcome)
+        if broken is not None:
+            self._stopped_by = broken
+            raise broken
+        return outcome
+
+    async def _journaled(self, key: str, plan: _Planned) -> Outcome:
+        try:
+            return await self._journal.once(key, lambda: self._roll(plan), returns=Outcome, stage="rollout", role="agent")
+        except _Aside as aside:
+            if isinstance(aside.result, Outcome):
+                return aside.result
+            raise aside.result from None
+
+    async def _roll(self, plan: _Planned) -> Outcome:
+        seed = _seed(self._seed, plan)
+        purpose = f"{plan.series}/{plan.item.id}/{plan.repeat}"
+        assignment = Assignment(plan.skill, plan.item, seed, purpose, plan.instruction, self._timeout)
+        begun = time.monotonic()
+        tried = 0
+        while True:
+            try:
+                attempt, score = await self._executor.run(self._worker, assignment)
+            except AnswerPending as error:
+                raise _Aside(error) from error  # the other prompts of this stage are still to be written
+            except ModelError as error:
+                if error.kind in _FATAL:
+                    self._stopped_by = error
+                    raise _Aside(error) from error
+                tried += 1
+                if self._stopped_by is None and not self.stopping and tried <= _retries(error):
+                    continue
+                failure = Failure(error.kind, str(error))
+                seconds = time.monotonic() - begun
+                lost = Outcome(plan.item.id, plan.repeat, "failed", failure=failure, usage=error.usage, seconds=seconds)
+                raise _Aside(lost) from error
+            except SkillfitError as error:
+                self._stopped_by = error
+                raise
+            seconds = time.monotonic() - begun
+            return Outcome(plan.item.id, plan.repeat, "scored", score, None, attempt, attempt.usage, seconds)
+
+
+class _Aside(Exception):
+    """Goes past the journal, which records values only, and has booked the losses of the calls inside already."""
+
+    def __init__(self, result: Outcome | ModelError) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+def _retries(error: ModelError) -> int:
+    if error.kind == "worker":
+        return _WORKER_RETRIES
+    return _RETRIES if error.retryable and error.kind != "timeout" else 0
+
+
+def _key(plan: _Planned) -> str:
+    parts = ["rollout", plan.series, plan.skill.hash, plan.item.fingerprint(), str(plan.repeat)]
+    if plan.instruction:
+        parts.append(hashlib.sha256(plan.instruction.encode()).hexdigest()[:16])
+    return "/".join(parts)
+
+
+def _seed(run_seed: int, plan: _Planned) -> int:
+    """Not of the skill: skills under comparison meet the same luck."""
+    text = f"{run_seed}/{plan.series}/{plan.item.id}/{plan.repeat}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
+
+
+def _event(key: str, plan: _Planned, outcome: Outcome) -> RolloutFinished:
+    return RolloutFinished(
+        rollout=key,
+        phase=plan.phase,
+        step=plan.step,
+        item=plan.item.id,
+        repeat=plan.repeat,
+        skill_hash=plan.skill.hash,
+        status=outcome.status,
+        hard=outcome.score.hard if outcome.score else None,
+        soft=outcome.score.soft if outcome.score else None,
+        failure=f"{outcome.failure.kind}: {outcome.failure.message}" if outcome.failure else "",
+        seconds=outcome.seconds,
+        calls=outcome.usage.calls,
+        tokens=outcome.usage.tokens,
+        usd=outcome.usage.usd,
+    )
+
+
+def _seen(task: asyncio.Task[Outcome]) -> None:
+    """A task whose caller already failed on another is not worth a warning from asyncio."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,85 @@
+"""Where rollouts run. An executor takes one assignment and brings back attempt and score, or raises what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from skillfit.agents.agent import Agent, AgentFailure, Calling
+from skillfit.models.protocol import ModelError
+from skillfit.tasks.attempt import Attempt, Grader, Score
+from skillfit.tasks.item import Item
+
+if TYPE_CHECKING:
+    from skillfit.skill import Skill
+
+Evaluator = Callable[["Skill", Item, int], Awaitable[tuple[Attempt, Score]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One rollout to do: plain data, fit to travel to another machine."""
+
+    skill: Skill
+    item: Item
+    seed: int
+    purpose: str
+    instruction: str = ""
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Who does assignments: an agent with a grader, or a task's own evaluator."""
+
+    agent: Agent | None
+    grader: Grader | None
+    evaluator: Evaluator | None = None
+
+    async def do(self, assignment: Assignment) -> tuple[Attempt, Score]:
+        """Attempt and grade within the time limit. Cancelling the work at the limit is what ends its processes."""
+        try:
+            async with asyncio.timeout(assignment.timeout) as limit:
+                return await self._do(assignment)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            message = f"Item {assignment.item.id} was ended after {assignment.timeout:g} s."
+            raise AgentFailure(message, kind="timeout", hint="Raise env.exec_timeout.") from None
+
+    async def _do(self, assignment: Assignment) -> tuple[Attempt, Score]:
+        if self.evaluator is not None:
+            return await self.evaluator(assignment.skill, assignment.item, assignment.seed)
+        assert self.agent is not None and self.grader is not None, "a rollout needs an agent and a grader, or an evaluator"
+        deadline = None if assignment.timeout is None else time.monotonic() + assignment.timeout
+        calling = Calling(assignment.seed, assignment.purpose, instruction=assignment.instruction, deadline=deadline)
+        attempt = await self.agent.attempt(assignment.skill, assignment.item, calling)
+        return attempt, await self.grader.grade(assignment.item, attempt)
+
+
+class WorkerLost(ModelError):
+    """The process or machine that ran the rollout is gone. The rollout is not to blame, and runs again elsewhere."""
+
+    kind = "worker"
+    retryable = True
+
+
+class Executor(Protocol):
+    async def run(self, worker: Worker, assignment: Assignment) -> tuple[Attempt, Score]:
+        """Raises what the worker raised, or `WorkerLost`. Cancelling ends the work, wherever it runs."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LocalExecutor:
+    """On this event loop. Calls wait, they do not compute, so one process holds thousands."""
+
+    async def run(self, worker: Worker, assignment: Assignment) -> tuple[Attempt, Score]:
+        return await worker.do(assignment)
+
+    async def close(self) -> None:
+        return None
