@@ -1,25 +1,27 @@
 """What happened, in order: the one source for terminal, studio, report, trackers and the readable files of a run.
 
 Events are plain data. Each has a key that the deterministic loop gives it again on replay, so emitting twice stores once.
-Another process may follow them live (`EventLog.read(after=seq)` over SQLite's WAL).
+Another process may follow them live (`EventLog.open_readonly(path).read(after=seq)` over SQLite's WAL).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import TypeAdapter
+from skillfit.models.secrets import hide_keys_in_use
+from skillfit.run.store import Redact, dump, load, open_store, writing
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS events (
   seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, data TEXT NOT NULL, at REAL NOT NULL);
 """
+_CLOCK_FIELDS = frozenset({"seconds", "timing", "time_s", "wall_time_s", "total_wall_time_s", "minutes", "at"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,14 @@ class RunFinished(Event):
     summary: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown(Event):
+    """An event of a kind this version does not know, from a run of a newer one."""
+
+    kind: str
+    data: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """An event as it stands in the log."""
@@ -256,32 +266,69 @@ class Stored:
 
 
 class EventLog:
-    """Append-only table beside the journal. Listeners hear new events, and on replay hear the old ones again in order."""
+    """Append-only table beside the journal. Listeners hear new events, and on replay hear the stored ones again in order."""
 
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.executescript(_TABLE)
+    def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
+        self._db = open_store(path, "" if readonly else _TABLE, readonly=readonly)
+        self._redact = redact
+        self._known: dict[str, int] = {} if readonly else dict(self._db.execute("SELECT key, seq FROM events"))
         self._listeners: list[Callable[[Stored], None]] = []
+
+    @classmethod
+    def open_readonly(cls, path: Path) -> EventLog:
+        """For faces and other processes, also while the run is alive."""
+        return cls(path, readonly=True)
 
     def listen(self, listener: Callable[[Stored], None]) -> None:
         self._listeners.append(listener)
 
     def emit(self, event: Event) -> None:
-        """Store the event unless its key is known, and tell the listeners what is stored under that key."""
-        data = TypeAdapter(type(event)).dump_json(event).decode()
-        self._db.execute(
-            "INSERT OR IGNORE INTO events (key, kind, data, at) VALUES (?,?,?,?)",
-            (event.key, type(event).__name__, data, time.time()),
-        )
-        seq, at = self._db.execute("SELECT seq, at FROM events WHERE key = ?", (event.key,)).fetchone()
+        """Store the event unless it is known, and tell the listeners what is stored.
+
+        A known event that comes again with other clock times stays as it was, so that replay changes nothing. One that
+        comes with another meaning (a run that goes on beyond an earlier budget ends anew) takes the old one's place.
+        """
+        kind = type(event).__name__
+        data = self._redact(dump(type(event), event).decode())
+        seq = self._known.get(event.key)
+        if seq is None:
+            stored = self._insert(event.key, kind, data)
+        else:
+            at, old = self._db.execute("SELECT at, data FROM events WHERE seq = ?", (seq,)).fetchone()
+            if _same_but_for_clocks(old, data):
+                stored, data = (seq, at), old
+            else:
+                stored = self._replace(event, seq, kind, data)
+        heard = Stored(*stored, _parse(kind, data))
         for listener in self._listeners:
-            listener(Stored(seq, at, event))
+            listener(heard)
+
+    def _insert(self, key: str, kind: str, data: str) -> tuple[int, float]:
+        at = time.time()
+        with writing():
+            row = self._db.execute("INSERT INTO events (key, kind, data, at) VALUES (?,?,?,?)", (key, kind, data, at))
+        self._known[key] = int(row.lastrowid or 0)
+        return self._known[key], at
+
+    def _replace(self, event: Event, seq: int, kind: str, data: str) -> tuple[int, float]:
+        with writing():
+            if isinstance(event, RunStarted):  # the first word of the log stays the first
+                self._db.execute("UPDATE events SET data = ? WHERE seq = ?", (data, seq))
+                return seq, time.time()
+            self._db.execute("DELETE FROM events WHERE seq = ?", (seq,))
+        return self._insert(event.key, kind, data)
+
+    def go_on(self) -> None:
+        """A run that goes on has not finished: forget that it did, until it does again."""
+        with writing():
+            self._db.execute("DELETE FROM events WHERE kind = ?", (RunFinished.__name__,))
+        self._known.pop(RunFinished.__name__, None)
 
     def read(self, after: int = 0) -> Iterator[Stored]:
+        """Events behind `after`, in order. Kinds of a newer version come as `Unknown`."""
         query = "SELECT seq, at, kind, data FROM events WHERE seq > ? ORDER BY seq"
         for seq, at, kind, data in self._db.execute(query, (after,)):
-            yield Stored(seq, at, TypeAdapter(Event.kinds[kind]).validate_json(data))
+            yield Stored(seq, at, _parse(kind, data))
 
     def close(self) -> None:
         self._db.close()
@@ -290,3 +337,23 @@ class EventLog:
 def as_json(stored: Stored) -> dict[str, Any]:
     """The line a tracker or `events.jsonl` gets."""
     return {"seq": stored.seq, "at": stored.at, "kind": type(stored.event).__name__, **dataclasses.asdict(stored.event)}
+
+
+def _parse(kind: str, data: str) -> Event:
+    known = Event.kinds.get(kind)
+    if known is None or known is Unknown:
+        return Unknown(kind=kind, data=json.loads(data))
+    event: Event = load(known, data)
+    return event
+
+
+def _same_but_for_clocks(old: str, new: str) -> bool:
+    return old == new or _timeless(json.loads(old)) == _timeless(json.loads(new))
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _timeless(item) for name, item in value.items() if name not in _CLOCK_FIELDS}
+    if isinstance(value, list):
+        return [_timeless(item) for item in value]
+    return value

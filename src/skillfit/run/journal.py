@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
-
 from skillfit.models.protocol import ModelError, Usage
+from skillfit.models.secrets import hide_keys_in_use
+from skillfit.run.store import Redact, dump, load, open_store, writing
 
 T = TypeVar("T")
 
@@ -44,16 +43,49 @@ class Spend:
     usage: Usage
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A recorded effect as it stands in the journal."""
+
+    seq: int
+    key: str
+    stage: str
+    role: str
+    model: str
+    at: float
+    seconds: float
+    usage: Usage
+    json: bytes
+
+    def value(self, kind: type[T]) -> T:
+        value: T = load(kind, self.json)
+        return value
+
+
+@dataclass(slots=True)
+class _Shared:
+    """An effect in flight and how many callers wait for it."""
+
+    task: asyncio.Task[Any]
+    waiting: int = 0
+    abandoned: bool = False
+
+
 class Journal:
     """One SQLite file (WAL) in the run directory. One writer process; any number of readers."""
 
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.executescript(_TABLES)
-        self._known: dict[str, int] = dict(self._db.execute("SELECT key, seq FROM effects"))
-        self._running: dict[str, asyncio.Future[Any]] = {}
+    def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
+        self._db = open_store(path, "" if readonly else _TABLES, readonly=readonly)
+        self._redact = redact
+        # A reader looks keys up in the file, which another process may still be filling.
+        self._known: dict[str, int] = {} if readonly else dict(self._db.execute("SELECT key, seq FROM effects"))
+        self._running: dict[str, _Shared] = {}
+        self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
+
+    @classmethod
+    def open_readonly(cls, path: Path) -> Journal:
+        """For faces and other processes, also while the run is alive."""
+        return cls(path, readonly=True)
 
     async def once(
         self,
@@ -66,17 +98,27 @@ class Journal:
         model: str = "",
         usage: Callable[[T], Usage] = lambda _: Usage(),
     ) -> T:
-        """The value recorded under `key`, or that of `effect`, recorded. Callers of one key at one time share one execution."""
-        if key in self._known:
-            return self._read(key, returns)
-        if key in self._running:
-            return await asyncio.shield(self._running[key])
-        task = asyncio.ensure_future(self._run(key, effect, returns, stage, role, model, usage))
-        self._running[key] = task
-        try:
-            return await task
-        finally:
-            self._running.pop(key, None)
+        """The value recorded under `key`, or that of `effect`, recorded. Callers of one key at one time share one execution.
+
+        The execution belongs to no caller: it goes on while anybody waits for it, and is cancelled with its last waiter.
+        """
+        while key not in self._known:
+            shared = self._running.get(key)
+            if shared is None:
+                shared = _Shared(asyncio.ensure_future(self._run(key, effect, returns, stage, role, model, usage)))
+                self._running[key] = shared
+                shared.task.add_done_callback(lambda task: self._forget(key, task))
+            elif shared.abandoned:
+                await asyncio.wait({shared.task})
+                continue
+            value: T = await _wait_for(shared)
+            return value
+        return self._read(key, returns)
+
+    def _forget(self, key: str, task: asyncio.Task[Any]) -> None:
+        del self._running[key]
+        if not task.cancelled():
+            task.exception()  # marks it as seen: every waiter may be gone
 
     async def _run(
         self,
@@ -92,31 +134,51 @@ class Journal:
         try:
             value = await effect()
         except ModelError as error:
-            if error.usage.calls:
-                self._db.execute(
-                    "INSERT INTO losses (key, stage, role, model, kind, message, usage, at) VALUES (?,?,?,?,?,?,?,?)",
-                    (key, stage, role, model, error.kind, error.message, _dump(Usage, error.usage), begun),
+            # Outer effects see the same error pass by; its cost is one cost.
+            if error.usage.calls and error not in self._billed:
+                self._billed.add(error)
+                self._insert(
+                    "losses", key, stage, role, model, error.kind, self._redact(error.message), dump(Usage, error.usage), begun
                 )
             raise
-        row = (key, stage, role, model, _dump(returns, value), _dump(Usage, usage(value)), begun, time.time() - begun)
-        cursor = self._db.execute(
-            "INSERT INTO effects (key, stage, role, model, value, usage, at, seconds) VALUES (?,?,?,?,?,?,?,?)", row
-        )
-        self._known[key] = int(cursor.lastrowid or 0)
+        dumped = dump(returns, value)
+        kept = self._redact(dumped.decode()).encode()
+        seconds = time.time() - begun
+        self._known[key] = self._insert("effects", key, stage, role, model, kept, dump(Usage, usage(value)), begun, seconds)
+        if kept != dumped:  # what this run goes on with is what a later one will read
+            value = load(returns, kept)
         return value
 
+    def _insert(self, table: str, *values: object) -> int:
+        with writing():
+            cursor = self._db.execute(f"INSERT INTO {table} VALUES (NULL{',?' * len(values)})", values)
+        return int(cursor.lastrowid or 0)
+
     def has(self, key: str) -> bool:
-        return key in self._known
+        return key in self._known or self._db.execute("SELECT 1 FROM effects WHERE key = ?", (key,)).fetchone() is not None
+
+    def get(self, key: str, returns: type[T]) -> T | None:
+        """The value recorded under `key`, None when there is none."""
+        row = self._db.execute("SELECT value FROM effects WHERE key = ?", (key,)).fetchone()
+        return load(returns, row[0]) if row else None
+
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        """Recorded effects whose key begins with `prefix`, in the order of recording."""
+        columns = "seq, key, stage, role, model, at, seconds, usage, value"
+        query = f"SELECT {columns} FROM effects WHERE key >= ? AND key < ? ORDER BY seq"
+        for seq, key, stage, role, model, at, seconds, usage, value in self._db.execute(query, (prefix, prefix + "\U0010ffff")):
+            yield Entry(seq, key, stage, role, model, at, seconds, load(Usage, usage), value)
 
     def _read(self, key: str, returns: type[T]) -> T:
-        (value,) = self._db.execute("SELECT value FROM effects WHERE seq = ?", (self._known[key],)).fetchone()
-        return _adapter(returns).validate_json(value)  # type: ignore[arg-type, no-any-return]
+        (text,) = self._db.execute("SELECT value FROM effects WHERE seq = ?", (self._known[key],)).fetchone()
+        value: T = load(returns, text)
+        return value
 
     def bill(self) -> Iterator[Spend]:
         """Everything spent so far, failed attempts included, over all resumes."""
         query = "SELECT stage, role, model, usage FROM effects UNION ALL SELECT stage, role, model, usage FROM losses"
         for stage, role, model, usage in self._db.execute(query):
-            spent = _adapter(Usage).validate_json(usage)
+            spent = load(Usage, usage)
             if spent.calls:
                 yield Spend(stage, role, model, spent)
 
@@ -126,16 +188,23 @@ class Journal:
         return json.loads(row[0]) if row else None
 
     def set_fact(self, name: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, json.dumps(value)))
+        with writing():
+            text = self._redact(json.dumps(value, ensure_ascii=False))
+            self._db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, text))
 
     def close(self) -> None:
         self._db.close()
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def _dump(kind: Any, value: Any) -> bytes:
-    return _adapter(kind).dump_json(value)
+async def _wait_for(shared: _Shared) -> Any:
+    shared.waiting += 1
+    try:
+        return await asyncio.shield(shared.task)
+    except asyncio.CancelledError:
+        if shared.waiting == 1 and not shared.task.done():
+            shared.abandoned = True
+            shared.task.cancel()
+            await asyncio.wait({shared.task})  # its cleanup, and a value that came all the same, are not lost
+        raise
+    finally:
+        shared.waiting -= 1

@@ -1,0 +1,34 @@
+"""Keys live in memory. Whatever is shown or written goes through `redact`, which knows the ones in use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+_SHORTEST = 6  # shorter "keys" (none, local, EMPTY) are placeholders; hiding them would garble ordinary text
+_live: set[str] = set()
+_LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|rk|or|gsk|hf|xai)[-_][A-Za-z0-9_\-]{16,}|(?<=Bearer )[A-Za-z0-9._~+/\-]{8,}=*")
+
+
+def remember_secret(secret: str) -> str:
+    """Make `redact` hide `secret` from now on; returns it."""
+    if len(secret) >= _SHORTEST:
+        _live.add(secret)
+    return secret
+
+
+def redact(text: str) -> str:
+    """`text` without any key in use, and without what looks like one."""
+    return _LOOKS_LIKE_A_KEY.sub("[secret]", hide_keys_in_use(text))
+
+
+def hide_keys_in_use(text: str) -> str:
+    """`text` without any key in use. For skills, items and replies, where a look-alike is somebody's content."""
+    for secret in sorted(_live, key=len, reverse=True):
+        text = text.replace(secret, "[secret]")
+    return text
+
+
+def find_key(environ: Mapping[str, str], names: Sequence[str]) -> str:
+    """The first of the environment's `names` that is set, or nothing."""
+    return next((remember_secret(environ[name].strip()) for name in names if environ.get(name, "").strip()), "")

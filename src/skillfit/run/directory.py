@@ -1,0 +1,232 @@
+"""A run on disk: one directory, one writer, and everything in it written whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pydantic_core
+
+from skillfit.errors import InputError
+from skillfit.models.secrets import hide_keys_in_use
+from skillfit.run.events import EventLog, RunFinished, RunStarted
+from skillfit.run.journal import Journal
+from skillfit.run.lock import NAME as LOCK_NAME
+from skillfit.run.lock import RunLock
+from skillfit.run.store import Redact, disk_full
+
+JOURNAL = "journal.sqlite"
+_SCRATCH = ".writing"  # files grow here and move to their place when they are whole
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class RunDirectory:
+    """A run being written. Use as a context manager, or `close` it."""
+
+    def __init__(self, path: Path, lock: RunLock, redact: Redact) -> None:
+        self.path = path
+        self._lock = lock
+        self._redact = redact
+        self.journal = Journal(path / JOURNAL, redact=redact)
+        self.events = EventLog(path / JOURNAL, redact=redact)
+
+    @classmethod
+    def open(
+        cls, path: Path | str, identity: Mapping[str, Any], *, force_new: bool = False, redact: Redact = hide_keys_in_use
+    ) -> RunDirectory:
+        """Start a run in `path`, or go on with the one that is there if it is the same run.
+
+        `identity` is what makes the run this run (settings, skill, tasks). `force_new` moves another run aside first.
+        """
+        path = Path(path).absolute()
+        with _in_words(path):
+            run = cls._claim(path, redact)
+            identity = _plain(identity, redact)
+            before = run.journal.fact("identity")
+            if before is not None and (changes := _changes(before, identity)):
+                if not force_new:
+                    run.close()
+                    raise _changed_run(path, changes)
+                run._move_aside()
+                run, before = cls._claim(path, redact), None
+            run._begin(identity, new=before is None)
+        return run
+
+    @classmethod
+    def _claim(cls, path: Path, redact: Redact) -> RunDirectory:
+        _refuse_foreign(path)
+        path.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(path)
+        try:
+            shutil.rmtree(path / _SCRATCH, ignore_errors=True)
+            return cls(path, lock, redact)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _begin(self, identity: Mapping[str, Any], *, new: bool) -> None:
+        if new:
+            self.journal.set_fact("run", secrets.token_hex(6))
+            self.journal.set_fact("identity", identity)
+        self.resumed = not new
+        self.run_id = str(self.journal.fact("run"))
+        self.events.go_on()
+
+    def _move_aside(self) -> None:
+        number = next(n for n in range(1, sys.maxsize) if not self.path.with_name(f"{self.path.name}.old-{n}").exists())
+        self.journal.close()
+        self.events.close()
+        if sys.platform == "win32":  # there, an open file holds its folder in place
+            self._lock.release()
+        self.path.rename(self.path.with_name(f"{self.path.name}.old-{number}"))
+        self._lock.release()
+
+    @staticmethod
+    def read(path: Path | str) -> RunView:
+        """The run in `path` for faces: nothing is written, and its writer may be alive."""
+        path = Path(path).absolute()
+        if not (path / JOURNAL).is_file():
+            raise InputError(f"{path} is not a run directory: it has no {JOURNAL}.", hint="Give the directory named with --run.")
+        return RunView(path, Journal.open_readonly(path / JOURNAL), EventLog.open_readonly(path / JOURNAL))
+
+    def write_text(self, name: str, text: str) -> None:
+        """The file `name` (a relative path) appears whole, or not at all. Unchanged files are left alone."""
+        target = self.path / name
+        data = self._redact(text).encode()
+        with _in_words(target):
+            if target.is_file() and target.read_bytes() == data:
+                return
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch = self.path / _SCRATCH / target.name
+            scratch.parent.mkdir(exist_ok=True)
+            with scratch.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(target)
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, pydantic_core.to_json(value, indent=2).decode() + "\n")
+
+    def append(self, name: str, text: str) -> None:
+        """Add `text` to the end of a file; a kill leaves the file with it or without it, never with a part."""
+        target = self.path / name
+        self.write_text(name, (target.read_text(encoding="utf-8") if target.is_file() else "") + text)
+
+    def close(self) -> None:
+        self.journal.close()
+        self.events.close()
+        shutil.rmtree(self.path / _SCRATCH, ignore_errors=True)
+        self._lock.release()
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run seen from outside."""
+
+    path: Path
+    journal: Journal
+    events: EventLog
+
+    @property
+    def run_id(self) -> str:
+        return str(self.journal.fact("run") or "")
+
+    @property
+    def started(self) -> RunStarted | None:
+        return next((stored.event for stored in self.events.read() if isinstance(stored.event, RunStarted)), None)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.started.config if self.started else {}
+
+    @property
+    def finished(self) -> RunFinished | None:
+        """None while the run is going on, or was stopped before its end."""
+        return next((stored.event for stored in self.events.read() if isinstance(stored.event, RunFinished)), None)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.finished.summary if self.finished else {}
+
+    def close(self) -> None:
+        self.journal.close()
+        self.events.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    key: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_short(self.before)} -> {_short(self.after)}"
+
+
+def _changes(before: Any, after: Any, key: str = "") -> list[Change]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = sorted(before.keys() | after.keys())
+        return [change for name in names for change in _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))]
+    return [] if before == after else [Change(key, before, after)]
+
+
+def _changed_run(path: Path, changes: list[Change]) -> InputError:
+    return InputError(
+        f"The run in {path} was started with other settings:\n" + "\n".join(f"  {change}" for change in changes) + "\n",
+        hint="Set them back to go on, give another directory with --run, or start anew with --force-new (the old run is kept).",
+    )
+
+
+def _short(value: Any) -> str:
+    text = pydantic_core.to_json(value).decode()
+    return text if len(text) <= 120 else f"{text[:117]}…"
+
+
+def _plain(identity: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
+    """As it will be read back, so that comparing with it is fair."""
+    plain: dict[str, Any] = pydantic_core.from_json(redact(pydantic_core.to_json(identity).decode()))
+    return plain
+
+
+def _refuse_foreign(path: Path) -> None:
+    if path.is_file():
+        raise InputError(f"{path} is a file, not a directory.", hint="Give a directory for the run with --run.")
+    if path.is_dir() and not (path / JOURNAL).exists():
+        others = sorted(entry.name for entry in path.iterdir() if entry.name not in (LOCK_NAME, _SCRATCH))
+        if others:
+            raise InputError(
+                f"{path} holds other things ({', '.join(others[:3])}) and no run.", hint="Give a new or empty directory with --run."
+            )
+
+
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    """The file system's refusals, said so that a person can act."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise disk_full(str(path)) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise InputError(
+                f"No permission to write {error.filename or path}.", hint="Check its owner and mode, or give another directory."
+            ) from error
+        if error.errno in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.EEXIST):
+            raise InputError(f"Cannot write {path}: {error.strerror}.", hint="Give another directory with --run.") from error
+        raise

@@ -1,0 +1,58 @@
+"""One writer per run directory. The lock dies with its process, so a killed run is no obstacle."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import IO
+
+from skillfit.errors import InputError
+
+NAME = "run.lock"
+
+
+class RunLock:
+    """An advisory lock of the operating system on a small file that says who holds it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file: IO[str] = (directory / NAME).open("a+", encoding="utf-8")
+        if not _try_lock(self._file):
+            self._file.seek(0)
+            holder = _holder(self._file.read())
+            self._file.close()
+            raise InputError(
+                f"The run in {directory} is in use by {holder}.", hint="Wait for it, end it, or give another directory with --run."
+            )
+        self._file.truncate(0)
+        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.close()
+
+
+def _holder(text: str) -> str:
+    try:
+        owner = json.loads(text)
+        return f"process {owner['pid']} on {owner['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(1 << 20)  # Windows locks bytes against reading too: one far behind the text
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""The SQLite file of a run: opened for its one writer or for readers, with the disk's troubles put into words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import TypeAdapter
+
+from skillfit.errors import InputError
+
+Redact = Callable[[str], str]
+
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+def disk_full(where: str) -> InputError:
+    return InputError(
+        f"No room left on the disk while writing {where}.",
+        hint="Free some space and run the same command again: everything recorded so far is kept.",
+    )
+
+
+def open_store(path: Path, tables: str, *, readonly: bool = False) -> sqlite3.Connection:
+    """A connection in autocommit mode. WAL with synchronous=NORMAL: a committed row survives the death of the process."""
+    try:
+        return _connect_readonly(path) if readonly else _connect(path, tables)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF in _FULL:
+            raise disk_full(str(path)) from error
+        raise InputError(
+            f"Cannot open the journal {path}: {error}.", hint="Check that the run directory exists and its permissions."
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise InputError(
+            f"The journal {path} is damaged: {error}.", hint="Start a new run with --force-new; the old one is kept aside."
+        ) from error
+
+
+def _connect(path: Path, tables: str) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.executescript(tables)
+    return db
+
+
+def _connect_readonly(path: Path) -> sqlite3.Connection:
+    address = f"file:{quote(str(path))}?mode=ro"
+    db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        db.close()
+        if Path(f"{path}-wal").exists():
+            raise
+        # A folder nobody may write to has no place for WAL's shared memory; without a WAL the file is all there is.
+        db = sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None, check_same_thread=False)
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+    return db
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Turns a full disk into words. The statement that met it is rolled back; the file stays whole."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF in _FULL:
+            raise disk_full("the journal") from error
+        raise
+
+
+def dump(kind: Any, value: Any) -> bytes:
+    return _adapter(kind).dump_json(value)
+
+
+def load(kind: Any, text: str | bytes) -> Any:
+    return _adapter(kind).validate_json(text)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)  # costs a thousand times more to build than to use
