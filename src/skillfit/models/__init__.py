@@ -1,0 +1,56 @@
+"""One way to call an LLM: protocol, providers, limiter, retries, prices, structured replies."""
+
+from skillfit.models.client import Client
+from skillfit.models.connect import KnownProvider, connect, known_providers, register_provider
+from skillfit.models.limiter import Limiters
+from skillfit.models.prices import Price, Prices, context_window_of, price_of
+from skillfit.models.protocol import (
+    Image,
+    Message,
+    Meter,
+    Model,
+    ModelError,
+    Reply,
+    Request,
+    Reservation,
+    Role,
+    Tool,
+    ToolCall,
+    Usage,
+)
+from skillfit.models.provider import Provider, Setup
+from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.secrets import redact
+from skillfit.models.spec import ModelSpec
+from skillfit.models.structured import ask
+
+__all__ = [
+    "Client",
+    "Image",
+    "KnownProvider",
+    "Limiters",
+    "Message",
+    "Meter",
+    "Model",
+    "ModelError",
+    "ModelSpec",
+    "Price",
+    "Prices",
+    "Provider",
+    "Reply",
+    "Request",
+    "Reservation",
+    "Role",
+    "ScriptedModel",
+    "Setup",
+    "Tool",
+    "ToolCall",
+    "Usage",
+    "ask",
+    "connect",
+    "context_window_of",
+    "known_providers",
+    "price_of",
+    "redact",
+    "register_provider",
+]

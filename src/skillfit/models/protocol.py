@@ -70,7 +70,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What calls cost. `input` includes `cached`; `output` includes `reasoning`. `usd` is None when no price is known."""
+    """What calls cost. `input` includes `cached` and `written`, `output` includes `reasoning`; `usd` None: no price is known."""
 
     calls: int = 0
     input: int = 0
@@ -78,6 +78,7 @@ class Usage:
     output: int = 0
     reasoning: int = 0
     usd: float | None = 0.0
+    written: int = 0  # input put into the provider's prompt cache, where that has its own price
 
     @property
     def tokens(self) -> int:
@@ -92,6 +93,7 @@ class Usage:
             self.output + other.output,
             self.reasoning + other.reasoning,
             usd,
+            self.written + other.written,
         )
 
 

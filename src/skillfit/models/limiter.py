@@ -1,0 +1,116 @@
+"""How many requests may be in flight at one endpoint, learnt from how it answers.
+
+The rules:
+- start small; every success that came while all slots were taken adds one slot (doubling per round) until the first rate limit,
+  and after it one slot per round; never above the ceiling;
+- a rate limit halves the slots, once per episode: requests sent before the cut, or within the cooldown after it, do not cut again;
+- Retry-After pauses the whole endpoint, for everybody who shares it;
+- an overloaded or unreachable endpoint (5xx, network) stops growth for a while and does not shrink: it says nothing about our rate;
+- first come, first served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from skillfit.models.clock import Clock, WallClock
+from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited, TimedOut
+
+START = 4
+COOLDOWN = 5.0  # seconds after a cut in which further rate limits belong to the same episode
+HOLD = 10.0  # seconds without growth after a transient failure
+LONGEST_PAUSE = 600.0  # a provider that asks for more is told to the person instead of waited for
+
+
+class Limiter:
+    """Slots of one endpoint. `async with limiter.slot():` around each attempt; a `ModelError` leaving the block teaches it."""
+
+    def __init__(self, ceiling: int, clock: Clock | None = None, start: int = START) -> None:
+        self.ceiling = ceiling
+        self.limit = float(min(start, ceiling))
+        self.in_flight = 0
+        self._clock = clock or WallClock()
+        self._queue: deque[asyncio.Event] = deque()
+        self._slow_start = True
+        self._paused_until = self._held_until = self._last_cut = float("-inf")
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        await self._enter()
+        sent_at = self._clock.now()
+        full = self.in_flight >= int(self.limit)
+        try:
+            yield
+        except ModelError as error:
+            self._failed(error, sent_at)
+            raise
+        else:
+            self._succeeded(full)
+        finally:
+            self.in_flight -= 1
+            self._wake()
+
+    async def _enter(self) -> None:
+        ticket = asyncio.Event()
+        self._queue.append(ticket)
+        try:
+            while True:
+                first = self._queue[0] is ticket and self.in_flight < int(self.limit)
+                pause = self._paused_until - self._clock.now()
+                if first and pause <= 0:
+                    break
+                if first:
+                    await self._clock.sleep(pause)
+                else:
+                    await ticket.wait()
+                    ticket.clear()
+            self.in_flight += 1
+        finally:
+            self._queue.remove(ticket)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._queue:
+            self._queue[0].set()
+
+    def _succeeded(self, full: bool) -> None:
+        if full and self._clock.now() >= self._held_until:
+            self.limit = min(self.ceiling, self.limit + (1.0 if self._slow_start else 1.0 / self.limit))
+
+    def _failed(self, error: ModelError, sent_at: float) -> None:
+        now = self._clock.now()
+        if isinstance(error, RateLimited):
+            if sent_at > self._last_cut and now >= self._last_cut + COOLDOWN:
+                self.limit = max(1.0, self.limit / 2)
+                self._slow_start = False
+                self._last_cut = now
+            if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
+                self._paused_until = max(self._paused_until, now + error.retry_after)
+        elif isinstance(error, (Overloaded, TimedOut, NetworkFailed)):
+            self._held_until = now + HOLD
+            if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
+                self._paused_until = max(self._paused_until, now + error.retry_after)
+
+
+class Limiters:
+    """One limiter per endpoint, shared by every role and model that calls it."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or WallClock()
+        self._by_endpoint: dict[str, Limiter] = {}
+
+    def of(self, endpoint: str, ceiling: int, start: int = START) -> Limiter:
+        return self._by_endpoint.setdefault(endpoint, Limiter(ceiling, self.clock, start))
+
+
+def endpoint_of(base_url: str, key: str = "") -> str:
+    """Who shares a limit: the same server under the same key."""
+    parts = urlsplit(base_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    who = hashlib.sha256(key.encode()).hexdigest()[:8] if key else "no-key"
+    return f"{parts.scheme}://{parts.hostname}:{port}#{who}"

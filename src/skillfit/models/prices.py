@@ -1,0 +1,127 @@
+"""What tokens cost and how many can fit: a bundled table with its date, and a run's own prices on top of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from skillfit.errors import InputError
+from skillfit.models.protocol import Request, Usage
+
+FREE_PROVIDERS = frozenset({"local", "ollama", "practice", "scripted", "handoff"})
+DEFAULT_CONTEXT = 128_000
+IMAGE_TOKENS = 16_384  # the most one image costs at the vendors we know, where the table does not say otherwise
+_PER_MESSAGE = 16  # tokens of framing around one message, generously
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars per million tokens. `cached`: read from the provider's prompt cache; `written`: put into it."""
+
+    input: float
+    output: float
+    cached: float
+    written: float
+
+    def cost(self, usage: Usage) -> float:
+        plain = usage.input - usage.cached - usage.written
+        paid = plain * self.input + usage.cached * self.cached + usage.written * self.written + usage.output * self.output
+        return paid / 1_000_000
+
+    @property
+    def dearest_input(self) -> float:
+        return max(self.input, self.cached, self.written)
+
+
+FREE = Price(0, 0, 0, 0)
+
+
+class Prices:
+    """`Prices(overrides)`: the bundled table, extended by {model: {input, cached, output}} from the config."""
+
+    def __init__(self, overrides: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        self._own = {name: _price(name, row) for name, row in (overrides or {}).items()}
+
+    @property
+    def date(self) -> str:
+        """When the bundled table was last checked."""
+        return str(_table()["date"])
+
+    def of(self, model_id: str) -> Price | None:
+        """The price of `provider/name`, None when unknown. The run's own entries may name the id or the bare name."""
+        provider, _, name = model_id.partition("/")
+        for key in (model_id, name):
+            if key in self._own:
+                return self._own[key]
+        if provider in FREE_PROVIDERS:
+            return FREE
+        row = _row(name)
+        return _price(name, row) if row and "input" in row else None
+
+    def priced(self, model_id: str, usage: Usage) -> Usage:
+        """`usage` with its dollars; None where the price is unknown."""
+        price = self.of(model_id)
+        return replace(usage, usd=price.cost(usage) if price else None)
+
+    def upper_bound(self, model_id: str, request: Request, max_tokens: int) -> Usage:
+        """The most one attempt can cost. No tokenizer makes more tokens of a text than it has UTF-8 bytes."""
+        price = self.of(model_id)
+        tokens = input_bound(request, model_id)
+        usd = (tokens * price.dearest_input + max_tokens * price.output) / 1_000_000 if price else None
+        return Usage(calls=1, input=tokens, output=max_tokens, usd=usd)
+
+
+def price_of(model_id: str) -> Price | None:
+    return Prices().of(model_id)
+
+
+def context_window_of(model_id: str) -> int:
+    """Tokens that fit in one request and its reply, for models we know; else a usual size."""
+    return int((_row(model_id.partition("/")[2]) or {}).get("context", DEFAULT_CONTEXT))
+
+
+def is_reasoning(model_id: str) -> bool:
+    """Models of OpenAI that think first: other parameter names, no temperature, and thinking counts as output."""
+    return bool((_row(model_id.partition("/")[2]) or {}).get("reasoning", False))
+
+
+def input_bound(request: Request, model_id: str) -> int:
+    """An upper bound of the input's tokens."""
+    text = sum(len(m.content.encode()) + sum(len(c.name + c.arguments) * 4 + 32 for c in m.tool_calls) for m in request.messages)
+    forms = [{"name": t.name, "description": t.description, "parameters": dict(t.parameters)} for t in request.tools]
+    shape = [*forms, dict(request.schema)] if request.schema else forms
+    images = sum(len(m.images) for m in request.messages)
+    per_image = int((_row(model_id.partition("/")[2]) or {}).get("image", IMAGE_TOKENS))
+    # A schema asked for in the prompt adds words around it, a tool its own framing: both fit in the allowance.
+    framing = _PER_MESSAGE * (len(request.messages) + 2) + 256 * (len(request.tools) + (request.schema is not None))
+    return text + len(json.dumps(shape, ensure_ascii=False).encode()) * 2 * bool(shape) + images * per_image + framing
+
+
+@cache
+def _table() -> dict[str, Any]:
+    text = resources.files("skillfit.models").joinpath("prices.json").read_text(encoding="utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table
+
+
+@cache
+def _row(name: str) -> dict[str, Any] | None:
+    """The row whose name is the longest prefix of `name` (`gpt-5-mini-2025-08-07` is `gpt-5-mini`), vendor folders stripped."""
+    bare = name.rsplit("/", 1)[-1].split(":")[0].lower()
+    rows: dict[str, dict[str, Any]] = _table()["models"]
+    fitting = [key for key in rows if bare == key or (bare.startswith(key) and bare[len(key)] in "-@_")]
+    return rows[max(fitting, key=len)] if fitting else None
+
+
+def _price(name: str, row: Mapping[str, float]) -> Price:
+    unknown = set(row) - {"input", "output", "cached", "written", "context", "image", "reasoning"}
+    if unknown or not {"input", "output"} <= set(row):
+        raise InputError(
+            f"The price of {name} needs `input` and `output` (`cached`, `written` too if you like); it has {', '.join(row) or 'nothing'}.",
+            hint="Dollars per million tokens, under model.prices.",
+        )
+    return Price(row["input"], row["output"], row.get("cached", row["input"]), row.get("written", row["input"]))

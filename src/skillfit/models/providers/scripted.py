@@ -1,0 +1,75 @@
+"""Models that say what a function or a list tells them to: for tests and for trying things without any server."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from skillfit.errors import InputError
+from skillfit.models.client import check_reply
+from skillfit.models.protocol import BadReply, Reply, Request, Usage
+from skillfit.models.provider import Setup
+
+Line = str | Reply | Exception
+Script = Callable[[Request], Line | Awaitable[Line]]
+
+
+class ScriptedModel:
+    """`ScriptedModel(function)` or `ScriptedModel(["first", Reply(…), RateLimited("third")])`: a `Model` in this process.
+
+    `requests` lists what it was asked. A reply without usage counts a quarter of its bytes as tokens, free of charge.
+    """
+
+    endpoint = "scripted"
+    slots: int | None = None
+
+    def __init__(self, script: Script | Iterable[Line], id: str = "scripted/model", context_window: int = 128_000) -> None:
+        self.id = id
+        self.context_window = context_window
+        self.requests: list[Request] = []
+        self._script = script if callable(script) else _in_order(script)
+
+    async def send(self, request: Request) -> Reply:
+        self.requests.append(request)
+        line = self._script(request)
+        if inspect.isawaitable(line):
+            line = await line
+        if isinstance(line, Exception):
+            raise line
+        reply = line if isinstance(line, Reply) else Reply(line)
+        if reply.usage.calls:
+            return reply
+        asked = sum(len(message.content.encode()) for message in request.messages)
+        return reply.with_usage(Usage(calls=1, input=asked // 4 + 1, output=len(reply.text.encode()) // 4 + 1))
+
+    async def complete(self, request: Request) -> Reply:
+        return check_reply(await self.send(request), self.id)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def scripted(setup: Setup) -> ScriptedModel:
+    """`scripted/path.py:name`: the function of that name in that file."""
+    path, _, name = setup.name.rpartition(":")
+    spec = importlib.util.spec_from_file_location("skillfit_script", path) if Path(path).is_file() else None
+    if spec is None or spec.loader is None:
+        raise InputError(f"There is no script at {path or setup.name!r}.", hint="Write scripted/path.py:function.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Any = getattr(module, name, None)
+    if not callable(function):
+        raise InputError(f"{path} has no function `{name}`.")
+    return ScriptedModel(function, id=setup.spec.id)
+
+
+def _in_order(lines: Iterable[Line]) -> Script:
+    rest = iter(lines)
+
+    def next_line(request: Request) -> Line:
+        return next(rest, BadReply(f"The script has no line left for {request.stage}."))
+
+    return next_line
