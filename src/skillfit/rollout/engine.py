@@ -13,12 +13,13 @@ import hashlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from skillfit.agents.agent import Agent
 from skillfit.errors import SkillfitError
 from skillfit.models.protocol import AnswerPending, ModelError
-from skillfit.rollout.breaker import Breaker
+from skillfit.rollout.batch import Batch
 from skillfit.rollout.executor import Assignment, Evaluator, Executor, LocalExecutor, Worker
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Failure, Outcome
@@ -54,7 +55,7 @@ class _Planned:
     step: int
     series: str
     instruction: str
-    breaker: Breaker
+    batch: Batch
 
 
 class Rollouts:
@@ -102,8 +103,8 @@ class Rollouts:
         """One task per item and repeat: all items of the first repeat, then all of the next. `phase` and `step` say who asks (as in
         StageStarted); `series` says which rollouts count as the same and are shared."""
         asked = [(item, repeat) for repeat in repeats for item in items]
-        breaker = Breaker(len(asked), self._coverage_floor, self._proven)
-        plans = [_Planned(skill, item, repeat, phase, step, series, instruction, breaker) for item, repeat in asked]
+        batch = Batch(len(asked), self._coverage_floor, self._proven)
+        plans = [_Planned(skill, item, repeat, phase, step, series, instruction, batch) for item, repeat in asked]
         tasks = [asyncio.create_task(self._outcome(plan)) for plan in plans]
         for task in tasks:
             task.add_done_callback(_seen)
@@ -135,63 +136,64 @@ class Rollouts:
     async def _outcome(self, plan: _Planned) -> Outcome:
         async with self._window:
             key = _key(plan)
-            if not self._journal.has(key):
+            given_up = self._journal.get(_asking(plan, key), Outcome)
+            if given_up is None and not self._journal.has(key):
                 if self._stopped_by is not None:
                     raise self._stopped_by
                 if self.stopping:
                     return Outcome(plan.item.id, plan.repeat, "skipped")
-            outcome = await self._journaled(key, plan)
+            outcome = given_up or await self._journaled(key, plan)
         self._events.emit(_event(key, plan, outcome))
         self._proven = self._proven or outcome.status == "scored"
-        broken = plan.breaker.watch(outcome)
+        broken = plan.batch.watch(outcome)
         if broken is not None:
             self._stopped_by = broken
             raise broken
+        if outcome.failure is not None:
+            plan.batch.given_up[_asking(plan, key)] = outcome
+        if plan.batch.complete:
+            await self._go_on_without(plan.batch)
         return outcome
 
-    async def _journaled(self, key: str, plan: _Planned) -> Outcome:
-        try:
-            return await self._journal.once(key, lambda: self._roll(plan), returns=Outcome, stage="rollout", role="agent")
-        except _Aside as aside:
-            if isinstance(aside.result, Outcome):
-                return aside.result
-            raise aside.result from None
+    async def _go_on_without(self, batch: Batch) -> None:
+        """The run now decides without these rollouts. A later run of the same code must decide the same, so their failure is a fact
+        from here on; whoever asks at another step tries them again. Too few scored is no basis to go on: those stay open."""
+        if batch.coverage < self._coverage_floor:
+            return
+        for key, outcome in batch.given_up.items():
+            await self._journal.once(key, partial(_done, outcome), returns=Outcome, stage="rollout")
 
-    async def _roll(self, plan: _Planned) -> Outcome:
-        seed = _seed(self._seed, plan)
-        purpose = f"{plan.series}/{plan.item.id}/{plan.repeat}"
-        assignment = Assignment(plan.skill, plan.item, seed, purpose, plan.instruction, self._timeout)
+    async def _journaled(self, key: str, plan: _Planned) -> Outcome:
         begun = time.monotonic()
         tried = 0
         while True:
             try:
-                attempt, score = await self._executor.run(self._worker, assignment)
-            except AnswerPending as error:
-                raise _Aside(error) from error  # the other prompts of this stage are still to be written
+                return await self._journal.once(key, partial(self._roll, plan), returns=Outcome, stage="rollout", role="agent")
+            except AnswerPending:
+                raise  # nothing stops: the other prompts of this stage are still to be written
             except ModelError as error:
                 if error.kind in _FATAL:
                     self._stopped_by = error
-                    raise _Aside(error) from error
+                    raise
                 tried += 1
-                if self._stopped_by is None and not self.stopping and tried <= _retries(error):
-                    continue
-                failure = Failure(error.kind, str(error))
-                seconds = time.monotonic() - begun
-                lost = Outcome(plan.item.id, plan.repeat, "failed", failure=failure, usage=error.usage, seconds=seconds)
-                raise _Aside(lost) from error
+                if self._stopped_by is not None or self.stopping or tried > _retries(error):
+                    failure, seconds = Failure(error.kind, str(error)), time.monotonic() - begun
+                    return Outcome(plan.item.id, plan.repeat, "failed", failure=failure, usage=error.usage, seconds=seconds)
             except SkillfitError as error:
                 self._stopped_by = error
                 raise
-            seconds = time.monotonic() - begun
-            return Outcome(plan.item.id, plan.repeat, "scored", score, None, attempt, attempt.usage, seconds)
+
+    async def _roll(self, plan: _Planned) -> Outcome:
+        purpose = f"{plan.series}/{plan.item.id}/{plan.repeat}"
+        assignment = Assignment(plan.skill, plan.item, _seed(self._seed, plan), purpose, plan.instruction, self._timeout)
+        begun = time.monotonic()
+        attempt, score = await self._executor.run(self._worker, assignment)
+        seconds = time.monotonic() - begun
+        return Outcome(plan.item.id, plan.repeat, "scored", score, None, attempt, attempt.usage, seconds)
 
 
-class _Aside(Exception):
-    """Goes past the journal, which records values only, and has booked the losses of the calls inside already."""
-
-    def __init__(self, result: Outcome | ModelError) -> None:
-        super().__init__(result)
-        self.result = result
+async def _done(outcome: Outcome) -> Outcome:
+    return outcome
 
 
 def _retries(error: ModelError) -> int:
@@ -205,6 +207,10 @@ def _key(plan: _Planned) -> str:
     if plan.instruction:
         parts.append(hashlib.sha256(plan.instruction.encode()).hexdigest()[:16])
     return "/".join(parts)
+
+
+def _asking(plan: _Planned, key: str) -> str:
+    return f"given_up/{plan.phase}/{plan.step}/{key}"
 
 
 def _seed(run_seed: int, plan: _Planned) -> int:

@@ -80,7 +80,9 @@ class StageFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutFinished(Event):
-    identity = ("rollout",)
+    """One per asking: a shared rollout is told again to each phase and step that uses it."""
+
+    identity = ("phase", "step", "rollout")
     rollout: str  # the journal key: the trajectory is read from there
     phase: str  # as StageStarted.stage
     step: int

@@ -15,14 +15,15 @@ _ENOUGH = 5  # failures that are no accident any more
 
 
 @dataclass(slots=True)
-class Breaker:
-    """Watches the rollouts of one batch. `proven`: something was scored earlier in this run, so the set-up as such works."""
+class Batch:
+    """The rollouts of one `start`. `proven`: something was scored earlier in this run, so the set-up as such works."""
 
     planned: int
     floor: float
     proven: bool
     scored: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    given_up: dict[str, Outcome] = field(default_factory=dict)
 
     def watch(self, outcome: Outcome) -> InfrastructureError | None:
         """Count one more outcome; the reason to stop, if there is one now."""
@@ -40,6 +41,10 @@ class Breaker:
         if broken >= _ENOUGH and broken > (1 - self.floor) * self.planned:
             return _stop(f"{broken} of {self.planned} rollouts failed, too many for a coverage of {self.floor:.0%}. {said}")
         return None
+
+    @property
+    def complete(self) -> bool:
+        return self.scored + self.failed.total() == self.planned
 
     @property
     def coverage(self) -> float:
