@@ -1,0 +1,42 @@
+"""The skill document: package, frontmatter and body, protected regions, edits, diff, lint."""
+
+from skillfit.skill.diff import DiffLine, Hunk, diff, diff_hunks
+from skillfit.skill.document import Skill, estimate_tokens
+from skillfit.skill.edits import Applied, Edit, EditResult, apply_edits, without_edit
+from skillfit.skill.lint import Problem, lint
+from skillfit.skill.memory import (
+    Example,
+    appendix_notes,
+    examples,
+    slow_update_text,
+    with_consolidated_notes,
+    with_examples,
+    with_notes,
+    with_slow_update,
+)
+from skillfit.skill.rewrite import rewrite
+
+__all__ = [
+    "Applied",
+    "DiffLine",
+    "Edit",
+    "EditResult",
+    "Example",
+    "Hunk",
+    "Problem",
+    "Skill",
+    "appendix_notes",
+    "apply_edits",
+    "diff",
+    "diff_hunks",
+    "estimate_tokens",
+    "examples",
+    "lint",
+    "rewrite",
+    "slow_update_text",
+    "with_consolidated_notes",
+    "with_examples",
+    "with_notes",
+    "with_slow_update",
+    "without_edit",
+]

@@ -1,0 +1,162 @@
+"""The skill: a markdown document with optional frontmatter, and the files of its package."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from skillfit.errors import InputError
+from skillfit.skill.package import (
+    DOCUMENT_NAMES,
+    RESOURCE_FOLDERS,
+    check_relative,
+    find_document,
+    read_document,
+    read_files,
+    write_whole,
+)
+
+# A block between `---` lines at the very top counts when its first entry looks like `key:`; a thematic break does not.
+_FRONTMATTER = re.compile(
+    r"---[ \t]*\r?\n(?P<block>(?:[ \t\r]*(?:#[^\n]*)?\n)*[\w\"'][^\n:]*:.*?\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL
+)
+_BOM = "\ufeff"
+
+
+def estimate_tokens(text: str) -> int:
+    """Tokens of a text, within some 20 % for prose in any script: a quarter of its UTF-8 bytes."""
+    return (len(text.encode("utf-8", "replace")) + 3) // 4
+
+
+@dataclass(frozen=True)
+class Skill:
+    """What the agent is given. Made by `load` or `from_text`; changed copies come from `with_body` and the functions of this room.
+
+    `head` is the frontmatter with its fences, untouched by edits; `files` are the package's other files by relative path.
+    """
+
+    head: str = ""
+    body: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+    modes: Mapping[str, int] = field(default_factory=dict, hash=False, compare=False, repr=False)
+    bom: bool = field(default=False, compare=False)
+    document_name: str = field(default=DOCUMENT_NAMES[0], compare=False)
+    title: str = field(default="", compare=False)  # the name to go by when the frontmatter has none
+
+    @classmethod
+    def load(cls, path: str | Path) -> Skill:
+        """Read a skill folder, a SKILL.md with its references/, scripts/ and assets/, or any markdown file."""
+        path = Path(path)
+        try:
+            if path.is_dir():
+                return cls._read_package(find_document(path))
+            if path.name in DOCUMENT_NAMES:
+                return cls._read_package(path, only=RESOURCE_FOLDERS)
+            return replace(cls.from_text(read_document(path), name=path.stem), document_name=path.name)
+        except OSError as error:
+            raise InputError(f"Cannot read the skill {path}: {error.strerror}.", hint="Check the path.") from error
+
+    @classmethod
+    def _read_package(cls, document: Path, only: tuple[str, ...] = ()) -> Skill:
+        folder = document.parent
+        if document.is_symlink() and not document.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{document} is a symbolic link out of its folder.", hint="Give the file it points to.")
+        skill = cls.from_text(read_document(document), name=folder.resolve().name)
+        files, modes = read_files(folder, document, only)
+        return replace(skill, files=files, modes=modes, document_name=document.name)
+
+    @classmethod
+    def from_text(cls, text: str, *, name: str = "", files: Mapping[str, bytes] | None = None) -> Skill:
+        """A skill from the text of its document."""
+        text = text.encode("utf-8", "replace").decode()  # a lone surrogate from a model's JSON could never be written
+        bom, text = text.startswith(_BOM), text.removeprefix(_BOM)
+        match = _FRONTMATTER.match(text)
+        end = match.end() if match else 0
+        return cls(
+            text[:end], text[end:], {check_relative(path): data for path, data in (files or {}).items()}, bom=bom, title=name
+        )
+
+    def with_body(self, body: str) -> Skill:
+        """The same skill with another body. Newlines become those of the skill; text that would pass for frontmatter does not."""
+        body = body.encode("utf-8", "replace").decode()
+        head = self.head
+        if self.newline == "\r\n":
+            body = body.replace("\r\n", "\n").replace("\n", "\r\n")
+        if head and body and not head.endswith("\n"):
+            head += self.newline
+        if not head and (_FRONTMATTER.match(body) or body.startswith(_BOM)):
+            body = self.newline + body
+        return replace(self, head=head, body=body)
+
+    def save(self, path: str | Path) -> None:
+        """Write the document alone to a markdown path, or the whole package into a folder. What did not change keeps its bytes."""
+        path = Path(path)
+        data = (_BOM * self.bom + self.text).encode()
+        if path.suffix.lower() in (".md", ".markdown", ".txt") or path.is_file():
+            return write_whole(path.resolve(), data)
+        if path.is_symlink():
+            raise InputError(f"{path} is a symbolic link.", hint="Save to the real folder.")
+        for name in self.files:
+            if not (path / check_relative(name)).parent.resolve().is_relative_to(path.resolve()):
+                raise InputError(f"{path / name} leads out of {path}.", hint="Remove the symbolic link there.")
+        for name, content in self.files.items():
+            write_whole(path / name, content, self.modes.get(name))
+        document = self.document_name if self.document_name in DOCUMENT_NAMES else DOCUMENT_NAMES[0]
+        return write_whole(path / document, data)
+
+    @property
+    def text(self) -> str:
+        """The whole document as the agent sees it."""
+        return self.head + self.body
+
+    @cached_property
+    def newline(self) -> str:
+        """CRLF when every line of the document ends so."""
+        crlf = self.text.count("\r\n")
+        return "\r\n" if crlf and crlf == self.text.count("\n") else "\n"
+
+    @property
+    def unix_body(self) -> str:
+        """The body as edits see it: with the newlines models send. `with_body` puts the skill's own back."""
+        return self.body.replace("\r\n", "\n") if self.newline == "\r\n" else self.body
+
+    @property
+    def frontmatter_block(self) -> str:
+        """The YAML between the fences, from line 2 of the document on."""
+        match = _FRONTMATTER.match(self.head)
+        return match["block"] if match else ""
+
+    @cached_property
+    def frontmatter(self) -> Mapping[str, Any]:
+        """The frontmatter's values, all strings; empty when it is not a YAML mapping (`lint` says why)."""
+        try:
+            loaded = yaml.load(self.frontmatter_block, Loader=yaml.BaseLoader)
+        except (yaml.YAMLError, RecursionError):
+            return {}
+        return loaded if isinstance(loaded, dict) else {}
+
+    @property
+    def name(self) -> str:
+        given = self.frontmatter.get("name")
+        return given.strip() if isinstance(given, str) and given.strip() else self.title or "skill"
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hex digits over everything the agent sees: the document and every file."""
+        digest = hashlib.sha256()
+        for name, data in [("", self.text.encode()), *sorted(self.files.items())]:
+            digest.update(f"{name}\0{len(data)}\0".encode())
+            digest.update(data)
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def tokens(self) -> int:
+        """Estimated tokens of the document."""
+        return estimate_tokens(self.text)

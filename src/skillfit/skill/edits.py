@@ -1,0 +1,251 @@
+"""Step edits: append, insert_after, replace, delete. Applied in order, each with a status that says what happened and why.
+
+Status words are `applied_<op>`, `applied_append_before_protected_region`, or `skipped_…`. A skipped edit changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from skillfit.skill.document import Skill, estimate_tokens
+from skillfit.skill.regions import Region, clean, protected, scan
+
+OPS = ("append", "insert_after", "replace", "delete")
+_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change an optimizer asks for. `target` is the anchor: text that stands in the body."""
+
+    op: str
+    target: str = ""
+    content: str = ""
+    support_count: int = 1
+    source_type: str = "failure"
+    id: str = ""
+    label: str = ""
+
+    @classmethod
+    def from_reply(cls, reply: object) -> Edit:
+        """Whatever a model sent: null, missing, unknown and mistyped fields become empty ones, and applying says so."""
+        fields = reply if isinstance(reply, Mapping) else {}
+        count = fields.get("support_count")
+        return cls(
+            op=re.sub(r"[\s-]+", "_", _string(fields.get("op")).strip().lower()),
+            target=_string(fields.get("target")),
+            content=_string(fields.get("content")),
+            support_count=max(1, count) if isinstance(count, int) else 1,
+            source_type=_string(fields.get("source_type")) or "failure",
+            id=_string(fields.get("id")),
+            label=_string(fields.get("label")),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain form; id and label only where given."""
+        return {key: value for key, value in asdict(self).items() if value or key not in ("id", "label")}
+
+
+def _string(value: object) -> str:
+    if isinstance(value, list):
+        return "\n".join(map(_string, value))
+    return "" if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class EditResult:
+    edit: Edit
+    status: str
+    reason: str = ""
+
+    @property
+    def applied(self) -> bool:
+        return self.status.startswith("applied_")
+
+    def as_dict(self) -> dict[str, Any]:
+        """One row of the edit report."""
+        return {**self.edit.as_dict(), "status": self.status, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The skill after a patch, and what became of each edit."""
+
+    skill: Skill
+    results: tuple[EditResult, ...]
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits that took effect."""
+        return tuple(result.edit for result in self.results if result.applied)
+
+
+def apply_edits(skill: Skill, edits: Sequence[Edit], max_tokens: int | None = None) -> Applied:
+    """Apply a patch. Nothing a model sends raises, touches a protected region or the frontmatter, or passes `max_tokens`
+    (estimated, whole document; edits that make it shorter always may)."""
+    patching = _Patching(skill, max_tokens)
+    results = []
+    for edit in edits:
+        try:
+            results.append(EditResult(edit, patching.apply(edit)))
+        except _Skip as skip:
+            results.append(EditResult(edit, f"skipped_{skip.status}", skip.reason))
+    body = patching.body
+    return Applied(skill if body == skill.unix_body else skill.with_body(body), tuple(results))
+
+
+def without_edit(initial: Skill, edits: Sequence[Edit], index: int) -> Skill:
+    """The skill that all edits but one give. They may come from several steps, so each counts as a patch of its own."""
+    skill = initial
+    for edit in [*edits[:index], *edits[index + 1 :]]:
+        skill = apply_edits(skill, [edit]).skill
+    return skill
+
+
+class _Skip(Exception):
+    def __init__(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+
+class _Splice(NamedTuple):
+    """Put `text` in place of body[start:end]; `lead` of its characters come before the content proper."""
+
+    start: int
+    end: int
+    text: str
+    lead: int = 0
+    length: int = 0
+
+
+class _Patching:
+    """A body on its way through one patch. `touched` are the spans earlier edits of the patch wrote."""
+
+    def __init__(self, skill: Skill, max_tokens: int | None) -> None:
+        self.head, self.original, self.body = skill.head, skill.unix_body, skill.unix_body
+        self.max_tokens = max_tokens
+        self.touched: list[tuple[int, int]] = []
+
+    def apply(self, edit: Edit) -> str:
+        if edit.op not in OPS:
+            raise _Skip("unknown_op", f"op is {edit.op!r}; known are {', '.join(OPS)}")
+        content = clean(_string(edit.content)).strip("\n") if edit.op != "delete" else ""
+        if edit.op != "delete" and not content.strip():
+            raise _Skip("empty_content", "there is nothing to write (markers of protected regions do not count)")
+        regions = scan(self.body)
+        if edit.op == "append":
+            return self._append(content, regions)
+        start, end = self._locate(edit.op, _string(edit.target).replace("\r\n", "\n"), regions)
+        if edit.op == "insert_after":
+            self._commit(_insertion(self.body, _line_end(self.body, end, regions), content))
+        elif edit.op == "replace":
+            content = _edge(self.body[start:end], content)
+            self._commit(_Splice(start, end, content, 0, len(content)))
+        else:
+            self._commit(_deletion(self.body, start, end))
+        return f"applied_{edit.op}"
+
+    def _append(self, content: str, regions: Sequence[Region]) -> str:
+        if f"\n{content}\n" in f"\n{self.body}\n":
+            raise _Skip("no_change", "the skill already says exactly this")
+        at = len(self.body)
+        for region in reversed(regions):
+            if not self.body[region.end : at].strip():
+                at = region.start
+        self._commit(_insertion(self.body, at, content))
+        return "applied_append" if at == len(self.original) or not regions else "applied_append_before_protected_region"
+
+    def _locate(self, op: str, target: str, regions: Sequence[Region]) -> tuple[int, int]:
+        if not target.strip():
+            raise _Skip(f"{op}_missing_target", "the edit names no text to anchor to")
+        spans = _find(self.body, target)
+        if not spans and _find(self.original, target):
+            raise _Skip("overlapping_edit", "an earlier edit of this patch already changed the target")
+        if not spans and _find(self.head, target):
+            raise _Skip("frontmatter", "the target is in the frontmatter, which edits may not change")
+        if not spans:
+            raise _Skip(f"{op}_target_not_found", "the target is not in the skill")
+        free = [span for span in spans if not any(_overlap(span, (region.start, region.end)) for region in regions)]
+        if not free:
+            raise _Skip("protected_region", "the target is in, or reaches into, a protected region")
+        fresh = [span for span in free if not any(_overlap(span, touched) for touched in self.touched)]
+        if not fresh and op != "insert_after":
+            raise _Skip("overlapping_edit", "an earlier edit of this patch wrote this text")
+        matches = fresh or free
+        lines = [span for span in matches if _is_whole_lines(self.body, span)]
+        if len(matches) > 1 and len(lines) != 1:
+            raise _Skip(f"{op}_target_ambiguous", f"the target stands in {len(matches)} places")
+        return (lines if len(matches) > 1 else matches)[0]
+
+    def _commit(self, splice: _Splice) -> None:
+        start, end, text, lead, length = splice
+        body = self.body[:start] + text + self.body[end:]
+        if body == self.body:
+            raise _Skip("no_change", "the skill would stay as it is")
+        if protected(body) != protected(self.body):
+            raise _Skip("protected_region", "the result would make, break or reach into a protected region")
+        tokens = estimate_tokens(self.head + body)
+        if self.max_tokens is not None and tokens > self.max_tokens and len(body) > len(self.body):
+            raise _Skip("over_token_ceiling", f"the skill would have about {tokens} tokens; {self.max_tokens} are allowed")
+        shift = len(text) - (end - start)
+        moved = [(a + shift, b + shift) if a >= end else (a, b) for a, b in self.touched]
+        self.touched = [*moved, (start + lead, start + lead + length)]
+        self.body = body
+
+
+def _find(body: str, target: str) -> list[tuple[int, int]]:
+    """Where the target stands: exactly, else the one place it stands with other white space."""
+    exact = [(match.start(), match.end()) for match in re.finditer(re.escape(target), body)]
+    words = target.split()
+    if exact or sum(map(len, words)) > len(body):
+        return exact
+    return [(match.start(), match.end()) for match in re.finditer(r"\s+".join(map(re.escape, words)), body)]
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _is_whole_lines(body: str, span: tuple[int, int]) -> bool:
+    before, after = body[: span[0]].rstrip(" \t"), body[span[1] :].lstrip(" \t")
+    return (not before or before.endswith("\n")) and (not after or after.startswith("\n") or body[span[1] - 1] == "\n")
+
+
+def _line_end(body: str, at: int, regions: Sequence[Region]) -> int:
+    """The end of the line an anchor ends in, past any region that line leads into."""
+    if body[at - 1] == "\n":
+        return at - 1
+    newline = body.find("\n", at)
+    end = len(body) if newline < 0 else newline
+    inside = [region.end for region in regions if region.start < end < region.end]
+    return _line_end(body, inside[0], regions) if inside else end
+
+
+def _insertion(body: str, at: int, content: str) -> _Splice:
+    """Content as a block of its own at a line end: one blank line around it, none between items of a list."""
+    before, after = body[:at].rstrip("\n"), body[at:].lstrip("\n")
+    lead = _gap(before, content) if before else ""
+    tail = _gap(content, after) if after else "\n"
+    return _Splice(len(before), len(body) - len(after), lead + content + tail, len(lead), len(content))
+
+
+def _gap(upper: str, lower: str) -> str:
+    tight = _LIST_ITEM.match(upper[upper.rfind("\n") + 1 :]) and _LIST_ITEM.match(lower)
+    return "\n" if tight else "\n\n"
+
+
+def _edge(old: str, new: str) -> str:
+    """New text with the newlines that bound the old one."""
+    inner = old.strip("\n")
+    return old[: old.index(inner)] + new + old[old.index(inner) + len(inner) :] if inner else new
+
+
+def _deletion(body: str, start: int, end: int) -> _Splice:
+    """Take whole lines with their newline, so that no gap is left behind."""
+    if (start == 0 or body[start - 1] == "\n") and body[end : end + 1] == "\n":
+        end += 1
+        while body[end : end + 1] == "\n" and (start == 0 or body[start - 2 : start] == "\n\n"):
+            end += 1
+    return _Splice(start, end, "")
