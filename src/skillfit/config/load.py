@@ -1,0 +1,180 @@
+"""From YAML, overrides and recipe to a checked `Config`. Every problem is named with its place, key and a way out."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from skillfit.config.keys import describe_keys
+from skillfit.config.recipes import RECIPES
+from skillfit.config.reference import is_reference, translate
+from skillfit.config.schema import Config
+from skillfit.config.source import Place, Settings, read_overrides, read_source
+from skillfit.errors import InputError
+
+_SECTIONS = tuple(
+    name
+    for name, field in Config.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+)
+_FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
+_SECRET_NAME = re.compile(r"(?i)(^|_)(api_?key|key|secret|password|passwd|token|authorization|credential)s?$")
+_SECRET_VALUE = re.compile(
+    r"^(Bearer\s+\S+|(sk|pk|rk|gsk|hf|xai|ghp|github_pat|xox[abp])[-_][A-Za-z0-9_\-]{12,}|AIza[\w\-]{20,}|AKIA[A-Z0-9]{12,})$"
+)
+_USERINFO = re.compile(r"^[a-z]+://[^/@\s]+@", re.IGNORECASE)
+
+
+class ConfigWarning(UserWarning):
+    """A setting was read that has no meaning here."""
+
+
+def load_config(
+    source: Path | str | Mapping[str, Any], overrides: Sequence[str] = (), *, warn: Callable[[str], None] | None = None
+) -> Config:
+    """The config in a YAML file (or a mapping), with `key.sub=value` overrides on top and its recipe beneath.
+
+    Relative paths of skill, tasks and grader files belong to the folder of the file that names them; in overrides, to the
+    current folder. Warnings go to `warn`, or to Python's own.
+    """
+    settings = read_source(source)
+    above = read_overrides(overrides)
+    if is_reference(settings.data):
+        settings = translate(settings, above, warn or _python_warning)
+    else:
+        settings = above.over(settings)
+    _refuse_secrets(settings)
+    data = {key: {} if value is None and key in _SECTIONS else value for key, value in settings.data.items()}
+    _resolve_paths(data, settings)
+    recipe = data.get("recipe", "default")
+    filled = Settings(data).over(Settings(RECIPES.get(recipe, {}) if isinstance(recipe, str) else {})).data
+    try:
+        return Config.model_validate(filled)
+    except ValidationError as error:
+        raise InputError("\n".join(_sentences(error.errors(), settings))) from error
+
+
+def _python_warning(message: str) -> None:
+    warnings.warn(message, ConfigWarning, stacklevel=3)
+
+
+def _refuse_secrets(settings: Settings) -> None:
+    for key, value in _leaves(settings.data):
+        name = key.rpartition(".")[2]
+        if not isinstance(value, str) or not value or name == "key_env":
+            continue
+        if _USERINFO.match(value):
+            raise InputError(
+                f"{settings.place(key)}: {key} carries a user name or key inside its address.",
+                hint="Give the address alone; put the key into an environment variable and name it with key_env.",
+            )
+        if _SECRET_VALUE.match(value) or _SECRET_NAME.search(name):
+            raise InputError(
+                f"{settings.place(key)}: {key} looks like a secret, and settings are written to disk.",
+                hint="Put it into an environment variable and give that variable's name with key_env.",
+            )
+
+
+def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _leaves(value, f"{prefix}.{key}".lstrip("."))
+    elif isinstance(data, (list, tuple)):
+        for value in data:
+            yield from _leaves(value, prefix)
+    else:
+        yield prefix, data
+
+
+def _resolve_paths(data: dict[str, Any], settings: Settings) -> None:
+    """Make the files that settings name independent of where the command is run."""
+    env = data.get("env")
+    if isinstance(env, dict):
+        data["env"] = env = dict(env)
+        if isinstance(env.get("skill"), str) and env["skill"]:
+            env["skill"] = str(_absolute(env["skill"], settings.place("env.skill")))
+        if isinstance(env.get("tasks"), str):
+            env["tasks"] = _resolved_tasks(env["tasks"], settings.place("env.tasks"))
+        if "grader" in env:
+            env["grader"] = _resolved_functions(env["grader"], settings.place("env.grader"))
+    evaluation = data.get("evaluation")
+    if isinstance(evaluation, dict) and "ship_grader" in evaluation:
+        grader = _resolved_functions(evaluation["ship_grader"], settings.place("evaluation.ship_grader"))
+        data["evaluation"] = {**evaluation, "ship_grader": grader}
+
+
+def _absolute(text: str, place: Place) -> Path:
+    return Path(os.path.normpath(place.folder / Path(text).expanduser()))
+
+
+def _resolved_tasks(text: str, place: Place) -> str:
+    """A path or `file.py:name` becomes absolute; commands, Inspect tasks and benchmark names stay."""
+    if re.match(r"(command|inspect):", text):
+        return text
+    if _FUNCTION.match(text):
+        return str(_resolved_functions(text, place))
+    path = _absolute(text, place)
+    return str(path) if path.exists() or "/" in text or Path(text).suffix else text
+
+
+def _resolved_functions(value: Any, place: Place) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolved_functions(item, place) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolved_functions(item, place) for item in value]
+    if isinstance(value, str) and (match := _FUNCTION.match(value)):
+        return f"{_absolute(match['file'], place)}:{match['name']}"
+    return value
+
+
+def _sentences(errors: Sequence[ErrorDetails], settings: Settings) -> Iterator[str]:
+    """One sentence a key: a union's branches each complain, the person made one mistake."""
+    said: set[str] = set()
+    for error in errors:
+        key = _key(error["loc"], settings)
+        if key not in said:
+            said.add(key)
+            if error["type"] == "extra_forbidden":
+                yield f"{settings.place(key)}: unknown key {key}.{_suggestion(key)}"
+            else:
+                yield f"{settings.place(key)}: {key} = {error['input']!r} is not valid: {_allowed(error)}."
+
+
+def _key(location: Sequence[str | int], settings: Settings) -> str:
+    """The dotted key of an error: pydantic's location up to where the settings end and its own union names begin."""
+    data: Any = settings.data
+    parts: list[str] = []
+    for part in location:
+        if isinstance(data, Mapping):
+            if part not in data:
+                break
+            data = data[part]
+        elif not (isinstance(part, int) and isinstance(data, (list, tuple))):
+            break
+        parts.append(str(part))
+    return ".".join(parts) or ".".join(str(part) for part in location)
+
+
+def _suggestion(key: str) -> str:
+    known = [described.key for described in describe_keys()]
+    section, _, leaf = key.rpartition(".")
+    beside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    if near := difflib.get_close_matches(leaf, beside, n=1, cutoff=0.6):
+        return f" Did you mean {section}.{near[0]}?".replace(" .", " ")
+    elsewhere = [name for name in known if name.rpartition(".")[2] == leaf] or difflib.get_close_matches(key, known, n=1)
+    if elsewhere:
+        return f" Did you mean {elsewhere[0]}?"
+    return f" Allowed here: {', '.join(beside)}." if beside else ""
+
+
+def _allowed(error: ErrorDetails) -> str:
+    message = error["msg"]
+    return message[0].lower() + message[1:].rstrip(".")

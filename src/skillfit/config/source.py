@@ -1,0 +1,166 @@
+"""Where settings come from: YAML files with `_base_`, mappings and `key=value` overrides, each key with the place it was set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from skillfit.errors import InputError
+
+BASE = "_base_"
+_ROLES = ("agent", "optimizer", "judge")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Who set a key: a line of a file, an override, or the caller."""
+
+    name: str
+    folder: Path
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.line}" if self.line else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nested settings, and per dotted key the place that set it last."""
+
+    data: dict[str, Any]
+    places: dict[str, Place] = field(default_factory=dict)
+
+    def over(self, base: Settings) -> Settings:
+        """These settings on top of `base`: sections merge, everything else replaces."""
+        return Settings(_merge(base.data, self.data), {**base.places, **self.places})
+
+    def place(self, key: str) -> Place:
+        """The place of the key, or of the nearest section around it."""
+        while key and key not in self.places:
+            key = key.rpartition(".")[0]
+        return self.places.get(key) or next(iter(self.places.values()), Place("the settings", Path.cwd()))
+
+
+def read_source(source: Path | str | Mapping[str, Any]) -> Settings:
+    """A YAML file with everything it inherits, or a mapping as it is."""
+    if isinstance(source, Mapping):
+        data = _plain(source)
+        return Settings(data, dict.fromkeys(_keys(data), Place("the settings", Path.cwd())))
+    return _read_file(Path(source).absolute(), ())
+
+
+def read_overrides(overrides: Sequence[str]) -> Settings:
+    """`a.b=c` each; values are YAML, so numbers, lists and null mean what they look like. Paths are relative to here."""
+    settings = Settings({})
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not all(key.split(".")):
+            raise InputError(f"The override {text!r} is not of the form key.sub=value.")
+        try:
+            data: Any = yaml.load(value, Loader=_Loader) if value.strip() else ""
+        except yaml.YAMLError as error:
+            raise InputError(f"The override {text!r} has a value that is not YAML: {_problem(error)}.") from error
+        for part in reversed(key.split(".")):
+            data = {part: data}
+        settings = Settings(data, {key: Place(f"the override {text}", Path.cwd())}).over(settings)
+    return settings
+
+
+def _read_file(path: Path, chain: tuple[Path, ...]) -> Settings:
+    if path in chain:
+        names = " -> ".join(str(step) for step in (*chain, path))
+        raise InputError(f"{BASE} goes round in a circle: {names}.")
+    own = _parse(path)
+    bases = own.data.pop(BASE, [])
+    settings = Settings({})
+    for base in [bases] if isinstance(bases, str) else bases:
+        if not isinstance(base, str):
+            raise InputError(f"{own.place(BASE)}: {BASE} must be a path or a list of paths, not {base!r}.")
+        target = (path.parent / base).resolve()
+        if not target.is_file():
+            raise InputError(f"{own.place(BASE)}: {BASE} names {base}, but there is no file {target}.")
+        settings = _read_file(target, (*chain, path)).over(settings)
+    return own.over(settings)
+
+
+def _parse(path: Path) -> Settings:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f"Cannot read the config {path}: {reason}.") from error
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        data = loader.construct_document(node) if node else {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise InputError(f"{where}: not valid YAML: {_problem(error)}.") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not valid YAML: {error}.") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: a config is a mapping of sections, not {type(data).__name__}.")
+    places = {key: Place(str(path), path.parent, line) for key, line in _lines(node, path)} if node else {}
+    return Settings(data, places)
+
+
+def _lines(node: yaml.Node, path: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Dotted keys and their lines. A key given twice would lose one of its values unseen: refused."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: dict[str, int] = {}
+    for key_node, value_node in node.value:
+        key, line = f"{prefix}{key_node.value}", key_node.start_mark.line + 1
+        if key in seen and key_node.value != "<<":
+            raise InputError(f"{path}:{line}: {key} is set twice (before on line {seen[key]}).")
+        seen[key] = line
+        yield key, line
+        yield from _lines(value_node, path, f"{key}.")
+
+
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        if isinstance(below, str) and key in _ROLES and isinstance(value, dict):
+            below = {"id": below}  # `agent: openai/x` below, `agent: {temperature: 0}` on top
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return str(value) if isinstance(value, Path) else value
+
+
+def _keys(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in data.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{key}.")
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    return (getattr(error, "problem", None) or str(error)).rstrip(".")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's plain values: `off` and `4:4:2` are text, `1e-4` is a number."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.0123456789")),
+    ("merge", r"<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
