@@ -1,0 +1,107 @@
+"""What every stage is handed: the optimizer's model, the settings of the stages, and how to say what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel
+
+from skillfit.errors import InputError
+from skillfit.models import ask
+from skillfit.models.protocol import (
+    BadReply,
+    ContextTooLong,
+    Message,
+    Model,
+    ModelError,
+    NetworkFailed,
+    Overloaded,
+    RateLimited,
+    Refused,
+    Request,
+    TimedOut,
+)
+from skillfit.optimize.patch import UpdateMode
+from skillfit.run.events import Discarded, Event
+from skillfit.skill import estimate_tokens
+
+R = TypeVar("R", bound=BaseModel)
+
+# A reply nobody can use costs one call's worth of learning; the stage goes on without it and says so.
+UNUSABLE = (BadReply, Refused, ContextTooLong)
+# The provider was tried again and could not be reached. Auth, quota, config, budget and handoff are neither: they stop the run.
+UNREACHABLE = (RateLimited, Overloaded, TimedOut, NetworkFailed)
+
+REPLY_TOKENS = 16_384
+_SMALLEST_ROOM = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeSettings:
+    update_mode: UpdateMode = "patch"
+    minibatch_size: int = 8
+    merge_batch_size: int = 8
+    failure_only: bool = False
+    skill_aware: bool = False
+    appendix_source: Literal["both", "failure_only"] = "both"
+    consolidate_threshold: int = 0
+    trace_to_optimizer: bool = True
+    max_skill_tokens: int | None = None
+    rewrite_reasoning_effort: str | None = None
+    rewrite_max_tokens: int = 64_000
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    model: Model | None  # None where only worked examples are proposed: no stage then needs one
+    emit: Callable[[Event], None]
+    workers: asyncio.Semaphore  # calls in flight at one time
+    settings: OptimizeSettings = field(default_factory=OptimizeSettings)
+
+    def connected(self) -> Model:
+        if self.model is None:
+            raise InputError("This stage needs an optimizer model.", hint="Set model.optimizer, or optimizer.proposer: examples.")
+        return self.model
+
+    def reply_tokens(self, wanted: int = REPLY_TOKENS) -> int:
+        """Room for a reply: what the stage wants, but never more than half of what the model holds."""
+        return min(wanted, self.connected().context_window // 2)
+
+    def patch_tokens(self) -> int:
+        """What a reply with proposals may take: whole skills need more room than edits."""
+        return self.settings.rewrite_max_tokens if self.settings.update_mode == "full_rewrite_minibatch" else REPLY_TOKENS
+
+    def room(self, *fixed: str, reply: int = REPLY_TOKENS) -> int:
+        """Tokens left for material beside the fixed parts of a prompt. Estimates err, so a tenth of the window stays free."""
+        window = self.connected().context_window
+        used = sum(estimate_tokens(part) for part in fixed)
+        return max(_SMALLEST_ROOM, window - window // 10 - self.reply_tokens(reply) - used)
+
+    async def ask(
+        self,
+        returns: type[R],
+        *,
+        stage: str,
+        purpose: str,
+        system: str,
+        user: str,
+        reply: int = REPLY_TOKENS,
+        reasoning_effort: str | None = None,
+    ) -> R:
+        request = Request(
+            messages=(Message("system", system), Message("user", user)),
+            stage=stage,
+            purpose=purpose,
+            max_tokens=self.reply_tokens(reply),
+            reasoning_effort=reasoning_effort,
+        )
+        async with self.workers:
+            return await ask(self.connected(), request, returns)
+
+    def discard(self, step: int, stage: str, what: str, problem: ModelError | str, evidence: str = "") -> None:
+        """Say that something was not used, and why."""
+        reason = problem if isinstance(problem, str) else f"{problem.kind}: {problem}"
+        self.emit(Discarded(step=step, stage=stage, what=what, reason=reason, evidence=evidence))

@@ -1,0 +1,217 @@
+"""Reflect: analysts read groups of trajectories and propose how the skill should change.
+
+Groups are planned: items fill them in planned order, whatever order rollouts finish in. A group starts as soon as its members are
+known, while the rest of the batch still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from skillfit.errors import InfrastructureError
+from skillfit.models.protocol import ContextTooLong, ModelError
+from skillfit.optimize.optimizer import UNREACHABLE, UNUSABLE, Optimizer
+from skillfit.optimize.patch import FailureNote, Patch, Proposal, Source, union
+from skillfit.optimize.prompts import render, sections
+from skillfit.optimize.replies import ANALYST_REPLY, AnyAnalystReply, FailureNoteReply
+from skillfit.optimize.trajectories import Case, render_cases
+from skillfit.rollout.gather import gather
+from skillfit.rollout.outcome import Outcome
+from skillfit.run.events import ReflectionFinished
+from skillfit.skill import Skill
+from skillfit.tasks.item import Item
+
+Side = Literal["failure", "success"]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What analysts know besides the trajectories. `edit_budget` is the scheduled one; None means no limit."""
+
+    step: int
+    edit_budget: int | None = None
+    memory: str = ""
+    meta_skill: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    name: str
+    side: Side
+    cases: tuple[Case, ...]
+    source: Source
+    question: str = ""  # deep reflection: what the last attempt of each case was asked besides its task
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        return tuple(case.item.id for case in self.cases)
+
+
+@dataclass(frozen=True, slots=True)
+class Reflection:
+    """The usable patches in planned order, and how many groups gave none."""
+
+    patches: tuple[Patch, ...]
+    groups: int
+    discarded: int
+
+    @property
+    def nothing_usable(self) -> bool:
+        """Every analyst was discarded: that is not the same as nothing to learn."""
+        return self.groups > 0 and self.discarded == self.groups
+
+    @property
+    def proposing(self) -> tuple[Patch, ...]:
+        return tuple(patch for patch in self.patches if patch.proposals)
+
+
+async def reflect(
+    optimizer: Optimizer,
+    skill: Skill,
+    items: Sequence[Item],
+    rollouts: Sequence[asyncio.Task[Outcome]],
+    context: Context,
+    *,
+    prefix: str = "",
+) -> Reflection:
+    """Patches from a batch whose rollouts may still run. `prefix` sets the groups of several batches of one step apart.
+
+    Raises `InfrastructureError` when no analyst could be reached.
+    """
+    started: list[asyncio.Task[Patch | ModelError]] = []
+    try:
+        async for group in _groups(optimizer, items, rollouts, prefix):
+            started.append(asyncio.create_task(analyse(optimizer, skill, group, context)))
+    except asyncio.CancelledError:
+        for task in started:
+            task.cancel()
+        raise
+    finally:
+        # Calls in flight are paid for: they end and are recorded before a failed rollout stops the step.
+        if started:
+            await asyncio.wait(started)
+    return collect(await gather(started))
+
+
+def collect(results: Sequence[Patch | ModelError]) -> Reflection:
+    lost = [result for result in results if isinstance(result, ModelError)]
+    if lost and len(lost) == len(results) and any(isinstance(error, UNREACHABLE) for error in lost):
+        raise InfrastructureError(
+            f"None of the {len(results)} analyst calls of this step got an answer; the last failure was: {lost[-1].message}",
+            hint="Nothing was learned and nothing was decided. Check the optimizer's endpoint, then start the same run again.",
+        )
+    patches = tuple(result for result in results if isinstance(result, Patch))
+    return Reflection(patches, groups=len(results), discarded=len(lost))
+
+
+async def _groups(
+    optimizer: Optimizer, items: Sequence[Item], rollouts: Sequence[asyncio.Task[Outcome]], prefix: str
+) -> AsyncIterator[Group]:
+    size = optimizer.settings.minibatch_size
+    waiting: dict[Side, list[Case]] = {"failure": [], "success": []}
+    counts: dict[Side, int] = {"failure": 0, "success": 0}
+
+    def close(side: Side) -> Group:
+        cases, waiting[side] = tuple(waiting[side]), []
+        name = f"{prefix}minibatch_{'fail' if side == 'failure' else 'succ'}_{counts[side]:03d}"
+        counts[side] += 1
+        source: Source = "contrast" if any(case.mixed for case in cases) else side
+        return Group(name, side, cases, source)
+
+    async for case in _cases(items, rollouts):
+        side: Side = "failure" if case.failed else "success"
+        if not case.scored or (side == "success" and optimizer.settings.failure_only):
+            continue
+        waiting[side].append(case)
+        if len(waiting[side]) == size:
+            yield close(side)
+    for side in ("failure", "success"):
+        if waiting[side]:
+            yield close(side)
+
+
+async def _cases(items: Sequence[Item], rollouts: Sequence[asyncio.Task[Outcome]]) -> AsyncIterator[Case]:
+    """Each item with all its rollouts, in planned order: all items of the first repeat come first, then all of the next."""
+    for index, item in enumerate(items):
+        yield Case(item, tuple([await task for task in rollouts[index :: len(items)]]))
+
+
+async def analyse(optimizer: Optimizer, skill: Skill, group: Group, context: Context, *, stage: str = "") -> Patch | ModelError:
+    """One analyst call; the error when its answer could not be had or used (said as `Discarded`)."""
+    stage = stage or f"reflect.{group.side}"
+    try:
+        try:
+            reply = await _ask(optimizer, skill, group, context, stage, shrink=1)
+        except ContextTooLong:
+            reply = await _ask(optimizer, skill, group, context, stage, shrink=2)
+    except (*UNUSABLE, *UNREACHABLE) as error:
+        optimizer.discard(context.step, stage, group.name, error)
+        return error
+    patch = _patch(optimizer, reply, group, context)
+    optimizer.emit(
+        ReflectionFinished(
+            step=context.step,
+            group=group.name,
+            source=group.source,
+            items=list(group.items),
+            patch=patch.as_reflection(optimizer.settings.update_mode),
+        )
+    )
+    return patch
+
+
+async def _ask(optimizer: Optimizer, skill: Skill, group: Group, context: Context, stage: str, shrink: int) -> AnyAnalystReply:
+    settings = optimizer.settings
+    notes = settings.skill_aware and settings.update_mode != "full_rewrite_minibatch"
+    system = render(
+        "analyst",
+        source=group.source,
+        side=group.side,
+        mode=settings.update_mode,
+        edit_budget=context.edit_budget,
+        skill_aware=notes and (group.side == "failure" or settings.appendix_source == "both"),
+    )
+    known = sections(
+        current_skill=skill.unix_body or "(empty)",
+        optimizer_meta_skill=context.meta_skill,
+        previous_steps=context.memory,
+        diagnostic_question=group.question,
+    )
+    reply = optimizer.patch_tokens()
+    room = optimizer.room(system, known, reply=reply) // shrink
+    shown = render_cases(group.cases, skill, room, trace=settings.trace_to_optimizer)
+    return await optimizer.ask(
+        ANALYST_REPLY[settings.update_mode],
+        stage=stage,
+        purpose=f"step {context.step} {group.name}",
+        system=system,
+        user=f"{known}\n\n{sections(trajectories=shown)}",
+        reply=reply,
+    )
+
+
+def _patch(optimizer: Optimizer, reply: AnyAnalystReply, group: Group, context: Context) -> Patch:
+    """What was sent, limited to the edit budget. Support is the items of the group: nobody's own claim counts."""
+    mode = optimizer.settings.update_mode
+    limit = None if mode == "full_rewrite_minibatch" else context.edit_budget
+    payloads = [payload for entry in reply.patch.entries() if (payload := entry.payload()) is not None]
+    notes = tuple(note.strip() for note in reply.appendix_notes if note.strip()) if optimizer.settings.skill_aware else ()
+    return Patch(
+        proposals=tuple(Proposal(payload, group.source, group.items) for payload in payloads[:limit]),
+        source=group.source,
+        items=group.items,
+        reasoning=reply.patch.reasoning,
+        failure_summary=tuple(_note(entry, group) for entry in reply.failure_summary if entry.failure_type or entry.description),
+        success_patterns=tuple(reply.success_patterns),
+        appendix_notes=notes,
+    )
+
+
+def _note(reply: FailureNoteReply, group: Group) -> FailureNote:
+    """An analyst's pattern with its items; names of items it was not shown do not count."""
+    items = tuple(item for item in union(reply.items) if item in group.items)
+    count = len(items) or min(max(reply.count or 1, 1), len(group.items))
+    return FailureNote(reply.failure_type or "unnamed", reply.description, count, items)

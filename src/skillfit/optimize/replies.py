@@ -1,0 +1,198 @@
+"""What optimizer models are asked to send back. Lenient on form (nulls, one string where a list was asked), strict on use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from skillfit.optimize.patch import EXAMPLE_OP, PAYLOAD_FIELD, Payload, SkillCandidate, Suggestion, UpdateMode
+from skillfit.skill import Edit
+
+
+def _text(value: Any) -> Any:
+    """Nulls are empty; a list of lines is text; numbers are read as written."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return "\n".join(str(line) for line in value)
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+def _list(value: Any) -> Any:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _objects(value: Any) -> Any:
+    return [entry for entry in _list(value) if isinstance(entry, dict)]
+
+
+def _indices(value: Any) -> Any:
+    """Whole numbers only: a model may name an index as text."""
+    texts = (str(entry).strip() for entry in _list(value) if not isinstance(entry, bool))
+    return [int(text) for text in texts if text.isdecimal()]
+
+
+def _count(value: Any) -> Any:
+    return next(iter(_indices(value)), None)
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Texts = Annotated[list[Text], BeforeValidator(_list)]
+Indices = Annotated[list[int], BeforeValidator(_indices)]
+
+
+class EditReply(BaseModel):
+    op: Text = ""
+    target: Text = ""
+    content: Text = ""
+    sources: Indices = Field(default=[], description="Numbers of the proposals this one was made from (merging only).")
+
+    def payload(self) -> Payload | None:
+        if not (self.op or self.target or self.content).strip():
+            return None
+        edit = Edit.from_reply({"op": self.op, "target": self.target, "content": self.content})
+        # Examples are solved items, not something a model may make up.
+        return replace(edit, op=f"unknown_{edit.op}") if edit.op == EXAMPLE_OP else edit
+
+
+class SuggestionReply(BaseModel):
+    type: Text = ""
+    title: Text = ""
+    motivation: Text = ""
+    instruction: Text = ""
+    priority_hint: Text = ""
+    sources: Indices = []
+
+    def payload(self) -> Payload | None:
+        if not self.instruction.strip():
+            return None
+        return Suggestion(self.type, self.title, self.motivation, self.instruction, self.priority_hint)
+
+
+class CandidateReply(BaseModel):
+    title: Text = ""
+    change_summary: Texts = []
+    new_skill: Text = ""
+    sources: Indices = []
+
+    def payload(self) -> Payload | None:
+        return SkillCandidate(self.title, tuple(self.change_summary), self.new_skill) if self.new_skill.strip() else None
+
+
+class EditsReply(BaseModel):
+    reasoning: Text = ""
+    edits: Annotated[list[EditReply], BeforeValidator(_objects)] = []
+
+    def entries(self) -> Iterable[EditReply]:
+        return self.edits
+
+
+class SuggestionsReply(BaseModel):
+    reasoning: Text = ""
+    revise_suggestions: Annotated[list[SuggestionReply], BeforeValidator(_objects)] = []
+
+    def entries(self) -> Iterable[SuggestionReply]:
+        return self.revise_suggestions
+
+
+class CandidatesReply(BaseModel):
+    reasoning: Text = ""
+    skill_candidates: Annotated[list[CandidateReply], BeforeValidator(_objects)] = []
+
+    def entries(self) -> Iterable[CandidateReply]:
+        return self.skill_candidates
+
+
+PatchReply = EditsReply | SuggestionsReply | CandidatesReply
+
+PATCH_REPLY: dict[UpdateMode, type[PatchReply]] = {
+    "patch": EditsReply,
+    "rewrite_from_suggestions": SuggestionsReply,
+    "full_rewrite_minibatch": CandidatesReply,
+}
+
+
+class FailureNoteReply(BaseModel):
+    failure_type: Text = ""
+    count: Annotated[int | None, BeforeValidator(_count)] = None
+    description: Text = ""
+    items: Texts = Field(default=[], description="Ids of the items that failed this way.")
+
+
+class AnalystReply(BaseModel):
+    """What all modes share; the mode's own type adds `patch`."""
+
+    failure_summary: Annotated[list[FailureNoteReply], BeforeValidator(_objects)] = []
+    success_patterns: Texts = []
+    appendix_notes: Texts = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _proposals_at_the_top(cls, value: Any) -> Any:
+        """Some models leave out the `patch` object and put what belongs in it beside the summary."""
+        if isinstance(value, dict) and "patch" not in value and not value.keys().isdisjoint(PAYLOAD_FIELD.values()):
+            return {**value, "patch": value}
+        return value
+
+
+class EditsAnalystReply(AnalystReply):
+    patch: EditsReply
+
+
+class SuggestionsAnalystReply(AnalystReply):
+    patch: SuggestionsReply
+
+
+class CandidatesAnalystReply(AnalystReply):
+    patch: CandidatesReply
+
+
+AnyAnalystReply = EditsAnalystReply | SuggestionsAnalystReply | CandidatesAnalystReply
+
+ANALYST_REPLY: dict[UpdateMode, type[AnyAnalystReply]] = {
+    "patch": EditsAnalystReply,
+    "rewrite_from_suggestions": SuggestionsAnalystReply,
+    "full_rewrite_minibatch": CandidatesAnalystReply,
+}
+
+
+class RankReply(BaseModel):
+    reasoning: Text = ""
+    selected_indices: Indices
+
+
+class LearningRateReply(BaseModel):
+    learning_rate: int
+    reasoning: Text = ""
+    confidence: Text = ""
+    risk_notes: Texts = []
+
+
+class RewriteReply(BaseModel):
+    reasoning: Text = ""
+    change_summary: Texts = []
+    new_skill: Text
+
+
+class SlowUpdateReply(BaseModel):
+    reasoning: Text = ""
+    slow_update_content: Text
+
+
+class MetaSkillReply(BaseModel):
+    reasoning: Text = ""
+    meta_skill_content: Text
+
+
+class NotesReply(BaseModel):
+    notes: Texts
+
+
+class DiagnosisReply(BaseModel):
+    reasoning: Text = ""
+    instruction: Text

@@ -1,0 +1,107 @@
+"""Select: at most an edit budget's worth of the merged patch goes on. The optimizer is asked only where there is a choice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from skillfit.optimize.optimizer import UNUSABLE, Optimizer
+from skillfit.optimize.patch import Patch, Proposal, payload_dict
+from skillfit.optimize.prompts import render, sections
+from skillfit.optimize.reflect import Context
+from skillfit.optimize.replies import LearningRateReply, RankReply
+from skillfit.optimize.trajectories import cut
+from skillfit.run.events import EditsSelected
+from skillfit.skill import Skill, estimate_tokens
+
+Control = Literal["fixed", "autonomous", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    proposals: tuple[Proposal, ...]
+    edit_budget: int | None  # the one that acted; None: no limit
+    decision: dict[str, Any]  # how it was chosen: the ranking, or the optimizer's own learning rate
+
+
+async def select(optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, *, control: Control = "fixed") -> Selection:
+    """The proposals to apply. `context.edit_budget` is the schedule's word, which only `fixed` follows."""
+    budget = context.edit_budget
+    decision: dict[str, Any] = {}
+    if optimizer.settings.update_mode == "full_rewrite_minibatch" or control == "none":
+        budget = None
+    elif control == "autonomous":
+        decision = await decide_edit_budget(optimizer, skill, patch, context)
+        budget = int(decision["learning_rate"])
+    chosen = patch.proposals
+    if budget is not None and len(chosen) > budget:
+        chosen, ranking = await _best(optimizer, skill, patch, budget, context)
+        decision = {**decision, **ranking}
+    optimizer.emit(
+        EditsSelected(step=context.step, edit_budget=budget, edits=[proposal.as_dict() for proposal in chosen], decision=decision)
+    )
+    return Selection(chosen, budget, decision)
+
+
+async def decide_edit_budget(optimizer: Optimizer, skill: Skill, patch: Patch, context: Context) -> dict[str, Any]:
+    """The optimizer's own learning rate for this step, between none and all of the proposals."""
+    available = len(patch.proposals)
+    system = render("learning_rate", available=available)
+    try:
+        reply = await optimizer.ask(
+            LearningRateReply,
+            stage="lr_autonomous",
+            purpose=f"step {context.step}",
+            system=system,
+            user=_prompt(optimizer, skill, patch, context, system, memory=context.memory),
+        )
+    except UNUSABLE as error:
+        optimizer.discard(context.step, "lr_autonomous", "learning rate", error, "no edit is applied in this step")
+        return {"learning_rate": 0, "available": available, "fallback": True}
+    rate = min(max(reply.learning_rate, 0), available)
+    return {**reply.model_dump(), "learning_rate": rate, "available": available, "fallback": False}
+
+
+async def _best(
+    optimizer: Optimizer, skill: Skill, patch: Patch, budget: int, context: Context
+) -> tuple[tuple[Proposal, ...], dict[str, Any]]:
+    if budget <= 0:
+        return (), {}
+    system = render("rank", edit_budget=budget)
+    try:
+        reply = await optimizer.ask(
+            RankReply,
+            stage="rank",
+            purpose=f"step {context.step}",
+            system=system,
+            user=_prompt(optimizer, skill, patch, context, system),
+        )
+    except UNUSABLE as error:
+        return _by_support(optimizer, patch, budget, context, f"{error.kind}: {error}")
+    indices = [index for index in dict.fromkeys(reply.selected_indices) if index < len(patch.proposals)][:budget]
+    if not indices:
+        return _by_support(optimizer, patch, budget, context, "no usable index was selected")
+    return tuple(patch.proposals[index] for index in indices), {"selected_indices": indices, "reasoning": reply.reasoning}
+
+
+def _by_support(
+    optimizer: Optimizer, patch: Patch, budget: int, context: Context, reason: str
+) -> tuple[tuple[Proposal, ...], dict[str, Any]]:
+    optimizer.discard(context.step, "rank", "ranking", reason, f"the {budget} proposals with the most support are used instead")
+    order = sorted(range(len(patch.proposals)), key=lambda index: -patch.proposals[index].support)[:budget]
+    return tuple(patch.proposals[index] for index in order), {"selected_indices": order, "fallback": True}
+
+
+def _prompt(optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, system: str, memory: str = "") -> str:
+    known = sections(current_skill=skill.unix_body or "(empty)", optimizer_meta_skill=context.meta_skill, previous_steps=memory)
+    lines = [
+        f"[{number}] {proposal.source}, {proposal.support} items: {json.dumps(payload_dict(proposal.payload), ensure_ascii=False)}"
+        for number, proposal in enumerate(patch.proposals)
+    ]
+    room = optimizer.room(system, known)
+    tokens = estimate_tokens("\n".join(lines))
+    if tokens > room:
+        share = int(room / tokens * sum(map(len, lines)) / len(lines))
+        lines = [cut(line, share) for line in lines]
+    return f"{known}\n\n{sections(proposals=chr(10).join(lines))}"

@@ -1,0 +1,167 @@
+"""Trajectories as analysts read them: each once, without the skill or the task repeated, fitted to a token room.
+
+What does not fit is cut from the middle and the cut is said. The verdict on the attempt (score, feedback) is never cut away.
+The grader's evidence is not shown: a skill written from it would fit the grader instead of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from skillfit.rollout.outcome import Outcome
+from skillfit.skill import Skill, estimate_tokens
+from skillfit.tasks.attempt import Step
+from skillfit.tasks.item import Item
+
+_REPEATED = 80  # shorter texts are not worth a placeholder and could match by chance
+_CUT_MARK = 40  # room the mark itself needs
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An item and its rollouts. With several per item, failures and successes of the same item stand side by side."""
+
+    item: Item
+    outcomes: tuple[Outcome, ...]
+    labels: tuple[str, ...] = ()  # what sets the rollouts apart; numbered when not given
+
+    @property
+    def scored(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.score is not None)
+
+    @property
+    def failed(self) -> bool:
+        return any(not outcome.succeeded for outcome in self.scored)
+
+    @property
+    def mixed(self) -> bool:
+        return self.failed and any(outcome.succeeded for outcome in self.scored)
+
+
+def render_cases(cases: Sequence[Case], skill: Skill, room: int, *, trace: bool = True) -> str:
+    """The cases in order, within `room` tokens, each with a fair share of it. Without `trace`, tool steps are left out."""
+    full = [_Parts.of(case, skill, trace=trace) for case in cases]
+    whole = "\n\n".join(parts.text() for parts in full)
+    tokens = estimate_tokens(whole)
+    if tokens <= room:
+        return whole
+    characters = int(room * len(whole) / tokens)
+    shares = fair_shares([len(parts.text()) for parts in full], characters)
+    return "\n\n".join(parts.text(share) for parts, share in zip(full, shares, strict=True))
+
+
+def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
+    """What each may take of `room`: small ones keep all they need, the others share the rest evenly."""
+    shares = [0] * len(sizes)
+    left = room
+    for rank, index in enumerate(sorted(range(len(sizes)), key=lambda index: sizes[index])):
+        shares[index] = min(sizes[index], left // (len(sizes) - rank))
+        left -= shares[index]
+    return shares
+
+
+def cut(text: str, room: int, head: float = 0.5) -> str:
+    """`text` within `room` characters: its head and tail, and between them how much is missing."""
+    if len(text) <= room:
+        return text
+    keep = max(0, room - _CUT_MARK)
+    first = int(keep * head)
+    last = keep - first
+    missing = len(text) - keep
+    return f"{text[:first]}\n[… {missing:,} characters cut …]\n{text[len(text) - last :]}"
+
+
+def failure_reason(outcome: Outcome) -> str:
+    """What the grader lets the optimizer know about a score below full marks."""
+    if outcome.score is None or outcome.succeeded:
+        return ""
+    return outcome.score.feedback.strip() or "the answer was not accepted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempted:
+    label: str
+    steps: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A case taken apart, so that a small room costs the middle of the steps first and the verdict last."""
+
+    title: str
+    task: str
+    attempts: tuple[_Attempted, ...]
+
+    @classmethod
+    def of(cls, case: Case, skill: Skill, *, trace: bool) -> _Parts:
+        item = case.item
+        if item.split in ("selection", "test"):
+            raise ValueError(
+                f"item {item.id} of the {item.split} split was handed to the optimizer, which may only see training items"
+            )
+        kind = f" ({item.type})" if item.type else ""
+        text = item.input.strip()
+        attempts = []
+        for number, outcome in enumerate(case.outcomes):
+            if outcome.score is None:
+                continue
+            label = case.labels[number] if case.labels else ("" if len(case.outcomes) == 1 else f"Attempt {number + 1}")
+            steps = _without_repeats(_steps(outcome, trace=trace), text, skill.unix_body)
+            attempts.append(_Attempted(label, steps, _verdict(outcome)))
+        return cls(f"### Item {item.id}{kind}", f"Task:\n{text}{_hidden(item)}", tuple(attempts))
+
+    def text(self, room: int | None = None) -> str:
+        pieces = [self.title, self.task if room is None else cut(self.task, room // 3)]
+        left = None if room is None else max(0, room - sum(len(piece) + 2 for piece in pieces)) // max(1, len(self.attempts))
+        for attempt in self.attempts:
+            verdict = attempt.verdict if left is None else cut(attempt.verdict, max(left // 2, 200))
+            steps = attempt.steps
+            if left is not None:
+                # The end of a trajectory usually shows what went wrong: it gets the larger half.
+                steps = cut(steps, max(left - len(verdict) - len(attempt.label) - 6, _CUT_MARK), head=0.4)
+            pieces += [f"#### {attempt.label}"] if attempt.label else []
+            pieces += [steps, verdict]
+        return "\n\n".join(pieces)
+
+
+def _hidden(item: Item) -> str:
+    expected = "\n".join(item.answers)
+    parts = [("Expected answer", expected), ("Reference", item.reference)]
+    return "".join(f"\n\n{name} (the agent does not see it):\n{text.strip()}" for name, text in parts if text.strip())
+
+
+def _steps(outcome: Outcome, *, trace: bool) -> str:
+    attempt = outcome.attempt
+    if attempt is None:
+        return "(no trajectory was kept)"
+    shown = [step for step in attempt.steps if trace or step.kind == "message"]
+    lines = [_step(step) for step in shown]
+    answer = attempt.answer.strip()
+    if not (shown and shown[-1].text.strip() == answer):
+        lines.append(f"[answer] {answer or '(empty)'}")
+    return "\n".join(lines)
+
+
+def _step(step: Step) -> str:
+    names = {"message": step.role, "tool_call": f"calls {step.name}", "tool_result": f"{step.name} returns", "note": "note"}
+    return f"[{names[step.kind].strip()}] {step.text.strip()}"
+
+
+def _without_repeats(text: str, task: str, skill: str) -> str:
+    for repeated, name in ((skill.strip(), "the skill"), (task, "the task, as above")):
+        if len(repeated) >= _REPEATED:
+            text = text.replace(repeated, f"[{name}]")
+    return text
+
+
+def _verdict(outcome: Outcome) -> str:
+    score = outcome.score
+    if score is None:
+        return ""
+    result = "succeeded" if outcome.succeeded else "failed"
+    soft = f", soft {score.soft:.2f}" if score.soft != score.hard else ""
+    reason = failure_reason(outcome)
+    said = f"\nWhy: {reason}" if reason else (f"\nFeedback: {score.feedback.strip()}" if score.feedback.strip() else "")
+    return f"Result: {result} (hard {score.hard:.2f}{soft}){said}"

@@ -1,0 +1,91 @@
+"""Update: the selected proposals become a candidate skill. Protected regions come through every mode untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from skillfit.optimize.examples import apply_all
+from skillfit.optimize.optimizer import UNUSABLE, Optimizer
+from skillfit.optimize.patch import Proposal, SkillCandidate, Suggestion
+from skillfit.optimize.prompts import render, sections
+from skillfit.optimize.reflect import Context
+from skillfit.optimize.replies import RewriteReply
+from skillfit.skill import Skill, rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A candidate and how it came about. `skill` is None when a rewrite gave nothing usable."""
+
+    skill: Skill | None
+    changed: bool
+    report: list[dict[str, Any]] = field(default_factory=list)  # per edit: op, target, content, status, reason
+    change_summary: tuple[str, ...] = ()
+    detail: dict[str, Any] = field(default_factory=dict)  # what rewrite_result.json or full_rewrite_result.json shows
+
+
+async def update(optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context) -> Update:
+    """The candidate of the update mode. `changed` is False when nothing would differ from the incumbent."""
+    mode = optimizer.settings.update_mode
+    if mode == "patch":
+        return apply(skill, proposals, max_tokens=optimizer.settings.max_skill_tokens)
+    if mode == "rewrite_from_suggestions":
+        return await _rewrite(optimizer, skill, proposals, context)
+    return _first_candidate(optimizer, skill, proposals, context)
+
+
+def apply(skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None) -> Update:
+    """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
+    edits = [edit for proposal in proposals if (edit := proposal.edit) is not None]
+    applied = apply_all(skill, edits, max_tokens=max_tokens)
+    return Update(applied.skill, applied.skill.hash != skill.hash, [result.as_dict() for result in applied.results])
+
+
+async def _rewrite(optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context) -> Update:
+    settings = optimizer.settings
+    suggestions = [proposal.payload for proposal in proposals if isinstance(proposal.payload, Suggestion)]
+    if not suggestions:
+        return Update(skill, changed=False)
+    listed = "\n\n".join(
+        f"{number}. {entry.title} ({entry.type}) {entry.priority_hint}\nWhy: {entry.motivation}\n{entry.instruction}"
+        for number, entry in enumerate(suggestions, 1)
+    )
+    try:
+        reply = await optimizer.ask(
+            RewriteReply,
+            stage="rewrite",
+            purpose=f"step {context.step}",
+            system=render("rewrite"),
+            user=sections(current_skill=skill.unix_body or "(empty)", previous_steps=context.memory, suggestions=listed),
+            reply=settings.rewrite_max_tokens,
+            reasoning_effort=settings.rewrite_reasoning_effort,
+        )
+    except UNUSABLE as error:
+        optimizer.discard(context.step, "rewrite", "rewritten skill", error, "the skill stays as it is")
+        return Update(None, changed=False)
+    return _rewritten(optimizer, skill, reply.new_skill, tuple(reply.change_summary), reply.model_dump(), context)
+
+
+def _first_candidate(optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context) -> Update:
+    for proposal in proposals:
+        candidate = proposal.payload
+        if isinstance(candidate, SkillCandidate) and candidate.new_skill.strip():
+            return _rewritten(optimizer, skill, candidate.new_skill, candidate.change_summary, proposal.as_dict(), context)
+    return Update(None, changed=False)
+
+
+def _rewritten(
+    optimizer: Optimizer, skill: Skill, text: str, summary: tuple[str, ...], detail: dict[str, Any], context: Context
+) -> Update:
+    limit = optimizer.settings.max_skill_tokens
+    if not text.strip():
+        optimizer.discard(context.step, "rewrite", "rewritten skill", "the rewritten skill is empty", "the skill stays as it is")
+        return Update(None, changed=False, detail=detail)
+    candidate = rewrite(skill, text)
+    if limit is not None and candidate.tokens > max(limit, skill.tokens):
+        reason = f"the rewritten skill has {candidate.tokens} tokens, above the ceiling of {limit}"
+        optimizer.discard(context.step, "rewrite", "rewritten skill", reason, "the skill stays as it is")
+        return Update(None, changed=False, detail=detail)
+    return Update(candidate, candidate.hash != skill.hash, change_summary=summary, detail=detail)
