@@ -1,0 +1,176 @@
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from skillfit.agents import AgentFailure, Calling
+from skillfit.models.protocol import Usage
+from skillfit.rollout import Tally
+from skillfit.skill import Skill
+from skillfit.tasks.attempt import Attempt, Score
+from skillfit.tasks.item import Item
+from tests.rollout.world import SKILL, Sums, World, items, right
+
+
+async def solve(item: Item, call: Calling) -> str:
+    return right(item)
+
+
+async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(world: World) -> None:
+    async def odd_ones(item: Item, call: Calling) -> Attempt:
+        answer = right(item) if int(item.id[-1]) % 2 else "no idea"
+        return Attempt(answer, usage=Usage(calls=2, input=30, output=5, usd=0.25))
+
+    outcomes = await world.engine(odd_ones).run(SKILL, items(4), phase="baseline", series="selection")
+    assert [outcome.score for outcome in outcomes] == [Score(0), Score(1), Score(0), Score(1)]
+    assert Tally.of(outcomes) == Tally(0.5, 0.5, 4, 4)
+    told = {event.item: event for event in world.finished()}
+    assert (told["sum-001"].hard, told["sum-001"].calls, told["sum-001"].tokens, told["sum-001"].usd) == (1.0, 2, 35, 0.25)
+    assert {event.status for event in told.values()} == {"scored"}
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(order=st.permutations(range(6)))
+def test_outcomes_stand_in_planned_order_however_they_finish(tmp_path_factory: pytest.TempPathFactory, order: list[int]) -> None:
+    async def run() -> list[str]:
+        world = World(tmp_path_factory.mktemp("order"))
+        turn = [asyncio.Event() for _ in order]
+        turn[0].set()
+
+        async def in_turn(item: Item, call: Calling) -> str:
+            place = order.index(int(item.id[-3:]))
+            await turn[place].wait()
+            if place + 1 < len(turn):
+                turn[place + 1].set()
+            return right(item)
+
+        outcomes = await world.engine(in_turn).run(SKILL, items(6), phase="rollout", series="step_1")
+        world.close()
+        return [outcome.item_id for outcome in outcomes]
+
+    assert asyncio.run(run()) == [item.id for item in items(6)]
+
+
+async def test_a_recorded_rollout_is_never_run_again(world: World) -> None:
+    ran: Counter[str] = Counter()
+
+    async def counted(item: Item, call: Calling) -> str:
+        ran[item.id] += 1
+        return right(item)
+
+    first = await world.engine(counted).run(SKILL, items(5), phase="gate", series="selection")
+    again = await world.engine(counted).run(SKILL, items(6), phase="gate", series="selection")
+    assert again[:5] == first
+    assert set(ran.values()) == {1} and len(ran) == 6
+
+
+@pytest.mark.parametrize(
+    "other", [{"series": "ship"}, {"repeats": [1]}, {"instruction": "Why?"}, {"skill": Skill.from_text("Guess.")}]
+)
+async def test_series_skill_repeat_and_instruction_make_a_rollout_another(world: World, other: dict[str, object]) -> None:
+    ran: list[str] = []
+
+    async def noted(item: Item, call: Calling) -> str:
+        ran.append(call.instruction)
+        return right(item)
+
+    asked = {"skill": SKILL, "items": items(1), "phase": "gate", "series": "selection"}
+    engine = world.engine(noted)
+    await engine.run(**asked)  # type: ignore[arg-type]
+    await engine.run(**(asked | other))  # type: ignore[arg-type]
+    assert ran == ["", other.get("instruction", "")]
+
+
+async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(world: World) -> None:
+    seeds: list[tuple[str, int | None]] = []
+
+    async def noted(item: Item, call: Calling) -> str:
+        seeds.append((call.purpose, call.seed))
+        return right(item)
+
+    for skill in (SKILL, Skill.from_text("Guess.")):
+        await world.engine(noted, seed=7).run(skill, items(3), phase="gate", series="selection", repeats=range(2))
+    assert seeds[:6] == seeds[6:]
+    assert len(set(seeds)) == 6 == len({seed for _, seed in seeds})
+    await world.engine(noted, seed=8).run(SKILL, items(3), phase="gate", series="other", repeats=range(2))
+    assert len({seed for _, seed in seeds}) == 12
+
+
+async def test_a_task_that_brings_its_own_evaluator_needs_no_agent(world: World) -> None:
+    async def evaluate(skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+        return Attempt(f"{skill.name}:{seed > 0}"), Score(0.5, 0.75)
+
+    outcomes = await world.engine(None, Sums(None, evaluate)).run(SKILL, items(2), phase="test", series="test")
+    assert [outcome.score for outcome in outcomes] == [Score(0.5, 0.75)] * 2
+
+
+async def test_the_window_bounds_what_runs_and_a_straggler_blocks_nobody(world: World) -> None:
+    running = most = 0
+    done = asyncio.Event()
+    finished: list[str] = []
+
+    async def watched(item: Item, call: Calling) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await (done.wait() if item.id == "sum-000" else asyncio.sleep(0))
+        running -= 1
+        finished.append(item.id)
+        if len(finished) == 39:
+            done.set()
+        return right(item)
+
+    tasks = world.engine(watched, max_in_flight=4).start(SKILL, items(40), phase="rollout", series="step_1")
+    assert len(tasks) == 40
+    await asyncio.wait(tasks)
+    assert most == 4
+    assert finished[-1] == "sum-000"
+
+
+async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_timeout(world: World) -> None:
+    process: asyncio.subprocess.Process | None = None
+
+    async def slow(item: Item, call: Calling) -> str:
+        nonlocal process
+        process = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+        try:
+            await process.wait()
+        finally:
+            process.kill()
+            await process.wait()
+        return "never"
+
+    (outcome,) = await world.engine(slow, timeout=0.2).run(SKILL, items(1), phase="rollout", series="step_1")
+    assert outcome.failure is not None and outcome.failure.kind == "timeout"
+    assert "env.exec_timeout" in outcome.failure.message
+    assert process is not None and process.returncode is not None
+
+
+async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(world: World) -> None:
+    async def stopping(item: Item, call: Calling) -> str:
+        if item.id == "sum-001":
+            engine.stop()
+        await asyncio.sleep(0.01)
+        return right(item)
+
+    engine = world.engine(stopping, max_in_flight=3)
+    outcomes = await engine.run(SKILL, items(6), phase="rollout", series="step_1")
+    assert [outcome.status for outcome in outcomes] == ["scored"] * 3 + ["skipped"] * 3
+    assert engine.stopping and Tally.of(outcomes).coverage == 1.0
+    assert len(world.finished()) == 3
+    resumed = await world.engine(solve).run(SKILL, items(6), phase="rollout", series="step_1")
+    assert resumed[:3] == outcomes[:3] and {outcome.status for outcome in resumed} == {"scored"}
+
+
+async def test_an_agent_that_breaks_makes_a_failed_outcome_outside_the_mean(world: World) -> None:
+    async def broken(item: Item, call: Calling) -> str:
+        if item.id == "sum-000":
+            raise AgentFailure("The browser did not start.", kind="sandbox", hint="Install one.")
+        return right(item)
+
+    outcomes = await world.engine(broken).run(SKILL, items(4), phase="gate", series="selection")
+    assert outcomes[0].status == "failed" and outcomes[0].score is None
+    assert Tally.of(outcomes) == Tally(1.0, 1.0, 3, 4)
+    assert world.finished()[-1].failure == "" and "sandbox: The browser" in {e.item: e for e in world.finished()}["sum-000"].failure
