@@ -1,0 +1,265 @@
+"""Rollouts on a real Ray cluster of two worker nodes: same results as local, whether worker, node or driver dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.agents import AgentFailure, Calling
+from skillfit.models.protocol import Message, Model, NetworkFailed, Reply, Request, Usage
+from skillfit.rollout import Rollouts, gather
+from skillfit.rollout.ray import RayExecutor
+from skillfit.run.budget import Budget, BudgetReached, Caps
+from skillfit.run.recorded import RecordedModel
+from skillfit.skill import Skill
+from skillfit.tasks.attempt import Attempt
+from skillfit.tasks.item import Item, RowAt
+from tests.rollout.world import SKILL, Sums, World, items
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
+ray = pytest.importorskip("ray")
+
+SMALL = {"num_cpus": 1, "object_store_memory": 80 * 1024 * 1024, "include_dashboard": False}
+
+
+def join(address: str) -> None:
+    """Workers find this module's agents by name."""
+    environment = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}}
+    ray.init(address=address, log_to_driver=False, logging_level="error", runtime_env=environment)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # Ray's sockets need a short path
+    (folder / "ray").mkdir()
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_TMPDIR", str(folder))
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    cluster = Cluster(initialize_head=True, head_node_args={**SMALL, "num_cpus": 0})
+    cluster.add_node(**SMALL)
+    cluster.add_node(**SMALL)
+    join(cluster.address)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+    patch.undo()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Adder:
+    """A model of the driver: does the sum it is asked, and knows in which process it lives."""
+
+    id = "practice/adder"
+    context_window = 8000
+
+    def __init__(self, budget: Budget | None = None) -> None:
+        self.asked: list[str] = []
+        self.processes: set[int] = set()
+        self._budget = budget
+
+    async def complete(self, request: Request) -> Reply:
+        if self._budget:
+            (await self._budget.reserve("agent", Usage(calls=1))).settle(Usage(calls=1))
+        self.processes.add(os.getpid())
+        text = request.messages[-1].content
+        self.asked.append(text)
+        await asyncio.sleep(0.01)
+        if text == "broken + 1":
+            raise NetworkFailed("reset", usage=Usage(calls=1, usd=1.0))
+        return Reply(str(int(text.partition(" ")[0]) + 1), usage=Usage(calls=1, input=4, output=1, usd=0.5))
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Asks its model, then leaves a mark in `folder` and does there what `mark` says, once per item."""
+
+    model: Model
+    folder: Path
+    trouble: str = ""
+
+    async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
+        reply = await self.model.complete(Request((Message("user", item.input),), "rollout", purpose=call.purpose))
+        mark = self.folder / f"{item.id}.{os.getpid()}"
+        first = not list(self.folder.glob(f"{item.id}.*"))
+        node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else "here"
+        mark.write_text(node)
+        if first and self.trouble == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if (first and self.trouble == "hang") or self.trouble == f"hang on {node}":
+            await asyncio.sleep(600)
+        if self.trouble == "fail":
+            raise AgentFailure("no browser here", kind="sandbox")
+        return Attempt(reply.text, usage=reply.usage)
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+def engine(
+    world: World, model: Adder, folder: Path, trouble: str = "", executor: RayExecutor | None = None, **settings: Any
+) -> Rollouts:
+    agent = Asking(RecordedModel(model, world.journal, "agent"), folder, trouble)
+    return Rollouts(Sums(), agent, world.journal, world.events, executor=executor, **settings)
+
+
+def recorded(world: World) -> dict[str, tuple[float, Usage]]:
+    return {entry.key: entry.usage for entry in world.journal.entries()}  # type: ignore[misc]
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
+
+
+async def on_ray(work: Any) -> Any:
+    executor = RayExecutor(cpus=0.5)
+    try:
+        return await work(executor)
+    finally:
+        await executor.close()
+
+
+async def until(true: Callable[[], Any]) -> None:
+    for _ in range(1200):
+        if true():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("waited for a minute")
+
+
+async def test_results_journal_and_limits_are_those_of_a_local_run(cluster: Any, world: World, marks: Path, tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    local, near = World(tmp_path / "local"), Adder()
+    expected = await engine(local, near, marks).run(SKILL, items(6), phase="gate", series="selection")
+    model = Adder(Budget(Caps(calls=6), world.journal))
+
+    async def work(executor: RayExecutor) -> Any:
+        rollouts = engine(world, model, marks, executor=executor)
+        outcomes = await rollouts.run(SKILL, items(6), phase="gate", series="selection")
+        with pytest.raises(BudgetReached):
+            await rollouts.run(SKILL, items(7), phase="gate", series="selection")
+        return outcomes
+
+    outcomes = await on_ray(work)
+    assert [(o.item_id, o.score, o.attempt, o.usage) for o in outcomes] == [
+        (o.item_id, o.score, o.attempt, o.usage) for o in expected
+    ]
+    assert recorded(world) == recorded(local)
+    assert model.processes == {os.getpid()} and sorted(model.asked) == sorted(near.asked)
+    pids = {mark.suffix for mark in marks.iterdir()}
+    assert f".{os.getpid()}" in pids and len(pids) > 1  # the local run's, and workers'
+    local.close()
+
+
+async def test_a_row_on_the_drivers_disk_travels_with_its_item(cluster: Any, world: World, marks: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"input": "4 + 1", "answers": ["5"]}\n')
+    item = Item("on-disk", RowAt(file, 0, file.stat().st_size))
+
+    async def work(executor: RayExecutor) -> Any:
+        task = engine(world, Adder(), marks, executor=executor).start(SKILL, [item], phase="gate", series="selection")[0]
+        await until(lambda: executor._packed)
+        file.unlink()
+        return await task
+
+    assert (await on_ray(work)).succeeded
+
+
+async def test_failures_in_a_worker_keep_their_kind_and_a_calls_cost_is_booked_once(
+    cluster: Any, world: World, marks: Path
+) -> None:
+    async def work(executor: RayExecutor) -> Any:
+        calls = engine(world, Adder(), marks, executor=executor)
+        broken = await calls.run(SKILL, [Item("broken", {"input": "broken + 1"})], phase="gate", series="selection")
+        return broken + await engine(world, Adder(), marks, "fail", executor).run(SKILL, items(1), phase="gate", series="selection")
+
+    call, agent = await on_ray(work)
+    assert (call.failure.kind, agent.failure.kind) == ("network", "sandbox")
+    assert world.losses() == 2  # one each for the first try and the second
+    assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 2.5
+
+
+async def test_a_worker_killed_mid_rollout_is_replaced_and_its_call_is_not_paid_again(
+    cluster: Any, world: World, marks: Path
+) -> None:
+    model = Adder()
+
+    async def work(executor: RayExecutor) -> Any:
+        return await engine(world, model, marks, "die", executor).run(SKILL, items(2), phase="gate", series="selection")
+
+    outcomes = await on_ray(work)
+    assert all(outcome.succeeded for outcome in outcomes)
+    assert sorted(model.asked) == ["0 + 1", "1 + 1"] and len(list(marks.iterdir())) == 4
+
+
+async def test_a_rollout_over_its_time_ends_in_its_worker(cluster: Any, world: World, marks: Path) -> None:
+    async def work(executor: RayExecutor) -> Any:
+        return await engine(world, Adder(), marks, "hang", executor, timeout=1).run(
+            SKILL, items(1), phase="gate", series="selection"
+        )
+
+    (outcome,) = await on_ray(work)
+    assert outcome.failure.kind == "timeout"
+
+
+async def test_a_node_that_dies_mid_rollout_loses_nothing(cluster: Any, world: World, marks: Path) -> None:
+    model = Adder()
+    victim = cluster.add_node(**SMALL)
+
+    async def work(executor: RayExecutor) -> Any:
+        tasks = engine(world, model, marks, f"hang on {victim.node_id}", executor).start(
+            SKILL, items(6), phase="gate", series="selection"
+        )
+        await until(lambda: victim.node_id in {mark.read_text() for mark in marks.iterdir()})
+        cluster.remove_node(victim, allow_graceful=False)
+        return await gather(tasks)
+
+    outcomes = await on_ray(work)
+    assert all(outcome.succeeded for outcome in outcomes)
+    assert sorted(model.asked) == [item.input for item in items(6)]
+
+
+DRIVER = """
+import asyncio, sys
+from pathlib import Path
+from tests.rollout.test_ray import Adder, RayExecutor, engine, join
+from tests.rollout.world import SKILL, World, items
+
+async def main(address, folder, trouble):
+    join(address)
+    executor, world, model = RayExecutor(cpus=0.5), World(Path(folder)), Adder()
+    rollouts = engine(world, model, Path(folder) / "marks", trouble, executor)
+    outcomes = await rollouts.run(SKILL, items(6), phase="gate", series="selection")
+    print(len(model.asked), sum(outcome.succeeded for outcome in outcomes))
+    await executor.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_a_driver_that_is_killed_goes_on_from_the_journal(cluster: Any, tmp_path: Path, marks: Path) -> None:
+    command = [sys.executable, "-c", DRIVER, cluster.address, str(tmp_path)]
+    killed = subprocess.Popen([*command, "hang"], cwd=Path(__file__).parents[2])
+    while len(list(marks.iterdir())) < 4:  # four at half a CPU each have asked their model and hang
+        assert killed.poll() is None
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    resumed = subprocess.run([*command, ""], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60)
+    assert resumed.stdout.split() == ["2", "6"], resumed.stderr  # the four calls made before were not paid again
