@@ -63,7 +63,7 @@ class Client:
 
     @property
     def context_window(self) -> int:
-        return self.spec.context_window or context_window_of(self.id)
+        return self.spec.context_window or self.provider.context_window or context_window_of(self.id)
 
     def __repr__(self) -> str:
         return f"Client({self.id!r}, role={self.role!r})"

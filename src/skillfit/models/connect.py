@@ -91,7 +91,19 @@ def _factory(name: str, model_id: str) -> Factory:
     return factory
 
 
+_VENDORS = f"{_HERE}.vendors"
+register_provider("openai", f"{_VENDORS}:openai", about="OpenAI, or any compatible base_url", keys=("OPENAI_API_KEY",))
+register_provider("openrouter", f"{_VENDORS}:openrouter", about="OpenRouter", keys=("OPENROUTER_API_KEY",))
+register_provider("gemini", f"{_VENDORS}:gemini", about="Google Gemini", keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"))
 register_provider(
-    "openai", f"{_HERE}.vendors:openai", about="OpenAI, or any compatible server at base_url", keys=("OPENAI_API_KEY",)
+    "qwen", f"{_VENDORS}:qwen", about="Qwen at DashScope, or vLLM at base_url", keys=("DASHSCOPE_API_KEY", "QWEN_API_KEY")
 )
+register_provider("minimax", f"{_VENDORS}:minimax", about="MiniMax, regions global and cn", keys=("MINIMAX_API_KEY",))
+register_provider("ollama", f"{_VENDORS}:ollama", about="Ollama on this machine or at OLLAMA_HOST", keyless=True)
+register_provider("azure", f"{_HERE}.azure:azure", about="Azure OpenAI", keys=("AZURE_OPENAI_API_KEY",))
+register_provider(
+    "anthropic", f"{_HERE}.anthropic:anthropic", about="Anthropic", keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+)
+register_provider("local", f"{_HERE}.local:local", about="a GGUF file in this process", keyless=True)
+register_provider("handoff", f"{_HERE}.handoff:handoff", about="prompts as files, answered by anyone", keyless=True)
 register_provider("scripted", f"{_HERE}.scripted:scripted", about="a Python function, path.py:name", keyless=True)

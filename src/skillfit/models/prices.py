@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +16,7 @@ from skillfit.models.protocol import Request, Usage
 FREE_PROVIDERS = frozenset({"local", "ollama", "practice", "scripted", "handoff"})
 DEFAULT_CONTEXT = 128_000
 IMAGE_TOKENS = 16_384  # the most one image costs at the vendors we know, where the table does not say otherwise
+_DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest|preview(-\d{2}-\d{2,4})?)$")
 _PER_MESSAGE = 16  # tokens of framing around one message, generously
 
 
@@ -108,20 +110,27 @@ def _table() -> dict[str, Any]:
     return table
 
 
+def full_name(name: str) -> str:
+    """`claude-sonnet` and the like stand for the newest model of that line in the table."""
+    return str(_table()["aliases"].get(name, name))
+
+
 @cache
 def _row(name: str) -> dict[str, Any] | None:
-    """The row whose name is the longest prefix of `name` (`gpt-5-mini-2025-08-07` is `gpt-5-mini`), vendor folders stripped."""
-    bare = name.rsplit("/", 1)[-1].split(":")[0].lower()
+    """The row of a model, under any vendor's prefix and with any date (`openai/gpt-5-mini-2025-08-07` is `gpt-5-mini`).
+
+    No other guesses: a variant we do not know may cost ten times as much.
+    """
+    bare = full_name(name.rsplit("/", 1)[-1].split(":")[0].lower())
     rows: dict[str, dict[str, Any]] = _table()["models"]
-    fitting = [key for key in rows if bare == key or (bare.startswith(key) and bare[len(key)] in "-@_")]
-    return rows[max(fitting, key=len)] if fitting else None
+    return rows.get(bare) or rows.get(_DATED.sub("", bare))
 
 
 def _price(name: str, row: Mapping[str, float]) -> Price:
     unknown = set(row) - {"input", "output", "cached", "written", "context", "image", "reasoning"}
     if unknown or not {"input", "output"} <= set(row):
         raise InputError(
-            f"The price of {name} needs `input` and `output` (`cached`, `written` too if you like); it has {', '.join(row) or 'nothing'}.",
-            hint="Dollars per million tokens, under model.prices.",
+            f"The price of {name} needs `input` and `output` and has {', '.join(row) or 'nothing'}.",
+            hint="Dollars per million tokens; `cached` and `written` (prompt cache) may be given too.",
         )
     return Price(row["input"], row["output"], row.get("cached", row["input"]), row.get("written", row["input"]))

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from skillfit.models.protocol import BadRequest, Reply, Request, Role
+from skillfit.errors import InputError
+from skillfit.models.protocol import AuthFailed, BadRequest, Reply, Request, Role
+from skillfit.models.secrets import find_key
 from skillfit.models.spec import ModelSpec
 
 Notice = Callable[[str], None]
@@ -17,12 +19,12 @@ Notice = Callable[[str], None]
 class Provider(Protocol):
     """One attempt: no retries, no limits, no metering; those are the client's.
 
-    `endpoint` names who shares a rate limit, `slots` caps requests in flight where the provider itself knows the number.
     Requests arrive with temperature, max_tokens and reasoning_effort already resolved.
     """
 
-    endpoint: str
-    slots: int | None
+    endpoint: str  # who shares a rate limit
+    slots: int | None  # requests in flight at the most, where the provider itself knows
+    context_window: int | None  # tokens, where the provider itself knows
 
     async def send(self, request: Request) -> Reply:
         """The reply as it came with its usage, or a typed `ModelError`."""
@@ -42,6 +44,27 @@ class Setup:
     environ: Mapping[str, str] = field(repr=False)
     notice: Notice = field(repr=False)
     folder: Path | None = None  # where handoff prompts go
+
+    def takes(self, *options: str, thinking: bool = False) -> None:
+        """Every setting acts: refuse what this provider would ignore."""
+        unknown = sorted(set(self.spec.options) - set(options))
+        if unknown:
+            hint = f"It takes {', '.join(options)}." if options else "It takes none."
+            raise InputError(f"{self.spec.id} has no option `{unknown[0]}`.", hint=hint)
+        if self.spec.thinking != "default" and not thinking:
+            raise InputError(f"{self.spec.id} has no `thinking` switch.", hint="Use reasoning_effort, or leave it out.")
+
+    def key(self, *usual: str, needed: bool) -> str:
+        """The key, from the variable the spec names or one of the usual ones."""
+        names = (self.spec.key_env,) if self.spec.key_env else usual
+        key = find_key(self.environ, names)
+        if not key and (needed or self.spec.key_env):
+            raise AuthFailed(f"No key for {self.spec.id}: {' or '.join(names)} is not set.", hint="Set it in the environment.")
+        return key
+
+    def variable(self, *names: str) -> str:
+        """The first of these variables that is set, or nothing."""
+        return next((self.environ[name].strip() for name in names if self.environ.get(name, "").strip()), "")
 
     def headers(self, request: Request) -> dict[str, str]:
         """So gateways can route and attribute cost."""

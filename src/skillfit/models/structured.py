@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from skillfit.models.protocol import BadReply, Message, Model, ModelError, Reply, Request
+from skillfit.models.protocol import BadReply, Message, Model, Reply, Request
 
 T = TypeVar("T")
 _FENCE = re.compile(r"```[A-Za-z]*\s*\n(.*?)```", re.DOTALL)
@@ -24,18 +24,12 @@ async def ask(model: Model, request: Request, reply_type: type[T]) -> T:
         return parse(first.text, form)
     except ValueError as error:
         again = _asked_again(request, first, error)
-    try:
-        second = await model.complete(again)
-    except ModelError as error:
-        error.usage = first.usage + error.usage
-        raise
+    second = await model.complete(again)
     try:
         return parse(second.text, form)
     except ValueError as error:
-        raise BadReply(
-            f"{model.id} did not reply in the form asked for ({request.stage}), twice: {_reason(error)}",
-            usage=first.usage + second.usage,
-        ) from error
+        # No usage: both replies came through and were billed when they did.
+        raise BadReply(f"{model.id} did not reply in the form asked for ({request.stage}), twice: {_reason(error)}") from error
 
 
 def parse(text: str, form: TypeAdapter[T]) -> T:

@@ -1,22 +1,82 @@
-"""Vendors that speak the OpenAI chat API: where they are, which key they want, what they do differently."""
+"""Vendors that speak the OpenAI API: where they are, which key they want, what they do differently."""
 
 from __future__ import annotations
 
-from skillfit.models.protocol import AuthFailed
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from skillfit.errors import InputError
 from skillfit.models.provider import Setup
 from skillfit.models.providers.chat import ChatProvider
-from skillfit.models.secrets import find_key
+from skillfit.models.providers.responses import ResponsesProvider, needs_responses
 
-
-def _key(setup: Setup, *usual: str, needed: bool) -> str:
-    names = (setup.spec.key_env,) if setup.spec.key_env else usual
-    key = find_key(setup.environ, names)
-    if needed and not key:
-        raise AuthFailed(f"No key for {setup.spec.id}: {' or '.join(names)} is not set.", hint="Set it in the environment.")
-    return key
+_MINIMAX = {"global": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.com/v1"}
 
 
 def openai(setup: Setup) -> ChatProvider:
-    base_url = setup.spec.base_url or setup.environ.get("OPENAI_BASE_URL", "").strip()
-    key = _key(setup, "OPENAI_API_KEY", needed=not base_url)
-    return ChatProvider(setup, base_url=base_url or "https://api.openai.com/v1", key=key)
+    """OpenAI, or whatever stands at `base_url` or OPENAI_BASE_URL; a server of one's own may need no key."""
+    setup.takes("api")
+    base_url = setup.spec.base_url or setup.variable("OPENAI_BASE_URL")
+    api = setup.spec.options.get("api", "responses" if not base_url and needs_responses(setup.name) else "chat")
+    if api not in ("chat", "responses"):
+        raise InputError(f"The option `api` of {setup.spec.id} is {api!r}.", hint="It is chat or responses.")
+    kind = ResponsesProvider if api == "responses" else ChatProvider
+    key = setup.key("OPENAI_API_KEY", needed=not base_url)
+    return kind(setup, base_url=base_url or "https://api.openai.com/v1", key=key)
+
+
+def openrouter(setup: Setup) -> ChatProvider:
+    setup.takes()
+    key = setup.key("OPENROUTER_API_KEY", needed=True)
+    return ChatProvider(setup, base_url=setup.spec.base_url or "https://openrouter.ai/api/v1", key=key)
+
+
+def gemini(setup: Setup) -> ChatProvider:
+    setup.takes()
+    key = setup.key("GEMINI_API_KEY", "GOOGLE_API_KEY", needed=True)
+    return ChatProvider(setup, base_url=setup.spec.base_url or "https://generativelanguage.googleapis.com/v1beta/openai", key=key)
+
+
+def qwen(setup: Setup) -> ChatProvider:
+    """DashScope, or any server of Qwen models (vLLM, SGLang) at `base_url`; each has its own switch for thinking."""
+    setup.takes(thinking=True)
+    own = setup.spec.base_url or setup.variable("QWEN_BASE_URL", "QWEN_CHAT_BASE_URL", "DASHSCOPE_BASE_URL")
+    base_url = own or "https://dashscope-intl.aliyuncs.com/compatible-mode/v1"
+    key = setup.key("DASHSCOPE_API_KEY", "QWEN_API_KEY", "QWEN_CHAT_API_KEY", needed=not own)
+    extra: dict[str, Any] = {}
+    if setup.spec.thinking != "default":
+        switch = {"enable_thinking": setup.spec.thinking == "on"}
+        dashscope = "dashscope" in (urlsplit(base_url).hostname or "")
+        extra = switch if dashscope else {"chat_template_kwargs": switch}
+    return ChatProvider(setup, base_url=base_url, key=key, extra=extra)
+
+
+def minimax(setup: Setup) -> ChatProvider:
+    setup.takes("region", thinking=True)
+    region = str(setup.spec.options.get("region") or setup.variable("MINIMAX_REGION") or "global")
+    if region not in _MINIMAX:
+        raise InputError(f"MiniMax has no region {region!r}.", hint=f"Known: {', '.join(_MINIMAX)}.")
+    if setup.spec.thinking == "off" and re.match(r"minimax-m2", setup.name, re.IGNORECASE):
+        raise InputError(f"{setup.spec.id} always thinks: `thinking: off` cannot be done.", hint="Leave `thinking` out.")
+    thinking = {"on": "adaptive", "off": "disabled"}.get(setup.spec.thinking)
+    base_url = setup.spec.base_url or setup.variable("MINIMAX_BASE_URL") or _MINIMAX[region]
+    key = setup.key("MINIMAX_API_KEY", needed=True)
+    return ChatProvider(setup, base_url=base_url, key=key, extra={"thinking": {"type": thinking}} if thinking else {})
+
+
+def ollama(setup: Setup) -> ChatProvider:
+    """Ollama on this machine or at OLLAMA_HOST. It cuts longer prompts to its context size without a word, so ours is the same."""
+    setup.takes()
+    base_url = setup.spec.base_url or f"{_ollama_address(setup.variable('OLLAMA_HOST'))}/v1"
+    context = setup.variable("OLLAMA_CONTEXT_LENGTH")
+    window = int(context) if context.isdigit() else None
+    return ChatProvider(setup, base_url=base_url, key=setup.key(needed=False), context_window=window)
+
+
+def _ollama_address(host: str) -> str:
+    """OLLAMA_HOST may be a URL, `host:port`, a bare host, or the address the server listens on."""
+    parts = urlsplit(host if "://" in host else f"http://{host}")
+    name = parts.hostname if parts.hostname not in (None, "", "0.0.0.0") else "127.0.0.1"
+    port = parts.port or (443 if parts.scheme == "https" else 11434)
+    return f"{parts.scheme}://{name}:{port}"

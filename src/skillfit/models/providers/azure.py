@@ -1,0 +1,64 @@
+"""Azure OpenAI: the name is the deployment's; signed in by key, Azure CLI or managed identity."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from skillfit.errors import InputError
+from skillfit.models.protocol import AuthFailed
+from skillfit.models.provider import Setup
+from skillfit.models.providers.chat import ChatProvider
+from skillfit.models.providers.responses import ResponsesProvider, needs_responses
+from skillfit.models.secrets import remember_secret
+
+_API_VERSION = "2025-04-01-preview"
+_SCOPE = "https://cognitiveservices.azure.com/.default"
+_AUTH = ("api_key", "azure_cli", "managed_identity")
+
+
+def azure(setup: Setup) -> ChatProvider:
+    setup.takes("api_version", "auth", "scope", "client_id")
+    options = setup.spec.options
+    endpoint = setup.spec.base_url or setup.variable("AZURE_OPENAI_ENDPOINT")
+    if not endpoint:
+        raise InputError(f"No endpoint for {setup.spec.id}.", hint="Set base_url or AZURE_OPENAI_ENDPOINT.")
+    auth = str(options.get("auth") or setup.variable("AZURE_OPENAI_AUTH_MODE") or "api_key")
+    if auth not in _AUTH:
+        raise InputError(f"Azure cannot be signed in to by {auth!r}.", hint=f"`auth` is one of {', '.join(_AUTH)}.")
+    key = setup.key("AZURE_OPENAI_API_KEY", needed=True) if auth == "api_key" else ""
+    token = None if auth == "api_key" else _token_source(setup, auth)
+    version = str(options.get("api_version") or setup.variable("AZURE_OPENAI_API_VERSION", "OPENAI_API_VERSION") or _API_VERSION)
+
+    def make_client() -> Any:
+        import openai
+
+        how: dict[str, Any] = {"azure_ad_token_provider": token} if token else {"api_key": key}
+        return openai.AsyncAzureOpenAI(
+            azure_endpoint=endpoint, api_version=version, max_retries=0, timeout=setup.spec.timeout, azure_ad_token=None, **how
+        )
+
+    kind = ResponsesProvider if needs_responses(setup.name) else ChatProvider
+    return kind(setup, base_url=endpoint, key=key, make_client=make_client)
+
+
+def _token_source(setup: Setup, auth: str) -> Callable[[], Awaitable[str]]:
+    try:
+        from azure.core.exceptions import ClientAuthenticationError
+        from azure.identity import AzureCliCredential, ManagedIdentityCredential, get_bearer_token_provider
+    except ImportError as error:
+        raise InputError(f"{setup.spec.id} with auth {auth} needs azure-identity.", hint="pip install 'skillfit[azure]'") from error
+    client_id = setup.spec.options.get("client_id") or setup.variable("AZURE_OPENAI_MANAGED_IDENTITY_CLIENT_ID") or None
+    credential = AzureCliCredential() if auth == "azure_cli" else ManagedIdentityCredential(client_id=client_id)
+    scope = str(setup.spec.options.get("scope") or setup.variable("AZURE_OPENAI_AD_SCOPE") or _SCOPE)
+    fresh = get_bearer_token_provider(credential, scope)
+
+    async def token() -> str:
+        try:
+            return remember_secret(await asyncio.to_thread(fresh))
+        except ClientAuthenticationError as error:
+            hint = "Run `az login`." if auth == "azure_cli" else "Is a managed identity assigned to this machine?"
+            raise AuthFailed(f"Azure gave no token for {setup.spec.id} ({auth}): {error.message}", hint=hint) from error
+
+    return token

@@ -1,0 +1,139 @@
+"""A GGUF file run in this process by llama.cpp (`xllamacpp`), behind its own server on loopback.
+
+`local/path/to/model.gguf`, or `local/org/repo:file.gguf` from the Hugging Face hub, downloaded once. Roles that name the same file
+with the same options share one server.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skillfit.errors import InfrastructureError, InputError
+from skillfit.models.provider import Setup
+from skillfit.models.providers.chat import ChatProvider
+from skillfit.models.secrets import remember_secret
+
+_CONTEXT = 8192
+
+
+@dataclass(frozen=True)
+class _Engine:
+    path: Path
+    context: int
+    slots: int
+    threads: int
+    gpu_layers: int
+
+
+@dataclass
+class _Running:
+    server: Any
+    key: str
+    users: int = 0
+
+
+_running: dict[_Engine, _Running] = {}
+
+
+class LocalProvider(ChatProvider):
+    """The chat API of a server that lives as long as somebody uses it."""
+
+    def __init__(self, setup: Setup, engine: _Engine, running: _Running) -> None:
+        url = f"{running.server.listening_address}/v1"
+        super().__init__(setup, base_url=url, key=running.key, slots=engine.slots, context_window=engine.context)
+        self._engine = engine
+        running.users += 1
+        self._open = True
+
+    async def close(self) -> None:
+        await super().close()
+        if self._open:
+            self._open = False
+            running = _running[self._engine]
+            running.users -= 1
+            if not running.users:
+                del _running[self._engine]
+
+
+def local(setup: Setup) -> LocalProvider:
+    setup.takes("threads", "gpu_layers", "slots")
+    options = setup.spec.options
+    engine = _Engine(
+        path=_file(setup),
+        context=setup.spec.context_window or _CONTEXT,
+        slots=int(options.get("slots", 2)),
+        threads=int(options.get("threads", os.cpu_count() or 1)),
+        gpu_layers=int(options.get("gpu_layers", -1)),
+    )
+    if engine not in _running:
+        _running[engine] = _start(engine)
+    return LocalProvider(setup, engine, _running[engine])
+
+
+def _start(engine: _Engine) -> _Running:
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise InputError("Local models need the xllamacpp package.", hint="pip install 'skillfit[local]'") from error
+    with engine.path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise InputError(f"{engine.path} is not a GGUF file.", hint="Download it again, or convert the model to GGUF.")
+    params = xllamacpp.CommonParams()
+    params.model.path = str(engine.path)
+    params.n_ctx = engine.context * engine.slots
+    params.n_parallel = engine.slots
+    params.cpuparams.n_threads = engine.threads
+    params.n_gpu_layers = engine.gpu_layers
+    params.verbosity = -1
+    key = remember_secret(secrets.token_hex(16))  # other users of this machine can reach loopback too
+    params.api_keys = [key]
+    try:
+        return _Running(xllamacpp.Server(params), key)
+    except RuntimeError as error:
+        raise InputError(
+            f"llama.cpp cannot load {engine.path} with a context of {engine.context} tokens in {engine.slots} slots: {error}",
+            hint="The file may be damaged or too new, or memory too small: lower context_window or options.slots.",
+        ) from error
+
+
+def _file(setup: Setup) -> Path:
+    path = Path(setup.name).expanduser()
+    if path.is_file():
+        return path.resolve()
+    repo, _, file = setup.name.partition(":")
+    if repo.count("/") == 1 and file.endswith(".gguf") and not path.is_absolute():
+        return _from_hub(setup, repo, file)
+    raise InputError(f"There is no model file at {path}.", hint="Give a path to a .gguf file, or local/org/repo:file.gguf.")
+
+
+def _from_hub(setup: Setup, repo: str, file: str) -> Path:
+    """The file in our cache, fetched first if it is not there yet. A partial download is never taken for the file."""
+    import httpx
+
+    cache = Path(setup.variable("XDG_CACHE_HOME") or "~/.cache").expanduser() / "skillfit" / "models"
+    target = cache / repo / file
+    if target.is_file():
+        return target
+    url = f"{setup.variable('HF_ENDPOINT') or 'https://huggingface.co'}/{repo}/resolve/main/{file}"
+    setup.notice(f"Downloading {url} to {target}.")
+    token = setup.key("HF_TOKEN", needed=False)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        with httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=60) as answer, draft.open("wb") as sink:
+            answer.raise_for_status()
+            for chunk in answer.iter_bytes(1 << 20):
+                sink.write(chunk)
+        draft.replace(target)
+    except httpx.HTTPError as error:
+        raise InfrastructureError(
+            f"Cannot download {url}: {error}", hint="Download the file yourself and give its path."
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return target
