@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs setup-demo setup clean
+.PHONY: demo test lint docs cli-agents setup-demo setup clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,11 @@ lint: setup  ## style, types, and the house plan
 
 docs: setup  ## the documentation site, into site/
 	$(BIN)/mkdocs build --strict
+
+cli-agents:  ## the real coding-agent programs from npm, for tests/agents/test_real_clis.py
+	npm install --prefix .bench/cli-agents --no-fund --no-audit @anthropic-ai/claude-code @openai/codex opencode-ai @github/copilot
+	cd .bench/cli-agents/node_modules/@anthropic-ai/claude-code && node install.cjs  # npm may hold back install scripts
+	cd .bench/cli-agents/node_modules/opencode-ai && node postinstall.mjs
 
 clean:
 	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache

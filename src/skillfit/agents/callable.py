@@ -30,7 +30,8 @@ class CallableAgent:
         extra = {name: getattr(call, name) for name in _OPTIONAL if name in inspect.signature(self.solve).parameters}
         async with call.time_limit():
             # Whatever foreign code raises is this rollout's failure, not the run's.
-            (result,) = await asyncio.gather(self._call(skill.text, visible(item), extra), return_exceptions=True)
+            results: Any = await asyncio.gather(self._call(skill.text, visible(item), extra), return_exceptions=True)
+        result = results[0]
         if isinstance(result, Attempt):
             return result
         if isinstance(result, str):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import mimetypes
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skillfit.agents.agent import AgentFailure
 from skillfit.errors import InputError
-from skillfit.models.protocol import Image, Message
+from skillfit.models.protocol import Message
 from skillfit.tasks.item import Item
 
 if TYPE_CHECKING:
@@ -30,29 +30,18 @@ def system_message(template: str, skill: Skill) -> Message:
 
 
 def item_messages(item: Item, instruction: str = "", *, inline_files: bool = True) -> tuple[Message, ...]:
-    """The item as the user says it: its own messages or its input, with files and images attached to the last user turn."""
-    content = item.content()
-    turns = [Message(turn["role"], _text(turn.get("content"))) for turn in content.get("messages") or ()]
-    turns = turns or [Message("user", item.input)]
-    extra = [f"## File: {name}\n\n{_read(path)}" for name, path in item_files(item).items()] if inline_files else []
-    last = turns[-1]
-    text = "\n\n".join([last.content, *extra, *([instruction] if instruction else [])])
-    images = tuple(Image(Path(path), mimetypes.guess_type(str(path))[0] or "image/png") for path in content.get("images") or ())
-    return (*turns[:-1], Message(last.role, text, images=images))
+    """The item's conversation, with its files (where they are not in a workspace) and the instruction after the last turn."""
+    *before, last = item.messages
+    files = [f"## File: {name}\n\n{_read(path)}" for name, path in item.files.items()] if inline_files else []
+    return (*before, replace(last, content="\n\n".join([last.content, *files, *filter(None, [instruction])])))
 
 
-def item_files(item: Item) -> dict[str, Path]:
-    """The item's attached files: name in a workspace -> where it stands."""
-    files: Any = item.content().get("files") or ()
-    if isinstance(files, dict):
-        return {str(name): Path(path) for name, path in files.items()}
-    return {Path(path).name: Path(path) for path in files}
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return str(content or "")
+def shorten(text: str, limit: int = 8000) -> str:
+    """Head and tail of a long text, with a note of what was left out between them."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
 def _read(path: Path) -> str:

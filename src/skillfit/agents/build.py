@@ -1,0 +1,49 @@
+"""From plain settings to an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from skillfit.agents.agent import Agent
+from skillfit.errors import InputError
+from skillfit.models.protocol import Model
+from skillfit.models.spec import ModelSpec
+
+
+def build_agent(
+    kind: Literal["chat", "tools", "cli"],
+    spec: ModelSpec,
+    model: Model | None,
+    *,
+    prompt: str | None = None,
+    max_turns: int | None = None,
+    max_tokens: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Agent:
+    """The agent of a run. `cli/…` models imply cli, and need no `model`. A setting the kind has no use for is refused."""
+    if kind == "cli" or spec.id.startswith("cli/"):
+        from skillfit.agents.cli import CliAgent, command_line
+
+        given = {
+            "env.prompt": prompt is not None,
+            "env.max_turns": (max_turns or 1) > 1,
+            "env.max_rollout_tokens": max_tokens is not None,
+        }
+        if refused := [name for name, so in given.items() if so]:
+            raise InputError(f"{', '.join(refused)} means nothing to a command-line agent.", hint="Leave it out.")
+        if not spec.id.startswith("cli/"):
+            raise InputError(
+                f"env.agent is cli, but the agent's model is {spec.id}.", hint="Name the program: cli/claude, cli/codex, …"
+            )
+        return CliAgent(command_line(spec, environ))
+    if model is None:
+        raise InputError(f"The {kind} agent needs a model.", hint="Set model.agent.")
+    if kind == "tools":
+        from skillfit.agents.tools import MAX_ROUNDS, TOOLS_PROMPT, ToolsAgent
+
+        return ToolsAgent(model, prompt or TOOLS_PROMPT, max_turns or MAX_ROUNDS, max_tokens)
+    from skillfit.agents.chat import ChatAgent
+    from skillfit.agents.presenting import DEFAULT_PROMPT
+
+    return ChatAgent(model, prompt or DEFAULT_PROMPT, max_turns or 1, max_tokens)

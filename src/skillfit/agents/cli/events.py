@@ -1,0 +1,142 @@
+"""Reading what a command-line agent printed: its event stream becomes answer, trajectory, usage, or the error it reported."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from string import Template
+from typing import Any
+
+from skillfit.agents.cli.description import Description, Pick, StepPick, UsagePick
+from skillfit.agents.presenting import shorten
+from skillfit.models.protocol import Usage
+from skillfit.tasks.attempt import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    answer: str | None
+    error: str  # what the program itself called an error
+    steps: tuple[Step, ...]
+    usage: Usage
+    skill_read: bool | None
+
+
+def read_output(description: Description, stdout: str, skill: str) -> Reading:
+    """What the output says. The answer is what `answer` picks, else the last message, else (no events) the whole output."""
+    events = list(_events(stdout))
+    steps = list(_steps(description.events, events))
+    picked = [text for event in events for pick in description.answer for text in _texts(pick, event)]
+    said = [step.text for step in steps if step.kind == "message"]
+    answers = picked if description.answer else said if description.events else [stdout.strip()] if stdout.strip() else []
+    errors = [text for event in events for pick in description.error for text in _texts(pick, event)]
+    return Reading(
+        answer=answers[-1] if answers else None,
+        error=errors[-1] if errors else "",
+        steps=tuple(Step(step.kind, shorten(step.text), step.role, step.name) for step in steps),
+        usage=_usage(description.usage, events),
+        skill_read=_skill_read(description.skill_read, steps, skill),
+    )
+
+
+def _events(stdout: str) -> Iterator[Mapping[str, Any]]:
+    """One JSON object per line, or one over the whole output; other lines are chatter."""
+    try:
+        whole = json.loads(stdout)
+        yield from (event for event in (whole if isinstance(whole, list) else [whole]) if isinstance(event, dict))
+        return
+    except ValueError:
+        pass
+    for line in stdout.splitlines():
+        if line.lstrip().startswith("{"):
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+
+def _steps(picks: Sequence[StepPick], events: Iterable[Mapping[str, Any]]) -> Iterator[Step]:
+    """Steps in the order of the events. Chunks of one message (`delta: true`) are put together."""
+    held: list[str] = []
+    for event in events:
+        for pick in picks:
+            for part in _parts(pick, event):
+                text = _first(part, pick.text)
+                if not text and pick.step != "tool_result":
+                    continue
+                if pick.step == "message" and event.get("delta") is True:
+                    held.append(text)
+                    continue
+                yield from _joined(held)
+                name = pick.tool or _text(_at(part, pick.name)) if pick.step != "message" else ""
+                yield Step(pick.step, text, role="tool" if pick.step == "tool_result" else "assistant", name=name)
+    yield from _joined(held)
+
+
+def _joined(held: list[str]) -> Iterator[Step]:
+    if held:
+        yield Step("message", "".join(held))
+        held.clear()
+
+
+def _usage(picks: Sequence[UsagePick], events: Iterable[Mapping[str, Any]]) -> Usage:
+    """A run counts as one call; what the program does not report stays unknown (no price), never zero dollars."""
+    total, usd = Usage(calls=1), None
+    for event in events:
+        for pick in picks:
+            if not _matches(event, pick.when):
+                continue
+            numbers = [_sum(event, paths) for paths in (pick.input, pick.cached, pick.output, pick.reasoning)]
+            total += Usage(0, *numbers)
+            cost = _at(event, pick.usd) if pick.usd else None
+            usd = (usd or 0.0) + float(cost) if isinstance(cost, (int, float)) else usd
+    return Usage(total.calls, total.input, total.cached, total.output, total.reasoning, usd)
+
+
+def _skill_read(patterns: Sequence[str], steps: Iterable[Step], skill: str) -> bool | None:
+    if not patterns:
+        return None
+    tried = [re.compile(Template(pattern).safe_substitute(skill=re.escape(skill))) for pattern in patterns]
+    calls = [f"{step.name} {step.text}" for step in steps if step.kind == "tool_call"]
+    return any(pattern.search(call) for pattern in tried for call in calls)
+
+
+def _texts(pick: Pick, event: Mapping[str, Any]) -> Iterator[str]:
+    yield from (_first(part, pick.text) for part in _parts(pick, event))
+
+
+def _parts(pick: Pick, event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if not _matches(event, pick.when):
+        return
+    found = _at(event, pick.each) if pick.each else [event]
+    yield from (
+        part for part in (found if isinstance(found, list) else []) if isinstance(part, dict) and _matches(part, pick.where)
+    )
+
+
+def _matches(event: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(_at(event, path) == value for path, value in wanted.items())
+
+
+def _at(event: Any, path: str) -> Any:
+    for name in path.split("."):
+        event = event.get(name) if isinstance(event, dict) else None
+    return event
+
+
+def _sum(event: Mapping[str, Any], paths: Sequence[str]) -> int:
+    return sum(int(value) for path in paths if isinstance(value := _at(event, path), (int, float)))
+
+
+def _first(part: Mapping[str, Any], paths: Sequence[str]) -> str:
+    return next((text for path in paths if (text := _text(_at(part, path)))), "")
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, list) and all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in value):
+        return "\n".join(part["text"] for part in value)
+    return json.dumps(value, ensure_ascii=False)

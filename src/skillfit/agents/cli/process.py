@@ -1,0 +1,159 @@
+"""Running a described command line: its own HOME, only its own variables, its whole process group ended with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from skillfit.agents.agent import AgentFailure
+from skillfit.agents.cli.description import Arguments, Description, arguments, fill, load_description
+from skillfit.agents.cli.events import Reading, read_output
+from skillfit.agents.workspace import Workspace
+from skillfit.errors import InputError
+from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, Overloaded, QuotaExhausted, RateLimited, Usage
+from skillfit.models.secrets import redact, remember_secret
+from skillfit.models.spec import ModelSpec
+from skillfit.tasks.process import run_process
+
+OWN_OPTIONS = ("file", "program", "login", "env", "trace", "mention_skill", "concurrency")
+_LONGEST = 86_400.0  # seconds; the caller's limit ends the program long before, by cancelling
+_MAX_OUTPUT = 64 << 20
+_KINDS: Mapping[str, type[ModelError]] = {
+    "auth": AuthFailed,
+    "quota": QuotaExhausted,
+    "rate_limit": RateLimited,
+    "overloaded": Overloaded,
+    "config": BadRequest,
+}
+_USUAL_FAILURES = {
+    "auth": (r"not logged in", r"invalid (x-)?api.?key", r"authenticat", r"unauthorized", r"\b401\b", r"please (run )?/?log ?in"),
+    "quota": (r"credit balance", r"insufficient.quota", r"usage limit", r"quota exceeded"),
+    "rate_limit": (r"rate.?limit", r"\b429\b", r"too many requests"),
+    "overloaded": (r"overloaded", r"\b(500|502|503|529)\b"),
+    "config": (r"model.{0,40}(not found|does not exist|not supported)", r"unknown (option|argument)", r"unexpected argument"),
+}
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A described program with a person's settings for it. Keys are read from the environment at the moment of the call."""
+
+    description: Description
+    spec: ModelSpec
+    model: str = ""
+    environ: Mapping[str, str] | None = field(default=None, repr=False)  # None: this process's
+
+    def values(self, skill: str = "", prompt_file: str = "", effort: str = "") -> dict[str, str]:
+        """What the description's $variables mean in this call."""
+        own = {name: str(self.spec.options.get(name, usual)) for name, usual in self.description.options.items()}
+        effort = effort or self.spec.reasoning_effort or ""
+        base_url = self.spec.base_url or ""
+        return {**own, "model": self.model, "effort": effort, "base_url": base_url, "skill": skill, "prompt_file": prompt_file}
+
+    async def run(
+        self, workspace: Workspace, prompt: str, argv: tuple[str | Arguments, ...], *, skill: str = "", effort: str = ""
+    ) -> Reading:
+        """What the program did with `prompt` in the work folder; raises when it failed rather than answered."""
+        prompt_file = workspace.root / "prompt.md"
+        values = self.values(skill, str(prompt_file), effort)
+        self._prepare(workspace, values)
+        stdin = prompt.encode()
+        if self.description.prompt == "file":
+            prompt_file.write_bytes(stdin)
+            stdin = b""
+        command = [self.program(), *arguments(argv, values)]
+        env = self.environment(workspace, values)
+        done = await run_process(command, cwd=workspace.work, timeout=_LONGEST, env=env, stdin=stdin, max_output=_MAX_OUTPUT)
+        reading = read_output(self.description, redact(done.stdout), skill)
+        if reading.error or done.code != 0 or reading.answer is None:
+            raise self._failure(done.code, reading, redact(done.stderr.strip() or done.stdout))
+        return reading
+
+    def program(self) -> str:
+        name = str(self.spec.options.get("program", self.description.program))
+        path = shutil.which(name, path=self._environ.get("PATH"))
+        if path is None:
+            raise InputError(f"{name} is not installed.", hint=f"{self.description.install} Or name it in options.program.".strip())
+        return path
+
+    def environment(self, workspace: Workspace, values: Mapping[str, str]) -> dict[str, str]:
+        """Nothing of the parent's but PATH, the program's own variables, and what options.env names."""
+        mine, parent = self.description, self._environ
+        env = {
+            "PATH": parent.get("PATH", os.defpath),
+            "HOME": str(workspace.home),
+            "TMPDIR": str(workspace.temporary),
+            "LANG": "C.UTF-8",
+        }
+        for name in (*mine.keys, *mine.keep, *self.spec.options.get("env", ())):
+            if name in parent:
+                env[name] = parent[name]
+        if self.spec.key_env:
+            if not parent.get(self.spec.key_env):
+                raise AuthFailed(f"{self.spec.key_env} is not set.", hint=f"Export the key {mine.name} should use under that name.")
+            env[mine.keys[0]] = parent[self.spec.key_env]
+        for name in mine.keys:
+            remember_secret(env.get(name, ""))
+        filled = {name: fill(text, values) for name, text in mine.env.items()}
+        return env | {name: text for name, text in filled.items() if text is not None}
+
+    @property
+    def _environ(self) -> Mapping[str, str]:
+        return os.environ if self.environ is None else self.environ
+
+    def _prepare(self, workspace: Workspace, values: Mapping[str, str]) -> None:
+        for name, text in self.description.files.items():
+            if (content := fill(text, values)) is not None:
+                path = workspace.home / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(content, encoding="utf-8")
+        login = self.description.login if self.spec.options.get("login") else ()
+        user = Path(self._environ.get("HOME") or Path.home())
+        found = [name for name in login if (user / name).is_file()]
+        if login and not found:
+            raise AuthFailed(
+                f"{self.description.name} has no login here (looked for ~/{', ~/'.join(login)}).", hint="Log in first."
+            )
+        for name in found:
+            for secret in re.findall(r"[\w.\-]{20,}", (user / name).read_text(encoding="utf-8", errors="replace")):
+                remember_secret(secret)
+        for name in (*found, *(name for name in self.description.share if (user / name).exists())):
+            link = workspace.home / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(user / name)
+
+    def _failure(self, code: int | None, reading: Reading, said: str) -> ModelError:
+        text = reading.error or said.strip() or "it said nothing"
+        message = f"{self.description.name} gave no answer (exit code {code}): {text[-1000:]}"
+        usage = reading.usage if reading.usage.tokens else Usage()
+        for kind, error in _KINDS.items():
+            patterns = (*self.description.failures.get(kind, ()), *_USUAL_FAILURES[kind])  # type: ignore[call-overload]
+            if any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns):
+                return error(message, usage=usage, hint="Set its key or use options: {login: true}." if kind == "auth" else "")
+        return AgentFailure(message, kind="command", usage=usage)
+
+
+def command_line(spec: ModelSpec, environ: Mapping[str, str] | None = None) -> CommandLine:
+    """The command line a `cli/NAME[/MODEL]` spec means. Settings the program would never see are refused."""
+    name, _, model = spec.id.removeprefix("cli/").partition("/")
+    description = load_description(str(spec.options.get("file", name)))
+    unknown = sorted(set(spec.options) - set(OWN_OPTIONS) - set(description.options))
+    if unknown:
+        known = ", ".join(sorted([*OWN_OPTIONS, *description.options]))
+        raise InputError(f"cli/{description.name} has no option {', '.join(unknown)}.", hint=f"Known are {known}.")
+    given = {
+        "temperature": spec.temperature is not None,
+        "max_tokens": spec.max_tokens is not None,
+        "thinking": spec.thinking != "default",
+    }
+    given["base_url"] = bool(spec.base_url) and not description.uses("base_url")
+    given["reasoning_effort"] = bool(spec.reasoning_effort) and not description.uses("effort")
+    given["model"] = bool(model) and not description.uses("model")
+    given["key_env"] = bool(spec.key_env) and not description.keys
+    if refused := [setting for setting, so in given.items() if so]:
+        raise InputError(f"cli/{description.name} has no setting for {', '.join(refused)}.", hint="Leave it out.")
+    return CommandLine(description, spec, model, environ)

@@ -1,0 +1,159 @@
+"""A real HTTP server on loopback that streams as the coding-agent CLIs expect: Anthropic Messages, OpenAI Responses, OpenAI chat."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+
+@dataclass(frozen=True)
+class Say:
+    text: str
+
+
+@dataclass(frozen=True)
+class Use:
+    tool: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request as the server saw it."""
+
+    path: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+
+    @property
+    def tools(self) -> set[str]:
+        return {str(tool.get("name") or tool.get("function", {}).get("name")) for tool in self.body.get("tools") or ()}
+
+    @property
+    def answers_a_tool(self) -> bool:
+        text = json.dumps(self.body)
+        return any(
+            mark in text for mark in ('"tool_result"', '"function_call_output"', '"custom_tool_call_output"', '"role": "tool"')
+        )
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self.body, ensure_ascii=False)
+
+
+Script = Callable[[Seen], Say | Use]
+
+
+class AgentApi:
+    """`with AgentApi(script) as api:` gives `api.url` (without /v1) and `api.seen`, the requests that came."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.seen: list[Seen] = []
+        routes = [
+            Route("/v1/messages", self._serve(_anthropic), methods=["POST"]),
+            Route("/v1/responses", self._serve(_responses), methods=["POST"]),
+            Route("/v1/chat/completions", self._serve(_chat), methods=["POST"]),
+            Route("/{rest:path}", lambda request: JSONResponse({}, 404), methods=["GET", "POST", "HEAD"]),
+        ]
+        config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, log_level="error", lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+
+    def _serve(self, stream: Callable[[Say | Use], Iterator[str]]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            seen = Seen(request.url.path, json.loads(await request.body()), dict(request.headers))
+            self.seen.append(seen)
+            return StreamingResponse(stream(self._script(seen)), media_type="text/event-stream")
+
+        return endpoint
+
+    def __enter__(self) -> AgentApi:
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.005)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(timeout=10)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+
+
+def _anthropic(act: Say | Use) -> Iterator[str]:
+    usage = {"input_tokens": 20, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 0, "output_tokens": 1}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "scripted", "content": [], "usage": usage}
+    yield _event("message_start", {"message": {**message, "stop_reason": None, "stop_sequence": None}})
+    if isinstance(act, Say):
+        block: dict[str, Any] = {"type": "text", "text": ""}
+        delta = {"type": "text_delta", "text": act.text}
+    else:
+        block = {"type": "tool_use", "id": "toolu_1", "name": act.tool, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(act.arguments)}
+    yield _event("content_block_start", {"index": 0, "content_block": block})
+    yield _event("content_block_delta", {"index": 0, "delta": delta})
+    yield _event("content_block_stop", {"index": 0})
+    reason = "end_turn" if isinstance(act, Say) else "tool_use"
+    yield _event("message_delta", {"delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 7}})
+    yield _event("message_stop", {})
+
+
+def _responses(act: Say | Use) -> Iterator[str]:
+    if isinstance(act, Say):
+        item: dict[str, Any] = {
+            "type": "message",
+            "id": "item_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": act.text, "annotations": []}],
+        }
+    else:
+        arguments = json.dumps(act.arguments)
+        item = {"type": "function_call", "id": "item_1", "call_id": "call_1", "name": act.tool, "arguments": arguments}
+    usage = {
+        "input_tokens": 20,
+        "input_tokens_details": {"cached_tokens": 5},
+        "output_tokens": 7,
+        "output_tokens_details": {"reasoning_tokens": 2},
+        "total_tokens": 27,
+    }
+    yield _event("response.created", {"response": {"id": "resp_1"}})
+    yield _event("response.output_item.done", {"output_index": 0, "item": item})
+    yield _event("response.completed", {"response": {"id": "resp_1", "output": [item], "usage": usage}})
+
+
+def _chat(act: Say | Use) -> Iterator[str]:
+    if isinstance(act, Say):
+        delta: dict[str, Any] = {"role": "assistant", "content": act.text}
+    else:
+        function = {"name": act.tool, "arguments": json.dumps(act.arguments)}
+        delta = {"role": "assistant", "tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
+    base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "scripted"}
+    reason = "stop" if isinstance(act, Say) else "tool_calls"
+    usage = {"prompt_tokens": 20, "completion_tokens": 7, "total_tokens": 27, "prompt_tokens_details": {"cached_tokens": 5}}
+    yield _data({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    yield _data({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    yield _data({**base, "choices": [], "usage": usage})
+    yield "data: [DONE]\n\n"
+
+
+def _event(name: str, payload: dict[str, Any]) -> str:
+    return f"event: {name}\n" + _data({"type": name, **payload})
+
+
+def _data(payload: dict[str, Any]) -> str:
+    return f"data: {json.dumps(payload)}\n\n"
