@@ -18,7 +18,8 @@ import pydantic_core
 
 from skillfit.errors import InputError
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.events import EventLog, RunFinished, RunStarted
+from skillfit.run.events import EventLog, RunFinished, RunStarted, SlowUpdateFinished, StepFinished
+from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
 from skillfit.run.lock import NAME as LOCK_NAME
 from skillfit.run.lock import RunLock
@@ -38,6 +39,7 @@ class RunDirectory:
         self._redact = redact
         self.journal = Journal(path / JOURNAL, redact=redact)
         self.events = EventLog(path / JOURNAL, redact=redact)
+        self.events.listen(RunFiles(self, self.events.last(StepFinished, SlowUpdateFinished)))
 
     @classmethod
     def open(

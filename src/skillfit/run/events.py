@@ -26,10 +26,12 @@ _CLOCK_FIELDS = frozenset({"seconds", "timing", "time_s", "wall_time_s", "total_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of all events. `key` fields identify the event within the run."""
+    """Base of all events. `identity` names the fields that tell it from others of its kind within the run; `asker` those that only
+    say who wanted it this time."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
     identity: ClassVar[tuple[str, ...]] = ()
+    asker: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         Event.kinds[cls.__name__] = cls
@@ -288,22 +290,22 @@ class EventLog:
         """Store the event unless it is known, and tell the listeners what is stored.
 
         A known event that comes again with other clock times stays as it was, so that replay changes nothing. One that
-        comes with another meaning (a run that goes on beyond an earlier budget ends anew) takes the old one's place.
+        comes with another meaning (a failed rollout that went well now, a run that ends later than it did) replaces the old.
         """
         kind = type(event).__name__
         data = self._redact(dump(type(event), event).decode())
         seq = self._known.get(event.key)
         if seq is None:
-            stored = self._insert(event.key, kind, data)
+            seq, at = self._insert(event.key, kind, data)
         else:
             at, old = self._db.execute("SELECT at, data FROM events WHERE seq = ?", (seq,)).fetchone()
-            if _same_but_for_clocks(old, data):
-                stored, data = (seq, at), old
+            if _same(old, data, event.asker):
+                data = old
             else:
-                stored = self._replace(event, seq, kind, data)
-        heard = Stored(*stored, _parse(kind, data))
+                seq, at = self._replace(event, seq, kind, data)
+        heard = dataclasses.replace(_parse(kind, data), **{name: getattr(event, name) for name in event.asker})
         for listener in self._listeners:
-            listener(heard)
+            listener(Stored(seq, at, heard))
 
     def _insert(self, key: str, kind: str, data: str) -> tuple[int, float]:
         at = time.time()
@@ -325,6 +327,12 @@ class EventLog:
         with writing():
             self._db.execute("DELETE FROM events WHERE kind = ?", (RunFinished.__name__,))
         self._known.pop(RunFinished.__name__, None)
+
+    def last(self, *kinds: type[Event]) -> int:
+        """Number of the last event of these kinds, 0 when there is none."""
+        marks = ",".join("?" * len(kinds))
+        query = f"SELECT coalesce(max(seq), 0) FROM events WHERE kind IN ({marks})"
+        return int(self._db.execute(query, [kind.__name__ for kind in kinds]).fetchone()[0])
 
     def read(self, after: int = 0) -> Iterator[Stored]:
         """Events behind `after`, in order. Kinds of a newer version come as `Unknown`."""
@@ -349,13 +357,13 @@ def _parse(kind: str, data: str) -> Event:
     return event
 
 
-def _same_but_for_clocks(old: str, new: str) -> bool:
-    return old == new or _timeless(json.loads(old)) == _timeless(json.loads(new))
+def _same(old: str, new: str, asker: tuple[str, ...]) -> bool:
+    return old == new or _timeless(json.loads(old), asker) == _timeless(json.loads(new), asker)
 
 
-def _timeless(value: Any) -> Any:
+def _timeless(value: Any, asker: tuple[str, ...] = ()) -> Any:
     if isinstance(value, dict):
-        return {name: _timeless(item) for name, item in value.items() if name not in _CLOCK_FIELDS}
+        return {name: _timeless(item) for name, item in value.items() if name not in _CLOCK_FIELDS and name not in asker}
     if isinstance(value, list):
         return [_timeless(item) for item in value]
     return value

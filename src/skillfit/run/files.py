@@ -1,0 +1,221 @@
+"""The readable files of a run, written from its events, at the paths users of the reference system know.
+
+They are a view: deleting one loses nothing, and replaying the run writes each again, byte for byte. Files that grow with the run
+(history, state, best skill) wait on replay until it has caught up, so they never go back. A step's skill file is never written
+over by what comes later; the slow update's skill has a file of its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import singledispatchmethod
+from typing import Any, Protocol
+
+import pydantic_core
+
+from skillfit.run.events import (
+    CandidateBuilt,
+    CreditAssigned,
+    EditsSelected,
+    EvaluationFinished,
+    Event,
+    GateDecided,
+    MetaSkillFinished,
+    PatchMerged,
+    PreflightFinished,
+    ReflectionFinished,
+    RolloutFinished,
+    RunFinished,
+    RunStarted,
+    ShipTested,
+    SlowUpdateFinished,
+    StepFinished,
+    Stored,
+)
+
+_EVALUATIONS = {
+    "baseline": "selection_eval_baseline",
+    "final": "final_selection_eval",
+    "test_baseline": "test_eval_baseline",
+    "test_best": "test_eval",
+    "test_final": "test_eval_final",
+}
+_RESULT_FILES = {"rewrite_from_suggestions": "rewrite_result.json", "full_rewrite_minibatch": "full_rewrite_result.json"}
+
+
+class Writer(Protocol):
+    def write_text(self, name: str, text: str) -> None: ...
+
+    def write_json(self, name: str, value: Any) -> None: ...
+
+
+class RunFiles:
+    """A listener on the event log. Hears a run from its first event, live or on replay."""
+
+    def __init__(self, directory: Writer, progress: int = 0) -> None:
+        """`progress` is how far the files of an earlier process are: the last stored event that ended a step or an epoch."""
+        self._directory = directory
+        self._progress = progress
+        self._caught_up = True
+        self._update_mode = "patch"
+        self._step = 0
+        self._history: dict[int, dict[str, Any]] = {}
+        self._rates: dict[int, dict[str, Any]] = {}
+        self._rollouts: defaultdict[tuple[str, int], dict[str, RolloutFinished]] = defaultdict(dict)
+
+    def __call__(self, stored: Stored) -> None:
+        self._caught_up = stored.seq >= self._progress
+        self._on(stored.event)
+
+    @singledispatchmethod
+    def _on(self, event: Event) -> None:
+        """Other events leave no file."""
+
+    @_on.register
+    def _(self, event: RunStarted) -> None:
+        self._update_mode = event.config.get("optimizer", {}).get("skill_update_mode", "patch")
+        self._directory.write_json("config.json", event.config)
+        self._directory.write_text("skills/skill_v0000.md", event.skill)
+
+    @_on.register
+    def _(self, event: PreflightFinished) -> None:
+        self._directory.write_json("preflight.json", {"verdict": event.verdict, "checks": event.checks})
+
+    @_on.register
+    def _(self, event: RolloutFinished) -> None:
+        self._rollouts[event.phase, event.step][event.rollout] = event
+
+    @_on.register
+    def _(self, event: EvaluationFinished) -> None:
+        folder = _EVALUATIONS.get(event.name)
+        if folder is None:
+            return
+        phase = "test" if event.split == "test" else event.name
+        rows = [row for (name, _), rows in self._rollouts.items() if name == phase for row in rows.values()]
+        self._write_results(folder, [row for row in rows if row.skill_hash == event.skill_hash])
+        self._directory.write_json(f"{folder}/summary.json", event.by_type)
+
+    @_on.register
+    def _(self, event: ReflectionFinished) -> None:
+        batch, _, group = event.group.rpartition("/")
+        self._directory.write_json(f"{_step(event.step)}/{batch + '/' if batch else ''}patches/{group}.json", event.patch)
+
+    @_on.register
+    def _(self, event: PatchMerged) -> None:
+        self._directory.write_json(f"{_step(event.step)}/merged_patch.json", event.patch)
+
+    @_on.register
+    def _(self, event: EditsSelected) -> None:
+        folder = _step(event.step)
+        ranked = {"edit_budget": event.edit_budget, "edits": event.edits, **event.decision}
+        self._directory.write_json(f"{folder}/ranked_edits.json", ranked)
+        if "learning_rate" in event.decision:
+            self._directory.write_json(f"{folder}/lr_decision.json", event.decision)
+            self._rates[event.step] = {"step": event.step, **event.decision}
+            if self._caught_up:
+                self._write_lines("lr_history.jsonl", list(self._rates.values()))
+
+    @_on.register
+    def _(self, event: CandidateBuilt) -> None:
+        folder = _step(event.step)
+        if event.number:
+            folder = f"{folder}/candidates/{event.number:02d}"
+        self._directory.write_text(f"{folder}/candidate_skill.md", event.skill)
+        if self._update_mode in _RESULT_FILES:
+            self._directory.write_json(f"{folder}/{_RESULT_FILES[self._update_mode]}", event.detail)
+        else:
+            self._directory.write_json(f"{folder}/edit_apply_report.json", event.report)
+
+    @_on.register
+    def _(self, event: GateDecided) -> None:
+        folder = _step(event.step) if event.name.startswith("step_") else f"verdicts/{event.name}"
+        verdict = {"decision": event.decision, "reason": event.reason, "evidence": event.evidence, "candidates": event.candidates}
+        self._directory.write_json(f"{folder}/verdict.json", verdict)
+
+    @_on.register
+    def _(self, event: StepFinished) -> None:
+        self._step = event.step
+        folder = _step(event.step)
+        for phase, step in [key for key in self._rollouts if key[1] == event.step and event.step]:
+            name = "selection_eval" if phase == "gate" else phase
+            self._write_results(f"{folder}/{name}", list(self._rollouts.pop((phase, step)).values()))
+        self._directory.write_text(f"skills/skill_v{event.step:04d}.md", event.skill)
+        if event.digest:
+            self._directory.write_json(f"{folder}/trajectory_digest.json", event.digest)
+        if event.appendix_notes:
+            self._directory.write_json(f"{folder}/appendix_notes.json", event.appendix_notes)
+        self._history[event.step] = event.record
+        self._write_progress(f"skills/skill_v{event.step:04d}.md", event.best_skill, event.record)
+        self._directory.write_json(f"{folder}/step_record.json", event.record)
+
+    @_on.register
+    def _(self, event: SlowUpdateFinished) -> None:
+        folder = f"slow_update/epoch_{event.epoch:02d}"
+        for phase, step in [key for key in self._rollouts if key[0] == "slow_update"]:
+            self._write_results(f"{folder}/rollout", list(self._rollouts.pop((phase, step)).values()))
+        self._directory.write_json(f"{folder}/slow_result.json", {**event.result, "action": event.action})
+        self._directory.write_json(f"{folder}/comparison_pairs.json", event.pairs)
+        if event.all_pairs != event.pairs:
+            self._directory.write_json(f"{folder}/comparison_pairs_all.json", event.all_pairs)
+        self._directory.write_text(f"{folder}/candidate_skill.md", event.candidate)
+        carried = f"skills/skill_v{self._step:04d}_slow_update.md"
+        self._directory.write_text(carried, event.skill)
+        self._write_progress(carried, event.best_skill, event.result)
+
+    @_on.register
+    def _(self, event: MetaSkillFinished) -> None:
+        self._directory.write_json(f"meta_skill/epoch_{event.epoch:02d}/meta_skill_result.json", event.result)
+
+    @_on.register
+    def _(self, event: ShipTested) -> None:
+        self._directory.write_json("ship_test.json", event)
+
+    @_on.register
+    def _(self, event: CreditAssigned) -> None:
+        self._directory.write_json(
+            "credit.json", {name: getattr(event, name) for name in ("edits", "tokens_before", "tokens_after")}
+        )
+
+    @_on.register
+    def _(self, event: RunFinished) -> None:
+        self._directory.write_text("best_skill.md", event.best_skill)
+        self._directory.write_json("summary.json", event.summary)
+
+    def _write_progress(self, skill: str, best_skill: str, record: dict[str, Any]) -> None:
+        if not self._caught_up:
+            return
+        self._directory.write_text("best_skill.md", best_skill)
+        self._directory.write_json("history.json", list(self._history.values()))
+        last = {**self._history.get(self._step, {}), **record}
+        state = {"last_completed_step": self._step, "current_skill_path": skill, "best_skill_path": "best_skill.md"}
+        names = ("current_score", "current_origin", "best_score", "best_step", "best_origin")
+        self._directory.write_json("runtime_state.json", {**state, **{name: last.get(name) for name in names}})
+
+    def _write_results(self, folder: str, rollouts: list[RolloutFinished]) -> None:
+        if rollouts:  # in an order of their own: they finish in any
+            ordered = sorted(rollouts, key=lambda rollout: (rollout.skill_hash, rollout.repeat, rollout.item))
+            self._write_lines(f"{folder}/results.jsonl", [_row(rollout) for rollout in ordered])
+
+    def _write_lines(self, name: str, rows: list[dict[str, Any]]) -> None:
+        self._directory.write_text(name, "".join(pydantic_core.to_json(row).decode() + "\n" for row in rows))
+
+
+def _step(step: int) -> str:
+    return f"steps/step_{step:04d}"
+
+
+def _row(rollout: RolloutFinished) -> dict[str, Any]:
+    return {
+        "id": rollout.item,
+        "hard": rollout.hard,
+        "soft": rollout.soft,
+        "fail_reason": rollout.failure,
+        "status": rollout.status,
+        "repeat": rollout.repeat,
+        "skill_hash": rollout.skill_hash,
+        "seconds": rollout.seconds,
+        "calls": rollout.calls,
+        "tokens": rollout.tokens,
+        "usd": rollout.usd,
+        "rollout": rollout.rollout,
+    }
