@@ -11,6 +11,7 @@ from skillfit.errors import SkillfitError
 from skillfit.models.classify import NotReached
 from skillfit.models.clock import Clock
 from skillfit.models.limiter import LONGEST_PAUSE, Limiter
+from skillfit.models.patience import not_counted
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
 from skillfit.models.protocol import (
     AnswerPending,
@@ -94,7 +95,8 @@ class Client:
             if wait is None:
                 raise failed
             if wait:
-                await self._clock.sleep(wait)
+                with not_counted():
+                    await self._clock.sleep(wait)
 
     def _resolved(self, request: Request) -> Request:
         """The request with the spec's values where it has none of its own."""

@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from skillfit.models.clock import Clock, WallClock
+from skillfit.models.patience import not_counted
 from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited, TimedOut
 
 START = 4
@@ -41,7 +42,8 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        await self._enter()
+        with not_counted():
+            await self._enter()
         sent_at = self._clock.now()
         full = self.in_flight >= int(self.limit)
         try:

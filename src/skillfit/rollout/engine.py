@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from skillfit.agents.agent import Agent
 from skillfit.errors import SkillfitError
-from skillfit.models.protocol import AnswerPending, ModelError
+from skillfit.models.protocol import AnswerPending, Meter, ModelError, Usage
 from skillfit.rollout.batch import Batch
-from skillfit.rollout.executor import Assignment, Evaluator, Executor, LocalExecutor, Worker
+from skillfit.rollout.executor import Assignment, Evaluator, Executor, LocalExecutor, Worker, WorkerLost
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
-from skillfit.tasks.attempt import Grader
+from skillfit.tasks.attempt import Grader, TaskFailure
 from skillfit.tasks.item import Item
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Rollouts:
     """`start` plans rollouts and returns at once; `run` waits for them.
 
     `max_in_flight` is the window: make it about twice the model's concurrency, so that a rollout that waits out a retry or grades
-    its answer leaves no request slot idle."""
+    its answer leaves no request slot idle. `meter` is for agents and evaluators whose calls happen out of our sight (programs, the
+    user's own code): each rollout is then metered and billed as a whole. `timeout` counts the work, not the wait for a slot."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Rollouts:
         events: EventLog,
         *,
         executor: Executor | None = None,
+        meter: Meter | None = None,
         timeout: float | None = None,
         max_in_flight: int = 64,
         coverage_floor: float = 0.6,
@@ -81,6 +83,7 @@ class Rollouts:
         self._journal = journal
         self._events = events
         self._executor = executor or LocalExecutor()
+        self._meter = meter
         self._timeout = timeout
         self._window = asyncio.Semaphore(max_in_flight)
         self._coverage_floor = coverage_floor
@@ -168,17 +171,23 @@ class Rollouts:
         tried = 0
         while True:
             try:
-                return await self._journal.once(key, partial(self._roll, plan), returns=Outcome, stage="rollout", role="agent")
+                return await self._journal.once(
+                    key,
+                    partial(self._roll, plan),
+                    returns=Outcome,
+                    stage="rollout",
+                    role="agent",
+                    usage=lambda outcome: outcome.usage if self._meter else Usage(),
+                )
             except AnswerPending:
                 raise  # nothing stops: the other prompts of this stage are still to be written
-            except ModelError as error:
+            except (ModelError, TaskFailure) as error:
                 if error.kind in _FATAL:
                     self._stopped_by = error
                     raise
                 tried += 1
                 if self._stopped_by is not None or self.stopping or tried > _retries(error):
-                    failure, seconds = Failure(error.kind, str(error)), time.monotonic() - begun
-                    return Outcome(plan.item.id, plan.repeat, "failed", failure=failure, usage=error.usage, seconds=seconds)
+                    return _failed(plan, error, time.monotonic() - begun)
             except SkillfitError as error:
                 self._stopped_by = error
                 raise
@@ -186,20 +195,33 @@ class Rollouts:
     async def _roll(self, plan: _Planned) -> Outcome:
         purpose = f"{plan.series}/{plan.item.id}/{plan.repeat}"
         assignment = Assignment(plan.skill, plan.item, _seed(self._seed, plan), purpose, plan.instruction, self._timeout)
-        begun = time.monotonic()
-        attempt, score = await self._executor.run(self._worker, assignment)
-        seconds = time.monotonic() - begun
-        return Outcome(plan.item.id, plan.repeat, "scored", score, None, attempt, attempt.usage, seconds)
+        reservation = await self._meter.reserve("agent", Usage(calls=1)) if self._meter else None
+        begun, used = time.monotonic(), Usage(calls=1)
+        try:
+            attempt, score = await self._executor.run(self._worker, assignment)
+            used = attempt.usage
+        except ModelError as error:
+            used = error.usage
+            raise
+        finally:
+            if reservation:
+                reservation.settle(used)
+        return Outcome(plan.item.id, plan.repeat, "scored", score, None, attempt, used, time.monotonic() - begun)
 
 
 async def _done(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _retries(error: ModelError) -> int:
-    if error.kind == "worker":
+def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> Outcome:
+    usage = error.usage if isinstance(error, ModelError) else Usage()
+    return Outcome(plan.item.id, plan.repeat, "failed", failure=Failure(error.kind, str(error)), usage=usage, seconds=seconds)
+
+
+def _retries(error: ModelError | TaskFailure) -> int:
+    if isinstance(error, WorkerLost):
         return _WORKER_RETRIES
-    return _RETRIES if error.retryable and error.kind != "timeout" else 0
+    return _RETRIES if isinstance(error, ModelError) and error.retryable and error.kind != "timeout" else 0
 
 
 def _key(plan: _Planned) -> str:

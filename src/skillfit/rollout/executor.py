@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from skillfit.agents.agent import Agent, AgentFailure, Calling
+from skillfit.agents.workspace import remove_workspace
+from skillfit.models.patience import time_limit
 from skillfit.models.protocol import ModelError
 from skillfit.tasks.attempt import Attempt, Grader, Score
 from skillfit.tasks.item import Item
@@ -42,7 +42,7 @@ class Worker:
     async def do(self, assignment: Assignment) -> tuple[Attempt, Score]:
         """Attempt and grade within the time limit. Cancelling the work at the limit is what ends its processes."""
         try:
-            async with asyncio.timeout(assignment.timeout) as limit:
+            async with time_limit(assignment.timeout) as limit:
                 return await self._do(assignment)
         except TimeoutError:
             if not limit.expired():
@@ -54,10 +54,12 @@ class Worker:
         if self.evaluator is not None:
             return await self.evaluator(assignment.skill, assignment.item, assignment.seed)
         assert self.agent is not None and self.grader is not None, "a rollout needs an agent and a grader, or an evaluator"
-        deadline = None if assignment.timeout is None else time.monotonic() + assignment.timeout
-        calling = Calling(assignment.seed, assignment.purpose, instruction=assignment.instruction, deadline=deadline)
+        calling = Calling(assignment.seed, assignment.purpose, instruction=assignment.instruction)
         attempt = await self.agent.attempt(assignment.skill, assignment.item, calling)
-        return attempt, await self.grader.grade(assignment.item, attempt)
+        try:
+            return replace(attempt, workspace=""), await self.grader.grade(assignment.item, attempt)
+        finally:
+            remove_workspace(attempt.workspace)
 
 
 class WorkerLost(ModelError):

@@ -15,6 +15,7 @@ import io
 import itertools
 import os
 import pickle
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -191,7 +192,9 @@ def _roll(mailbox: Any, packed: bytes, assignment: Assignment) -> tuple[Any, int
 
 
 def _packer(file: io.BytesIO, models: list[Model]) -> Any:
-    class Packer(_ray().cloudpickle.CloudPickler):  # type: ignore[misc]
+    cloudpickle = _ray().cloudpickle
+
+    class Packer(cloudpickle.CloudPickler):  # type: ignore[misc, name-defined]
         def persistent_id(self, value: Any) -> tuple[str, int, int] | None:
             if not (hasattr(type(value), "complete") and hasattr(type(value), "context_window")):
                 return None
@@ -200,6 +203,9 @@ def _packer(file: io.BytesIO, models: list[Model]) -> Any:
                 models.append(value)
             return value.id, value.context_window, numbers[0] if numbers else len(models) - 1
 
+    for name, module in list(sys.modules.items()):
+        if name.startswith("skillfit_user_"):  # a file the person named, which workers could not import
+            cloudpickle.register_pickle_by_value(module)
     return Packer(file)
 
 
