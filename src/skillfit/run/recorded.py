@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
-from skillfit.models.protocol import Model, Reply, Request, Role
+from dataclasses import dataclass
+from functools import partial
+
+from skillfit.models.protocol import (
+    BadReply,
+    ContextTooLong,
+    Model,
+    ModelError,
+    NetworkFailed,
+    Overloaded,
+    RateLimited,
+    Refused,
+    Reply,
+    Request,
+    Role,
+    TimedOut,
+)
 from skillfit.run.journal import Journal
+
+# Failures a run may go on without; the others stop it.
+_BEARABLE = {kind.kind: kind for kind in (BadReply, ContextTooLong, NetworkFailed, Overloaded, RateLimited, Refused, TimedOut)}
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    kind: str
+    message: str
 
 
 class RecordedModel:
@@ -13,6 +38,7 @@ class RecordedModel:
         self._model = model
         self._journal = journal
         self._role = role
+        self._lost: dict[str, _GivenUp] = {}
 
     @property
     def id(self) -> str:
@@ -23,12 +49,34 @@ class RecordedModel:
         return self._model.context_window
 
     async def complete(self, request: Request) -> Reply:
-        return await self._journal.once(
-            f"call/{self._role}/{request.stage}/{request.fingerprint()}",
-            lambda: self._model.complete(request),
-            returns=Reply,
-            stage=request.stage,
-            role=self._role,
-            model=self._model.id,
-            usage=lambda reply: reply.usage,
-        )
+        key = f"call/{self._role}/{request.stage}/{request.fingerprint()}"
+        given_up = self._journal.get(f"given_up/{key}", _GivenUp)
+        if given_up is not None:
+            raise _BEARABLE[given_up.kind](given_up.message)
+        try:
+            reply = await self._journal.once(
+                key,
+                lambda: self._model.complete(request),
+                returns=Reply,
+                stage=request.stage,
+                role=self._role,
+                model=self._model.id,
+                usage=lambda reply: reply.usage,
+            )
+        except ModelError as error:
+            if error.kind in _BEARABLE:
+                self._lost[key] = _GivenUp(error.kind, error.message)
+            raise
+        self._lost.pop(key, None)
+        return reply
+
+    async def go_on_without_lost(self) -> None:
+        """The run now decides without the replies it could not get. A later run of the same code must decide the same, so from
+        here on they stay lost; until this is called, starting again asks for them again."""
+        for key, given_up in self._lost.items():
+            await self._journal.once(f"given_up/{key}", partial(_done, given_up), returns=_GivenUp)
+        self._lost.clear()
+
+
+async def _done(value: _GivenUp) -> _GivenUp:
+    return value
