@@ -1,8 +1,9 @@
-"""A real HTTP server on loopback that speaks the OpenAI chat API and says what a script tells it to."""
+"""Real servers on loopback: one speaks the vendors' APIs and says what a script tells it to, one breaks HTTP itself."""
 
 from __future__ import annotations
 
 import json
+import socketserver
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,7 @@ class Call:
     body: dict[str, Any]
     headers: dict[str, str]
     number: int  # how many requests came before it
+    path: str = ""
 
     @property
     def stage(self) -> str:
@@ -31,7 +33,8 @@ class Call:
     @property
     def text(self) -> str:
         """All message text, joined."""
-        return "\n".join(_text(message.get("content")) for message in self.body["messages"])
+        messages = self.body.get("messages", self.body.get("input", ()))
+        return "\n".join(_text(message.get("content")) for message in messages)
 
 
 Answer = str | dict[str, Any] | Response
@@ -39,26 +42,47 @@ Script = Callable[[Call], Answer | Awaitable[Answer]]
 
 
 class ChatServer:
-    """`with ChatServer(script) as server:` point `OPENAI_BASE_URL` at `server.url`; `server.calls` lists what came."""
+    """`with ChatServer(script) as server:` point `OPENAI_BASE_URL` at `server.url`; `server.calls` lists what came.
+
+    A script's string is wrapped as a reply of the API that was called: chat completions, Responses, or Anthropic Messages.
+    """
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self.calls: list[Call] = []
-        app = Starlette(routes=[Route("/v1/chat/completions", self._complete, methods=["POST"])])
+        self.most_in_flight = 0
+        self._in_flight = 0
+        app = Starlette(routes=[Route("/{path:path}", self._complete, methods=["POST"])])
         config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 
     async def _complete(self, request: Request) -> Response:
-        call = Call(json.loads(await request.body()), dict(request.headers), len(self.calls))
+        path = request.url.path
+        if not path.endswith(("/chat/completions", "/v1/messages", "/v1/responses", "/openai/responses")):
+            return JSONResponse({"error": {"message": f"Nothing at {path}", "code": "not_found"}}, 404)
+        self._in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self._in_flight)
+        try:
+            return await self._answer(request, path)
+        finally:
+            self._in_flight -= 1
+
+    async def _answer(self, request: Request, path: str) -> Response:
+        call = Call(json.loads(await request.body()), dict(request.headers), len(self.calls), path)
         self.calls.append(call)
         answer = self._script(call)
         if not isinstance(answer, (str, dict, Response)):
             answer = await answer
         if isinstance(answer, Response):
             return answer
+        model = call.body.get("model", "scripted")
+        if path.endswith("/messages"):
+            return JSONResponse(anthropic_message(answer, model))
+        if path.endswith("/responses"):
+            return JSONResponse(openai_response(answer, model))
         message = answer if isinstance(answer, dict) else {"role": "assistant", "content": answer}
-        return JSONResponse(completion(message, call.body.get("model", "scripted")))
+        return JSONResponse(completion(message, model))
 
     def __enter__(self) -> ChatServer:
         self._thread.start()
@@ -75,8 +99,84 @@ class ChatServer:
         return int(self._server.servers[0].sockets[0].getsockname()[1])
 
     @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"{self.root}/v1"
+
+
+class RawServer:
+    """Reads whole HTTP requests and answers each with the bytes a script gives, then cuts the connection; None: never answers."""
+
+    def __init__(self, script: Callable[[int], bytes | None]) -> None:
+        self.requests = 0
+        closing = threading.Event()
+        outer = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                length = 0
+                while line := self.rfile.readline().strip():
+                    if line.lower().startswith(b"content-length:"):
+                        length = int(line.split(b":")[1])
+                self.rfile.read(length)
+                number, outer.requests = outer.requests, outer.requests + 1
+                answer = script(number)
+                if answer is None:
+                    closing.wait()
+                else:
+                    self.wfile.write(answer)
+
+        self._closing = closing
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def __enter__(self) -> RawServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=10)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+
+def http(body: str, *, status: str = "200 OK", content_type: str = "application/json", length: int | None = None) -> bytes:
+    """An HTTP answer as bytes; a `length` beyond the body's makes the connection end too early."""
+    data = body.encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length or len(data)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + data
+
+
+def anthropic_message(content: str | dict[str, Any], model: str) -> dict[str, Any]:
+    fields = content if isinstance(content, dict) else {"content": [{"type": "text", "text": content}]}
+    usage = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "stop_reason": "end_turn",
+        "usage": usage,
+        **fields,
+    }
+
+
+def openai_response(content: str | dict[str, Any], model: str) -> dict[str, Any]:
+    text = [{"type": "output_text", "text": content, "annotations": []}]
+    fields = content if isinstance(content, dict) else {"output": [{"type": "message", "role": "assistant", "content": text}]}
+    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    return {"id": "resp_1", "object": "response", "model": model, "status": "completed", "usage": usage, **fields}
 
 
 def completion(message: dict[str, Any], model: str, finish_reason: str = "stop") -> dict[str, Any]:

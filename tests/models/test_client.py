@@ -1,0 +1,258 @@
+"""Retries, billing and metering, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.responses import JSONResponse
+
+from skillfit.models import Message, Reply, Request, ScriptedModel, Usage
+from skillfit.models.client import check_reply
+from skillfit.models.limiter import Limiters
+from skillfit.models.protocol import AuthFailed, BadReply, BadRequest, Overloaded, QuotaExhausted, RateLimited, Refused
+from tests.models.support import InstantClock, OutOfMoney, Purse, say, to
+from tests.support.chat_server import Call, ChatServer, completion
+
+
+def failing(times: int, status: int, error: dict[str, str] | None = None, headers: dict[str, str] | None = None):
+    def script(call: Call) -> str | JSONResponse:
+        if call.number < times:
+            return JSONResponse({"error": error or {"message": "no"}}, status, headers)
+        return "at last"
+
+    return script
+
+
+async def test_a_reply_comes_with_its_usage_and_price():
+    with ChatServer(lambda call: "four") as server:
+        reply = await to(server.url).complete(say("2+2?"))
+    assert reply.text == "four"
+    assert (reply.usage.calls, reply.usage.input, reply.usage.output) == (1, 10, 2)
+    assert reply.usage.usd == pytest.approx((10 * 2.5 + 2 * 10) / 1e6)
+
+
+async def test_every_request_says_its_stage_and_run():
+    with ChatServer(lambda call: "ok") as server:
+        await to(server.url).complete(say("x", stage="reflect.failure"))
+    assert server.calls[0].headers["x-skillfit-stage"] == "reflect.failure"
+    assert server.calls[0].headers["x-skillfit-run"] == "run-1"
+
+
+async def test_a_burst_of_server_errors_is_waited_out_with_growing_jittered_waits():
+    clock = InstantClock()
+    with ChatServer(failing(3, 500)) as server:
+        reply = await to(server.url, clock=clock).complete(say("x"))
+    assert reply.text == "at last"
+    assert reply.usage.calls == 4
+    assert len(clock.slept) == 3
+    for wait, middle in zip(clock.slept, (1, 2, 4), strict=True):
+        assert middle * 0.5 <= wait <= middle * 1.5
+
+
+async def test_retries_end_and_the_last_failure_carries_what_all_cost():
+    with ChatServer(failing(99, 503)) as server, pytest.raises(Overloaded) as caught:
+        await to(server.url, retries=2).complete(say("x"))
+    assert len(server.calls) == 3
+    assert caught.value.usage.calls == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (401, {"message": "Incorrect API key provided"}, AuthFailed),
+        (403, {"message": "no access"}, AuthFailed),
+        (429, {"message": "You exceeded your current quota", "code": "insufficient_quota"}, QuotaExhausted),
+        (404, {"message": "The model does not exist", "code": "model_not_found"}, BadRequest),
+    ],
+)
+async def test_what_cannot_pass_is_sent_once(status, error, kind):
+    clock = InstantClock()
+    with ChatServer(failing(99, status, error)) as server, pytest.raises(kind):
+        await to(server.url, clock=clock).complete(say("x"))
+    assert len(server.calls) == 1
+    assert clock.slept == []
+
+
+async def test_retry_after_is_waited_for_by_everybody_at_the_endpoint():
+    clock = InstantClock()
+    limiters = Limiters(clock)
+    with ChatServer(failing(1, 429, headers={"retry-after": "17"})) as server:
+        await to(server.url, limiters=limiters).complete(say("x"))
+        assert clock.time == 17
+        with ChatServer(failing(1, 429, headers={"retry-after": "30"})) as other:
+            waiting = to(other.url, limiters=limiters, role="optimizer")
+            failed = to(other.url, limiters=limiters, retries=0)
+            with pytest.raises(RateLimited):
+                await failed.complete(say("x"))
+            await waiting.complete(say("y"))
+    assert clock.time == 47
+
+
+async def test_a_date_in_retry_after_counts_from_the_servers_clock():
+    clock = InstantClock()
+    headers = {"retry-after": "Wed, 21 Oct 2026 07:28:42 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}
+    with ChatServer(lambda call: JSONResponse({}, 429, headers) if call.number == 0 else "ok") as server:
+        # The server adds its own date header in front of ours; the wait is never negative whatever it says.
+        await to(server.url, clock=clock).complete(say("x"))
+    assert clock.time >= 0
+
+
+async def test_a_provider_that_asks_for_an_hour_is_not_waited_for():
+    clock = InstantClock()
+    with ChatServer(failing(1, 429, headers={"retry-after": "3600"})) as server, pytest.raises(RateLimited) as caught:
+        await to(server.url, clock=clock).complete(say("x"))
+    assert caught.value.retry_after == 3600
+    assert clock.time == 0
+
+
+@pytest.mark.parametrize("content", ["", None, "   \n", "<think>Let me see.</think>", "<think>never ending"])
+async def test_replies_that_say_nothing_are_failures_and_are_billed(content):
+    with ChatServer(lambda call: {"content": content}) as server, pytest.raises(BadReply) as caught:
+        await to(server.url).complete(say("x"))
+    assert len(server.calls) == 3  # asked twice more, not five times: these cost money
+    assert caught.value.usage.input == 30
+
+
+async def test_a_truncated_reply_is_a_failure_that_says_what_to_raise():
+    cut = JSONResponse(completion({"content": "half an ans"}, "m", "length"))
+    with ChatServer(lambda call: cut) as server, pytest.raises(BadReply, match="max_tokens"):
+        await to(server.url).complete(say("x"))
+
+
+async def test_thinking_is_cut_from_the_answer():
+    with ChatServer(lambda call: "<think>two and two</think>\n\nfour") as server:
+        assert (await to(server.url).complete(say("x"))).text == "four"
+    assert check_reply(Reply("so it is\n</think>\nfour"), "m").text == "four"
+
+
+async def test_a_refusal_is_not_retried():
+    with (
+        ChatServer(lambda call: {"content": None, "refusal": "I cannot help"}) as server,
+        pytest.raises(Refused, match="cannot help"),
+    ):
+        await to(server.url).complete(say("x"))
+    assert len(server.calls) == 1
+
+
+async def test_requests_own_values_win_over_the_specs():
+    with ChatServer(lambda call: "ok") as server:
+        model = to(server.url, temperature=0.2, max_tokens=50)
+        await model.complete(say("x"))
+        await model.complete(say("x", temperature=0.9, max_tokens=7, seed=3))
+    assert (server.calls[0].body["temperature"], server.calls[0].body["max_tokens"]) == (0.2, 50)
+    assert (server.calls[1].body["temperature"], server.calls[1].body["max_tokens"], server.calls[1].body["seed"]) == (0.9, 7, 3)
+    assert "seed" not in server.calls[0].body
+
+
+@pytest.mark.parametrize(("role", "limit"), [("agent", 4096), ("judge", 4096), ("optimizer", 16384)])
+async def test_each_role_has_its_usual_reply_limit(role, limit):
+    with ChatServer(lambda call: "ok") as server:
+        await to(server.url, role=role).complete(say("x"))
+    assert server.calls[0].body["max_tokens"] == limit
+
+
+async def test_reasoning_models_get_their_own_parameter_names_and_no_temperature_and_it_is_said():
+    notices: list[str] = []
+    with ChatServer(lambda call: "ok") as server:
+        model = to(server.url, "openai/gpt-5-mini-2025-08-07", temperature=0.5, reasoning_effort="low", notices=notices)
+        await model.complete(say("x"))
+        await model.complete(say("y"))
+    body = server.calls[0].body
+    assert body["max_completion_tokens"] == 16384
+    assert body["reasoning_effort"] == "low"
+    assert "temperature" not in body and "max_tokens" not in body
+    assert len(notices) == 1 and "temperature" in notices[0]
+
+
+async def test_money_is_set_aside_before_each_attempt_and_settled_after_it():
+    purse = Purse()
+    with ChatServer(failing(1, 500)) as server:
+        reply = await to(server.url, meter=purse).complete(say("x"))
+    assert len(purse.bounds) == 2 and purse.open == 0
+    assert [usage.calls for usage in purse.settled] == [1, 1]
+    assert purse.settled[0].tokens == 0
+    assert purse.spent == reply.usage
+    assert all((bound.usd or 0) > (reply.usage.usd or 0) for bound in purse.bounds)
+
+
+async def test_no_attempt_is_sent_without_money():
+    purse = Purse(calls=0)
+    with ChatServer(lambda call: "ok") as server, pytest.raises(OutOfMoney):
+        await to(server.url, meter=purse).complete(say("x"))
+    assert server.calls == []
+
+
+async def test_when_money_ends_between_attempts_the_failure_surfaces_with_what_it_cost():
+    purse = Purse(calls=2)
+    with ChatServer(failing(99, 500)) as server, pytest.raises(Overloaded) as caught:
+        await to(server.url, meter=purse).complete(say("x"))
+    assert len(server.calls) == 2
+    assert caught.value.usage.calls == 2
+
+
+async def test_many_calls_at_once_never_pass_the_purse_nor_the_ceiling():
+    async def slow(call: Call) -> str:
+        await asyncio.sleep(0.01)
+        return "word " * 20
+
+    purse = Purse(usd=0.5)
+    with ChatServer(slow) as server:
+        model = to(server.url, meter=purse, concurrency=6, max_tokens=1000)
+        results = await asyncio.gather(*(model.complete(say(f"{n}")) for n in range(60)), return_exceptions=True)
+    answered = [result for result in results if isinstance(result, Reply)]
+    assert len(answered) == len(server.calls) == 60
+    assert purse.spent == sum((reply.usage for reply in answered), Usage())
+    assert 1 < server.most_in_flight <= 6
+    assert model.limiter.in_flight == 0
+
+
+async def test_a_cancelled_call_counts_in_full_because_nobody_knows_its_bill():
+    purse = Purse()
+
+    async def slow(call: Call) -> str:
+        await asyncio.sleep(0.5)
+        return "late"
+
+    with ChatServer(slow) as server:
+        model = to(server.url, meter=purse)
+        task = asyncio.ensure_future(model.complete(say("x")))
+        while not server.calls:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert purse.open == 0 and purse.settled == purse.bounds
+    assert model.limiter.in_flight == 0
+
+
+async def test_a_model_can_be_used_from_one_event_loop_after_another():
+    with ChatServer(lambda call: "ok") as server:
+        model = to(server.url)
+
+        def in_a_loop_of_its_own() -> str:
+            return asyncio.run(model.complete(say("x"))).text
+
+        assert await asyncio.to_thread(in_a_loop_of_its_own) == "ok"
+        assert await asyncio.to_thread(in_a_loop_of_its_own) == "ok"
+
+
+async def test_a_scripted_model_says_its_lines_and_remembers_what_it_was_asked():
+    model = ScriptedModel(["one", Reply("two", usage=Usage(calls=1, input=7)), RateLimited("slow down"), ""])
+    request = Request((Message("user", "x"),), "rollout")
+    assert (await model.complete(request)).text == "one"
+    assert (await model.complete(request)).usage.input == 7
+    with pytest.raises(RateLimited):
+        await model.complete(request)
+    with pytest.raises(BadReply, match="empty"):
+        await model.complete(request)
+    with pytest.raises(BadReply, match="no line left"):
+        await model.complete(request)
+    assert len(model.requests) == 5
+
+
+async def test_a_script_in_a_file_is_a_model(tmp_path):
+    (tmp_path / "script.py").write_text("def answer(request):\n    return request.messages[-1].content.upper()\n")
+    model = to("", f"scripted/{tmp_path}/script.py:answer")
+    assert (await model.complete(say("größe"))).text == "GRÖSSE"
+    assert (await model.complete(say("x"))).usage.usd == 0

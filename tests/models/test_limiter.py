@@ -1,0 +1,179 @@
+"""The rules of the limiter, on a clock that does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skillfit.models.limiter import COOLDOWN, HOLD, Limiter, Limiters, endpoint_of
+from skillfit.models.protocol import ModelError, Overloaded, RateLimited
+from tests.models.support import SimulatedClock
+
+
+async def use(limiter: Limiter, clock: SimulatedClock, seconds: float, error: ModelError | None = None) -> None:
+    async with limiter.slot():
+        await clock.sleep(seconds)
+        if error:
+            raise error
+
+
+async def many(limiter: Limiter, clock: SimulatedClock, calls: int, error: ModelError | None = None) -> None:
+    await asyncio.gather(*(use(limiter, clock, 1, error) for _ in range(calls)), return_exceptions=True)
+
+
+async def test_it_starts_small_and_doubles_per_round_up_to_the_ceiling():
+    clock = SimulatedClock()
+    limiter = Limiter(16, clock, start=2)
+    await clock.run(many(limiter, clock, 6))
+    assert 4 <= limiter.limit < 16
+    await clock.run(many(limiter, clock, 100))
+    assert limiter.limit == 16
+
+
+async def test_it_does_not_grow_while_slots_stay_free():
+    clock = SimulatedClock()
+    limiter = Limiter(16, clock, start=4)
+    for _ in range(20):
+        await clock.run(use(limiter, clock, 1))
+    assert limiter.limit == 4
+
+
+async def test_a_burst_of_rate_limits_cuts_once():
+    clock = SimulatedClock()
+    limiter = Limiter(16, clock, start=16)
+    await clock.run(many(limiter, clock, 16, RateLimited("slow down")))
+    assert limiter.limit == 8
+
+
+async def test_rate_limits_after_the_cooldown_cut_again_and_never_below_one():
+    clock = SimulatedClock()
+    limiter = Limiter(8, clock, start=8)
+    for expected in (4, 2, 1, 1):
+        await clock.run(many(limiter, clock, 1, RateLimited("slow down")))
+        assert limiter.limit == expected
+        await clock.run(clock.sleep(COOLDOWN + 1))
+
+
+async def test_after_a_cut_it_grows_by_one_per_round():
+    clock = SimulatedClock()
+    limiter = Limiter(64, clock, start=16)
+    await clock.run(many(limiter, clock, 1, RateLimited("slow down")))
+    assert limiter.limit == 8
+    await clock.run(many(limiter, clock, 8))
+    assert 8 < limiter.limit <= 9.01
+
+
+async def test_retry_after_pauses_everybody_and_nobody_is_forgotten():
+    clock = SimulatedClock()
+    limiter = Limiter(4, clock)
+    await clock.run(many(limiter, clock, 1, RateLimited("slow down", retry_after=30)))
+    begun: list[float] = []
+
+    async def note() -> None:
+        async with limiter.slot():
+            begun.append(clock.now())
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(note() for _ in range(10)))
+
+    await clock.run(all_of_them())
+    assert len(begun) == 10
+    assert min(begun) == 31
+
+
+async def test_overload_stops_growth_for_a_while_but_takes_nothing_away():
+    clock = SimulatedClock()
+    limiter = Limiter(16, clock, start=4)
+    await clock.run(many(limiter, clock, 4, Overloaded("busy")))
+    await clock.run(many(limiter, clock, 8))
+    assert limiter.limit == 4
+    await clock.run(clock.sleep(HOLD))
+    await clock.run(many(limiter, clock, 8))
+    assert limiter.limit > 4
+
+
+async def test_first_come_first_served():
+    clock = SimulatedClock()
+    limiter = Limiter(2, clock)
+    order: list[int] = []
+
+    async def one(number: int) -> None:
+        async with limiter.slot():
+            order.append(number)
+            await clock.sleep(1)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(one(n) for n in range(20)))
+
+    await clock.run(all_of_them())
+    assert order == list(range(20))
+
+
+async def test_who_gives_up_waiting_blocks_nobody():
+    clock = SimulatedClock()
+    limiter = Limiter(1, clock)
+
+    async def scene() -> None:
+        first = asyncio.ensure_future(use(limiter, clock, 5))
+        await asyncio.sleep(0)
+        leaving = asyncio.ensure_future(use(limiter, clock, 5))
+        await asyncio.sleep(0)
+        last = asyncio.ensure_future(use(limiter, clock, 5))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(first, last)
+
+    await clock.run(scene())
+    assert clock.now() == 10
+    assert limiter.in_flight == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.01, 5), st.sampled_from(["ok", "ok", "ok", "limit", "limit+", "busy"])), max_size=60),
+    st.integers(1, 20),
+)
+def test_whatever_happens_the_ceiling_holds_and_everybody_gets_through(calls, ceiling):
+    errors = {"limit": RateLimited("x"), "limit+": RateLimited("x", retry_after=3), "busy": Overloaded("x")}
+    clock = SimulatedClock()
+    limiter = Limiter(ceiling, clock)
+    seen: list[int] = []
+
+    async def one(seconds: float, how: str) -> None:
+        async with limiter.slot():
+            seen.append(limiter.in_flight)
+            await clock.sleep(seconds)
+            if how in errors:
+                raise errors[how]
+
+    async def everything() -> None:
+        await asyncio.gather(*(one(*call) for call in calls), return_exceptions=True)
+
+    asyncio.run(clock.run(everything()))
+    assert len(seen) == len(calls)
+    assert max(seen, default=0) <= ceiling
+    assert limiter.in_flight == 0 and 1 <= limiter.limit <= ceiling
+
+
+def test_one_limiter_per_server_and_key():
+    limiters = Limiters()
+    same = [endpoint_of("https://api.example.com/v1", "key-a"), endpoint_of("https://api.example.com:443/other", "key-a")]
+    others = [
+        endpoint_of("https://api.example.com/v1", "key-b"),
+        endpoint_of("http://api.example.com/v1", "key-a"),
+        endpoint_of("https://api.example.com"),
+    ]
+    assert len({limiters.of(endpoint, 4) for endpoint in same}) == 1
+    assert len({limiters.of(endpoint, 4) for endpoint in same + others}) == 4
+    assert all("key-" not in endpoint.replace("no-key", "") for endpoint in same + others)
+
+
+async def test_failures_inside_a_slot_pass_through_unchanged():
+    limiter = Limiter(2)
+    with pytest.raises(KeyError):
+        async with limiter.slot():
+            raise KeyError("not ours")
+    assert limiter.in_flight == 0

@@ -1,0 +1,100 @@
+"""Servers that hang, cut, lie and talk nonsense: each has one name, and nothing unreadable is taken for an answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from starlette.responses import HTMLResponse, JSONResponse
+
+from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed, TimedOut, Usage
+from tests.models.support import Purse, say, to
+from tests.support.chat_server import ChatServer, RawServer, completion, http
+
+WHOLE = json.dumps(completion({"content": "fine"}, "m"))
+
+
+async def test_a_server_that_never_answers_is_a_timeout_and_counts_in_full():
+    purse = Purse()
+    with RawServer(lambda number: None) as server, pytest.raises(TimedOut) as caught:
+        await to(server.url, timeout=0.15, retries=1, meter=purse).complete(say("x"))
+    assert server.requests == 2
+    assert caught.value.usage == purse.bounds[0] + purse.bounds[1]
+
+
+async def test_a_connection_cut_in_the_middle_of_the_body_is_tried_again():
+    cut = http(WHOLE[: len(WHOLE) // 2], length=len(WHOLE))
+    with RawServer(lambda number: cut if number == 0 else http(WHOLE)) as server:
+        reply = await to(server.url).complete(say("x"))
+    assert reply.text == "fine"
+    assert reply.usage.calls == 2
+
+
+async def test_a_connection_cut_before_any_answer_is_a_network_failure():
+    with RawServer(lambda number: b"") as server, pytest.raises(NetworkFailed):
+        await to(server.url, retries=1).complete(say("x"))
+    assert server.requests == 2
+
+
+async def test_half_a_json_document_is_never_an_answer():
+    with RawServer(lambda number: http(WHOLE[:-25])) as server, pytest.raises(NetworkFailed, match="broke off"):
+        await to(server.url, retries=1).complete(say("x"))
+
+
+async def test_nobody_listening_costs_nothing():
+    with RawServer(lambda number: None) as server:
+        url = server.url
+    purse = Purse()
+    with pytest.raises(NetworkFailed, match="base_url") as caught:
+        await to(url, retries=1, meter=purse).complete(say("x"))
+    assert caught.value.usage == Usage() == purse.spent
+
+
+async def test_a_web_page_instead_of_json_points_at_the_base_url():
+    with ChatServer(lambda call: HTMLResponse("<html><body>Welcome to nginx!</body></html>")) as server:
+        with pytest.raises(BadReply, match="/v1") as caught:
+            await to(server.url, retries=0).complete(say("x"))
+    assert "text/html" in str(caught.value)
+
+
+async def test_a_gateways_error_page_is_told_in_plain_words():
+    page = HTMLResponse("<html><h1>502 Bad Gateway</h1></html>", 502)
+    with ChatServer(lambda call: page if call.number == 0 else "ok") as server:
+        assert (await to(server.url).complete(say("x"))).text == "ok"
+
+
+@pytest.mark.parametrize("body", [{"choices": []}, {"choices": None}, {}, {"choices": [{}]}, {"choices": [{"message": None}]}])
+async def test_replies_without_a_choice_are_failures(body):
+    with ChatServer(lambda call: JSONResponse(body)) as server, pytest.raises(BadReply):
+        await to(server.url, retries=0).complete(say("x"))
+
+
+@pytest.mark.parametrize("body", ["[]", '"hello"', "null", "7"])
+async def test_json_that_is_no_object_is_a_failure(body):
+    with RawServer(lambda number: http(body)) as server, pytest.raises(BadReply):
+        await to(server.url, retries=0).complete(say("x"))
+
+
+async def test_an_error_sent_with_status_200_is_still_an_error():
+    answer = {"base_resp": {"status_code": 1004, "status_msg": "login fail: invalid key"}, "choices": None}
+    with ChatServer(lambda call: JSONResponse(answer)) as server, pytest.raises(AuthFailed):
+        await to(server.url).complete(say("x"))
+    assert len(server.calls) == 1
+
+
+async def test_a_server_that_reports_no_usage_is_not_taken_to_be_free():
+    body = {"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]}
+    purse = Purse()
+    with ChatServer(lambda call: JSONResponse(body)) as server:
+        reply = await to(server.url, meter=purse).complete(say("x" * 100))
+    assert reply.usage.input >= 100 and reply.usage.output >= 5
+    assert reply.usage.input <= purse.bounds[0].input
+
+
+async def test_prompts_beyond_128_kib_arrive_whole_in_every_script():
+    text = "Größe 大きさ размер 🚀 \x07 \u2028 " * 6000
+    assert len(text.encode()) > 200_000
+    with ChatServer(lambda call: call.text[-40:] + " – ответ 🎉") as server:
+        reply = await to(server.url).complete(say(text))
+    assert server.calls[0].body["messages"][0]["content"] == text
+    assert reply.text.endswith("– ответ 🎉")
