@@ -1,17 +1,21 @@
 import asyncio
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skillfit.agents import AgentFailure, Calling
+from skillfit.agents.workspace import new_workspace
+from skillfit.models.limiter import Limiter
 from skillfit.models.protocol import Usage
 from skillfit.rollout import Tally
+from skillfit.run.budget import Budget, BudgetReached, Caps
 from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt, Score
 from skillfit.tasks.item import Item
-from tests.rollout.world import SKILL, Sums, World, items, right
+from tests.rollout.world import SKILL, SameAnswer, Sums, World, items, right
 
 
 async def solve(item: Item, call: Calling) -> str:
@@ -146,6 +150,47 @@ async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_
     assert outcome.failure is not None and outcome.failure.kind == "timeout"
     assert "env.exec_timeout" in outcome.failure.message
     assert process is not None and process.returncode is not None
+
+
+async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(world: World) -> None:
+    limiter = Limiter(ceiling=1, start=1)
+
+    async def one_at_a_time(item: Item, call: Calling) -> str:
+        async with limiter.slot():
+            await asyncio.sleep(0.1)
+        return right(item)
+
+    outcomes = await world.engine(one_at_a_time, timeout=0.25).run(SKILL, items(6), phase="rollout", series="step_1")
+    assert {outcome.status for outcome in outcomes} == {"scored"}
+
+
+async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(world: World) -> None:
+    left: list[Path] = []
+
+    async def writing(item: Item, call: Calling) -> Attempt:
+        workspace = new_workspace(item)
+        left.append(workspace.root)
+        (workspace.work / "answer.txt").write_text(right(item))
+        return Attempt("see answer.txt", workspace=str(workspace.work))
+
+    class FileGrader(SameAnswer):
+        async def grade(self, item: Item, attempt: Attempt) -> Score:
+            return await super().grade(item, Attempt(Path(attempt.workspace, "answer.txt").read_text()))
+
+    outcomes = await world.engine(writing, Sums(FileGrader())).run(SKILL, items(2), phase="rollout", series="step_1")
+    assert all(outcome.succeeded for outcome in outcomes)
+    assert len(left) == 2 and not any(folder.exists() for folder in left)
+    assert {outcome.attempt.workspace for outcome in outcomes if outcome.attempt} == {""}
+
+
+async def test_calls_out_of_our_sight_are_metered_and_billed_with_their_rollout(world: World) -> None:
+    async def program(item: Item, call: Calling) -> Attempt:
+        return Attempt(right(item), usage=Usage(calls=4, output=100, usd=0.25))
+
+    engine = world.engine(program, meter=Budget(Caps(usd=1), world.journal), max_in_flight=1)
+    with pytest.raises(BudgetReached):
+        await engine.run(SKILL, items(9), phase="rollout", series="step_1")
+    assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 1.0
 
 
 async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(world: World) -> None:

@@ -21,8 +21,9 @@ from skillfit.models.protocol import (
     Refused,
     Usage,
 )
-from skillfit.rollout import WorkerLost
+from skillfit.rollout import Failure, WorkerLost
 from skillfit.run.budget import Budget, BudgetReached, Caps
+from skillfit.tasks.attempt import TaskFailure
 from skillfit.tasks.item import Item
 from tests.rollout.world import SKILL, World, items, right
 
@@ -60,6 +61,12 @@ async def test_tries_are_bounded_by_the_class_of_error(world: World, error: Mode
     (outcome,) = await world.engine(agent).run(SKILL, items(1), phase="gate", series="selection")
     assert outcome.failure is not None and outcome.failure.kind == error.kind
     assert agent.tried["sum-000"] == tries
+
+
+async def test_a_broken_grader_or_program_is_a_failed_rollout_of_its_kind(world: World) -> None:
+    agent = Faulty(lambda item, _: TaskFailure("grader", "check.py:3: KeyError") if item == "sum-000" else None)
+    outcome, *others = await world.engine(agent).run(SKILL, items(3), phase="gate", series="selection")
+    assert outcome.failure == Failure("grader", "check.py:3: KeyError") and all(other.succeeded for other in others)
 
 
 async def test_what_failed_tries_cost_is_booked_once_each(world: World) -> None:

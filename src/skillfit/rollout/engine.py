@@ -84,6 +84,7 @@ class Rollouts:
         self._events = events
         self._executor = executor or LocalExecutor()
         self._meter = meter
+        self._dearest = Usage(calls=1)  # what a metered rollout may cost: the most one has cost so far
         self._timeout = timeout
         self._window = asyncio.Semaphore(max_in_flight)
         self._coverage_floor = coverage_floor
@@ -195,8 +196,8 @@ class Rollouts:
     async def _roll(self, plan: _Planned) -> Outcome:
         purpose = f"{plan.series}/{plan.item.id}/{plan.repeat}"
         assignment = Assignment(plan.skill, plan.item, _seed(self._seed, plan), purpose, plan.instruction, self._timeout)
-        reservation = await self._meter.reserve("agent", Usage(calls=1)) if self._meter else None
-        begun, used = time.monotonic(), Usage(calls=1)
+        reservation = await self._meter.reserve("agent", self._dearest) if self._meter else None
+        begun, used = time.monotonic(), self._dearest
         try:
             attempt, score = await self._executor.run(self._worker, assignment)
             used = attempt.usage
@@ -206,6 +207,7 @@ class Rollouts:
         finally:
             if reservation:
                 reservation.settle(used)
+                self._dearest = max(self._dearest, used, key=lambda usage: (usage.usd or 0, usage.tokens, usage.calls))
         return Outcome(plan.item.id, plan.repeat, "scored", score, None, attempt, used, time.monotonic() - begun)
 
 
