@@ -5,12 +5,13 @@ Status words are `applied_<op>`, `applied_append_before_protected_region`, or `s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from skillfit.skill.document import Skill, estimate_tokens
+from skillfit.skill.document import Skill
 from skillfit.skill.regions import Region, clean, protected, scan
 
 OPS = ("append", "insert_after", "replace", "delete")
@@ -33,12 +34,11 @@ class Edit:
     def from_reply(cls, reply: object) -> Edit:
         """Whatever a model sent: null, missing, unknown and mistyped fields become empty ones, and applying says so."""
         fields = reply if isinstance(reply, Mapping) else {}
-        count = fields.get("support_count")
         return cls(
             op=re.sub(r"[\s-]+", "_", _string(fields.get("op")).strip().lower()),
             target=_string(fields.get("target")),
             content=_string(fields.get("content")),
-            support_count=max(1, count) if isinstance(count, int) else 1,
+            support_count=_count(fields.get("support_count")),
             source_type=_string(fields.get("source_type")) or "failure",
             id=_string(fields.get("id")),
             label=_string(fields.get("label")),
@@ -51,8 +51,13 @@ class Edit:
 
 def _string(value: object) -> str:
     if isinstance(value, list):
-        return "\n".join(map(_string, value))
-    return "" if value is None else str(value)
+        return "\n".join(line for line in value if isinstance(line, str))
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
+def _count(value: object) -> int:
+    number = value if isinstance(value, int | float) else 1
+    return max(1, int(number)) if math.isfinite(number) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ class _Patching:
     """A body on its way through one patch. `touched` are the spans earlier edits of the patch wrote."""
 
     def __init__(self, skill: Skill, max_tokens: int | None) -> None:
-        self.head, self.original, self.body = skill.head, skill.unix_body, skill.unix_body
+        self.skill, self.original, self.body = skill, skill.unix_body, skill.unix_body
         self.max_tokens = max_tokens
         self.touched: list[tuple[int, int]] = []
 
@@ -150,12 +155,12 @@ class _Patching:
     def _append(self, content: str, regions: Sequence[Region]) -> str:
         if f"\n{content}\n" in f"\n{self.body}\n":
             raise _Skip("no_change", "the skill already says exactly this")
-        at = len(self.body)
+        at = end = len(self.body)
         for region in reversed(regions):
             if not self.body[region.end : at].strip():
                 at = region.start
         self._commit(_insertion(self.body, at, content))
-        return "applied_append" if at == len(self.original) or not regions else "applied_append_before_protected_region"
+        return "applied_append" if at == end else "applied_append_before_protected_region"
 
     def _locate(self, op: str, target: str, regions: Sequence[Region]) -> tuple[int, int]:
         if not target.strip():
@@ -163,7 +168,7 @@ class _Patching:
         spans = _find(self.body, target)
         if not spans and _find(self.original, target):
             raise _Skip("overlapping_edit", "an earlier edit of this patch already changed the target")
-        if not spans and _find(self.head, target):
+        if not spans and _find(self.skill.head, target):
             raise _Skip("frontmatter", "the target is in the frontmatter, which edits may not change")
         if not spans:
             raise _Skip(f"{op}_target_not_found", "the target is not in the skill")
@@ -186,9 +191,10 @@ class _Patching:
             raise _Skip("no_change", "the skill would stay as it is")
         if protected(body) != protected(self.body):
             raise _Skip("protected_region", "the result would make, break or reach into a protected region")
-        tokens = estimate_tokens(self.head + body)
-        if self.max_tokens is not None and tokens > self.max_tokens and len(body) > len(self.body):
-            raise _Skip("over_token_ceiling", f"the skill would have about {tokens} tokens; {self.max_tokens} are allowed")
+        if self.max_tokens is not None:
+            tokens, now = self.skill.with_body(body).tokens, self.skill.with_body(self.body).tokens
+            if tokens > max(self.max_tokens, now):
+                raise _Skip("over_token_ceiling", f"the skill would have about {tokens} tokens; {self.max_tokens} are allowed")
         shift = len(text) - (end - start)
         moved = [(a + shift, b + shift) if a >= end else (a, b) for a, b in self.touched]
         self.touched = [*moved, (start + lead, start + lead + length)]
@@ -217,10 +223,11 @@ def _line_end(body: str, at: int, regions: Sequence[Region]) -> int:
     """The end of the line an anchor ends in, past any region that line leads into."""
     if body[at - 1] == "\n":
         return at - 1
-    newline = body.find("\n", at)
-    end = len(body) if newline < 0 else newline
-    inside = [region.end for region in regions if region.start < end < region.end]
-    return _line_end(body, inside[0], regions) if inside else end
+    end = (body + "\n").index("\n", at)
+    for region in regions:
+        if region.start < end < region.end:
+            end = (body + "\n").index("\n", region.end)
+    return end
 
 
 def _insertion(body: str, at: int, content: str) -> _Splice:

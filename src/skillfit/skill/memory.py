@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 from skillfit.skill.document import Skill
 from skillfit.skill.regions import APPENDIX, EXAMPLES, SLOW_UPDATE, clean, fence, replace_regions, scan
@@ -14,7 +14,7 @@ APPENDIX_HEADING = "## Execution Notes Appendix"
 EXAMPLES_HEADING = "## Examples"
 _BULLET = re.compile(r"[ \t]*[-*+][ \t]+")
 _EXAMPLE = re.compile(
-    r"^### Example \d+\n<!-- item (?P<id>\".*?\") -->\n\nInput:\n\n(?P<a>`{3,})\n(?P<input>.*?)\n(?P=a)\n\n"
+    r"^### Example \d+\n<!-- item (?P<id>[^\n>]*) -->\n\nInput:\n\n(?P<a>`{3,})\n(?P<input>.*?)\n(?P=a)\n\n"
     r"Output:\n\n(?P<b>`{3,})\n(?P<output>.*?)\n(?P=b)$",
     re.DOTALL | re.MULTILINE,
 )
@@ -86,7 +86,7 @@ def _distinct(notes: Iterable[str], held: Iterable[str]) -> list[str]:
     seen = {_key(note) for note in held}
     fresh = []
     for note in notes:
-        line = _BULLET.sub("", " ".join(clean(str(note or "")).split()), count=1)
+        line = " ".join(clean(note).split()).removeprefix("- ").removeprefix("* ")
         if line and _key(line) not in seen:
             seen.add(_key(line))
             fresh.append(line)
@@ -100,7 +100,7 @@ def _key(note: str) -> str:
 def examples(skill: Skill) -> tuple[Example, ...]:
     """The worked examples a skill carries."""
     found = _EXAMPLE.finditer(_inner(skill, EXAMPLES) or "")
-    return tuple(Example(match["input"], match["output"], json.loads(match["id"])) for match in found)
+    return tuple(Example(match["input"], match["output"], unquote(match["id"])) for match in found)
 
 
 def with_examples(skill: Skill, new: Iterable[Example]) -> Skill:
@@ -111,7 +111,7 @@ def with_examples(skill: Skill, new: Iterable[Example]) -> Skill:
 
 
 def _example(number: int, example: Example) -> str:
-    item = json.dumps(clean(example.item_id)).replace(">", "\\u003e")
+    item = quote(example.item_id, safe="/ ", errors="replace")
     return f"### Example {number}\n<!-- item {item} -->\n\nInput:\n\n{_code(example.input)}\n\nOutput:\n\n{_code(example.output)}"
 
 

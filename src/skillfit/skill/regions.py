@@ -57,15 +57,18 @@ def scan(body: str) -> tuple[Region, ...]:
 
 
 def _pairs(markers: list[re.Match[str]]) -> dict[int, int]:
-    """Index of each START marker that is closed -> index of its END."""
-    open_starts: dict[str, list[int]] = {}
+    """Index of each START marker that is closed -> index of its END. Pairs never cross: a region can be taken out or replaced
+    without a change to what the other markers mean."""
+    opened: list[tuple[str, int]] = []
     pairs = {}
     for index, marker in enumerate(markers):
-        starts = open_starts.setdefault(marker[1].lower(), [])
+        kind = marker[1].lower()
         if marker[2].upper() == "START":
-            starts.append(index)
-        elif starts:
-            pairs[starts.pop()] = index
+            opened.append((kind, index))
+        elif any(kind == start for start, _ in opened):
+            while opened[-1][0] != kind:
+                opened.pop()
+            pairs[opened.pop()[1]] = index
     return pairs
 
 
@@ -75,8 +78,8 @@ def protected(body: str) -> list[tuple[str, str]]:
 
 
 def clean(text: str) -> str:
-    """Incoming text with Unix newlines and without markers, however they were put together."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    """Incoming text as UTF-8 with Unix newlines and without markers, however they were put together."""
+    text = text.encode("utf-8", "replace").decode().replace("\r\n", "\n").replace("\r", "\n")
     while MARKER.search(text):
         text = MARKER.sub("", text)
     return text
@@ -92,23 +95,32 @@ def replace_regions(body: str, kind: str, block: str) -> str:
     """The body with one region of this kind, `block`, where the first one stood, or else at the end (before the slow update,
     which always comes last). An empty block removes the region."""
     old = [region for region in scan(body) if region.kind == kind]
-    if not block:
-        return _cut(body, old)
-    if old and not (kind == SLOW_UPDATE and body[old[0].end :].strip()):
-        rest = _cut(body, old[1:])
-        return rest[: old[0].start] + block + rest[old[0].end :]
-    rest = _cut(body, old)
-    last = scan(rest)[-1:]
-    at = last[0].start if last and last[0].kind == SLOW_UPDATE and not rest[last[0].end :].strip() else len(rest)
-    parts = (rest[:at].rstrip("\n"), block, rest[at:].strip("\n"))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    moves = block and (not old or (kind == SLOW_UPDATE and body[old[0].end :].strip()))
+    new = _placed(_without(body, old), block) if moves else _without(body, old, block)
+    if _others(new, kind) == _others(body, kind):
+        return new
+    # The text around a removed region would join into a marker or an unclosed region: an empty region keeps it apart.
+    return _without(body, old, block or fence(kind, ""), fence(kind, ""))
 
 
-def _cut(body: str, regions: list[Region]) -> str:
-    """The body without these regions. A rule keeps the text around a cut apart where joining it would make a new marker."""
-    for region in reversed(regions):
-        before, after = body[: region.start].rstrip("\n"), body[region.end :].lstrip("\n")
-        joined = f"{before}\n\n{after}" if before and after else before + after
-        same = len(MARKER.findall(joined)) == len(MARKER.findall(before)) + len(MARKER.findall(after))
-        body = joined if same else f"{before}\n\n---\n\n{after}"
+def _others(body: str, kind: str) -> list[tuple[str, str]]:
+    return [entry for entry in protected(body) if entry[0] != kind]
+
+
+def _without(body: str, regions: list[Region], first: str = "", rest: str = "") -> str:
+    """The body with the first of these regions replaced by one text and the others by another."""
+    for number, region in reversed(list(enumerate(regions))):
+        text = rest if number else first
+        before, after = body[: region.start], body[region.end :]
+        if not text:
+            before, after = before.rstrip("\n"), after.lstrip("\n")
+            text = "\n\n" if before and after else "\n" if before else ""
+        body = before + text + after
     return body
+
+
+def _placed(body: str, block: str) -> str:
+    last = scan(body)[-1:]
+    at = last[0].start if last and last[0].kind == SLOW_UPDATE and not body[last[0].end :].strip() else len(body)
+    parts = (body[:at].rstrip("\n"), block, body[at:].strip("\n"))
+    return "\n\n".join(part for part in parts if part) + "\n"

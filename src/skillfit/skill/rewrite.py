@@ -16,7 +16,7 @@ def rewrite(skill: Skill, new_body: str) -> Skill:
     if not incoming.strip():
         return skill
     old = scan(skill.unix_body)
-    body = "".join(_woven(incoming, old)).strip("\n")
+    body = _woven(incoming, old)
     if protected(body) != protected(skill.unix_body):
         # Free text would join a region or make a marker where it stands, so all regions go to the end.
         free = "".join(text for text, region in _segments(incoming) if region is None)
@@ -34,21 +34,21 @@ def _segments(text: str) -> Iterator[tuple[str, Region | None]]:
     yield text[at:], None
 
 
-def _woven(incoming: str, old: Sequence[Region]) -> Iterator[str]:
+def _woven(incoming: str, old: Sequence[Region]) -> str:
     """Incoming free text with the old regions in place of the incoming ones."""
-    done = 0
+    parts, done = [], 0
     inners = {" ".join(region.inner.split()) for region in old}
     for text, region in _segments(incoming):
         if region is None:
-            yield clean(text)
+            parts.append(clean(text))
             continue
         match = _match(region, old, done)
         if match is not None:
-            yield "\n\n".join(kept.text for kept in old[done : match + 1])
+            parts.append("\n\n".join(kept.text for kept in old[done : match + 1]))
             done = match + 1
         elif " ".join(region.inner.split()) not in inners:
-            yield clean(region.inner)
-    yield "".join(f"\n\n{kept.text}" for kept in old[done:])
+            parts.append(clean(region.inner))
+    return "\n\n".join(["".join(parts).strip("\n"), *(kept.text for kept in old[done:])])
 
 
 def _match(region: Region, old: Sequence[Region], done: int) -> int | None:

@@ -1,0 +1,214 @@
+"""Promise 5, protected is protected: 10,500 generated edit sequences and rewrites a run, with text made to break out."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from skillfit.skill import (
+    Edit,
+    Example,
+    Skill,
+    appendix_notes,
+    apply_edits,
+    examples,
+    rewrite,
+    slow_update_text,
+    with_consolidated_notes,
+    with_examples,
+    with_notes,
+    with_slow_update,
+)
+from skillfit.skill.regions import APPENDIX, EXAMPLES, MARKER, SLOW_UPDATE, protected, scan
+
+thousands = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+
+MARKERS = [f"<!-- {kind}_{edge} -->" for kind in ("SLOW_UPDATE", "APPENDIX", "EXAMPLES", "PROTECTED") for edge in ("START", "END")]
+PIECES = [
+    *MARKERS,
+    "<!--protected_start-->",
+    "<!--\nPROTECTED_END\n-->",
+    "<!-- PROTECTED_",
+    "<!--",
+    "START -->",
+    "PROTECTED_START -->",
+    "-->",
+    "<!-- SLOW_UPDATE_<!-- APPENDIX_END -->START -->",
+    "# Title\n",
+    "## Rules\n\n",
+    "- alpha rule\n",
+    "- beta  rule\n",
+    "1. gamma\n",
+    "plain words",
+    "---\nname: x\n---\n",
+    "```\ncode\n```\n",
+    "\n",
+    "\n\n\n",
+    " ",
+    "\r\n",
+    "\r",
+    "\0",
+    "\ud800",
+    "\u2028",
+    "é漢",
+]
+BLOCKS = [
+    "<!-- PROTECTED_START -->\nkeep\n\n  this \n<!-- PROTECTED_END -->",
+    "<!-- SLOW_UPDATE_START -->\nslow words\n<!-- SLOW_UPDATE_END -->",
+    "<!-- APPENDIX_START -->\n## Execution Notes Appendix\n\n- alpha rule\n<!-- APPENDIX_END -->",
+    "<!-- EXAMPLES_START -->\n## Examples\n<!-- EXAMPLES_END -->",
+    "<!-- PROTECTED_START --><!-- PROTECTED_START -->a<!-- PROTECTED_END -->b<!-- PROTECTED_END -->",
+    "<!-- PROTECTED_START -->never closed\n",
+]
+HEADS = ["", "", "---\nname: x\ndescription: words\n---\n", "---\nname: x\n---"]
+OPS = ["append", "insert_after", "replace", "replace", "delete", "delete", "add", ""]
+
+
+def pieces(choices: list[str], most: int) -> st.SearchStrategy[str]:
+    """Text put together from these pieces; one draw of bytes, because thousands of lists would take minutes."""
+    return st.binary(max_size=most).map(lambda raw: "".join(choices[byte % len(choices)] for byte in raw))
+
+
+text = pieces(PIECES, 8)
+documents = pieces([*BLOCKS, *BLOCKS, *BLOCKS, *PIECES], 9)
+
+
+def make_skill(body: str, shape: int) -> Skill:
+    head = HEADS[shape % 4]
+    document = "\ufeff" * (shape % 3 == 0) + head + "\n" * head.endswith("x\n---") + body
+    return Skill.from_text(document.replace("\r\n", "\n").replace("\n", "\r\n") if shape % 5 < 2 else document)
+
+
+def make_edit(skill: Skill, op: int, start: int, length: int, target: str, content: str) -> Edit:
+    """Most targets are cut from the body, so they match, span regions and split markers."""
+    body = skill.unix_body
+    start = start * len(body) // 256
+    return Edit(OPS[op % 8], body[start : start + length % 64] if op >= 64 else target, content)
+
+
+byte = st.integers(0, 255)
+skills = st.builds(make_skill, documents, byte)
+Plan = tuple[int, int, int, str, str]
+edit_plans = st.tuples(byte, byte, byte, text, text)
+
+
+def free_text(body: str) -> str:
+    parts, at = [], 0
+    for region in scan(body):
+        parts.append(body[at : region.start])
+        at = region.end
+    return "\0".join([*parts, body[at:]])
+
+
+def assert_sound(before: Skill, after: Skill) -> None:
+    assert protected(after.body) == protected(before.body)
+    assert not MARKER.search(free_text(after.body))
+    assert after.head.rstrip("\r\n") == before.head.rstrip("\r\n")
+    again = Skill.from_text(after.text)
+    assert (again.head, again.body, again.hash) == (after.head, after.body, after.hash)
+
+
+@settings(max_examples=7000, **thousands)
+@given(skills, st.lists(edit_plans, min_size=1, max_size=4), st.sampled_from([None, None, 10, 60]))
+def test_no_sequence_of_edits_changes_a_protected_region(skill: Skill, plans: list[Plan], ceiling: int | None) -> None:
+    patch = [make_edit(skill, *plan) for plan in plans]
+    applied = apply_edits(skill, patch, max_tokens=ceiling)
+    assert_sound(skill, applied.skill)
+    assert [result.edit for result in applied.results] == patch
+    assert all(result.applied or (result.status.startswith("skipped_") and result.reason) for result in applied.results)
+    if not any(result.applied for result in applied.results):
+        assert applied.skill == skill
+    if ceiling is not None:
+        assert applied.skill.tokens <= max(ceiling, skill.tokens)
+
+
+@settings(max_examples=1500, **thousands)
+@given(skills, documents)
+def test_no_rewrite_changes_a_protected_region(skill: Skill, new_body: str) -> None:
+    assert_sound(skill, rewrite(skill, new_body))
+
+
+@settings(max_examples=1500, **thousands)
+@given(
+    skills,
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("edit"), st.builds(Edit, st.sampled_from(["append", "replace", "delete"]), text, text)),
+            st.tuples(st.just("rewrite"), text),
+            st.tuples(st.just("slow"), text),
+            st.tuples(st.just("notes"), st.lists(text, max_size=3)),
+            st.tuples(st.just("examples"), st.lists(st.builds(Example, text, text, text), max_size=2)),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_each_owner_changes_its_own_region_only(skill: Skill, moves: list[tuple[str, object]]) -> None:
+    for kind, value in moves:
+        before = skill
+        owned = {"slow": SLOW_UPDATE, "notes": APPENDIX, "examples": EXAMPLES}.get(kind)
+        skill = _move(skill, kind, value)
+        kept = [entry for entry in protected(before.body) if entry[0] != owned]
+        assert [entry for entry in protected(skill.body) if entry[0] != owned] == kept
+        if owned is not None and value:
+            assert any(entry[0] == owned for entry in protected(skill.body))
+
+
+def _move(skill: Skill, kind: str, value: object) -> Skill:
+    if isinstance(value, Edit):
+        return apply_edits(skill, [value]).skill
+    if isinstance(value, str):
+        return rewrite(skill, value) if kind == "rewrite" else with_slow_update(skill, value)
+    assert isinstance(value, list)
+    return with_notes(skill, value) if kind == "notes" else with_examples(skill, value)
+
+
+json_values = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), text, st.lists(text, max_size=2), st.dictionaries(text, text)
+)
+replies = st.one_of(
+    json_values,
+    st.dictionaries(
+        st.sampled_from(["op", "target", "content", "support_count", "source_type", "id", "label", "else"]),
+        st.one_of(json_values, st.sampled_from(["append", "Insert-After", "DELETE", "replace", "inf"])),
+    ),
+)
+
+
+@settings(max_examples=1000, **thousands)
+@given(skills, st.lists(replies, max_size=4))
+def test_whatever_a_model_replies_becomes_edits_that_apply_or_say_why_not(skill: Skill, sent: list[object]) -> None:
+    applied = apply_edits(skill, [Edit.from_reply(reply) for reply in sent])
+    assert_sound(skill, applied.skill)
+    assert all(result.edit.support_count >= 1 and result.status for result in applied.results)
+
+
+@settings(max_examples=500, **thousands)
+@given(skills, st.lists(text, max_size=5), st.lists(text, max_size=5))
+def test_notes_already_held_are_never_added_again(skill: Skill, first: list[str], second: list[str]) -> None:
+    once = with_notes(skill, first)
+    assert with_notes(once, first) == once
+    assert with_notes(once, [note.upper() + " ." for note in appendix_notes(once)]) == once
+    merged = with_consolidated_notes(once, second)
+    assert with_consolidated_notes(merged, second) == merged == with_notes(merged, second)
+
+
+@settings(max_examples=500, **thousands)
+@given(skills, st.lists(st.builds(Example, st.text(), st.text(), st.text()), max_size=3), st.text())
+def test_examples_and_slow_update_read_back_as_written(skill: Skill, written: list[Example], guidance: str) -> None:
+    expected = tuple(Example(_unix(one.input), _unix(one.output), one.item_id) for one in written)
+    assert examples(with_examples(skill, written)) == expected
+    assert slow_update_text(with_slow_update(skill, guidance)) == _unix(guidance).strip()
+
+
+def _unix(value: str) -> str:
+    return value.replace("\r\n", "\n").replace("\r", "\n")
+
+
+@settings(max_examples=500, **thousands)
+@given(st.text())
+def test_any_text_is_kept_as_it_is(document: str) -> None:
+    skill = Skill.from_text(document)
+    assert "\ufeff" * skill.bom + skill.text == document
+    assert skill.with_body(skill.body) == skill
+    assert apply_edits(skill, []).skill is skill
