@@ -34,7 +34,7 @@ docs: setup  ## the documentation site, into site/
 	$(BIN)/mkdocs build --strict
 
 cli-agents:  ## the real coding-agent programs from npm, for tests/agents/test_real_clis.py
-	npm install --prefix .bench/cli-agents --no-fund --no-audit @anthropic-ai/claude-code @openai/codex opencode-ai @github/copilot
+	npm install --prefix .bench/cli-agents --no-fund --no-audit @anthropic-ai/claude-code @openai/codex opencode-ai @github/copilot @google/gemini-cli
 	cd .bench/cli-agents/node_modules/@anthropic-ai/claude-code && node install.cjs  # npm may hold back install scripts
 	cd .bench/cli-agents/node_modules/opencode-ai && node postinstall.mjs
 

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that streams as the coding-agent CLIs expect: Anthropic Messages, OpenAI Responses, OpenAI chat."""
+"""A real HTTP server on loopback that streams as coding-agent CLIs expect: Anthropic Messages, OpenAI Responses and chat."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Seen:
 
     @property
     def tools(self) -> set[str]:
-        return {str(tool.get("name") or tool.get("function", {}).get("name")) for tool in self.body.get("tools") or ()}
+        listed = self.body.get("tools") or ()
+        listed = [inner for tool in listed for inner in tool.get("functionDeclarations", [tool])]
+        return {str(tool.get("name") or tool.get("function", {}).get("name")) for tool in listed}
 
     @property
     def answers_a_tool(self) -> bool:
-        text = json.dumps(self.body)
-        return any(
-            mark in text for mark in ('"tool_result"', '"function_call_output"', '"custom_tool_call_output"', '"role": "tool"')
-        )
+        marks = ('"tool_result"', '"function_call_output"', '"role": "tool"', '"functionResponse"')
+        return any(mark in self.text for mark in marks)
 
     @property
     def text(self) -> str:
@@ -64,6 +64,7 @@ class AgentApi:
             Route("/v1/messages", self._serve(_anthropic), methods=["POST"]),
             Route("/v1/responses", self._serve(_responses), methods=["POST"]),
             Route("/v1/chat/completions", self._serve(_chat), methods=["POST"]),
+            Route("/v1beta/models/{model}", self._serve(_gemini), methods=["POST"]),
             Route("/{rest:path}", lambda request: JSONResponse({}, 404), methods=["GET", "POST", "HEAD"]),
         ]
         config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, log_level="error", lifespan="off")
@@ -149,6 +150,13 @@ def _chat(act: Say | Use) -> Iterator[str]:
     yield _data({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     yield _data({**base, "choices": [], "usage": usage})
     yield "data: [DONE]\n\n"
+
+
+def _gemini(act: Say | Use) -> Iterator[str]:
+    part = {"text": act.text} if isinstance(act, Say) else {"functionCall": {"name": act.tool, "args": act.arguments}}
+    usage = {"promptTokenCount": 20, "cachedContentTokenCount": 5, "candidatesTokenCount": 7, "totalTokenCount": 27}
+    candidate = {"index": 0, "content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}
+    yield _data({"candidates": [candidate], "usageMetadata": usage, "modelVersion": "scripted"})
 
 
 def _event(name: str, payload: dict[str, Any]) -> str:

@@ -37,6 +37,7 @@ PROGRAM_LIST = [
     Program("claude", "ANTHROPIC_API_KEY", "scripted", "", Use("Skill", {"skill": "answering"})),
     Program("codex", "OPENAI_API_KEY", "gpt-5", "/v1", Use("exec_command", {"cmd": "cat .agents/skills/answering/SKILL.md"})),
     Program("opencode", "OPENAI_API_KEY", "scripted", "/v1", Use("skill", {"name": "answering"})),
+    Program("gemini", "GEMINI_API_KEY", "gemini-2.5-pro", "", Use("activate_skill", {"name": "answering"})),
     Program("copilot", "COPILOT_PROVIDER_API_KEY", "gpt-5", "/v1", Use("skill", {"skill": "answering"})),
 ]
 
@@ -104,6 +105,7 @@ async def test_it_discovers_reads_and_follows_the_skill(program: Program, api: A
 
 async def test_it_sends_its_own_key_and_knows_no_other(program: Program, user_home: Path) -> None:
     uses = {"claude": Use("Bash", {"command": "env"}), "codex": Use("exec_command", {"cmd": "env"})}
+    uses["gemini"] = Use("run_shell_command", {"command": "env"})
     use = uses.get(program.name, Use("bash", {"command": "env", "description": "look"}))
 
     def script(seen: Seen) -> Say | Use:
@@ -130,7 +132,7 @@ async def test_it_serves_as_a_model_without_tools(program: Program, user_home: P
 
     assert reply.text == '{"edits": []}'
     assert any("You improve skills." in seen.text and '{\\"type\\": \\"object\\"}' in seen.text for seen in api.seen)
-    powers = {"Bash", "Write", "Edit", "bash", "write", "edit", "exec_command", "shell_command", "shell"}
+    powers = {"Bash", "Write", "Edit", "bash", "write", "edit", "exec_command", "shell_command"}
     assert not any(seen.tools & powers for seen in api.seen)
 
 

@@ -43,7 +43,11 @@ class Calling:
 
 
 class Agent(Protocol):
-    """Makes attempts. It is handed a model that already records and meters."""
+    """Makes attempts. `recorded`: its calls go through a model that journals and meters each of them; when they do not (a program
+    of its own, foreign code), the usage of the attempt is all that is known, and the rollout's record is the bill."""
+
+    @property
+    def recorded(self) -> bool: ...
 
     async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
         """What the agent did. Raises `ModelError` (an `AgentFailure` is one) when the machinery broke: that is never an answer."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from skillfit.agents.agent import Agent
 from skillfit.errors import InputError
-from skillfit.models.protocol import Model
+from skillfit.models.protocol import Meter, Model
 from skillfit.models.spec import ModelSpec
 
 
@@ -19,11 +19,13 @@ def build_agent(
     prompt: str | None = None,
     max_turns: int | None = None,
     max_tokens: int | None = None,
+    meter: Meter | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Agent:
-    """The agent of a run. `cli/…` models imply cli, and need no `model`. A setting the kind has no use for is refused."""
+    """The agent of a run. `cli/…` models imply cli: there is no `model` then, and the agent asks the `meter` itself. A setting that
+    means nothing to the kind is refused."""
     if kind == "cli" or spec.id.startswith("cli/"):
-        from skillfit.agents.cli import CliAgent, command_line
+        from skillfit.agents.cli import MOST_TOKENS, CliAgent, command_line
 
         given = {
             "env.prompt": prompt is not None,
@@ -36,7 +38,9 @@ def build_agent(
             raise InputError(
                 f"env.agent is cli, but the agent's model is {spec.id}.", hint="Name the program: cli/claude, cli/codex, …"
             )
-        return CliAgent(command_line(spec, environ))
+        command = command_line(spec, environ)
+        command.program()
+        return CliAgent(command, meter, max_tokens or MOST_TOKENS)
     if model is None:
         raise InputError(f"The {kind} agent needs a model.", hint="Set model.agent.")
     if kind == "tools":

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from skillfit.agents.agent import AgentFailure, Calling
 from skillfit.models.protocol import ModelError
@@ -23,6 +23,8 @@ _OPTIONAL = ("seed", "instruction")  # handed over when the callable has a param
 @dataclass(frozen=True)
 class CallableAgent:
     """The callable gets the skill's text and the item's content, without the answers. A sync one runs in a thread."""
+
+    recorded: ClassVar[bool] = False
 
     solve: Solve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from skillfit.agents.agent import Calling
 from skillfit.agents.presenting import DEFAULT_PROMPT, check_template, item_messages, system_message
@@ -22,6 +22,8 @@ _FINAL = re.compile(r"<(answer|final_answer)>.*</\1>", re.DOTALL | re.IGNORECASE
 @dataclass(frozen=True)
 class ChatAgent:
     """Later turns keep everything said before and end early at a final answer tag or when the answer no longer changes."""
+
+    recorded: ClassVar[bool] = True
 
     model: Model
     prompt: str = DEFAULT_PROMPT

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from skillfit.agents.agent import Calling
 from skillfit.agents.presenting import check_template, item_messages, shorten, system_message
@@ -51,6 +51,8 @@ TOOLS = (
 @dataclass(frozen=True)
 class ToolsAgent:
     """Ends at `finish`, at a message without tool calls, or at a limit (said in a note). The workspace stays for graders."""
+
+    recorded: ClassVar[bool] = True
 
     model: Model
     prompt: str = TOOLS_PROMPT

@@ -33,11 +33,11 @@ class Workspace:
     def temporary(self) -> Path:
         return self.root / "tmp"
 
-    def inside(self, name: str, *, seen_as: str = "") -> Path:
+    def inside(self, name: str) -> Path:
         """The path `name` means in the work folder. Absolute names, `..` and symbolic links that lead out are refused."""
         path = self.work / name
         if Path(name).is_absolute() or ".." in Path(name).parts or not path.resolve().is_relative_to(self.work.resolve()):
-            raise Outside(f"{seen_as or name} is outside the workspace.")
+            raise Outside(f"{name} is outside the workspace.")
         return path
 
     def leave_only_work(self) -> None:
