@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from skillfit.gate.verdict import GateSettings, Measure
+from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.skill import Skill
 from skillfit.tasks.attempt import Score
 from skillfit.tasks.item import Item
 
-if TYPE_CHECKING:
-    from skillfit.skill import Skill
-
-T = TypeVar("T")
 TOLERANCE = 1e-9  # differences below this are float error, not evidence
-
-
-async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all to their end, then raise the first failure in planned order: which one came first in time must not matter."""
-    results = await asyncio.gather(*coroutines, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]
 
 
 @dataclass(slots=True)
@@ -88,7 +75,7 @@ class Drawer:
         for item in items:
             by_repeat.setdefault(self._next[skill.hash, item.id], []).append(item)
             self._next[skill.hash, item.id] += 1
-        batches = await together(
+        batches = await gather(
             self._measure(skill, batch, repeat=repeat, series=self._series) for repeat, batch in sorted(by_repeat.items())
         )
         outcomes = {outcome.item_id: outcome for batch in batches for outcome in batch}

@@ -86,7 +86,7 @@ def sign_flip_p(differences: Iterable[float]) -> float:
         counts += counts << (8 * width * size)
     slots = counts.to_bytes((sum(sizes) + 1) * width, "little")
     tail = sum(int.from_bytes(slots[at : at + width], "little") for at in range(won * width, len(slots), width))
-    return tail / 2 ** len(values)
+    return tail / (1 << len(values))
 
 
 def within_item_variance(samples: Mapping[str, Sequence[float]]) -> float | None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from skillfit.gate.evidence import compare
 from skillfit.gate.samples import TOLERANCE, Samples
 from skillfit.gate.verdict import Action, Candidate, Decision, Evidence, GateSettings, Measure, Standing, Verdict
 from skillfit.rollout.outcome import Tally
+from skillfit.skill import Skill
 from skillfit.tasks.item import Item
-
-if TYPE_CHECKING:
-    from skillfit.skill import Skill
 
 
 class StrictGate:
@@ -57,7 +54,9 @@ class StrictGate:
         self._keep(incumbent, old)  # it may have been changed outside the gate (slow update, appendix)
         cached = candidate.skill.hash in self._known
         new = await self._samples(candidate.skill)
-        evidence = compare(new, old, self._settings, rollouts=0 if cached else new.planned)
+        evidence = compare(
+            new, old, self._settings, rollouts=0 if cached else new.planned, coverage=min(new.coverage, old.coverage)
+        )
         decision, reason = self._decide(evidence, old, new)
         action: Action = decision
         if decision == "accept":

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from skillfit.rollout.outcome import Metric, Outcome, Tally
+from skillfit.skill import Edit, Skill
 from skillfit.tasks.item import Item
-
-if TYPE_CHECKING:
-    from skillfit.skill import Edit, Skill
 
 Decision = Literal["accept", "reject", "inconclusive"]
 Action = Literal["accept_new_best", "accept", "reject", "force_accept", "inconclusive"]
@@ -31,6 +29,7 @@ class GateSettings:
     coverage_floor: float = 0.6
     must_pass: tuple[str, ...] = ()
     use_gate: bool = True
+    max_skill_tokens: int | None = None  # a stack of winners may not grow beyond it
     seed: int = 42
 
     def score(self, tally: Tally) -> float:
