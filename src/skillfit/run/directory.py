@@ -117,7 +117,7 @@ class RunDirectory:
             scratch.replace(target)
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, pydantic_core.to_json(value, indent=2).decode() + "\n")
+        self.write_text(name, pydantic_core.to_json(value, indent=2, inf_nan_mode="null").decode() + "\n")
 
     def append(self, name: str, text: str) -> None:
         """Add `text` to the end of a file; a kill leaves the file with it or without it, never with a part."""

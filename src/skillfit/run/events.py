@@ -26,12 +26,10 @@ _CLOCK_FIELDS = frozenset({"seconds", "timing", "time_s", "wall_time_s", "total_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of all events. `identity` names the fields that tell it from others of its kind within the run; `asker` those that only
-    say who wanted it this time."""
+    """Base of all events. `identity` names the fields that tell it from others of its kind within the run."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
     identity: ClassVar[tuple[str, ...]] = ()
-    asker: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         Event.kinds[cls.__name__] = cls
@@ -299,13 +297,13 @@ class EventLog:
             seq, at = self._insert(event.key, kind, data)
         else:
             at, old = self._db.execute("SELECT at, data FROM events WHERE seq = ?", (seq,)).fetchone()
-            if _same(old, data, event.asker):
+            if _same(old, data):
                 data = old
             else:
                 seq, at = self._replace(event, seq, kind, data)
-        heard = dataclasses.replace(_parse(kind, data), **{name: getattr(event, name) for name in event.asker})
+        heard = Stored(seq, at, _parse(kind, data))
         for listener in self._listeners:
-            listener(Stored(seq, at, heard))
+            listener(heard)
 
     def _insert(self, key: str, kind: str, data: str) -> tuple[int, float]:
         at = time.time()
@@ -357,13 +355,13 @@ def _parse(kind: str, data: str) -> Event:
     return event
 
 
-def _same(old: str, new: str, asker: tuple[str, ...]) -> bool:
-    return old == new or _timeless(json.loads(old), asker) == _timeless(json.loads(new), asker)
+def _same(old: str, new: str) -> bool:
+    return old == new or _timeless(json.loads(old)) == _timeless(json.loads(new))
 
 
-def _timeless(value: Any, asker: tuple[str, ...] = ()) -> Any:
+def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _timeless(item) for name, item in value.items() if name not in _CLOCK_FIELDS and name not in asker}
+        return {name: _timeless(item) for name, item in value.items() if name not in _CLOCK_FIELDS}
     if isinstance(value, list):
         return [_timeless(item) for item in value]
     return value

@@ -1,0 +1,232 @@
+"""Promise 4, budget before call: no cap is ever passed, not by one call, not over kills and resumes."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skillfit.errors import Exit, InputError
+from skillfit.models.protocol import Usage
+from skillfit.run.budget import Budget, BudgetReached, BudgetWarning, Caps, refuse_unpriced
+from skillfit.run.journal import Journal
+
+CALL = Usage(calls=1, input=60, output=40, usd=0.1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+async def spend(budget: Budget, bound: Usage = CALL, used: Usage = CALL) -> None:
+    (await budget.reserve("agent", bound)).settle(used)
+
+
+@pytest.mark.parametrize(("caps", "cap"), [(Caps(usd=0.3), "usd"), (Caps(tokens=300), "tokens"), (Caps(calls=3), "calls")])
+async def test_the_last_call_that_fits_goes_out_and_the_next_is_refused_by_name_of_the_cap(
+    path: Path, caps: Caps, cap: str
+) -> None:
+    budget = Budget(caps, Journal(path))
+    for _ in range(3):
+        await spend(budget)
+    with pytest.raises(BudgetReached) as raised:
+        await budget.reserve("agent", CALL)
+    assert raised.value.cap == cap
+    assert f"budget.{cap}" in raised.value.hint
+    assert raised.value.exit_code is Exit.BUDGET
+
+
+async def test_what_was_reserved_and_not_used_is_there_for_later_calls(path: Path) -> None:
+    budget = Budget(Caps(tokens=1000), Journal(path))
+    for _ in range(10):
+        await spend(budget, Usage(calls=1, input=900), Usage(calls=1, input=10))
+    assert budget.spent.tokens == 100
+
+
+async def test_it_waits_when_only_attempts_in_flight_stand_in_the_way(path: Path) -> None:
+    budget = Budget(Caps(tokens=1000), Journal(path))
+    first = await budget.reserve("agent", Usage(calls=1, input=900))
+    waiting = asyncio.create_task(budget.reserve("agent", Usage(calls=1, input=900)))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    first.settle(Usage(calls=1, input=100))
+    (await waiting).settle(Usage())
+
+
+async def test_who_waits_is_refused_when_the_attempt_in_flight_used_up_the_rest(path: Path) -> None:
+    budget = Budget(Caps(tokens=1000), Journal(path))
+    first = await budget.reserve("agent", Usage(calls=1, input=900))
+    waiting = asyncio.create_task(budget.reserve("agent", Usage(calls=1, input=900)))
+    await asyncio.sleep(0)
+    first.settle(Usage(calls=1, input=900))
+    with pytest.raises(BudgetReached):
+        await waiting
+
+
+async def test_settling_twice_counts_once(path: Path) -> None:
+    budget = Budget(Caps(calls=5), Journal(path))
+    reserved = await budget.reserve("agent", CALL)
+    reserved.settle(CALL)
+    reserved.settle(CALL)
+    assert budget.spent.calls == 1
+
+
+async def test_without_caps_everything_fits_and_prices_may_be_unknown(path: Path) -> None:
+    budget = Budget(Caps(), Journal(path))
+    for _ in range(100):
+        await spend(budget, Usage(calls=1, usd=None), Usage(calls=1, usd=None))
+
+
+async def test_what_earlier_processes_spent_counts(path: Path) -> None:
+    async def effect() -> int:
+        return 1
+
+    journal = Journal(path)
+    for n in range(2):
+        await journal.once(f"k{n}", effect, returns=int, usage=lambda _: CALL)
+    budget = Budget(Caps(calls=3), journal)
+    await spend(budget)
+    with pytest.raises(BudgetReached):
+        await budget.reserve("agent", CALL)
+
+
+async def test_minutes_are_counted_over_all_processes_and_end_the_waiting_too(path: Path) -> None:
+    now = [0.0]
+    first = Budget(Caps(minutes=10), Journal(path), clock=lambda: now[0])
+    now[0] = 6 * 60
+    await spend(first)
+    now[0] = 1000.0
+    second = Budget(Caps(minutes=10), Journal(path), clock=lambda: now[0])
+    assert second.seconds_left() == pytest.approx(4 * 60)
+    await spend(second)
+    now[0] += 4 * 60
+    with pytest.raises(BudgetReached) as raised:
+        await second.reserve("agent", CALL)
+    assert raised.value.cap == "minutes"
+
+
+async def test_it_warns_once_at_half_and_at_four_fifths_and_not_again_after_a_resume(path: Path) -> None:
+    heard: list[BudgetWarning] = []
+    budget = Budget(Caps(calls=10), Journal(path), on_warning=heard.append)
+    for _ in range(7):
+        await spend(budget)
+    assert [(warning.cap, warning.percent) for warning in heard] == [("calls", 50)]
+    assert heard[0].message == "50 % of the budget of 10 calls is used (5 calls)."
+    resumed = Budget(Caps(calls=10), Journal(path), on_warning=heard.append)
+    for _ in range(3):
+        await spend(resumed)
+    assert [warning.percent for warning in heard] == [50, 80]
+
+
+async def test_a_dollar_cap_refuses_models_without_a_price_before_anything_is_spent(path: Path) -> None:
+    with pytest.raises(InputError, match="no price is known for openai/new") as raised:
+        refuse_unpriced(Caps(usd=1), ["openai/new"])
+    assert "model.prices" in raised.value.hint
+    refuse_unpriced(Caps(usd=1), [])
+    refuse_unpriced(Caps(tokens=1), ["openai/new"])
+    with pytest.raises(InputError, match="no price is known"):
+        await Budget(Caps(usd=1), Journal(path)).reserve("judge", Usage(calls=1, usd=None))
+
+
+def test_attempts_in_flight_at_a_kill_count_in_full_when_the_run_goes_on(path: Path) -> None:
+    program = textwrap.dedent("""
+        import asyncio, os, signal, sys
+        from pathlib import Path
+        from skillfit.models.protocol import Usage
+        from skillfit.run.budget import Budget, BudgetReached, Caps
+        from skillfit.run.journal import Journal
+
+        async def main():
+            budget = Budget(Caps(calls=10), Journal(Path(sys.argv[1])))
+            sent = 0
+            try:
+                for n in range(20):
+                    reserved = await budget.reserve("agent", Usage(calls=1))
+                    print("sent", flush=True)
+                    if n == 3:
+                        await budget.reserve("agent", Usage(calls=1))
+                        print("sent", flush=True)
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    reserved.settle(Usage(calls=1))
+            except BudgetReached:
+                pass
+
+        asyncio.run(main())
+    """)
+    sent = 0
+    for code in (-signal.SIGKILL, -signal.SIGKILL, 0):
+        done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (code, "")
+        sent += done.stdout.count("sent")
+    assert sent == 10
+
+
+class Server:
+    """Bills what really arrives, and knows what it has billed at every moment."""
+
+    def __init__(self) -> None:
+        self.calls = self.tokens = 0
+        self.usd = 0.0
+
+    async def answer(self, usage: Usage, turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        self.calls += usage.calls
+        self.tokens += usage.tokens
+        self.usd += usage.usd or 0.0
+
+
+ATTEMPTS = st.tuples(st.integers(1, 50), st.integers(0, 100), st.integers(0, 4), st.booleans())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(ATTEMPTS, min_size=1, max_size=25),
+    st.one_of(st.none(), st.integers(1, 15)),
+    st.one_of(st.none(), st.integers(1, 400)),
+    st.one_of(st.none(), st.floats(0.01, 2.0)),
+    st.integers(0, 25),
+)
+def test_no_interleaving_of_attempts_failures_and_resumes_passes_a_cap(
+    tmp_path_factory: pytest.TempPathFactory,
+    attempts: list[tuple[int, int, int, bool]],
+    calls: int | None,
+    tokens: int | None,
+    usd: float | None,
+    resumed_at: int,
+) -> None:
+    path = tmp_path_factory.mktemp("budget") / "journal.sqlite"
+    caps, server = Caps(usd=usd, tokens=tokens, calls=calls), Server()
+    refused: list[BudgetReached] = []
+
+    async def attempt(budget: Budget, bound: int, share: int, turns: int, cancelled: bool) -> None:
+        upper = Usage(calls=1, input=bound, usd=bound / 100)
+        try:
+            reserved = await budget.reserve("agent", upper)
+        except BudgetReached as error:
+            refused.append(error)
+            return
+        used = Usage(calls=1, input=bound * share // 100, usd=bound * share / 10_000)
+        await server.answer(used, turns)
+        reserved.settle(upper if cancelled else used)
+
+    async def process(some: list[tuple[int, int, int, bool]]) -> None:
+        journal = Journal(path)
+        budget = Budget(caps, journal)
+        async with asyncio.timeout(10):  # nobody waits for ever
+            await asyncio.gather(*(attempt(budget, *one) for one in some))
+        journal.close()
+
+    for some in (attempts[:resumed_at], attempts[resumed_at:]):
+        asyncio.run(process(some))
+        assert calls is None or server.calls <= calls
+        assert tokens is None or server.tokens <= tokens
+        assert usd is None or server.usd <= usd + 1e-6
+    if caps == Caps():
+        assert not refused

@@ -1,0 +1,176 @@
+"""Promise 9, writes are whole: files complete or not at all, one writer, a run that goes on only as the run it was."""
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from skillfit.errors import InputError
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import RunFinished, RunStarted, Warned
+
+IDENTITY = {"train": {"seed": 1, "batch_size": 8}, "tasks": ["a", "b"], "skill": "hash"}
+
+
+def started(**config: object) -> RunStarted:
+    return RunStarted(
+        run="x", config=config, version="1", skill="# S\n", skill_hash="h", splits={}, total_epochs=1, steps_per_epoch=1
+    )
+
+
+def test_a_new_run_has_an_id_that_a_resume_keeps(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path / "deep" / "run", IDENTITY) as run:
+        first = run.run_id
+        assert not run.resumed
+    with RunDirectory.open(tmp_path / "deep" / "run", dict(reversed(IDENTITY.items()))) as run:
+        assert run.resumed
+        assert run.run_id == first
+
+
+def test_a_changed_run_is_refused_with_exactly_what_changed(tmp_path: Path) -> None:
+    RunDirectory.open(tmp_path / "run", IDENTITY).close()
+    changed = {"train": {"seed": 2, "batch_size": 8, "extra": None}, "tasks": ["a"], "skill": "hash"}
+    with pytest.raises(InputError) as raised:
+        RunDirectory.open(tmp_path / "run", changed)
+    lines = [line.strip() for line in raised.value.message.splitlines() if "->" in line]
+    assert lines == ['tasks: ["a","b"] -> ["a"]', "train.seed: 1 -> 2"]
+    RunDirectory.open(tmp_path / "run", IDENTITY).close()  # and nothing was changed or left locked
+
+
+def test_force_new_moves_the_old_run_aside_and_deletes_nothing(tmp_path: Path) -> None:
+    ids = []
+    for seed in (1, 2, 3):
+        with RunDirectory.open(tmp_path / "run", {"seed": seed}, force_new=True) as run:
+            run.write_text("note.txt", f"run {seed}")
+            ids.append(run.run_id)
+    assert len(set(ids)) == 3
+    assert [(tmp_path / name / "note.txt").read_text() for name in ("run.old-1", "run.old-2", "run")] == ["run 1", "run 2", "run 3"]
+    with RunDirectory.open(tmp_path / "run.old-1", {"seed": 1}) as old:
+        assert old.run_id == ids[0]
+
+
+def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
+    code = "import sys; from skillfit.run.directory import RunDirectory\n"
+    code += "run = RunDirectory.open(sys.argv[1], {}); print('open', flush=True); sys.stdin.readline()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "open\n"
+    with pytest.raises(InputError, match=f"in use by process {holder.pid} on "):
+        RunDirectory.open(tmp_path / "run", {})
+    with pytest.raises(InputError, match="in use by"):
+        RunDirectory.open(tmp_path / "run", {"other": 1}, force_new=True)
+    RunDirectory.read(tmp_path / "run").close()  # reading needs no lock
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    RunDirectory.open(tmp_path / "run", {}).close()  # a killed process holds nothing
+    holder.stdout.close()
+    assert holder.stdin is not None
+    holder.stdin.close()
+
+
+def test_files_are_written_whole_and_left_alone_when_nothing_changed(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path / "run", {}) as run:
+        run.write_json("steps/a.json", {"text": "é", "n": [1, None], "x": float("nan")})
+        target = tmp_path / "run" / "steps" / "a.json"
+        assert json.loads(target.read_text(encoding="utf-8")) == {"text": "é", "n": [1, None], "x": None}
+        before = target.stat().st_ino
+        run.write_json("steps/a.json", {"text": "é", "n": [1, None], "x": float("nan")})
+        assert target.stat().st_ino == before
+        run.append("log.txt", "one\n")
+        run.append("log.txt", "two\n")
+        assert (tmp_path / "run" / "log.txt").read_text() == "one\ntwo\n"
+    assert not [entry for entry in (tmp_path / "run").rglob("*") if ".writing" in str(entry)]
+
+
+def test_a_kill_in_the_middle_of_writing_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import sys
+        from skillfit.run.directory import RunDirectory
+        run = RunDirectory.open(sys.argv[1], {})
+        print("go", flush=True)
+        for n in range(1_000_000):
+            run.write_text("big.txt", str(n % 10) * 300_000)
+    """)
+    for _ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        while not (tmp_path / "run" / "big.txt").exists():
+            assert writer.poll() is None
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+        text = (tmp_path / "run" / "big.txt").read_text()
+        assert len(text) == 300_000
+        assert len(set(text)) == 1
+    RunDirectory.open(tmp_path / "run", {}).close()
+    assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == ["big.txt", "journal.sqlite", "run.lock"]
+
+
+def test_a_full_disk_is_said_and_keeps_what_was_there(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import resource, signal, sys
+        from skillfit.errors import InputError
+        from skillfit.run.directory import RunDirectory
+        run = RunDirectory.open(sys.argv[1], {})
+        run.write_text("file.txt", "old")
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit fails like one on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+        try:
+            run.write_text("file.txt", "new" * 1_000_000)
+        except InputError as error:
+            print(error.message)
+        run.close()
+    """)
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("No room left on the disk while writing ")
+    assert (tmp_path / "run" / "file.txt").read_text() == "old"
+    RunDirectory.open(tmp_path / "run", {}).close()
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_a_path_that_is_a_file_or_holds_other_things_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="is a file"):
+        RunDirectory.open(tmp_path / "file", {})
+    with pytest.raises(InputError, match="Cannot write"):
+        RunDirectory.open(tmp_path / "file" / "below", {})
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "main.py").write_text("")
+    with pytest.raises(InputError, match=r"holds other things \(main.py\)"):
+        RunDirectory.open(project, {})
+    assert [entry.name for entry in project.iterdir()] == ["main.py"]
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a place where even root may not write")
+def test_a_folder_without_permission_is_said() -> None:
+    with pytest.raises(InputError, match="No permission to write /sys/kernel/run"):
+        RunDirectory.open("/sys/kernel/run", {})
+
+
+def test_the_view_for_faces_follows_a_run_from_outside(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path / "run", {}) as run:
+        view = RunDirectory.read(tmp_path / "run")
+        assert (view.run_id, view.config, view.finished, view.summary) == (run.run_id, {}, None, {})
+        run.events.emit(started(seed=1))
+        run.events.emit(Warned(what="w", message="m"))
+        assert view.config == {"seed": 1}
+        run.events.emit(RunFinished(finish_reason="improved", diagnosis="", best_skill="# B\n", summary={"a": 1}))
+        assert view.summary == {"a": 1}
+        assert len(list(view.events.read())) == 3
+        view.close()
+    with RunDirectory.open(tmp_path / "run", {}):
+        assert RunDirectory.read(tmp_path / "run").finished is None  # it goes on
+
+
+def test_reading_what_is_no_run_is_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a run directory"):
+        RunDirectory.read(tmp_path)

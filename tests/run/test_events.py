@@ -1,0 +1,131 @@
+"""One source for all faces: ordered, persisted, the same on replay, readable live."""
+
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from skillfit.models.secrets import remember_secret
+from skillfit.run.events import (
+    EventLog,
+    RolloutFinished,
+    RunFinished,
+    RunStarted,
+    StageFinished,
+    Stored,
+    Unknown,
+    Warned,
+    as_json,
+)
+
+ROLLOUT = RolloutFinished(
+    rollout="r1", phase="gate", step=3, item="a", repeat=0, skill_hash="h", status="scored", hard=1.0, soft=0.5, seconds=2.5
+)
+STARTED = RunStarted(
+    run="x", config={"budget": {"usd": 1}}, version="1", skill="s", skill_hash="h", splits={}, total_epochs=1, steps_per_epoch=1
+)
+FINISHED = RunFinished(finish_reason="budget", diagnosis="d", best_skill="s", summary={})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def hearing(path: Path) -> tuple[EventLog, list[Stored]]:
+    log, heard = EventLog(path), []
+    log.listen(heard.append)
+    return log, heard
+
+
+def test_events_come_back_in_order_as_what_they_were(path: Path) -> None:
+    log = EventLog(path)
+    events = [STARTED, ROLLOUT, Warned(what="w", message="m")]
+    for event in events:
+        log.emit(event)
+    assert [stored.event for stored in EventLog.open_readonly(path).read()] == events
+    assert [stored.event for stored in log.read(after=2)] == events[2:]
+
+
+def test_emitting_again_on_replay_stores_once_and_tells_listeners_what_is_stored(path: Path) -> None:
+    EventLog(path).emit(StageFinished(epoch=1, step=1, stage="gate", seconds=2.0))
+    log, heard = hearing(path)
+    log.emit(StageFinished(epoch=1, step=1, stage="gate", seconds=0.001))
+    assert [(stored.seq, stored.event.seconds) for stored in heard if isinstance(stored.event, StageFinished)] == [(1, 2.0)]
+    assert len(list(log.read())) == 1
+
+
+def test_a_rollout_that_failed_and_went_well_on_resume_is_told_as_it_is_now(path: Path) -> None:
+    EventLog(path).emit(replace(ROLLOUT, status="failed", hard=None, soft=None, failure="network: cut"))
+    log, heard = hearing(path)
+    log.emit(ROLLOUT)
+    assert [stored.event for stored in log.read()] == [ROLLOUT]
+    assert heard[0].seq == 2  # whoever follows live sees it as news
+
+
+def test_a_run_that_goes_on_has_not_finished_and_may_finish_otherwise(path: Path) -> None:
+    log = EventLog(path)
+    log.emit(STARTED)
+    log.emit(FINISHED)
+    log.go_on()
+    assert [type(stored.event) for stored in log.read()] == [RunStarted]
+    log.emit(replace(STARTED, config={"budget": {"usd": 2}}))
+    log.emit(replace(FINISHED, finish_reason="improved"))
+    events = [stored.event for stored in log.read()]
+    assert [type(event) for event in events] == [RunStarted, RunFinished]
+    assert events[0].config == {"budget": {"usd": 2}}
+
+
+def test_a_kind_of_a_newer_version_is_told_as_unknown_and_stops_nobody(path: Path) -> None:
+    log = EventLog(path)
+    log.emit(STARTED)
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO events (key, kind, data, at) VALUES ('k', 'Teleported', '{\"where\": \"moon\"}', 1.0)")
+    assert next(log.read(after=1)).event == Unknown(kind="Teleported", data={"where": "moon"})
+
+
+def test_fields_a_newer_version_added_do_not_break_an_older_reader(path: Path) -> None:
+    log = EventLog(path)
+    log.emit(Warned(what="w", message="m"))
+    with sqlite3.connect(path) as db:
+        db.execute("""UPDATE events SET data = '{"what":"w","message":"m","mood":"calm"}'""")
+    assert next(log.read()).event == Warned(what="w", message="m")
+
+
+def test_another_process_follows_live(path: Path) -> None:
+    log = EventLog(path)
+    log.emit(STARTED)
+    code = (
+        "import sys; from pathlib import Path; from skillfit.run.events import EventLog\n"
+        "log = EventLog.open_readonly(Path(sys.argv[1])); print(len(list(log.read())), flush=True)\n"
+        "sys.stdin.readline(); print([stored.event.what for stored in log.read(after=1)])"
+    )
+    follower = subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert follower.stdout is not None
+    assert follower.stdout.readline().strip() == "1"
+    log.emit(Warned(what="new", message=""))
+    out, _ = follower.communicate("\n", timeout=60)
+    assert out.strip() == "['new']"
+
+
+def test_a_line_for_trackers_names_kind_and_place(path: Path) -> None:
+    log, heard = hearing(path)
+    log.emit(Warned(what="w", message="m"))
+    line = as_json(heard[0])
+    assert {key: line[key] for key in ("seq", "kind", "what", "message")} == {
+        "seq": 1,
+        "kind": "Warned",
+        "what": "w",
+        "message": "m",
+    }
+
+
+def test_keys_do_not_reach_the_log_nor_its_listeners(path: Path) -> None:
+    secret = remember_secret("zz-planted-in-an-event-1")
+    log, heard = hearing(path)
+    log.emit(Warned(what="w", message=f"refused {secret}"))
+    assert heard[0].event == Warned(what="w", message="refused [secret]")
+    assert secret.encode() not in b"".join(file.read_bytes() for file in path.parent.iterdir())

@@ -1,0 +1,67 @@
+"""Every model call goes through the journal."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from skillfit.models.protocol import AuthFailed, Message, Reply, Request, ToolCall, Usage
+from skillfit.run.journal import Journal
+from skillfit.run.recorded import RecordedModel
+
+
+@dataclass
+class Echo:
+    id: str = "scripted/echo"
+    context_window: int = 1000
+    sent: list[Request] = field(default_factory=list)
+    error: AuthFailed | None = None
+
+    async def complete(self, request: Request) -> Reply:
+        self.sent.append(request)
+        if self.error:
+            raise self.error
+        used = Usage(calls=1, input=3, output=len(self.sent), usd=0.01)
+        return Reply(request.messages[-1].content, (ToolCall("1", "read", "{}"),), usage=used, model="echo-1")
+
+
+def _request(text: str = "hi", **more: str) -> Request:
+    return Request((Message("user", text),), stage="merge", **more)
+
+
+async def test_a_request_is_sent_once_and_its_reply_comes_back_whole_after_a_resume(tmp_path: Path) -> None:
+    path, model = tmp_path / "journal.sqlite", Echo()
+    journal = Journal(path)
+    first = await RecordedModel(model, journal, "optimizer").complete(_request())
+    journal.close()
+    again = await RecordedModel(model, Journal(path), "optimizer").complete(_request())
+    assert again == first
+    assert len(model.sent) == 1
+
+
+async def test_requests_that_differ_in_text_purpose_or_role_are_calls_of_their_own(tmp_path: Path) -> None:
+    journal, model = Journal(tmp_path / "journal.sqlite"), Echo()
+    recorded = RecordedModel(model, journal, "optimizer")
+    for request in (_request(), _request("ho"), _request(purpose="item 2")):
+        await recorded.complete(request)
+    await RecordedModel(model, journal, "judge").complete(_request())
+    assert len(model.sent) == 4
+    keys = [entry.key for entry in journal.entries("call/")]
+    assert keys[0] == f"call/optimizer/merge/{_request().fingerprint()}"
+    assert [(spend.stage, spend.role, spend.model) for spend in journal.bill()][-1] == ("merge", "judge", "scripted/echo")
+
+
+async def test_it_looks_like_the_model_inside(tmp_path: Path) -> None:
+    recorded = RecordedModel(Echo(), Journal(tmp_path / "journal.sqlite"), "agent")
+    assert (recorded.id, recorded.context_window) == ("scripted/echo", 1000)
+
+
+async def test_a_failed_call_is_billed_and_sent_again_next_time(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    model = Echo(error=AuthFailed("no", usage=Usage(calls=1)))
+    recorded = RecordedModel(model, journal, "agent")
+    with pytest.raises(AuthFailed):
+        await recorded.complete(_request())
+    model.error = None
+    assert (await recorded.complete(_request())).text == "hi"
+    assert sum(spend.usage.calls for spend in journal.bill()) == 2
