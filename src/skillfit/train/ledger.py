@@ -1,0 +1,54 @@
+"""What each stage of a step used, counted from values, so that a replayed step counts the same as a fresh one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from skillfit.models.protocol import Model, Reply, Request, Usage
+from skillfit.rollout.outcome import Outcome
+
+StageUsage = dict[str, dict[str, int]]  # stage -> {calls, prompt_tokens, completion_tokens}
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self._stages: defaultdict[str, Usage] = defaultdict(Usage)
+
+    def add(self, stage: str, usage: Usage) -> None:
+        self._stages[stage] += usage
+
+    def add_outcomes(self, stage: str, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            self.add(stage, outcome.usage)
+
+    def close(self) -> StageUsage:
+        """What was counted since the last close."""
+        counted = {
+            stage: {"calls": usage.calls, "prompt_tokens": usage.input, "completion_tokens": usage.output}
+            for stage, usage in sorted(self._stages.items())
+            if usage.calls
+        }
+        self._stages.clear()
+        return counted
+
+
+class CountedModel:
+    """A model whose replies, recorded or fresh, are entered in the ledger under their stage."""
+
+    def __init__(self, model: Model, ledger: Ledger) -> None:
+        self._model = model
+        self._ledger = ledger
+
+    @property
+    def id(self) -> str:
+        return self._model.id
+
+    @property
+    def context_window(self) -> int:
+        return self._model.context_window
+
+    async def complete(self, request: Request) -> Reply:
+        reply = await self._model.complete(request)
+        self._ledger.add(request.stage, reply.usage)
+        return reply

@@ -1,0 +1,35 @@
+"""The algorithm: roll out, reflect, aggregate, select, update, gate; over epochs, with a slow update and the optimizer's own memory.
+
+A deterministic function of config, seed and journaled values. It knows no files, no vendor, no resume: started again, everything
+already paid for comes back at once.
+"""
+
+from __future__ import annotations
+
+from skillfit.train.epoch_end import meta_skill, slow_update
+from skillfit.train.parts import Parts
+from skillfit.train.plan import PlannedStep
+from skillfit.train.progress import Progress, begin
+from skillfit.train.step import Step
+
+
+async def train(parts: Parts) -> Progress:
+    progress = await begin(parts)
+    for epoch in parts.plan.epochs:
+        progress.open_epoch()
+        for planned in epoch.steps:
+            await take_step(parts, planned, progress)
+        pairs = await slow_update(parts, epoch, progress)
+        await meta_skill(parts, epoch, progress, pairs)
+    return progress
+
+
+async def take_step(parts: Parts, planned: PlannedStep, progress: Progress) -> None:
+    step = Step(parts, planned, progress)
+    rollouts = step.roll_out()  # 1: started; a reflection group begins as soon as its members are known
+    patches = await step.reflect(rollouts)  # 2
+    patch = await step.aggregate(patches)  # 3
+    selection = await step.select(patch)  # 4
+    candidates = await step.update(selection)  # 5
+    verdict = await step.gate(candidates)  # 6
+    await step.close(verdict)

@@ -1,0 +1,84 @@
+"""What a run is made of, put together elsewhere (assemble.py) and handed to the loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from skillfit.config.schema import Config
+from skillfit.gate import Gate, LeakIndex
+from skillfit.optimize.optimizer import Optimizer
+from skillfit.rollout.engine import Rollouts
+from skillfit.rollout.outcome import Outcome
+from skillfit.run.budget import Budget
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import Event, StageFinished, StageStarted
+from skillfit.skill import Skill
+from skillfit.tasks.item import Item
+from skillfit.tasks.task import Task
+from skillfit.train.ledger import Ledger
+from skillfit.train.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    config: Config
+    run: RunDirectory
+    task: Task
+    initial: Skill
+    plan: Plan
+    rollouts: Rollouts
+    gate: Gate
+    optimizer: Optimizer | None  # None: only worked examples are proposed
+    leaks: LeakIndex | None
+    ledger: Ledger
+    budget: Budget
+    at: Position = field(default_factory=lambda: Position())
+
+    def emit(self, event: Event) -> None:
+        self.run.events.emit(event)
+
+    def stage(self, stage: str, total: int = 0) -> Stage:
+        """Begin a stage of the step the run is at."""
+        return Stage(self, self.at.epoch, self.at.step, stage, total)
+
+    async def measure(self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str) -> list[Outcome]:
+        """One rollout of each item under a skill: the gate's way to learn about it."""
+        outcomes = await self.rollouts.run(
+            skill, items, phase=self.at.stage, step=self.at.step, repeats=[repeat], series=series
+        )
+        self.ledger.add_outcomes("evaluate", outcomes)
+        return outcomes
+
+
+@dataclass(slots=True)
+class Position:
+    """Where the run is, for those who only say it in events."""
+
+    epoch: int = 0
+    step: int = 0
+    stage: str = ""
+
+
+class Stage:
+    """A stage being timed: `with parts.stage("gate"): …`, or `done()` when it ends elsewhere."""
+
+    def __init__(self, parts: Parts, epoch: int, step: int, stage: str, total: int) -> None:
+        self._parts, self._epoch, self._step, self._stage = parts, epoch, step, stage
+        self._begun = time.monotonic()
+        self.seconds = 0.0
+        parts.at.stage = stage
+        parts.emit(StageStarted(epoch=epoch, step=step, stage=stage, total=total))
+
+    def done(self) -> None:
+        self.seconds = time.monotonic() - self._begun
+        self._parts.emit(StageFinished(epoch=self._epoch, step=self._step, stage=self._stage, seconds=self.seconds))
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.seconds = time.monotonic() - self._begun
+        if kind is None:
+            self.done()

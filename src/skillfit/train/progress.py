@@ -1,0 +1,74 @@
+"""Where training stands: the incumbent and its score, what was accepted, what is remembered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from skillfit.optimize.memory import StepMemory
+from skillfit.rollout.outcome import Tally
+from skillfit.run.events import EvaluationFinished
+from skillfit.skill import Edit, Skill
+from skillfit.train.parts import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedEdit:
+    step: int
+    edit: Edit
+
+
+@dataclass(slots=True)
+class Progress:
+    skill: Skill  # the incumbent
+    baseline: Tally
+    score: float  # the incumbent's, under the gate's metric
+    baseline_score: float
+    origin: str = "initial"
+    best_origin: str = "initial"
+    best_step: int = 0
+    step: int = 0
+    meta_skill: str = ""
+    epoch_start: Skill | None = None  # what this epoch began with
+    memory: list[StepMemory] = field(default_factory=list)  # of this epoch
+    records: list[dict[str, Any]] = field(default_factory=list)
+    accepted: list[AcceptedEdit] = field(default_factory=list)
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    valid_edits: int = 0  # proposals that made a candidate, over the run
+    blocked_edits: int = 0
+
+    def open_epoch(self) -> None:
+        self.epoch_start = self.skill
+        self.memory.clear()
+
+    def carry(self, skill: Skill, origin: str, score: float) -> None:
+        self.skill, self.origin, self.score = skill, origin, score
+
+
+async def begin(parts: Parts) -> Progress:
+    """The initial skill, measured on the selection split."""
+    with parts.stage("baseline", len(parts.task.selection)):
+        tally = await parts.gate.baseline(parts.initial)
+    parts.emit(evaluation("baseline", parts.initial, tally))
+    score = parts.gate.best_score
+    return Progress(skill=parts.initial, baseline=tally, score=score, baseline_score=score)
+
+
+async def adopt(parts: Parts, progress: Progress, skill: Skill, origin: str) -> Tally:
+    """Carry a skill that no gate decided on. It is measured all the same: the score carried is always the carried skill's own."""
+    tally = await parts.gate.adopt(skill)
+    parts.emit(evaluation(origin, skill, tally))
+    progress.carry(skill, origin, parts.gate.score(tally))
+    return tally
+
+
+def evaluation(name: str, skill: Skill, tally: Tally, split: str = "selection") -> EvaluationFinished:
+    return EvaluationFinished(
+        name=name,
+        split=split,
+        skill_hash=skill.hash,
+        hard=tally.hard,
+        soft=tally.soft,
+        scored=tally.scored,
+        planned=tally.planned,
+    )

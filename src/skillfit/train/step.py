@@ -1,0 +1,332 @@
+"""One step: each stage's work and what the record says about it. The order of the stages stands in loop.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from skillfit.gate import Candidate, Verdict, make_candidates
+from skillfit.optimize import examples as worked
+from skillfit.optimize.aggregate import aggregate
+from skillfit.optimize.appendix import collect_notes, consolidate
+from skillfit.optimize.diagnose import diagnose
+from skillfit.optimize.memory import StepMemory, failure_patterns, render_memory
+from skillfit.optimize.patch import Patch
+from skillfit.optimize.reflect import Context, reflect
+from skillfit.optimize.schedule import edit_budget
+from skillfit.optimize.select import Selection, select
+from skillfit.optimize.trajectories import Case
+from skillfit.optimize.update import Update, apply, update
+from skillfit.rollout.gather import gather
+from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.run.events import CandidateBuilt, EditsSelected, GateDecided, PatchMerged
+from skillfit.skill import Edit, Skill, appendix_notes, with_consolidated_notes, with_notes
+from skillfit.train.parts import Parts
+from skillfit.train.plan import Batch, PlannedStep
+from skillfit.train.progress import AcceptedEdit, Progress, adopt, evaluation
+from skillfit.train.record import StepRecord, gate_evidence, step_finished
+
+Rollout = asyncio.Task[Outcome]
+
+
+class Step:
+    def __init__(self, parts: Parts, planned: PlannedStep, progress: Progress) -> None:
+        self._parts = parts
+        self._planned = planned
+        self._progress = progress
+        self._skill = progress.skill
+        self._settings = parts.config.optimizer
+        self._context = Context(planned.step, self._scheduled_budget(), render_memory(progress.memory), progress.meta_skill)
+        self._patches: tuple[Patch, ...] = ()
+        self._outcomes: list[Outcome] = []
+        self._selected: Selection | None = None
+        self._record = StepRecord(planned, parts.config)
+        parts.at.epoch, parts.at.step = planned.epoch, planned.step
+
+    def _scheduled_budget(self) -> int | None:
+        settings = self._settings
+        if settings.lr_control_mode != "fixed":
+            return None
+        return edit_budget(
+            settings.lr_scheduler,
+            self._planned.step,
+            self._parts.plan.total_steps,
+            maximum=settings.learning_rate,
+            minimum=settings.min_learning_rate,
+        )
+
+    def roll_out(self) -> list[list[Rollout]]:
+        """The rollouts of each batch, started: all items of the first repeat, then of the next."""
+        repeats = range(self._parts.config.gradient.rollouts_per_item)
+        total = sum(len(batch.items) for batch in self._planned.batches) * len(repeats)
+        stage = self._parts.stage("rollout", total)
+        rollouts = [self._start(batch, f"train/{self._planned.name}/{at}", repeats) for at, batch in enumerate(self._planned.batches)]
+        self._record.watch(stage, [task for batch in rollouts for task in batch])
+        return rollouts
+
+    def _start(self, batch: Batch, series: str, repeats: range) -> list[Rollout]:
+        return self._parts.rollouts.start(
+            self._skill, batch.items, phase="rollout", step=self._planned.step, repeats=repeats, series=series
+        )
+
+    async def reflect(self, rollouts: Sequence[Sequence[Rollout]]) -> tuple[Patch, ...]:
+        """Analysts' patches over all batches, and worked examples where they are asked for."""
+        with self._parts.stage("reflect") as stage:
+            found = await gather(
+                self._reflect_on(batch, tasks, at) for at, (batch, tasks) in enumerate(zip(self._planned.batches, rollouts, strict=True))
+            )
+            self._outcomes = [await task for batch in rollouts for task in batch]
+            self._parts.ledger.add_outcomes("rollout", self._outcomes)
+            diagnosed = await self._diagnose(rollouts)
+        self._record.timed("reflect", stage)
+        self._patches = (*(patch for patches in found for patch in patches), *diagnosed)
+        self._record.rolled_out(self._planned.batches, [[task.result() for task in tasks] for tasks in rollouts], found)
+        return self._patches
+
+    async def _reflect_on(self, batch: Batch, rollouts: Sequence[Rollout], at: int) -> tuple[Patch, ...]:
+        optimizer = self._parts.optimizer
+        if optimizer is None or self._settings.proposer == "examples":
+            await gather(rollouts)
+            return ()
+        prefix = f"batch_{at}/" if len(self._planned.batches) > 1 else ""
+        reflection = await reflect(optimizer, self._skill, batch.items, rollouts, self._context, prefix=prefix)
+        return reflection.patches
+
+    async def _diagnose(self, rollouts: Sequence[Sequence[Rollout]]) -> tuple[Patch, ...]:
+        optimizer, gradient = self._parts.optimizer, self._parts.config.gradient
+        if optimizer is None or not gradient.deep_reflection or self._settings.proposer == "examples":
+            return ()
+        cases = [
+            Case(item, tuple(task.result() for task in tasks[index :: len(batch.items)]))
+            for batch, tasks in zip(self._planned.batches, rollouts, strict=True)
+            for index, item in enumerate(batch.items)
+        ]
+
+        async def reroll(instruction: str, items: Sequence[Any]) -> list[Outcome]:
+            return await self._parts.rollouts.run(
+                self._skill,
+                items,
+                phase="reflect",
+                step=self._planned.step,
+                series=f"diagnosis/{self._planned.name}",
+                instruction=instruction,
+            )
+
+        return await diagnose(optimizer, self._skill, cases, reroll, self._context, limit=gradient.deep_reflection_items)
+
+    async def aggregate(self, patches: Sequence[Patch]) -> Patch | None:
+        """One patch of all, without what the leak check blocks; None when nobody proposed anything."""
+        merged: Patch | None = None
+        proposing = [patch for patch in patches if patch.proposals]
+        if proposing and self._parts.optimizer is not None:
+            with self._parts.stage("aggregate") as stage:
+                merged = await aggregate(
+                    self._parts.optimizer, self._skill, proposing, step=self._planned.step, meta_skill=self._progress.meta_skill
+                )
+            self._record.timed("aggregate", stage)
+        if self._settings.proposer != "reflect":
+            merged = self._with_examples(merged)
+        if merged is None:
+            return None
+        merged = self._without_leaks(merged)
+        self._parts.emit(PatchMerged(step=self._planned.step, patch=merged.as_dict(self._settings.skill_update_mode)))
+        self._record.merged(merged)
+        return merged if merged.proposals else None
+
+    def _with_examples(self, merged: Patch | None) -> Patch | None:
+        items = [item for batch in self._planned.batches for item in batch.items]
+        failed = {outcome.item_id for outcome in self._outcomes if outcome.score is not None and not outcome.succeeded}
+        failures = [item for item in items if item.id in failed]
+        if not failures:
+            return merged
+        patch = worked.propose_examples(
+            self._skill,
+            failures,
+            worked.solved_examples(self._parts.task.train, self._outcomes),
+            edit_budget=self._context.edit_budget,
+            max_tokens=self._settings.max_skill_tokens,
+        )
+        if not patch.proposals:
+            return merged
+        self._parts.emit(worked.reflection_event(patch, self._planned.step))
+        return patch if merged is None else replace(merged, proposals=(*merged.proposals, *patch.proposals))
+
+    def _without_leaks(self, patch: Patch) -> Patch:
+        if self._parts.leaks is None:
+            return patch
+        kept = []
+        for number, proposal in enumerate(patch.proposals):
+            leak = self._parts.leaks.find(proposal_text(proposal.payload), example=proposal.source == "examples")
+            if leak is None:
+                kept.append(proposal)
+            else:
+                self._progress.blocked_edits += 1
+                self._record.blocked(self._parts, number, leak)
+        return replace(patch, proposals=tuple(kept))
+
+    async def select(self, patch: Patch | None) -> Selection | None:
+        if patch is None:
+            return None
+        with self._parts.stage("select") as stage:
+            self._selected = await self._select(patch)
+        self._record.timed("select", stage)
+        self._record.selected(self._selected)
+        return self._selected
+
+    async def _select(self, patch: Patch) -> Selection:
+        if self._parts.optimizer is not None:
+            control = self._settings.lr_control_mode
+            return await select(self._parts.optimizer, self._skill, patch, self._context, control=control)
+        budget = self._context.edit_budget
+        chosen = patch.proposals[:budget]
+        self._parts.emit(
+            EditsSelected(step=self._planned.step, edit_budget=budget, edits=[proposal.as_dict() for proposal in chosen])
+        )
+        return Selection(chosen, budget, {})
+
+    async def update(self, selection: Selection | None) -> list[Candidate]:
+        """The candidates of this step, the whole patch first; none when nothing would differ from the incumbent."""
+        if selection is None or not selection.proposals:
+            self._record.action = "skip_no_patches" if selection is None else "skip_no_change"
+            return []
+        with self._parts.stage("update") as stage:
+            if self._parts.optimizer is not None:
+                whole = await update(self._parts.optimizer, self._skill, selection.proposals, self._context)
+            else:
+                whole = apply(self._skill, selection.proposals, max_tokens=self._settings.max_skill_tokens)
+        self._record.timed("update", stage)
+        self._record.updated(whole)
+        candidates = self._candidates(whole, selection)
+        for number, candidate in enumerate(candidates):
+            self._say_candidate(number, candidate, whole)
+        return candidates
+
+    def _candidates(self, whole: Update, selection: Selection) -> list[Candidate]:
+        if whole.skill is None:
+            self._record.action = "skip_no_rewrite"
+            return []
+        leak = self._leak_of_rewrite(whole)
+        if not whole.changed or leak:
+            self._record.action = "skip_leak" if leak else "skip_no_change"
+            return []
+        self._progress.valid_edits += len(selection.proposals)
+        if self._settings.skill_update_mode != "patch":
+            return [Candidate(whole.skill, (), "rewrite")]
+        edits = [edit for proposal in selection.proposals if (edit := proposal.edit) is not None]
+        settings = self._parts.config.evaluation
+        return make_candidates(self._skill, edits, self._apply, limit=settings.candidates if settings.gate == "race" else 1)
+
+    def _apply(self, skill: Skill, edits: Sequence[Edit]) -> Skill:
+        return worked.apply_all(skill, edits, max_tokens=self._settings.max_skill_tokens).skill
+
+    def _leak_of_rewrite(self, whole: Update) -> bool:
+        """A rewrite's new lines are checked as edits are."""
+        if self._parts.leaks is None or self._settings.skill_update_mode == "patch" or whole.skill is None:
+            return False
+        old = set(self._skill.body.splitlines())
+        new = "\n".join(line for line in whole.skill.body.splitlines() if line not in old)
+        leak = self._parts.leaks.find(new)
+        if leak is not None:
+            self._progress.blocked_edits += 1
+            self._record.blocked(self._parts, 0, leak)
+        return leak is not None
+
+    def _say_candidate(self, number: int, candidate: Candidate, whole: Update) -> None:
+        report = whole.report
+        if number:
+            report = [result.as_dict() for result in worked.apply_all(self._skill, candidate.edits).results]
+        self._parts.emit(
+            CandidateBuilt(
+                step=self._planned.step,
+                number=number,
+                label=candidate.label,
+                skill=candidate.skill.text,
+                skill_hash=candidate.skill.hash,
+                report=report,
+                detail={} if number else whole.detail,
+            )
+        )
+
+    async def gate(self, candidates: Sequence[Candidate]) -> Verdict | None:
+        if not candidates:
+            return None
+        with self._parts.stage("gate", len(self._parts.task.selection) * len(candidates)) as stage:
+            verdict = await self._parts.gate.judge(self._planned.name, self._skill, candidates)
+        self._record.timed("evaluate", stage)
+        self._parts.emit(
+            GateDecided(
+                name=self._planned.name,
+                step=self._planned.step,
+                decision=verdict.decision,
+                reason=verdict.reason,
+                **gate_evidence(verdict),
+            )
+        )
+        if verdict.tally is not None:
+            self._parts.emit(evaluation(self._planned.name, verdict.chosen.skill if verdict.chosen else candidates[0].skill, verdict.tally))
+        return verdict
+
+    async def close(self, verdict: Verdict | None) -> None:
+        """Carry the winner on, remember what happened, and say it."""
+        progress, before = self._progress, self._progress.score
+        progress.step = self._planned.step
+        if verdict is not None:
+            self._record.action = verdict.action
+            self._record.judged(verdict)
+            if verdict.chosen is not None:
+                progress.carry(verdict.winner, self._planned.name, verdict.candidate_score or 0.0)
+                progress.accepted += [AcceptedEdit(self._planned.step, edit) for edit in verdict.chosen.edits]
+        added = await self._flush_notes()
+        self._track_best()
+        entry = self._memory_entry(verdict, before)
+        progress.memory.append(entry)
+        await self._parts.go_on_without_lost_calls()
+        record = self._record.finish(self._parts, progress, entry)
+        progress.records.append(record)
+        self._parts.emit(step_finished(self._parts, self._planned, progress, record, entry, added))
+
+    async def _flush_notes(self) -> list[str]:
+        """Execution notes go to the appendix whether or not the candidate was accepted, and the skill that carries them is measured."""
+        optimizer = self._parts.optimizer
+        notes = collect_notes(self._patches)
+        if optimizer is None or not self._settings.use_skill_aware_reflection or not notes:
+            return []
+        if self._parts.leaks is not None:
+            notes = tuple(note for note in notes if self._parts.leaks.find(note) is None)
+        held = set(appendix_notes(self._progress.skill))
+        skill = with_notes(self._progress.skill, notes)
+        condensed = await consolidate(optimizer, appendix_notes(skill), step=self._planned.step)
+        if condensed is not None:
+            skill = with_consolidated_notes(skill, condensed)
+        if skill.hash == self._progress.skill.hash:
+            return []
+        await adopt(self._parts, self._progress, skill, f"appendix_{self._planned.name}")
+        added = [note for note in appendix_notes(skill) if note not in held]
+        self._record.noted(len(notes), len(added), len(appendix_notes(skill)), condensed is not None)
+        return added
+
+    def _track_best(self) -> None:
+        progress = self._progress
+        if self._parts.gate.best.hash == progress.skill.hash and progress.best_origin != progress.origin:
+            progress.best_origin, progress.best_step = progress.origin, self._planned.step
+
+    def _memory_entry(self, verdict: Verdict | None, before: float) -> StepMemory:
+        failed = [outcome for outcome in self._outcomes if outcome.score is not None and not outcome.succeeded]
+        rejected = verdict is not None and not verdict.accepted and self._selected is not None
+        return StepMemory(
+            step=self._planned.step,
+            action=self._record.action,
+            n_total=Tally.of(self._outcomes).scored,
+            n_fail=len(failed),
+            failure_patterns=failure_patterns(self._outcomes, self._patches),
+            score_before=before if verdict else None,
+            score_after=verdict.candidate_score if verdict else None,
+            rejected_edits=tuple(proposal.as_dict() for proposal in self._selected.proposals) if rejected and self._selected else (),
+        )
+
+
+def proposal_text(payload: Any) -> str:
+    """What a proposal would put into the skill."""
+    return str(getattr(payload, "content", "") or getattr(payload, "instruction", "") or getattr(payload, "new_skill", ""))
