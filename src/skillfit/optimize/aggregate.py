@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from skillfit.models.protocol import ModelError
-from skillfit.optimize.optimizer import UNUSABLE, Optimizer
+from skillfit.optimize.optimizer import Call, Optimizer
 from skillfit.optimize.patch import Patch, Proposal, payload_dict, union, without_duplicates
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.replies import PATCH_REPLY, PatchReply
 from skillfit.rollout.gather import gather
 from skillfit.run.events import PatchMerged
 from skillfit.skill import Edit, Skill, estimate_tokens
+
+_INSTEAD = "the union of the patches is used instead"
 
 MergeSide = Literal["failure", "success", "final"]
 
@@ -47,9 +48,9 @@ class _Merge:
         while len(patches) > 1:
             batches = self._batches(patches, side)
             if len(batches) == len(patches):
-                return self._union(
-                    patches, side, f"{side} level {level}", "two patches together do not fit the model's context window"
-                )
+                reason = "two patches together do not fit the model's context window"
+                self._optimizer.discard(self._step, "merge", f"{side} level {level}", reason, _INSTEAD)
+                return _union(patches, side)
             names = [f"{side} level {level} batch {number}" for number in range(len(batches))]
             merged = await gather(self.batch(batch, side, name) for batch, name in zip(batches, names, strict=True))
             level += 1
@@ -59,20 +60,21 @@ class _Merge:
     async def batch(self, patches: Sequence[Patch], side: MergeSide, name: str) -> Patch:
         if len(patches) == 1:
             return patches[0]
-        try:
-            reply = await self._optimizer.ask(
-                PATCH_REPLY[self._mode],
-                stage="merge",
-                purpose=f"step {self._step} {name}",
-                system=self._system(side),
-                user=f"{self._known}\n\n{sections(proposals=_listed(patches))}",
-                reply=self._optimizer.patch_tokens(),
-            )
-        except UNUSABLE as error:
-            return self._union(patches, side, name, error)
+        call = Call(
+            "merge",
+            self._step,
+            name,
+            self._system(side),
+            f"{self._known}\n\n{sections(proposals=_listed(patches))}",
+            self._optimizer.patch_tokens(),
+        )
+        reply = await self._optimizer.try_ask(PATCH_REPLY[self._mode], call, otherwise=_INSTEAD)
+        if reply is None:
+            return _union(patches, side)
         proposals = _attributed(reply, [proposal for patch in patches for proposal in patch.proposals])
         if not proposals:
-            return self._union(patches, side, name, "the merged patch held nothing that can be used")
+            self._optimizer.discard(self._step, "merge", name, "the merged patch held nothing that can be used", _INSTEAD)
+            return _union(patches, side)
         return replace(_together(patches, side), proposals=proposals, reasoning=reply.reasoning)
 
     def _batches(self, patches: Sequence[Patch], side: MergeSide) -> list[list[Patch]]:
@@ -90,10 +92,10 @@ class _Merge:
     def _system(self, side: MergeSide) -> str:
         return render("merge", side=side, mode=self._mode)
 
-    def _union(self, patches: Sequence[Patch], side: MergeSide, name: str, problem: ModelError | str) -> Patch:
-        self._optimizer.discard(self._step, "merge", name, problem, "the union of the patches is used instead")
-        proposals = without_duplicates(proposal for patch in patches for proposal in patch.proposals)
-        return replace(_together(patches, side), proposals=proposals)
+
+def _union(patches: Sequence[Patch], side: MergeSide) -> Patch:
+    proposals = without_duplicates(proposal for patch in patches for proposal in patch.proposals)
+    return replace(_together(patches, side), proposals=proposals)
 
 
 def _together(patches: Sequence[Patch], side: MergeSide) -> Patch:

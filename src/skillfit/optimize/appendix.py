@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skillfit.optimize.optimizer import UNUSABLE, Optimizer
+from skillfit.optimize.optimizer import Call, Optimizer
 from skillfit.optimize.patch import Patch, union
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.replies import NotesReply
 
 _REPLY_TOKENS = 4_096
+_STAY = "the notes stay as they are"
 
 
 def collect_notes(patches: Sequence[Patch]) -> tuple[str, ...]:
@@ -22,20 +23,13 @@ async def consolidate(optimizer: Optimizer, notes: Sequence[str], *, step: int) 
     threshold = optimizer.settings.consolidate_threshold
     if not threshold or len(notes) <= threshold:
         return None
-    try:
-        reply = await optimizer.ask(
-            NotesReply,
-            stage="appendix_consolidate",
-            purpose=f"step {step}",
-            system=render("consolidate", count=len(notes)),
-            user=sections(notes="\n".join(f"- {note}" for note in notes)),
-            reply=_REPLY_TOKENS,
-        )
-    except UNUSABLE as error:
-        optimizer.discard(step, "appendix_consolidate", "notes", error, "the notes stay as they are")
+    user = sections(notes="\n".join(f"- {note}" for note in notes))
+    call = Call("appendix_consolidate", step, "notes", render("consolidate", count=len(notes)), user, _REPLY_TOKENS)
+    reply = await optimizer.try_ask(NotesReply, call, otherwise=_STAY)
+    if reply is None:
         return None
     condensed = tuple(text for note in reply.notes if (text := " ".join(note.split())))
     if not condensed or len(condensed) >= len(notes) or sum(map(len, condensed)) >= sum(map(len, notes)):
-        optimizer.discard(step, "appendix_consolidate", "notes", "the result is not smaller", "the notes stay as they are")
+        optimizer.discard(step, "appendix_consolidate", "notes", "the result is not smaller", _STAY)
         return None
     return condensed

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from skillfit.models.protocol import ModelError
 from skillfit.optimize.memory import failure_patterns
-from skillfit.optimize.optimizer import UNUSABLE, Optimizer
+from skillfit.optimize.optimizer import Call, Optimizer
 from skillfit.optimize.patch import Patch
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.reflect import Context, Group, analyse, collect
@@ -40,23 +40,11 @@ async def diagnose(
     system = render("diagnose")
     known = sections(current_skill=skill.unix_body or "(empty)")
     shown = render_cases(chosen, skill, optimizer.room(system, known), trace=optimizer.settings.trace_to_optimizer)
-    try:
-        reply = await optimizer.ask(
-            DiagnosisReply,
-            stage="diagnose",
-            purpose=f"step {context.step}",
-            system=system,
-            user=f"{known}\n\n{sections(trajectories=shown)}",
-        )
-    except UNUSABLE as error:
-        optimizer.discard(context.step, "diagnose", "instruction", error, "this step goes on without a diagnosis")
+    call = Call("diagnose", context.step, "instruction", system, f"{known}\n\n{sections(trajectories=shown)}")
+    reply = await optimizer.try_ask(DiagnosisReply, call, otherwise="this step goes on without a diagnosis")
+    if reply is None:
         return ()
     instruction = reply.instruction.strip()
-    if not instruction:
-        optimizer.discard(
-            context.step, "diagnose", "instruction", "the instruction is empty", "this step goes on without a diagnosis"
-        )
-        return ()
     answers = await reroll(instruction, [case.item for case in chosen])
     return await _read(optimizer, skill, chosen, answers, instruction, context)
 

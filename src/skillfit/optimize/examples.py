@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from math import log, sqrt
 
@@ -24,8 +23,6 @@ MAX_EXAMPLES = 8  # in a skill: more cost the agent's attention on every task
 _SIDE = 2_000  # characters of an example's input or output
 _LOOKED_AT = 4_000  # characters of a text that decide what it resembles
 _WORD = re.compile(r"\w+")
-
-Vector = Mapping[str, float]
 
 
 def solved_examples(items: Sequence[Item], outcomes: Iterable[Outcome] = ()) -> tuple[Example, ...]:
@@ -47,26 +44,31 @@ def solved_examples(items: Sequence[Item], outcomes: Iterable[Outcome] = ()) -> 
 def propose_examples(
     skill: Skill, failures: Sequence[Item], solved: Sequence[Example], *, edit_budget: int | None, max_tokens: int | None = None
 ) -> Patch:
-    """At most an edit budget's worth of examples for these failures, each worth more than what it takes the place of."""
-    held = list(examples(skill))
-    known = {example.item_id for example in held}
-    pool = [example for example in solved if example.item_id not in known]
-    likeness = _Likeness([*(item.input for item in failures), *(example.input for example in [*held, *pool])])
-    covered = [max((likeness(item.input, example.input) for example in held), default=0.0) for item in failures]
-    proposals: list[Proposal] = []
+    """At most an edit budget's worth of examples for these failures, those first that resemble most of them best.
+
+    Where there is no room, an example takes the place of one the failures resemble less.
+    """
+    old = examples(skill)
+    alike = _likeness(failures, [*old, *solved])
+    covered = [max((alike[example][at] for example in old), default=0.0) for at in range(len(failures))]
+    pool = list(dict.fromkeys(solved))
     limit = MAX_EXAMPLES if edit_budget is None else min(edit_budget, MAX_EXAMPLES)
+    proposals: list[Proposal] = []
     while pool and len(proposals) < limit:
-        chosen = _most_helpful(pool, failures, covered, likeness)
-        if chosen is None:
+        gains = [[max(0.0, value - before) for value, before in zip(alike[each], covered, strict=True)] for each in pool]
+        best = max(range(len(pool)), key=lambda index: sum(gains[index]))  # the first in planned order on ties
+        if not sum(gains[best]):
             break
-        pool.remove(chosen.example)
-        edit = _edit(skill, chosen, held, failures, likeness, max_tokens)
-        if edit is None:
-            continue
-        skill = apply_all(skill, [edit], max_tokens=max_tokens).skill
-        held = [example for example in held if example.item_id != edit.target]
-        covered = [max(pair) for pair in zip(covered, chosen.likeness, strict=True)]
-        proposals.append(Proposal(edit, "examples", chosen.helped))
+        example, gain = pool.pop(best), gains[best]
+        weaker = sorted((held for held in old if sum(alike[held]) < sum(alike[example])), key=lambda held: sum(alike[held]))
+        for edit in [_edit(example), *(_edit(example, replaces=held.item_id) for held in weaker)]:
+            applied = apply_all(skill, [edit], max_tokens=max_tokens)
+            if applied.edits:
+                skill = applied.skill
+                covered = [max(pair) for pair in zip(covered, alike[example], strict=True)]
+                helped = tuple(item.id for item, value in zip(failures, gain, strict=True) if value > 0)
+                proposals.append(Proposal(edit, "examples", helped))
+                break
     return Patch(tuple(proposals), "examples", tuple(item.id for item in failures), "Solved items that resemble the failures.")
 
 
@@ -90,44 +92,7 @@ def reflection_event(patch: Patch, step: int) -> ReflectionFinished:
     return ReflectionFinished(step=step, group="examples", source="examples", items=list(patch.items), patch=patch.as_reflection())
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    example: Example
-    gain: float
-    likeness: tuple[float, ...]  # to each failure
-    helped: tuple[str, ...]  # failures it resembles more than anything shown so far
-
-
-def _most_helpful(
-    pool: Sequence[Example], failures: Sequence[Item], covered: Sequence[float], likeness: _Likeness
-) -> _Choice | None:
-    """The example that adds most to what the failures find that is like them; the first in planned order on ties."""
-    best: _Choice | None = None
-    for example in pool:
-        alike = tuple(likeness(item.input, example.input) for item in failures)
-        gains = [max(0.0, value - before) for value, before in zip(alike, covered, strict=True)]
-        if sum(gains) > (best.gain if best else 0.0):
-            helped = tuple(item.id for item, gain in zip(failures, gains, strict=True) if gain > 0)
-            best = _Choice(example, sum(gains), alike, helped)
-    return best
-
-
-def _edit(
-    skill: Skill, chosen: _Choice, held: Sequence[Example], failures: Sequence[Item], likeness: _Likeness, max_tokens: int | None
-) -> Edit | None:
-    """Add the example where there is room, else in the place of the one these failures resemble least, else not at all."""
-    added = _example_edit(chosen.example)
-    if apply_all(skill, [added], max_tokens=max_tokens).edits:
-        return added
-    worth = {example.item_id: sum(likeness(item.input, example.input) for item in failures) for example in held}
-    for item_id in sorted(worth, key=lambda item_id: worth[item_id]):
-        replaced = _example_edit(chosen.example, item_id)
-        if worth[item_id] < sum(chosen.likeness) and apply_all(skill, [replaced], max_tokens=max_tokens).edits:
-            return replaced
-    return None
-
-
-def _example_edit(example: Example, replaces: str = "") -> Edit:
+def _edit(example: Example, replaces: str = "") -> Edit:
     content = {"item_id": example.item_id, "input": example.input, "output": example.output}
     return Edit(EXAMPLE_OP, replaces, json.dumps(content, ensure_ascii=False), label=f"example {example.item_id}")
 
@@ -150,20 +115,24 @@ def _apply_example(skill: Skill, edit: Edit, max_tokens: int | None) -> tuple[Ed
     return EditResult(edit, "applied_example"), grown
 
 
-class _Likeness:
-    """How alike two of some texts are: the cosine of their words, rare ones weighing more."""
+def _likeness(failures: Sequence[Item], shown: Sequence[Example]) -> dict[Example, list[float]]:
+    """How alike each example is to each failure: the cosine of their words, rare ones weighing more."""
+    words = [
+        Counter(_WORD.findall(text[:_LOOKED_AT].casefold())) for text in (*(i.input for i in failures), *(e.input for e in shown))
+    ]
+    spread = Counter(word for counts in words for word in counts)
+    vectors = [_weighed(counts, spread, len(words)) for counts in words]
+    wanted = vectors[: len(failures)]
+    return {
+        example: [_cosine(one, vector) for one in wanted] for example, vector in zip(shown, vectors[len(failures) :], strict=True)
+    }
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        counts = {text: Counter(_WORD.findall(text[:_LOOKED_AT].casefold())) for text in texts}
-        spread = Counter(word for words in counts.values() for word in words)
-        self._vectors = {text: _weighed(words, spread, len(counts)) for text, words in counts.items()}
 
-    def __call__(self, one: str, other: str) -> float:
-        first, second = sorted((self._vectors[one], self._vectors[other]), key=len)
-        return sum(weight * second.get(word, 0.0) for word, weight in first.items())
-
-
-def _weighed(words: Counter[str], spread: Counter[str], texts: int) -> Vector:
+def _weighed(words: Counter[str], spread: Counter[str], texts: int) -> dict[str, float]:
     weights = {word: count * (1 + log((1 + texts) / (1 + spread[word]))) for word, count in words.items()}
     length = sqrt(sum(weight * weight for weight in weights.values())) or 1.0
     return {word: weight / length for word, weight in weights.items()}
+
+
+def _cosine(one: dict[str, float], other: dict[str, float]) -> float:
+    return sum(weight * other.get(word, 0.0) for word, weight in one.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skillfit.optimize.optimizer import UNUSABLE, Optimizer
+from skillfit.optimize.optimizer import Call, Optimizer
 from skillfit.optimize.replies import MetaSkillReply
 from skillfit.optimize.slow_update import Lesson, Pair, compare_prompt
 from skillfit.skill import Skill
@@ -17,9 +17,8 @@ async def meta_skill(
     if not pairs:
         return Lesson("")
     system, user = compare_prompt(optimizer, "meta_skill", previous, current, pairs, previous_advice=advice)
-    try:
-        reply = await optimizer.ask(MetaSkillReply, stage="meta_skill", purpose=f"epoch {epoch}", system=system, user=user)
-    except UNUSABLE as error:
-        optimizer.discard(step, "meta_skill", f"epoch {epoch}", error, "the previous advice stays")
+    call = Call("meta_skill", step, f"epoch {epoch}", system, user)
+    reply = await optimizer.try_ask(MetaSkillReply, call, otherwise="the previous advice stays")
+    if reply is None:
         return Lesson("")
     return Lesson(reply.meta_skill_content.strip(), reply.reasoning)

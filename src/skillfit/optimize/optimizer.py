@@ -55,6 +55,19 @@ class OptimizeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """One question to the optimizer's model. Step and name tell equal questions apart."""
+
+    stage: str
+    step: int
+    name: str
+    system: str
+    user: str
+    reply_tokens: int = REPLY_TOKENS
+    reasoning_effort: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Optimizer:
     model: Model | None  # None where only worked examples are proposed: no stage then needs one
     emit: Callable[[Event], None]
@@ -80,26 +93,24 @@ class Optimizer:
         used = sum(estimate_tokens(part) for part in fixed)
         return max(_SMALLEST_ROOM, window - window // 10 - self.reply_tokens(reply) - used)
 
-    async def ask(
-        self,
-        returns: type[R],
-        *,
-        stage: str,
-        purpose: str,
-        system: str,
-        user: str,
-        reply: int = REPLY_TOKENS,
-        reasoning_effort: str | None = None,
-    ) -> R:
+    async def ask(self, returns: type[R], call: Call) -> R:
         request = Request(
-            messages=(Message("system", system), Message("user", user)),
-            stage=stage,
-            purpose=purpose,
-            max_tokens=self.reply_tokens(reply),
-            reasoning_effort=reasoning_effort,
+            messages=(Message("system", call.system), Message("user", call.user)),
+            stage=call.stage,
+            purpose=f"step {call.step} {call.name}",
+            max_tokens=self.reply_tokens(call.reply_tokens),
+            reasoning_effort=call.reasoning_effort,
         )
         async with self.workers:
             return await ask(self.connected(), request, returns)
+
+    async def try_ask(self, returns: type[R], call: Call, *, otherwise: str) -> R | None:
+        """As `ask`; a reply nobody can use is None, and an event says what happens `otherwise`."""
+        try:
+            return await self.ask(returns, call)
+        except UNUSABLE as error:
+            self.discard(call.step, call.stage, call.name, error, otherwise)
+            return None
 
     def discard(self, step: int, stage: str, what: str, problem: ModelError | str, evidence: str = "") -> None:
         """Say that something was not used, and why."""

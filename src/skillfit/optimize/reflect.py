@@ -13,10 +13,10 @@ from typing import Literal
 
 from skillfit.errors import InfrastructureError
 from skillfit.models.protocol import ContextTooLong, ModelError
-from skillfit.optimize.optimizer import UNREACHABLE, UNUSABLE, Optimizer
+from skillfit.optimize.optimizer import UNREACHABLE, UNUSABLE, Call, Optimizer
 from skillfit.optimize.patch import FailureNote, Patch, Proposal, Source, union
 from skillfit.optimize.prompts import render, sections
-from skillfit.optimize.replies import ANALYST_REPLY, AnyAnalystReply, FailureNoteReply
+from skillfit.optimize.replies import ANALYST_REPLY, AnalystReply, FailureNoteReply, PatchReply
 from skillfit.optimize.trajectories import Case, render_cases
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome
@@ -163,7 +163,9 @@ async def analyse(optimizer: Optimizer, skill: Skill, group: Group, context: Con
     return patch
 
 
-async def _ask(optimizer: Optimizer, skill: Skill, group: Group, context: Context, stage: str, shrink: int) -> AnyAnalystReply:
+async def _ask(
+    optimizer: Optimizer, skill: Skill, group: Group, context: Context, stage: str, shrink: int
+) -> AnalystReply[PatchReply]:
     settings = optimizer.settings
     notes = settings.skill_aware and settings.update_mode != "full_rewrite_minibatch"
     system = render(
@@ -183,17 +185,11 @@ async def _ask(optimizer: Optimizer, skill: Skill, group: Group, context: Contex
     reply = optimizer.patch_tokens()
     room = optimizer.room(system, known, reply=reply) // shrink
     shown = render_cases(group.cases, skill, room, trace=settings.trace_to_optimizer)
-    return await optimizer.ask(
-        ANALYST_REPLY[settings.update_mode],
-        stage=stage,
-        purpose=f"step {context.step} {group.name}",
-        system=system,
-        user=f"{known}\n\n{sections(trajectories=shown)}",
-        reply=reply,
-    )
+    call = Call(stage, context.step, group.name, system, f"{known}\n\n{sections(trajectories=shown)}", reply)
+    return await optimizer.ask(ANALYST_REPLY[settings.update_mode], call)
 
 
-def _patch(optimizer: Optimizer, reply: AnyAnalystReply, group: Group, context: Context) -> Patch:
+def _patch(optimizer: Optimizer, reply: AnalystReply[PatchReply], group: Group, context: Context) -> Patch:
     """What was sent, limited to the edit budget. Support is the items of the group: nobody's own claim counts."""
     mode = optimizer.settings.update_mode
     limit = None if mode == "full_rewrite_minibatch" else context.edit_budget

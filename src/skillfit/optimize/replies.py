@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -110,6 +110,8 @@ class CandidatesReply(BaseModel):
 
 PatchReply = EditsReply | SuggestionsReply | CandidatesReply
 
+P = TypeVar("P", bound=PatchReply)
+
 PATCH_REPLY: dict[UpdateMode, type[PatchReply]] = {
     "patch": EditsReply,
     "rewrite_from_suggestions": SuggestionsReply,
@@ -124,9 +126,8 @@ class FailureNoteReply(BaseModel):
     items: Texts = Field(default=[], description="Ids of the items that failed this way.")
 
 
-class AnalystReply(BaseModel):
-    """What all modes share; the mode's own type adds `patch`."""
-
+class AnalystReply(BaseModel, Generic[P]):
+    patch: P
     failure_summary: Annotated[list[FailureNoteReply], BeforeValidator(_objects)] = []
     success_patterns: Texts = []
     appendix_notes: Texts = []
@@ -140,24 +141,10 @@ class AnalystReply(BaseModel):
         return value
 
 
-class EditsAnalystReply(AnalystReply):
-    patch: EditsReply
-
-
-class SuggestionsAnalystReply(AnalystReply):
-    patch: SuggestionsReply
-
-
-class CandidatesAnalystReply(AnalystReply):
-    patch: CandidatesReply
-
-
-AnyAnalystReply = EditsAnalystReply | SuggestionsAnalystReply | CandidatesAnalystReply
-
-ANALYST_REPLY: dict[UpdateMode, type[AnyAnalystReply]] = {
-    "patch": EditsAnalystReply,
-    "rewrite_from_suggestions": SuggestionsAnalystReply,
-    "full_rewrite_minibatch": CandidatesAnalystReply,
+ANALYST_REPLY: dict[UpdateMode, type[AnalystReply[Any]]] = {
+    "patch": AnalystReply[EditsReply],
+    "rewrite_from_suggestions": AnalystReply[SuggestionsReply],
+    "full_rewrite_minibatch": AnalystReply[CandidatesReply],
 }
 
 
@@ -195,4 +182,4 @@ class NotesReply(BaseModel):
 
 class DiagnosisReply(BaseModel):
     reasoning: Text = ""
-    instruction: Text
+    instruction: Annotated[Text, Field(min_length=1)]

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from skillfit.optimize.optimizer import UNUSABLE, Optimizer
+from skillfit.optimize.optimizer import Call, Optimizer
 from skillfit.optimize.patch import Patch, Proposal, payload_dict
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.reflect import Context
@@ -36,7 +36,8 @@ async def select(optimizer: Optimizer, skill: Skill, patch: Patch, context: Cont
         budget = int(decision["learning_rate"])
     chosen = patch.proposals
     if budget is not None and len(chosen) > budget:
-        chosen, ranking = await _best(optimizer, skill, patch, budget, context)
+        ranking = await _best(optimizer, skill, patch, budget, context)
+        chosen = tuple(chosen[index] for index in ranking["selected_indices"])
         decision = {**decision, **ranking}
     optimizer.emit(
         EditsSelected(step=context.step, edit_budget=budget, edits=[proposal.as_dict() for proposal in chosen], decision=decision)
@@ -48,49 +49,30 @@ async def decide_edit_budget(optimizer: Optimizer, skill: Skill, patch: Patch, c
     """The optimizer's own learning rate for this step, between none and all of the proposals."""
     available = len(patch.proposals)
     system = render("learning_rate", available=available)
-    try:
-        reply = await optimizer.ask(
-            LearningRateReply,
-            stage="lr_autonomous",
-            purpose=f"step {context.step}",
-            system=system,
-            user=_prompt(optimizer, skill, patch, context, system, memory=context.memory),
-        )
-    except UNUSABLE as error:
-        optimizer.discard(context.step, "lr_autonomous", "learning rate", error, "no edit is applied in this step")
+    user = _prompt(optimizer, skill, patch, context, system, memory=context.memory)
+    call = Call("lr_autonomous", context.step, "learning rate", system, user)
+    reply = await optimizer.try_ask(LearningRateReply, call, otherwise="no edit is applied in this step")
+    if reply is None:
         return {"learning_rate": 0, "available": available, "fallback": True}
     rate = min(max(reply.learning_rate, 0), available)
     return {**reply.model_dump(), "learning_rate": rate, "available": available, "fallback": False}
 
 
-async def _best(
-    optimizer: Optimizer, skill: Skill, patch: Patch, budget: int, context: Context
-) -> tuple[tuple[Proposal, ...], dict[str, Any]]:
+async def _best(optimizer: Optimizer, skill: Skill, patch: Patch, budget: int, context: Context) -> dict[str, Any]:
+    """Which proposals to keep, best first, and why."""
     if budget <= 0:
-        return (), {}
+        return {"selected_indices": []}
+    otherwise = f"the {budget} proposals with the most support are used instead"
     system = render("rank", edit_budget=budget)
-    try:
-        reply = await optimizer.ask(
-            RankReply,
-            stage="rank",
-            purpose=f"step {context.step}",
-            system=system,
-            user=_prompt(optimizer, skill, patch, context, system),
-        )
-    except UNUSABLE as error:
-        return _by_support(optimizer, patch, budget, context, f"{error.kind}: {error}")
-    indices = [index for index in dict.fromkeys(reply.selected_indices) if index < len(patch.proposals)][:budget]
-    if not indices:
-        return _by_support(optimizer, patch, budget, context, "no usable index was selected")
-    return tuple(patch.proposals[index] for index in indices), {"selected_indices": indices, "reasoning": reply.reasoning}
-
-
-def _by_support(
-    optimizer: Optimizer, patch: Patch, budget: int, context: Context, reason: str
-) -> tuple[tuple[Proposal, ...], dict[str, Any]]:
-    optimizer.discard(context.step, "rank", "ranking", reason, f"the {budget} proposals with the most support are used instead")
-    order = sorted(range(len(patch.proposals)), key=lambda index: -patch.proposals[index].support)[:budget]
-    return tuple(patch.proposals[index] for index in order), {"selected_indices": order, "fallback": True}
+    call = Call("rank", context.step, "ranking", system, _prompt(optimizer, skill, patch, context, system))
+    reply = await optimizer.try_ask(RankReply, call, otherwise=otherwise)
+    if reply is not None:
+        indices = [index for index in dict.fromkeys(reply.selected_indices) if index < len(patch.proposals)][:budget]
+        if indices:
+            return {"selected_indices": indices, "reasoning": reply.reasoning}
+        optimizer.discard(context.step, "rank", "ranking", "no usable index was selected", otherwise)
+    by_support = sorted(range(len(patch.proposals)), key=lambda index: -patch.proposals[index].support)
+    return {"selected_indices": by_support[:budget], "fallback": True}
 
 
 def _prompt(optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, system: str, memory: str = "") -> str:

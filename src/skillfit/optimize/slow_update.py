@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from skillfit.optimize.optimizer import UNUSABLE, Optimizer
+from skillfit.optimize.optimizer import Call, Optimizer
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.replies import SlowUpdateReply
 from skillfit.optimize.trajectories import Case, render_cases
@@ -95,10 +95,9 @@ async def slow_update(
     if not pairs:
         return Lesson("")
     system, user = compare_prompt(optimizer, "slow_update", previous, current, pairs, previous_guidance=slow_update_text(current))
-    try:
-        reply = await optimizer.ask(SlowUpdateReply, stage="slow_update", purpose=f"epoch {epoch}", system=system, user=user)
-    except UNUSABLE as error:
-        optimizer.discard(step, "slow_update", f"epoch {epoch}", error, "the slow update memory stays as it is")
+    call = Call("slow_update", step, f"epoch {epoch}", system, user)
+    reply = await optimizer.try_ask(SlowUpdateReply, call, otherwise="the slow update memory stays as it is")
+    if reply is None:
         return Lesson("")
     return Lesson(reply.slow_update_content.strip(), reply.reasoning)
 

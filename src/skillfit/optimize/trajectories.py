@@ -113,16 +113,21 @@ class _Parts:
         return cls(f"### Item {item.id}{kind}", f"Task:\n{text}{_hidden(item)}", tuple(attempts))
 
     def text(self, room: int | None = None) -> str:
-        pieces = [self.title, self.task if room is None else cut(self.task, room // 3)]
-        left = None if room is None else max(0, room - sum(len(piece) + 2 for piece in pieces)) // max(1, len(self.attempts))
-        for attempt in self.attempts:
-            verdict = attempt.verdict if left is None else cut(attempt.verdict, max(left // 2, 200))
-            steps = attempt.steps
-            if left is not None:
-                # The end of a trajectory usually shows what went wrong: it gets the larger half.
-                steps = cut(steps, max(left - len(verdict) - len(attempt.label) - 6, _CUT_MARK), head=0.4)
+        attempts, task = self.attempts, self.task
+        if room is not None and room < len(self.text()):
+            said = [cut(attempt.verdict, max(room // (3 * len(attempts)), 200)) for attempt in attempts]
+            fixed = len(self.title) + sum(
+                len(attempt.label) + len(verdict) + 10 for attempt, verdict in zip(attempts, said, strict=True)
+            )
+            shares = fair_shares([len(task), *(len(attempt.steps) for attempt in attempts)], max(0, room - fixed))
+            task = cut(task, shares[0])
+            # The end of a trajectory usually shows what went wrong: it gets the larger half.
+            steps = [cut(attempt.steps, share, head=0.4) for attempt, share in zip(attempts, shares[1:], strict=True)]
+            attempts = tuple(_Attempted(*parts) for parts in zip((a.label for a in attempts), steps, said, strict=True))
+        pieces = [self.title, task]
+        for attempt in attempts:
             pieces += [f"#### {attempt.label}"] if attempt.label else []
-            pieces += [steps, verdict]
+            pieces += [attempt.steps, attempt.verdict]
         return "\n\n".join(pieces)
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skillfit.optimize.examples import apply_all
-from skillfit.optimize.optimizer import UNUSABLE, Optimizer
+from skillfit.optimize.optimizer import Call, Optimizer
 from skillfit.optimize.patch import Proposal, SkillCandidate, Suggestion
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.reflect import Context
 from skillfit.optimize.replies import RewriteReply
 from skillfit.skill import Skill, rewrite
+
+_STAYS = "the skill stays as it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +54,11 @@ async def _rewrite(optimizer: Optimizer, skill: Skill, proposals: Sequence[Propo
         f"{number}. {entry.title} ({entry.type}) {entry.priority_hint}\nWhy: {entry.motivation}\n{entry.instruction}"
         for number, entry in enumerate(suggestions, 1)
     )
-    try:
-        reply = await optimizer.ask(
-            RewriteReply,
-            stage="rewrite",
-            purpose=f"step {context.step}",
-            system=render("rewrite"),
-            user=sections(current_skill=skill.unix_body or "(empty)", previous_steps=context.memory, suggestions=listed),
-            reply=settings.rewrite_max_tokens,
-            reasoning_effort=settings.rewrite_reasoning_effort,
-        )
-    except UNUSABLE as error:
-        optimizer.discard(context.step, "rewrite", "rewritten skill", error, "the skill stays as it is")
+    user = sections(current_skill=skill.unix_body or "(empty)", previous_steps=context.memory, suggestions=listed)
+    tokens, effort = settings.rewrite_max_tokens, settings.rewrite_reasoning_effort
+    call = Call("rewrite", context.step, "rewritten skill", render("rewrite"), user, tokens, effort)
+    reply = await optimizer.try_ask(RewriteReply, call, otherwise=_STAYS)
+    if reply is None:
         return Update(None, changed=False)
     return _rewritten(optimizer, skill, reply.new_skill, tuple(reply.change_summary), reply.model_dump(), context)
 
@@ -79,13 +74,12 @@ def _first_candidate(optimizer: Optimizer, skill: Skill, proposals: Sequence[Pro
 def _rewritten(
     optimizer: Optimizer, skill: Skill, text: str, summary: tuple[str, ...], detail: dict[str, Any], context: Context
 ) -> Update:
-    limit = optimizer.settings.max_skill_tokens
-    if not text.strip():
-        optimizer.discard(context.step, "rewrite", "rewritten skill", "the rewritten skill is empty", "the skill stays as it is")
-        return Update(None, changed=False, detail=detail)
     candidate = rewrite(skill, text)
+    limit = optimizer.settings.max_skill_tokens
+    problem = "" if text.strip() else "the rewritten skill is empty"
     if limit is not None and candidate.tokens > max(limit, skill.tokens):
-        reason = f"the rewritten skill has {candidate.tokens} tokens, above the ceiling of {limit}"
-        optimizer.discard(context.step, "rewrite", "rewritten skill", reason, "the skill stays as it is")
+        problem = f"the rewritten skill has {candidate.tokens} tokens, above the ceiling of {limit}"
+    if problem:
+        optimizer.discard(context.step, "rewrite", "rewritten skill", problem, _STAYS)
         return Update(None, changed=False, detail=detail)
     return Update(candidate, candidate.hash != skill.hash, change_summary=summary, detail=detail)

@@ -1,0 +1,99 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skillfit.optimize.trajectories import Case, cut, fair_shares, render_cases
+from skillfit.skill import Skill, estimate_tokens
+from skillfit.tasks.attempt import Step
+from skillfit.tasks.item import Item
+from tests.optimize.world import SKILL, broken, item, outcome
+
+
+def test_a_case_shows_task_reference_steps_answer_score_and_reason():
+    steps = [Step("tool_call", "ls", name="bash"), Step("tool_result", "a.txt", name="bash"), Step("message", "I see a.txt")]
+    case = Case(
+        item("i1", "Find it.", reference="It is in a.txt"), (outcome("i1", 0.5, feedback="wrong: b.txt", steps=steps, answer="b"),)
+    )
+    shown = render_cases([case], SKILL, 10_000)
+    for part in ("Item i1", "Find it.", "It is in a.txt", "gold of i1", "[calls bash] ls", "[bash returns] a.txt", "I see a.txt"):
+        assert part in shown
+    assert "[answer] b" in shown
+    assert "failed (hard 0.50)" in shown
+    assert "Why: wrong: b.txt" in shown
+
+
+def test_the_graders_evidence_is_never_shown():
+    assert "SECRET RUBRIC" not in render_cases([Case(item("i1"), (outcome("i1", 0),))], SKILL, 10_000)
+
+
+def test_tool_steps_are_left_out_when_the_trace_is_not_for_the_optimizer():
+    steps = [Step("tool_call", "rm -r", name="bash"), Step("note", "event stream"), Step("message", "done with it")]
+    shown = render_cases([Case(item("i1"), (outcome("i1", 0, steps=steps),))], SKILL, 10_000, trace=False)
+    assert "rm -r" not in shown and "event stream" not in shown
+    assert "done with it" in shown and "answer to i1" in shown
+
+
+def test_neither_the_skill_nor_the_task_is_repeated():
+    skill = Skill.from_text("# Long skill\n\n" + "Think before you answer. " * 10)
+    task = "Read this context carefully. " * 10
+    steps = [Step("message", f"You know this:\n{skill.body.strip()}\nNow do: {task.strip()}", role="user")]
+    shown = render_cases([Case(item("i1", task), (outcome("i1", 0, steps=steps),))], skill, 10_000)
+    assert shown.count("Read this context carefully.") == 10
+    assert "Think before you answer." not in shown
+    assert "[the skill]" in shown and "[the task, as above]" in shown
+
+
+def test_what_does_not_fit_loses_its_middle_and_keeps_head_tail_and_reason():
+    steps = [Step("message", "FIRST " + "middle " * 20_000 + " LAST")]
+    cases = [Case(item(f"i{n}"), (outcome(f"i{n}", 0, feedback=f"reason {n}", steps=steps),)) for n in range(4)]
+    shown = render_cases(cases, SKILL, 4_000)
+    assert estimate_tokens(shown) <= 4_100
+    for n in range(4):
+        assert f"reason {n}" in shown
+    assert shown.count("FIRST") == shown.count(" LAST") == 4
+    assert len(re.findall(r"\[… [\d,]+ characters cut …\]", shown)) == 4
+
+
+def test_a_short_trajectory_beside_a_long_one_is_shown_whole():
+    long = Case(item("long"), (outcome("long", 0, steps=[Step("message", "x" * 100_000)]),))
+    short = Case(item("short"), (outcome("short", 0, steps=[Step("message", "y" * 2_000)]),))
+    assert "y" * 2_000 in render_cases([long, short], SKILL, 3_000)
+
+
+def test_attempts_of_one_item_stand_side_by_side_and_broken_ones_are_left_out():
+    outcomes = (outcome("i1", 0, answer="bad"), broken("i1", 1), outcome("i1", 1, answer="good", repeat=2))
+    shown = render_cases([Case(item("i1"), outcomes)], SKILL, 10_000)
+    assert shown.count("What is i1?") == 1
+    assert "#### Attempt 1" in shown and "#### Attempt 3" in shown and "Attempt 2" not in shown
+
+
+@pytest.mark.parametrize("split", ["selection", "test"])
+def test_items_of_other_splits_never_reach_the_optimizer(split):
+    with pytest.raises(ValueError, match=split):
+        render_cases([Case(Item("i1", {"input": "q"}, split=split), (outcome("i1", 0),))], SKILL, 10_000)
+
+
+@given(st.text(max_size=2_000), st.integers(50, 500))
+def test_a_cut_says_exactly_how_much_is_missing(text, room):
+    short = cut(text, room)
+    if len(text) <= room:
+        assert short == text
+        return
+    mark = re.search(r"\n\[… ([\d,]+) characters cut …\]\n", short)
+    kept = len(short) - len(mark[0])
+    assert int(mark[1].replace(",", "")) + kept == len(text)
+    assert len(short) <= room
+    assert text.startswith(short[: mark.start()]) and text.endswith(short[mark.end() :])
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=20), st.integers(0, 50_000))
+def test_shares_never_pass_the_room_and_the_smallest_are_served_first(sizes, room):
+    shares = fair_shares(sizes, room)
+    assert sum(shares) <= room
+    assert all(share <= size for share, size in zip(shares, sizes, strict=True))
+    if sum(sizes) <= room:
+        assert shares == sizes
+    else:
+        assert min(share for share, size in zip(shares, sizes, strict=True) if share < size) >= room // len(sizes)
