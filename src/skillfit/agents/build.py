@@ -27,11 +27,7 @@ def build_agent(
     if kind == "cli" or spec.id.startswith("cli/"):
         from skillfit.agents.cli import MOST_TOKENS, CliAgent, command_line
 
-        given = {
-            "env.prompt": prompt is not None,
-            "env.max_turns": (max_turns or 1) > 1,
-            "env.max_rollout_tokens": max_tokens is not None,
-        }
+        given = {"env.prompt": prompt is not None, "env.max_turns": (max_turns or 1) > 1}
         if refused := [name for name, so in given.items() if so]:
             raise InputError(f"{', '.join(refused)} means nothing to a command-line agent.", hint="Leave it out.")
         if not spec.id.startswith("cli/"):

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from skillfit.agents import AgentFailure, CallableAgent, Calling
+from skillfit.models.protocol import RateLimited
+from skillfit.skill import Skill
+from skillfit.tasks.attempt import Attempt
+from skillfit.tasks.item import Item
+
+SKILL = Skill.from_text("Say it twice.")
+ITEM = Item("i1", {"input": "ho", "answers": ["hoho"], "reference": "gold", "colour": "red"})
+
+
+async def test_a_plain_function_is_an_agent() -> None:
+    attempt = await CallableAgent(lambda skill, item: item["input"] * 2).attempt(SKILL, ITEM, Calling())
+
+    assert attempt.answer == "hoho"
+    assert attempt.steps[0].text == "hoho"
+
+
+async def test_an_async_callable_object_is_an_agent_and_gets_what_it_names() -> None:
+    class Solver:
+        async def __call__(self, skill: str, item: dict[str, Any], seed: int, instruction: str) -> Attempt:
+            return Attempt(f"{skill} {seed} {instruction}")
+
+    attempt = await CallableAgent(Solver()).attempt(SKILL, ITEM, Calling(seed=3, instruction="Why?"))
+
+    assert attempt.answer == "Say it twice. 3 Why?"
+
+
+async def test_the_gold_answer_is_not_shown() -> None:
+    seen: dict[str, Any] = {}
+    await CallableAgent(lambda skill, item: seen.update(item) or "x").attempt(SKILL, ITEM, Calling())
+
+    assert seen == {"id": "i1", "input": "ho", "colour": "red"}
+
+
+async def test_whatever_it_raises_is_a_failure_of_the_rollout() -> None:
+    class Odd(Exception):
+        pass
+
+    def broken(skill: str, item: dict[str, Any]) -> str:
+        raise Odd("no luck")
+
+    with pytest.raises(AgentFailure, match="Odd on item i1: no luck"):
+        await CallableAgent(broken).attempt(SKILL, ITEM, Calling())
+
+
+async def test_a_model_error_keeps_its_kind() -> None:
+    async def limited(skill: str, item: dict[str, Any]) -> str:
+        raise RateLimited("slow down")
+
+    with pytest.raises(RateLimited):
+        await CallableAgent(limited).attempt(SKILL, ITEM, Calling())
+
+
+async def test_a_result_of_the_wrong_type_is_a_failure() -> None:
+    with pytest.raises(AgentFailure, match="gave int"):
+        await CallableAgent(lambda skill, item: 4).attempt(SKILL, ITEM, Calling())

@@ -1,0 +1,350 @@
+"""Command-line agents, with a small program of our own that behaves like one: a real process with a real description."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skillfit.agents import Agent, AgentFailure, Calling, build_agent, remove_workspace
+from skillfit.agents.cli.description import BUILT_IN, arguments, load_description
+from skillfit.errors import InputError
+from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
+from skillfit.models.protocol import AuthFailed, BadRequest, QuotaExhausted, Role
+from skillfit.skill import Skill
+from skillfit.tasks.attempt import Attempt
+from skillfit.tasks.item import Item
+
+PROGRAM = """#!{python}
+import json, os, pathlib, subprocess, sys, time
+
+def say(**event): print(json.dumps(event), flush=True)
+
+prompt = sys.stdin.read() if "--file" not in sys.argv else pathlib.Path(sys.argv[sys.argv.index("--file") + 1]).read_text()
+if "NOLOGIN" in prompt:
+    say(type="result", is_error=True, text="Not logged in. Please run /login"); sys.exit(0)
+if "BROKE" in prompt:
+    print("Credit balance is too low", file=sys.stderr); sys.exit(1)
+if "CRASH" in prompt:
+    print("boom", file=sys.stderr); sys.exit(70)
+if "SLEEP" in prompt:
+    child = subprocess.Popen(["sleep", "300"])
+    pathlib.Path(os.environ["PIDS"]).write_text(f"{{os.getpid()}} {{child.pid}}")
+    time.sleep(300)
+skills = sorted(str(path) for path in pathlib.Path(".fake/skills").glob("*/SKILL.md")) if os.path.isdir(".fake") else []
+for path in skills:
+    say(type="tool", name="open", input=dict(path=path), output=pathlib.Path(path).read_text())
+home = sorted(str(path.relative_to(os.environ["HOME"])) for path in pathlib.Path.home().rglob("*"))
+world = dict(env=dict(os.environ), home=home, cwd=sorted(os.listdir()))
+say(type="tool", name="look", input=dict(argv=sys.argv[1:]), output=json.dumps(world))
+pathlib.Path("left.txt").write_text("work")
+say(type="message", text="I heard: " + prompt)
+say(type="message", text="LONG" * 9000 if "LONG" in prompt else "42")
+say(type="result", is_error=False, tokens=dict(read=30, cached=10, written=7), cost=0.25)
+"""
+DESCRIPTION: dict[str, Any] = {
+    "name": "fake",
+    "program": "fake-agent",
+    "argv": ["run", {"args": ["--model", "$model"]}, {"args": ["--effort", "$effort"]}, "--mode", "$mode"],
+    "model_argv": ["answer", {"args": ["--model", "$model"]}],
+    "skills": ".fake/skills",
+    "keys": ["FAKE_KEY"],
+    "keep": ["FAKE_URL", "PIDS"],
+    "env": {"FAKE_URL": "$base_url", "FAKE_QUIET": "1"},
+    "files": {".fake/config.json": '{"theme": "plain"}'},
+    "login": [".fake/login.json"],
+    "options": {"mode": "careful"},
+    "events": [
+        {"when": {"type": "tool"}, "step": "tool_call", "name": "name", "text": ["input"]},
+        {"when": {"type": "tool"}, "step": "tool_result", "name": "name", "text": ["output"]},
+        {"when": {"type": "message"}, "step": "message", "text": ["text"]},
+    ],
+    "error": [{"when": {"type": "result", "is_error": True}, "text": ["text"]}],
+    "usage": [
+        {
+            "when": {"type": "result"},
+            "input": ["tokens.read"],
+            "cached": ["tokens.cached"],
+            "output": ["tokens.written"],
+            "usd": "cost",
+        }
+    ],
+    "skill_read": [r"$skill/SKILL\.md"],
+}
+SKILL = Skill.from_text(
+    "---\nname: answering\ndescription: How to answer.\n---\nAnswer 42.\n", files={"references/why.md": b"because"}
+)
+ITEM = Item("q1", {"input": "What is six times seven?", "answers": ["42"]})
+
+
+class Fake:
+    """A user's machine with the program on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "user"
+        (self.home / ".fake" / "skills" / "private").mkdir(parents=True)
+        (self.home / ".fake" / "login.json").write_text('{"token": "login-token-0123456789abcdef"}')
+        (folder / "bin").mkdir()
+        program = folder / "bin" / "fake-agent"
+        program.write_text(PROGRAM.format(python=sys.executable))
+        program.chmod(0o755)
+        self.description = folder / "fake.yaml"
+        self.describe()
+        self.environ = {
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "HOME": str(self.home),
+            "FAKE_KEY": "key-of-the-program-itself",
+            "OPENAI_API_KEY": "sk-key-of-someone-else",
+            "PIDS": str(folder / "pids"),
+        }
+
+    def describe(self, **changes: Any) -> None:
+        self.description = self.description.with_name(f"{len(changes)}{self.description.name}")
+        self.description.write_text(yaml.safe_dump(DESCRIPTION | changes))
+
+    def spec(self, model: str = "", **settings: Any) -> ModelSpec:
+        options = {"file": str(self.description), **settings.pop("options", {})}
+        return ModelSpec(id=f"cli/fake{model}", options=options, **settings)
+
+    def agent(self, model: str = "", **settings: Any) -> Agent:
+        return build_agent("cli", self.spec(model, **settings), None, environ=self.environ)
+
+    async def attempt(self, item: Item = ITEM, call: Calling | None = None, **settings: Any) -> Attempt:
+        attempt = await self.agent(**settings).attempt(SKILL, item, call or Calling())
+        remove_workspace(attempt.workspace)
+        return attempt
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    return Fake(tmp_path)
+
+
+def seen(attempt: Attempt) -> dict[str, Any]:
+    """What the program saw of the world."""
+    (looked,) = [step.text for step in attempt.steps if step.kind == "tool_result" and step.name == "look"]
+    return dict(json.loads(looked))
+
+
+async def test_the_skill_is_discovered_and_the_event_stream_becomes_the_trajectory(fake: Fake) -> None:
+    attempt = await fake.attempt()
+
+    assert attempt.answer == "42"
+    assert attempt.skill_read is True
+    assert [step.kind for step in attempt.steps] == ["tool_call", "tool_result", "tool_call", "tool_result", "message", "message"]
+    assert attempt.steps[1].text == SKILL.text
+    assert "What is six times seven?" in attempt.steps[4].text
+    assert attempt.usage == Usage(calls=1, input=30, cached=10, output=7, usd=0.25)
+
+
+async def test_the_program_knows_its_own_key_and_nothing_else_of_ours(fake: Fake) -> None:
+    env = seen(await fake.attempt())["env"]
+
+    assert set(env) - {"LC_CTYPE"} == {"PATH", "HOME", "TMPDIR", "LANG", "FAKE_KEY", "PIDS", "FAKE_QUIET"}
+    assert "someone-else" not in json.dumps(env)
+
+
+async def test_its_home_is_fresh_and_holds_no_login_unless_asked(fake: Fake) -> None:
+    plain = seen(await fake.attempt())
+    logged_in = seen(await fake.attempt(options={"login": True}))
+
+    assert plain["env"]["HOME"] != str(fake.home)
+    assert plain["home"] == [".fake", ".fake/config.json"], "none of the user's own skills"
+    assert logged_in["home"] == [".fake", ".fake/config.json", ".fake/login.json"]
+
+
+async def test_its_own_key_is_not_in_the_trajectory(fake: Fake) -> None:
+    attempt = await fake.attempt()
+
+    assert "key-of-the-program-itself" not in "".join(step.text for step in attempt.steps)
+    assert seen(attempt)["env"]["FAKE_KEY"] == "[secret]"
+
+
+async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(fake: Fake, tmp_path: Path) -> None:
+    attempt = await fake.agent().attempt(SKILL, ITEM, Calling())
+
+    work = Path(attempt.workspace)
+    assert sorted(path.name for path in work.parent.iterdir()) == ["work"]
+    assert (work / "left.txt").read_text() == "work"
+    assert (work / ".fake/skills/answering/references/why.md").read_text() == "because"
+    remove_workspace(attempt.workspace)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+async def test_when_it_is_cancelled_the_whole_process_group_is_gone(fake: Fake, tmp_path: Path) -> None:
+    task = asyncio.ensure_future(fake.attempt(Item("q", {"input": "SLEEP"})))
+    pids: list[str] = []
+    while len(pids) < 2:
+        await asyncio.sleep(0.02)
+        pids = (tmp_path / "pids").read_text().split() if (tmp_path / "pids").exists() else []
+    assert all(alive(int(pid)) for pid in pids)
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert not any(alive(int(pid)) for pid in pids)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+async def test_at_its_deadline_it_is_ended_as_a_timeout(fake: Fake) -> None:
+    deadline = asyncio.get_running_loop().time() + 0.1
+    with pytest.raises(AgentFailure) as failure:
+        await fake.attempt(Item("q", {"input": "SLEEP"}), Calling(deadline=deadline))
+
+    assert failure.value.kind == "timeout"
+
+
+def alive(pid: int) -> bool:
+    """A killed orphan may wait for its new parent to collect it; that is dead enough."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [("NOLOGIN", AuthFailed), ("BROKE", QuotaExhausted), ("CRASH", AgentFailure)],
+    ids=["login", "quota", "crash"],
+)
+async def test_an_error_of_the_program_is_never_an_answer(fake: Fake, word: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        await fake.attempt(Item("q", {"input": word}))
+
+
+async def test_without_the_trace_only_the_answer_is_kept(fake: Fake) -> None:
+    attempt = await fake.attempt(options={"trace": False})
+
+    assert [step.text for step in attempt.steps] == ["42"]
+    assert attempt.skill_read is True
+
+
+async def test_long_messages_are_cut_in_the_trajectory_but_not_in_the_answer(fake: Fake) -> None:
+    attempt = await fake.attempt(Item("q", {"input": "LONG"}))
+
+    assert len(attempt.answer) == 36_000
+    assert len(attempt.steps[-1].text) < 9000 and "characters left out" in attempt.steps[-1].text
+
+
+async def test_settings_reach_the_program(fake: Fake) -> None:
+    fake.environ["MY_KEY"] = "another-key-for-it"
+    settings = {
+        "base_url": "http://here/v1",
+        "reasoning_effort": "high",
+        "key_env": "MY_KEY",
+        "options": {"mode": "wild", "env": ["MORE"]},
+    }
+    fake.environ["MORE"] = "more"
+    saw = seen(await fake.attempt(model="/big", **settings))
+
+    assert saw["env"]["FAKE_URL"] == "http://here/v1"
+    assert saw["env"]["MORE"] == "more"
+    attempt = await fake.attempt(model="/big", **settings)
+    assert json.loads(attempt.steps[2].text)["argv"] == ["run", "--model", "big", "--effort", "high", "--mode", "wild"]
+
+
+async def test_the_prompt_may_go_through_a_file(fake: Fake) -> None:
+    fake.describe(prompt="file", argv=["--file", "$prompt_file"])
+    attempt = await fake.attempt(item=Item("q", {"input": "x" * 300_000}))
+
+    assert f"I heard: Use the skill answering.\n\n{'x' * 100}" in attempt.steps[4].text
+
+
+async def test_whether_the_skill_is_named_in_the_prompt_is_a_choice(fake: Fake) -> None:
+    attempt = await fake.attempt(options={"mention_skill": False})
+
+    assert attempt.steps[4].text == "I heard: What is six times seven?"
+
+
+async def test_files_of_the_item_stand_in_the_workspace(fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("1,2")
+    attempt = await fake.attempt(Item("q", {"input": "Sum.", "files": ["data.csv"]}, base=tmp_path))
+
+    assert "data.csv" in seen(attempt)["cwd"]
+    assert attempt.steps[4].text.endswith("Files in this folder: data.csv")
+
+
+async def test_a_skill_without_front_matter_is_made_discoverable(fake: Fake) -> None:
+    attempt = await fake.agent().attempt(Skill.from_text("Answer 42.\n", name="My Notes"), ITEM, Calling())
+    installed = Path(attempt.workspace, ".fake/skills/my-notes/SKILL.md").read_text()
+    remove_workspace(attempt.workspace)
+
+    assert Skill.from_text(installed).frontmatter["name"] == "my-notes"
+    assert Skill.from_text(installed).frontmatter["description"]
+    assert Skill.from_text(installed).body == "Answer 42.\n"
+    assert attempt.skill_read is True
+
+
+async def test_a_rollout_is_paid_for_before_it_starts_and_settled_after(fake: Fake) -> None:
+    told: list[tuple[str, Usage]] = []
+
+    class Ledger:
+        async def reserve(self, role: Role, upper_bound: Usage) -> Ledger:
+            told.append(("reserve", upper_bound))
+            return self
+
+        def settle(self, usage: Usage) -> None:
+            told.append(("settle", usage))
+
+    agent = build_agent("cli", fake.spec(options={"max_usd": 0.5}), None, max_tokens=1000, meter=Ledger(), environ=fake.environ)
+    remove_workspace((await agent.attempt(SKILL, ITEM, Calling())).workspace)
+    with pytest.raises(AgentFailure):
+        await agent.attempt(SKILL, Item("q", {"input": "CRASH"}), Calling())
+
+    assert told[0] == ("reserve", Usage(calls=1, input=1000, usd=0.5))
+    assert told[1] == ("settle", Usage(calls=1, input=30, cached=10, output=7, usd=0.25))
+    assert [what for what, _ in told] == ["reserve", "settle", "reserve", "settle"]
+
+
+async def test_the_same_program_serves_as_a_model(fake: Fake) -> None:
+    model = connect(fake.spec("/big"), role="optimizer", run_id="r", environ=fake.environ)
+    reply = await model.complete(Request((Message("system", "Be brief."), Message("user", "Six times seven?")), "merge"))
+
+    assert reply.text == "42"
+    assert reply.usage.input == 30
+    with pytest.raises(BadRequest, match="text only"):
+        await model.complete(Request((Message("user", "x"),), "merge", tools=(Tool("t", "d", {}),)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"temperature": 0.5}, "temperature"),
+        ({"options": {"mod": "wild"}}, "no option mod"),
+        ({"options": {"program": "no-such-program"}}, "no-such-program is not installed"),
+    ],
+)
+def test_what_could_not_act_is_refused_at_the_start(fake: Fake, settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        fake.agent(**settings)
+
+
+def test_a_description_with_an_unknown_key_is_refused_by_name(fake: Fake) -> None:
+    fake.describe(colour="red")
+    with pytest.raises(InputError, match="colour"):
+        fake.agent()
+
+
+def test_an_unknown_program_names_those_we_know() -> None:
+    with pytest.raises(InputError, match="claude, codex, copilot, cursor, gemini, opencode"):
+        build_agent("cli", ModelSpec(id="cli/clawed"), None)
+
+
+@pytest.mark.parametrize("path", sorted(BUILT_IN.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_built_in_description_never_puts_the_prompt_on_the_command_line_and_tells_reading(path: Path) -> None:
+    description = load_description(path.stem)
+
+    assert description.name == path.stem
+    assert description.keys and description.skill_read and description.model_argv and description.error
+    values = {**description.options, "model": "m", "effort": "", "base_url": "", "max_usd": ""}
+    assert "m" in arguments(description.argv, values)
+    assert not any("$" in argument for argument in arguments(description.argv, values))
