@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skillfit.models import Request, ScriptedModel
-from skillfit.optimize.optimizer import OptimizeSettings, Optimizer
+from skillfit.optimize.optimizer import Optimizer, OptimizeSettings
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.run.events import Discarded, Event
 from skillfit.skill import Skill

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from skillfit.optimize.patch import Patch, union
@@ -49,10 +49,9 @@ def failure_patterns(outcomes: Sequence[Outcome], patches: Sequence[Patch]) -> t
     patterns: dict[str, FailurePattern] = {}
     for note in (note for patch in patches for note in patch.failure_summary):
         key = note.failure_type.casefold().strip()
-        known = patterns.get(key)
-        items = union(known.task_ids if known else (), (item for item in note.items if item in failed))
-        count = len(items) or note.count + (known.count if known else 0)
-        patterns[key] = FailurePattern(note.failure_type, count, items, known.description if known else note.description)
+        first = patterns.setdefault(key, FailurePattern(note.failure_type, 0, (), note.description))
+        items = union(first.task_ids, (item for item in note.items if item in failed))
+        patterns[key] = replace(first, task_ids=items, count=len(items) or first.count + note.count)
     described = {item for pattern in patterns.values() for item in pattern.task_ids}
     by_reason: dict[str, list[str]] = {}
     for item, reason in failed.items():

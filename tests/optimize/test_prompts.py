@@ -1,0 +1,73 @@
+import itertools
+
+import pytest
+from jinja2 import UndefinedError
+
+from skillfit.optimize.patch import PAYLOAD_FIELD
+from skillfit.optimize.prompts import render, sections
+
+MODES = list(PAYLOAD_FIELD)
+
+
+def analyst(**values):
+    given = {"source": "failure", "side": "failure", "mode": "patch", "edit_budget": 4, "skill_aware": False}
+    return render("analyst", **(given | values))
+
+
+def prompts_that_ask_for_edits():
+    for mode, side in itertools.product(MODES, ("failure", "success")):
+        yield analyst(mode=mode, side=side, source=side)
+    for mode, side in itertools.product(MODES, ("failure", "success", "final")):
+        yield render("merge", mode=mode, side=side)
+    yield render("rewrite")
+
+
+@pytest.mark.parametrize("prompt", [*prompts_that_ask_for_edits()])
+def test_every_prompt_that_asks_for_edits_names_the_protected_regions(prompt):
+    for region in ("SLOW_UPDATE", "APPENDIX", "EXAMPLES", "PROTECTED"):
+        assert region in prompt
+
+
+@pytest.mark.parametrize("prompt", [*prompts_that_ask_for_edits()])
+def test_every_prompt_that_asks_for_edits_says_to_generalise_give_reasons_and_stay_lean(prompt):
+    for advice in ("generalises", "says why", "lean", "does not copy expected answers"):
+        assert advice in prompt
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_analysts_and_mergers_are_shown_the_form_of_their_mode(mode):
+    assert f'"{PAYLOAD_FIELD[mode]}"' in analyst(mode=mode)
+    merge = render("merge", mode=mode, side="failure")
+    assert f'"{PAYLOAD_FIELD[mode]}"' in merge and '"sources"' in merge
+    assert '"sources"' not in analyst(mode=mode)
+
+
+def test_the_budget_is_told_except_where_there_is_none():
+    assert "at most 3" in analyst(edit_budget=3)
+    assert "Edit budget" not in analyst(edit_budget=None)
+    assert "Edit budget" not in analyst(edit_budget=3, mode="full_rewrite_minibatch")
+    assert "Only 2" in render("rank", edit_budget=2)
+
+
+def test_skill_awareness_only_adds_to_the_prompt():
+    plain, aware = analyst(), analyst(skill_aware=True)
+    assert "SKILL_DEFECT" in aware and "EXECUTION_LAPSE" in aware and "appendix_notes" in aware
+    assert "appendix_notes" not in plain
+    missing = [line for line in plain.splitlines() if line not in aware.splitlines() and not line.startswith("{")]
+    assert missing == []
+
+
+def test_prompts_do_not_shout():
+    shown = [*prompts_that_ask_for_edits(), render("diagnose"), render("rank", edit_budget=1), render("consolidate", count=3)]
+    for prompt in shown:
+        assert not {"MUST", "NEVER", "ALWAYS", "CRITICAL", "IMPORTANT"} & set(prompt.replace(",", " ").split())
+        assert "\n\n\n\n" not in prompt
+
+
+def test_a_blank_left_open_is_an_error():
+    with pytest.raises(UndefinedError):
+        render("rank")
+
+
+def test_empty_sections_are_left_out():
+    assert sections(one=" a ", two="", three="b") == "<one>\na\n</one>\n\n<three>\nb\n</three>"
