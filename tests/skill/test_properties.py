@@ -24,6 +24,7 @@ from skillfit.skill.regions import APPENDIX, EXAMPLES, MARKER, SLOW_UPDATE, prot
 thousands = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
 MARKERS = [f"<!-- {kind}_{edge} -->" for kind in ("SLOW_UPDATE", "APPENDIX", "EXAMPLES", "PROTECTED") for edge in ("START", "END")]
+PLAIN = ["# Title\n", "## Rules\n\n", "- alpha rule\n", "- beta  rule\n", "1. gamma\n", "plain words, and more of them.\n", "\n"]
 PIECES = [
     *MARKERS,
     "<!--protected_start-->",
@@ -34,12 +35,7 @@ PIECES = [
     "PROTECTED_START -->",
     "-->",
     "<!-- SLOW_UPDATE_<!-- APPENDIX_END -->START -->",
-    "# Title\n",
-    "## Rules\n\n",
-    "- alpha rule\n",
-    "- beta  rule\n",
-    "1. gamma\n",
-    "plain words",
+    *PLAIN,
     "---\nname: x\n---\n",
     "```\ncode\n```\n",
     "\n",
@@ -61,35 +57,33 @@ BLOCKS = [
     "<!-- PROTECTED_START -->never closed\n",
 ]
 HEADS = ["", "", "---\nname: x\ndescription: words\n---\n", "---\nname: x\n---"]
-OPS = ["append", "insert_after", "replace", "replace", "delete", "delete", "add", ""]
+OPS = ["append", "insert_after", "insert_after", "replace", "replace", "delete", "delete", "add"]
 
 
-def pieces(choices: list[str], most: int) -> st.SearchStrategy[str]:
-    """Text put together from these pieces; one draw of bytes, because thousands of lists would take minutes."""
-    return st.binary(max_size=most).map(lambda raw: "".join(choices[byte % len(choices)] for byte in raw))
+def spell(choices: list[str], raw: bytes) -> str:
+    return "".join(choices[byte % len(choices)] for byte in raw)
 
 
-text = pieces(PIECES, 8)
-documents = pieces([*BLOCKS, *BLOCKS, *BLOCKS, *PIECES], 9)
-
-
-def make_skill(body: str, shape: int) -> Skill:
+def make_skill(raw: bytes) -> Skill:
+    shape, body = raw[0], spell([*BLOCKS, *PIECES, *PLAIN, *PLAIN], raw[1:])
     head = HEADS[shape % 4]
     document = "\ufeff" * (shape % 3 == 0) + head + "\n" * head.endswith("x\n---") + body
     return Skill.from_text(document.replace("\r\n", "\n").replace("\n", "\r\n") if shape % 5 < 2 else document)
 
 
-def make_edit(skill: Skill, op: int, start: int, length: int, target: str, content: str) -> Edit:
+def make_edit(skill: Skill, raw: bytes) -> Edit:
     """Most targets are cut from the body, so they match, span regions and split markers."""
-    body = skill.unix_body
-    start = start * len(body) // 256
-    return Edit(OPS[op % 8], body[start : start + length % 64] if op >= 64 else target, content)
+    op, length, body = raw[0], raw[1] % 64, skill.unix_body
+    start = raw[2] * len(body) // 256
+    target = body[start : start + length] if op >= 64 else spell(PIECES, raw[3 : 3 + length % 4])
+    return Edit(OPS[op % 8], target, "new words" * (op % 3 > 0) + spell(PIECES, raw[7:]))
 
 
-byte = st.integers(0, 255)
-skills = st.builds(make_skill, documents, byte)
-Plan = tuple[int, int, int, str, str]
-edit_plans = st.tuples(byte, byte, byte, text, text)
+# One draw of bytes spells a whole text: thousands of drawn lists would take minutes.
+text = st.binary(max_size=8).map(lambda raw: spell(PIECES, raw))
+documents = st.binary(max_size=9).map(lambda raw: spell([*BLOCKS, *PIECES], raw))
+skills = st.binary(min_size=1, max_size=10).map(make_skill)
+patches = st.lists(st.binary(min_size=8, max_size=12), min_size=1, max_size=4)
 
 
 def free_text(body: str) -> str:
@@ -109,9 +103,9 @@ def assert_sound(before: Skill, after: Skill) -> None:
 
 
 @settings(max_examples=7000, **thousands)
-@given(skills, st.lists(edit_plans, min_size=1, max_size=4), st.sampled_from([None, None, 10, 60]))
-def test_no_sequence_of_edits_changes_a_protected_region(skill: Skill, plans: list[Plan], ceiling: int | None) -> None:
-    patch = [make_edit(skill, *plan) for plan in plans]
+@given(skills, patches, st.sampled_from([None, None, 10, 60]))
+def test_no_sequence_of_edits_changes_a_protected_region(skill: Skill, plans: list[bytes], ceiling: int | None) -> None:
+    patch = [make_edit(skill, plan) for plan in plans]
     applied = apply_edits(skill, patch, max_tokens=ceiling)
     assert_sound(skill, applied.skill)
     assert [result.edit for result in applied.results] == patch

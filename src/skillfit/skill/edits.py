@@ -202,12 +202,15 @@ class _Patching:
 
 
 def _find(body: str, target: str) -> list[tuple[int, int]]:
-    """Where the target stands: exactly, else the one place it stands with other white space."""
-    exact = [(match.start(), match.end()) for match in re.finditer(re.escape(target), body)]
+    """Where the target stands: exactly, else with other white space."""
+    exact, at = [], body.find(target)
+    while at >= 0:
+        exact.append((at, at + len(target)))
+        at = body.find(target, at + len(target))
     words = target.split()
-    if exact or sum(map(len, words)) > len(body):
+    if exact or not all(word in body for word in words):
         return exact
-    return [(match.start(), match.end()) for match in re.finditer(r"\s+".join(map(re.escape, words)), body)]
+    return [match.span() for match in re.finditer(r"\s+".join(map(re.escape, words)), body)]
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
