@@ -5,7 +5,6 @@ import pytest
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed
 from skillfit.optimize.aggregate import aggregate
 from skillfit.optimize.patch import Patch, Proposal, SkillCandidate, Suggestion
-from skillfit.run.events import PatchMerged
 from skillfit.skill import Edit
 from tests.optimize.world import SKILL, append, text_of, world
 
@@ -127,14 +126,6 @@ async def test_both_sides_are_merged_at_the_same_time():
     it.model._script = meet
     patches = [patch("a"), patch("b"), patch("c", "success"), patch("d", "success")]
     await asyncio.wait_for(aggregate(it.optimizer, SKILL, patches, step=1), 5)
-
-
-async def test_worked_examples_are_not_reworded():
-    it = world(keep_all)
-    example = Proposal(Edit("example", content="{}"), "examples", ("i9",))
-    merged = await aggregate(it.optimizer, SKILL, [patch("a"), Patch((example,), "examples"), patch("b")], step=1)
-    assert merged.proposals[-1] == example
-    assert "i9" not in text_of(it.model.requests[0])
 
 
 @pytest.mark.parametrize(

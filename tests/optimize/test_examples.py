@@ -1,13 +1,8 @@
-import asyncio
-
 import pytest
 
-from skillfit.optimize.aggregate import aggregate
 from skillfit.optimize.examples import MAX_EXAMPLES, apply_all, propose_examples, solved_examples
-from skillfit.optimize.optimizer import Optimizer
 from skillfit.optimize.reflect import Context, reflect
-from skillfit.optimize.select import select
-from skillfit.optimize.update import apply, update
+from skillfit.optimize.update import apply
 from skillfit.skill import Edit, Example, Skill, examples, with_examples
 from skillfit.tasks.item import Item
 from tests.optimize.world import SKILL, analysis, finished, item, outcome, world
@@ -118,16 +113,6 @@ def test_a_replacement_whose_place_is_gone_is_skipped():
 def test_long_items_are_shown_cut():
     (example,) = solved_examples([item("long", "word " * 5_000)])
     assert len(example.input) <= 2_000 and "characters cut" in example.input
-
-
-async def test_a_whole_step_of_examples_needs_no_optimizer_model():
-    events = []
-    optimizer = Optimizer(None, events.append, asyncio.Semaphore(1))
-    patch = propose_examples(SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=2)
-    merged = await aggregate(optimizer, SKILL, [patch], step=1)
-    selection = await select(optimizer, SKILL, merged, Context(1, 2))
-    done = await update(optimizer, SKILL, selection.proposals, Context(1, 2))
-    assert done.changed and len(examples(done.skill)) == 1
 
 
 async def test_a_model_cannot_make_up_an_example():

@@ -12,7 +12,6 @@ from skillfit.optimize.patch import Patch, Proposal, payload_dict, union, withou
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.replies import PATCH_REPLY, PatchReply
 from skillfit.rollout.gather import gather
-from skillfit.run.events import PatchMerged
 from skillfit.skill import Edit, Skill, estimate_tokens
 
 _INSTEAD = "the union of the patches is used instead"
@@ -24,16 +23,11 @@ async def aggregate(optimizer: Optimizer, skill: Skill, patches: Sequence[Patch]
     """One patch out of many. A merge that cannot be used becomes the union of its parts, and an event says so."""
     merge = _Merge(optimizer, skill, step, meta_skill)
     successes = [patch for patch in patches if patch.proposals and patch.source == "success"]
-    failures = [patch for patch in patches if patch.proposals and patch.source not in ("success", "examples")]
+    failures = [patch for patch in patches if patch.proposals and patch.source != "success"]
     sides = await gather(
         merge.hierarchy(side, "failure" if side is failures else "success") for side in (failures, successes) if side
     )
-    merged = await merge.batch(sides, "final", "final") if len(sides) > 1 else sides[0] if sides else Patch((), "failure")
-    # Worked examples are solved items: there is nothing in them to reword.
-    examples = [proposal for patch in patches if patch.source == "examples" for proposal in patch.proposals]
-    merged = replace(merged, proposals=(*merged.proposals, *examples))
-    optimizer.emit(PatchMerged(step=step, patch=merged.as_dict(optimizer.settings.update_mode)))
-    return merged
+    return await merge.batch(sides, "final", "final") if sides else Patch((), "failure")
 
 
 class _Merge:

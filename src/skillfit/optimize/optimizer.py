@@ -9,7 +9,6 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel
 
-from skillfit.errors import InputError
 from skillfit.models import ask
 from skillfit.models.protocol import (
     BadReply,
@@ -69,19 +68,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    model: Model | None  # None where only worked examples are proposed: no stage then needs one
+    model: Model
     emit: Callable[[Event], None]
     workers: asyncio.Semaphore  # calls in flight at one time
     settings: OptimizeSettings = field(default_factory=OptimizeSettings)
 
-    def connected(self) -> Model:
-        if self.model is None:
-            raise InputError("This stage needs an optimizer model.", hint="Set model.optimizer, or optimizer.proposer: examples.")
-        return self.model
-
     def reply_tokens(self, wanted: int = REPLY_TOKENS) -> int:
         """Room for a reply: what the stage wants, but never more than half of what the model holds."""
-        return min(wanted, self.connected().context_window // 2)
+        return min(wanted, self.model.context_window // 2)
 
     def patch_tokens(self) -> int:
         """What a reply with proposals may take: whole skills need more room than edits."""
@@ -89,7 +83,7 @@ class Optimizer:
 
     def room(self, *fixed: str, reply: int = REPLY_TOKENS) -> int:
         """Tokens left for material beside the fixed parts of a prompt. Estimates err, so a tenth of the window stays free."""
-        window = self.connected().context_window
+        window = self.model.context_window
         used = sum(estimate_tokens(part) for part in fixed)
         return max(_SMALLEST_ROOM, window - window // 10 - self.reply_tokens(reply) - used)
 
@@ -102,7 +96,7 @@ class Optimizer:
             reasoning_effort=call.reasoning_effort,
         )
         async with self.workers:
-            return await ask(self.connected(), request, returns)
+            return await ask(self.model, request, returns)
 
     async def try_ask(self, returns: type[R], call: Call, *, otherwise: str) -> R | None:
         """As `ask`; a reply nobody can use is None, and an event says what happens `otherwise`."""

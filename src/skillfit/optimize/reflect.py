@@ -63,10 +63,6 @@ class Reflection:
         """Every analyst was discarded: that is not the same as nothing to learn."""
         return self.groups > 0 and self.discarded == self.groups
 
-    @property
-    def proposing(self) -> tuple[Patch, ...]:
-        return tuple(patch for patch in self.patches if patch.proposals)
-
 
 async def reflect(
     optimizer: Optimizer,
