@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from starlette.responses import JSONResponse
@@ -12,7 +13,7 @@ from skillfit.models.client import check_reply
 from skillfit.models.limiter import Limiters
 from skillfit.models.protocol import AuthFailed, BadReply, BadRequest, Overloaded, QuotaExhausted, RateLimited, Refused
 from tests.models.support import InstantClock, OutOfMoney, Purse, say, to
-from tests.support.chat_server import Call, ChatServer, completion
+from tests.support.chat_server import Call, ChatServer, RawServer, completion, http
 
 
 def failing(times: int, status: int, error: dict[str, str] | None = None, headers: dict[str, str] | None = None):
@@ -91,11 +92,11 @@ async def test_retry_after_is_waited_for_by_everybody_at_the_endpoint():
 
 async def test_a_date_in_retry_after_counts_from_the_servers_clock():
     clock = InstantClock()
-    headers = {"retry-after": "Wed, 21 Oct 2026 07:28:42 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}
-    with ChatServer(lambda call: JSONResponse({}, 429, headers) if call.number == 0 else "ok") as server:
-        # The server adds its own date header in front of ours; the wait is never negative whatever it says.
+    dates = "Date: Wed, 21 Oct 2026 07:28:00 GMT\r\nRetry-After: Wed, 21 Oct 2026 07:28:42 GMT"
+    answers = [http("{}", status=f"429 Too Many Requests\r\n{dates}"), http(json.dumps(completion({"content": "ok"}, "m")))]
+    with RawServer(lambda number: answers[number]) as server:
         await to(server.url, clock=clock).complete(say("x"))
-    assert clock.time >= 0
+    assert clock.time == 42
 
 
 async def test_a_provider_that_asks_for_an_hour_is_not_waited_for():
@@ -209,16 +210,15 @@ async def test_many_calls_at_once_never_pass_the_purse_nor_the_ceiling():
 
 async def test_a_cancelled_call_counts_in_full_because_nobody_knows_its_bill():
     purse = Purse()
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
 
-    async def slow(call: Call) -> str:
-        await asyncio.sleep(0.5)
-        return "late"
+    def never(number: int) -> None:
+        loop.call_soon_threadsafe(arrived.set)
 
-    with ChatServer(slow) as server:
+    with RawServer(never) as server:
         model = to(server.url, meter=purse)
         task = asyncio.ensure_future(model.complete(say("x")))
-        while not server.calls:
-            await asyncio.sleep(0.01)
+        await arrived.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

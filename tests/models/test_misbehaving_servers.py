@@ -51,9 +51,9 @@ async def test_nobody_listening_costs_nothing():
 
 
 async def test_a_web_page_instead_of_json_points_at_the_base_url():
-    with ChatServer(lambda call: HTMLResponse("<html><body>Welcome to nginx!</body></html>")) as server:
-        with pytest.raises(BadReply, match="/v1") as caught:
-            await to(server.url, retries=0).complete(say("x"))
+    page = HTMLResponse("<html><body>Welcome to nginx!</body></html>")
+    with ChatServer(lambda call: page) as server, pytest.raises(BadReply, match="/v1") as caught:
+        await to(server.url, retries=0).complete(say("x"))
     assert "text/html" in str(caught.value)
 
 

@@ -108,5 +108,8 @@ register_provider("local", f"{_HERE}.local:local", about="a GGUF file in this pr
 register_provider("handoff", f"{_HERE}.handoff:handoff", about="prompts as files, answered by anyone", keyless=True)
 register_provider("scripted", f"{_HERE}.scripted:scripted", about="a Python function, path.py:name", keyless=True)
 register_provider(
-    "practice", "skillfit.models.practice.server:provider", about="the built-in practice pair: rules, no language model", keyless=True
+    "practice",
+    "skillfit.models.practice.server:provider",
+    about="the built-in practice pair: rules, no language model",
+    keyless=True,
 )

@@ -17,6 +17,7 @@ FREE_PROVIDERS = frozenset({"local", "ollama", "practice", "scripted", "handoff"
 DEFAULT_CONTEXT = 128_000
 IMAGE_TOKENS = 16_384  # the most one image costs at the vendors we know, where the table does not say otherwise
 _DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest|preview(-\d{2}-\d{2,4})?)$")
+_REASONING = re.compile(r"(o\d|gpt-([5-9]|\d\d))\b(?!.*chat)")
 _PER_MESSAGE = 16  # tokens of framing around one message, generously
 
 
@@ -88,7 +89,7 @@ def context_window_of(model_id: str) -> int:
 
 def is_reasoning(model_id: str) -> bool:
     """Models of OpenAI that think first: other parameter names, no temperature, and thinking counts as output."""
-    return bool((_row(model_id.partition("/")[2]) or {}).get("reasoning", False))
+    return _REASONING.match(model_id.rsplit("/", 1)[-1].lower()) is not None
 
 
 def input_bound(request: Request, model_id: str) -> int:
@@ -127,7 +128,7 @@ def _row(name: str) -> dict[str, Any] | None:
 
 
 def _price(name: str, row: Mapping[str, float]) -> Price:
-    unknown = set(row) - {"input", "output", "cached", "written", "context", "image", "reasoning"}
+    unknown = set(row) - {"input", "output", "cached", "written", "context", "image"}
     if unknown or not {"input", "output"} <= set(row):
         raise InputError(
             f"The price of {name} needs `input` and `output` and has {', '.join(row) or 'nothing'}.",

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
 
 
 class ModelSpec(BaseModel):
     """One role's model. A bare string in YAML is the id."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
 
     id: str
-    """`provider/name`: openai, azure, anthropic, qwen, minimax, ollama, local, cli, handoff, practice, scripted."""
+    """`provider/name`: openai, azure, anthropic, gemini, openrouter, qwen, minimax, ollama, local, cli, handoff, practice,
+    scripted."""
     base_url: str | None = None
     """Endpoint; default: the provider's usual variable or address. Any OpenAI-compatible server works with `openai/`."""
     key_env: str | None = None
     """Name of the environment variable that holds the key, when it is not the provider's usual one."""
     temperature: float | None = None
     max_tokens: int | None = Field(default=None, gt=0)
-    """Ceiling of one reply; default 16384 for the optimizer, 4096 for agent and judge."""
+    """Ceiling of one reply; default 16384 for the optimizer and for models that reason, 4096 for agent and judge."""
     reasoning_effort: str | None = None
     timeout: float = Field(default=300, gt=0)
     """Seconds one attempt may take."""
@@ -31,7 +36,16 @@ class ModelSpec(BaseModel):
     context_window: int | None = Field(default=None, gt=0)
     """Tokens; default: known models' value, else 128000."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Provider specifics (azure: api_version, auth; minimax: region; local: threads, gpu_layers; cli: sandbox, profile)."""
+    """Provider specifics (openai: api; azure: api_version, auth, scope, client_id; minimax: region;
+    local: threads, gpu_layers, slots; cli: sandbox, profile)."""
+
+    @model_validator(mode="after")
+    def _without_secrets(self) -> Self:
+        """A config is written into the run directory, so no key may stand in it."""
+        parts = urlsplit(self.base_url or "")
+        if parts.password or _SECRET.search(parts.query) or any(_SECRET.search(name) for name in self.options):
+            raise ValueError("keys are read from the environment: set the provider's usual variable, or name another with key_env")
+        return self
 
     @model_validator(mode="before")
     @classmethod

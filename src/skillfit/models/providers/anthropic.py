@@ -77,7 +77,7 @@ class AnthropicProvider:
             )
         except sdk.AnthropicError as error:
             raise self._optional.adapt(classify_exception(error, sdk, self._where), sent) from error
-        answer = read_json(raw.text, raw.headers.get("content-type", ""), self._where)
+        answer = read_json(raw.http_response.text, raw.headers.get("content-type", ""), self._where)
         return _reply(answer, request, self._setup.spec.id)
 
     async def close(self) -> None:

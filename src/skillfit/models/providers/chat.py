@@ -57,7 +57,7 @@ class ChatProvider:
             raw = await self._post(self._sdk.client(), body, self._setup.headers(request))
         except openai.OpenAIError as error:
             raise self._optional.adapt(classify_exception(error, openai, self._where), sent) from error
-        answer = read_json(raw.text, raw.headers.get("content-type", ""), self._where)
+        answer = read_json(raw.http_response.text, raw.headers.get("content-type", ""), self._where)
         return self._reply(answer, request)
 
     async def close(self) -> None:

@@ -1,0 +1,101 @@
+"""GGUF files in this process. A real one is used when SKILLFIT_TEST_GGUF names it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from skillfit.errors import InfrastructureError, InputError
+from skillfit.models import ModelSpec, ask, connect
+from skillfit.models.providers.local import _running
+from tests.models.support import say
+
+GGUF = os.environ.get("SKILLFIT_TEST_GGUF", "")
+real_model = pytest.mark.skipif(not GGUF, reason="SKILLFIT_TEST_GGUF names no GGUF file")
+
+
+def local(name: str, environ: dict[str, str] | None = None, **spec):
+    return connect(ModelSpec(id=f"local/{name}", **spec), role="agent", run_id="r", environ=environ or {})
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"no model file at .*gone\.gguf"):
+        local(f"{tmp_path}/gone.gguf")
+
+
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"<html>404</html>"])
+def test_a_file_that_is_no_gguf_is_refused(tmp_path, content):
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(InputError, match="not a GGUF file"):
+        local(f"{tmp_path}/m.gguf")
+
+
+def test_a_damaged_gguf_is_an_error_not_a_crash(tmp_path):
+    pytest.importorskip("xllamacpp")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + b"\0" * 200)
+    with pytest.raises(InputError, match="cannot load"):
+        local(f"{tmp_path}/m.gguf")
+    assert not _running
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """A hub on loopback that serves files below tmp_path/hub."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args) -> None:
+            pass
+
+    (tmp_path / "hub").mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "hub"))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_model_from_the_hub_is_fetched_whole_into_the_cache(tmp_path, hub):
+    file = tmp_path / "hub" / "org" / "repo" / "resolve" / "main" / "m.gguf"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"not a model " * 1000)
+    environ = {"HF_ENDPOINT": hub, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with pytest.raises(InputError, match="not a GGUF file"):
+        local("org/repo:m.gguf", environ)
+    kept = tmp_path / "cache" / "skillfit" / "models" / "org" / "repo" / "m.gguf"
+    assert kept.read_bytes() == file.read_bytes()
+    assert [path.name for path in kept.parent.iterdir()] == ["m.gguf"]
+
+
+def test_a_model_the_hub_does_not_have_leaves_nothing_behind(tmp_path, hub):
+    environ = {"HF_ENDPOINT": hub, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with pytest.raises(InfrastructureError, match="404"):
+        local("org/repo:gone.gguf", environ)
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+@real_model
+async def test_a_real_file_answers_in_the_form_asked_for_and_roles_share_it():
+    class Fruit(BaseModel):
+        fruit: str
+
+    path = str(Path(GGUF).resolve())
+    first, second = local(path, context_window=2048, max_tokens=64), local(path, context_window=2048, max_tokens=64)
+    assert len(_running) == 1 and first.limiter.ceiling == 2
+    answers = await asyncio.gather(ask(first, say("Name one fruit."), Fruit), ask(second, say("Name another fruit."), Fruit))
+    assert all(answer.fruit for answer in answers)
+    reply = await first.complete(say("Say hello."))
+    assert reply.usage.input > 0 and reply.usage.usd == 0
+    await first.close()
+    await second.complete(say("Say hello again."))
+    await second.close()
+    await second.close()
+    assert not _running

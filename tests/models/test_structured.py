@@ -1,0 +1,150 @@
+"""Replies of a given form."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, TypeAdapter
+from starlette.responses import JSONResponse
+
+from skillfit.models import ScriptedModel, ask
+from skillfit.models.protocol import BadReply, RateLimited
+from skillfit.models.structured import parse
+from skillfit.models.wire import strict_schema
+from tests.models.support import say, to
+from tests.support.chat_server import Call, ChatServer
+
+
+class Edit(BaseModel):
+    op: str
+    content: str = ""
+
+
+class Patch(BaseModel):
+    edits: list[Edit]
+    why: str
+
+
+GOOD = '{"edits": [{"op": "append", "content": "Größe – 大"}], "why": "because"}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        f"```json\n{GOOD}\n```",
+        f"Here it is:\n```\n{GOOD}\n```\nHope it helps {{really}}!",
+        f"Sure. {GOOD} That is all.",
+        GOOD.replace('"because"}', '"because",}'),
+        GOOD.replace('"', "'"),
+        GOOD.replace("{", "{ // a comment\n", 1),
+        GOOD.replace("because", "be\ncause").replace("be\ncause", "because"),
+    ],
+)
+async def test_the_usual_slips_of_models_are_forgiven(text):
+    model = ScriptedModel([text])
+    patch = await ask(model, say("x"), Patch)
+    assert patch.why == "because" and patch.edits[0].content == "Größe – 大"
+    assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("cut", range(1, len(GOOD)))
+def test_a_reply_that_stops_midway_is_never_completed(cut):
+    with pytest.raises(ValueError):
+        parse(GOOD[:cut], TypeAdapter(dict))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_what_is_json_is_read_as_json(value):
+    text = json.dumps({"value": value}, ensure_ascii=False)
+    assert parse(f"Well: {text}" if "```" not in text else text, TypeAdapter(dict)) == {"value": value}
+
+
+async def test_a_reply_that_does_not_fit_is_asked_for_again_with_the_reason():
+    model = ScriptedModel(['{"edits": []}', GOOD])
+    assert (await ask(model, say("the task"), Patch)).why == "because"
+    first, second = model.requests
+    assert [m.role for m in second.messages] == ["user", "assistant", "user"]
+    assert second.messages[:1] == first.messages
+    assert "why: Field required" in second.messages[-1].content
+
+
+async def test_a_second_misfit_is_a_bad_reply_that_names_the_stage():
+    model = ScriptedModel(["no json here", "[]"])
+    with pytest.raises(BadReply, match=r"merge.*twice"):
+        await ask(model, say("x", stage="merge"), Patch)
+    assert len(model.requests) == 2
+
+
+async def test_other_failures_are_not_asked_about_again():
+    model = ScriptedModel([RateLimited("later")])
+    with pytest.raises(RateLimited):
+        await ask(model, say("x"), Patch)
+    assert len(model.requests) == 1
+
+
+async def test_the_schema_goes_out_in_strict_form():
+    with ChatServer(lambda call: GOOD) as server:
+        await ask(to(server.url), say("x"), Patch)
+    form = server.calls[0].body["response_format"]["json_schema"]
+    assert form["strict"] is True
+    assert form["schema"]["required"] == ["edits", "why"]
+    assert form["schema"]["additionalProperties"] is False
+    edit = form["schema"]["$defs"]["Edit"]
+    assert edit["required"] == ["op", "content"] and "default" not in edit["properties"]["content"]
+
+
+def test_a_form_with_free_keys_is_sent_but_not_as_strict():
+    class Free(BaseModel):
+        scores: dict[str, float]
+
+    assert strict_schema(Free.model_json_schema()) is None
+
+
+def test_properties_named_like_schema_words_survive_strict_form():
+    class Odd(BaseModel):
+        title: str
+        default: int = Field(default=3)
+
+    strict = strict_schema(Odd.model_json_schema())
+    assert strict is not None and set(strict["properties"]) == {"title", "default"} == set(strict["required"])
+
+
+async def test_an_endpoint_without_schemas_is_asked_in_words_from_then_on_and_it_is_said():
+    def script(call: Call) -> str | JSONResponse:
+        if "response_format" in call.body:
+            return JSONResponse({"error": {"message": "This response_format type is unavailable now"}}, 400)
+        return GOOD
+
+    notices: list[str] = []
+    with ChatServer(script) as server:
+        model = to(server.url, notices=notices)
+        await ask(model, say("first"), Patch)
+        await ask(model, say("second"), Patch)
+    assert ["response_format" in call.body for call in server.calls] == [True, False, False]
+    assert '"edits"' in server.calls[1].text and "JSON schema" in server.calls[1].text
+    assert len(notices) == 1 and "response_format" in notices[0]
+
+
+async def test_a_refused_parameter_is_left_out_only_when_the_endpoint_does_not_know_it():
+    def script(call: Call) -> str | JSONResponse:
+        if "max_tokens" in call.body:
+            words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+            return JSONResponse({"error": {"message": words}}, 400)
+        return "ok"
+
+    notices: list[str] = []
+    with ChatServer(script) as server:
+        await to(server.url, "openai/own-model", notices=notices).complete(say("x"))
+    assert server.calls[1].body["max_completion_tokens"] == 4096 and len(notices) == 1
+    too_hot = JSONResponse({"error": {"message": "temperature must be at most 2"}}, 400)
+    with ChatServer(lambda call: too_hot) as server, pytest.raises(Exception, match="at most 2"):
+        await to(server.url, temperature=9).complete(say("x"))
+    assert len(server.calls) == 1

@@ -1,0 +1,169 @@
+"""Where each vendor is, which key it wants, and what it does differently."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from skillfit.errors import InputError
+from skillfit.models import ModelSpec, Prices, Setup, connect, known_providers, register_provider
+from skillfit.models.protocol import AuthFailed, Reply
+from skillfit.models.providers.vendors import _ollama_address
+from tests.models.support import say, to
+from tests.support.chat_server import ChatServer
+
+
+def at(id: str, environ: dict[str, str], **spec) -> str:
+    return connect(ModelSpec(id=id, **spec), role="agent", run_id="r", environ=environ).provider.endpoint.rpartition("#")[0]
+
+
+@pytest.mark.parametrize(
+    ("id", "environ", "where"),
+    [
+        ("openai/gpt-5", {"OPENAI_API_KEY": "k"}, "https://api.openai.com:443"),
+        ("openai/m", {"OPENAI_BASE_URL": "http://10.0.0.7:8000/v1"}, "http://10.0.0.7:8000"),
+        ("openrouter/openai/gpt-5", {"OPENROUTER_API_KEY": "k"}, "https://openrouter.ai:443"),
+        ("gemini/gemini-2.5-pro", {"GEMINI_API_KEY": "k"}, "https://generativelanguage.googleapis.com:443"),
+        ("qwen/qwen-plus", {"DASHSCOPE_API_KEY": "k"}, "https://dashscope-intl.aliyuncs.com:443"),
+        ("minimax/MiniMax-M2", {"MINIMAX_API_KEY": "k"}, "https://api.minimax.io:443"),
+        ("minimax/MiniMax-M2", {"MINIMAX_API_KEY": "k", "MINIMAX_REGION": "cn"}, "https://api.minimaxi.com:443"),
+        ("ollama/qwen3:8b", {}, "http://127.0.0.1:11434"),
+        ("anthropic/claude-sonnet", {"ANTHROPIC_API_KEY": "k"}, "https://api.anthropic.com:443"),
+        (
+            "azure/dep",
+            {"AZURE_OPENAI_API_KEY": "k", "AZURE_OPENAI_ENDPOINT": "https://x.openai.azure.com"},
+            "https://x.openai.azure.com:443",
+        ),
+    ],
+)
+def test_each_vendor_is_where_its_variables_say(id, environ, where):
+    assert at(id, environ) == where
+
+
+@pytest.mark.parametrize(
+    "id", ["openai/gpt-5", "openrouter/x/y", "gemini/g", "qwen/qwen-plus", "minimax/MiniMax-M2", "anthropic/c", "azure/d"]
+)
+def test_a_missing_key_is_said_before_anything_is_spent(id):
+    with pytest.raises(AuthFailed, match="is not set"):
+        at(id, {"AZURE_OPENAI_ENDPOINT": "https://x"})
+
+
+def test_a_spec_can_name_the_variable_of_its_key():
+    with pytest.raises(AuthFailed, match="TEAM_KEY is not set"):
+        at("openai/gpt-5", {"OPENAI_API_KEY": "k"}, key_env="TEAM_KEY")
+    assert at("openai/gpt-5", {"TEAM_KEY": "k"}, key_env="TEAM_KEY")
+
+
+@pytest.mark.parametrize(
+    ("id", "spec", "problem"),
+    [
+        ("openai/m", {"options": {"regoin": "x"}}, "regoin"),
+        ("openai/m", {"thinking": "on"}, "thinking"),
+        ("openai/m", {"options": {"api": "grpc"}}, "grpc"),
+        ("minimax/MiniMax-M2", {"options": {"region": "mars"}}, "mars"),
+        ("minimax/MiniMax-M2.1", {"thinking": "off"}, "always thinks"),
+        ("opnai/gpt-5", {}, "Did you mean openai"),
+        ("gpt-5", {}, "no provider"),
+        ("azure/d", {"options": {"auth": "magic"}, "base_url": "https://x"}, "magic"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(id, spec, problem):
+    with pytest.raises(InputError, match=problem):
+        at(id, {"OPENAI_API_KEY": "k", "MINIMAX_API_KEY": "k", "AZURE_OPENAI_API_KEY": "k"}, **spec)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "sent"), [("on", {"enable_thinking": True}), ("off", {"enable_thinking": False}), ("default", None)]
+)
+async def test_qwen_thinking_is_switched_through_the_chat_template_on_ones_own_server(thinking, sent):
+    with ChatServer(lambda call: "ok") as server:
+        await to(server.url, "qwen/Qwen3-4B", thinking=thinking).complete(say("x"))
+    assert server.calls[0].body.get("chat_template_kwargs") == sent
+
+
+async def test_minimax_thinking_is_sent_its_own_way():
+    with ChatServer(lambda call: "ok") as server:
+        await to(server.url, "minimax/MiniMax-M3", thinking="off", environ={"MINIMAX_API_KEY": "kkkkkk"}).complete(say("x"))
+    assert server.calls[0].body["thinking"] == {"type": "disabled"}
+    assert server.calls[0].headers["authorization"] == "Bearer kkkkkk"
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("", "http://127.0.0.1:11434"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("box:9999", "http://box:9999"),
+        ("https://box.example", "https://box.example:443"),
+        (":7777", "http://127.0.0.1:7777"),
+    ],
+)
+def test_ollama_host_is_read_in_all_its_forms(host, address):
+    assert _ollama_address(host) == address
+
+
+async def test_azure_by_key_calls_the_deployment():
+    environ = {"AZURE_OPENAI_API_KEY": "azure-key-123"}
+    with ChatServer(lambda call: "ok") as server:
+        await to(server.root, "azure/my-dep", environ=environ, options={"api_version": "2025-01-01"}).complete(say("x"))
+    assert server.calls[0].path == "/openai/deployments/my-dep/chat/completions"
+    assert server.calls[0].headers["api-key"] == "azure-key-123"
+
+
+async def test_azure_by_its_cli_uses_the_login_of_the_machine(tmp_path, monkeypatch):
+    token = {"accessToken": "token-from-az-1234", "expires_on": 4102444800, "expiresOn": "2100-01-01 00:00:00.000000"}
+    az = tmp_path / "az"
+    az.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(token)}\nEND\n")
+    az.chmod(az.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with ChatServer(lambda call: "ok") as server:
+        await to(server.root, "azure/my-dep", options={"auth": "azure_cli"}).complete(say("x"))
+    assert server.calls[0].headers["authorization"] == "Bearer token-from-az-1234"
+
+
+async def test_azure_without_a_login_says_so_once(tmp_path, monkeypatch):
+    az = tmp_path / "az"
+    az.write_text("#!/bin/sh\necho \"ERROR: Please run 'az login' to setup account.\" >&2\nexit 1\n")
+    az.chmod(az.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with ChatServer(lambda call: "ok") as server, pytest.raises(AuthFailed, match="az login"):
+        await to(server.root, "azure/my-dep", options={"auth": "azure_cli"}).complete(say("x"))
+    assert server.calls == []
+
+
+def test_known_providers_say_what_they_need_and_whether_it_is_there():
+    known = {provider.name: provider for provider in known_providers()}
+    assert {"openai", "azure", "anthropic", "qwen", "minimax", "ollama", "local", "handoff", "scripted"} <= set(known)
+    assert known["ollama"].configured({}) and known["local"].configured({})
+    assert not known["gemini"].configured({}) and known["gemini"].configured({"GOOGLE_API_KEY": "k"})
+    assert known["gemini"].key_in({"GOOGLE_API_KEY": "k"}) == "GOOGLE_API_KEY"
+
+
+async def test_other_rooms_can_bring_their_own_providers():
+    class Parrot:
+        endpoint, slots, context_window = "parrot", 1, 99
+
+        def __init__(self, setup: Setup) -> None:
+            self.name = setup.name
+
+        async def send(self, request):
+            return Reply(f"{self.name}: {request.messages[-1].content}")
+
+        async def close(self) -> None:
+            pass
+
+    register_provider("parrot", Parrot, about="repeats", keyless=True)
+    model = connect(ModelSpec(id="parrot/polly"), role="agent", run_id="r", prices=Prices({"polly": {"input": 0, "output": 0}}))
+    assert (await model.complete(say("hello"))).text == "polly: hello"
+    assert model.context_window == 99 and model.limiter.ceiling == 1
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed():
+    heavy = "openai anthropic httpx httpx2 xllamacpp azure json_repair"
+    code = f"import sys, skillfit.models; print([name for name in {heavy.split()!r} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
