@@ -69,14 +69,14 @@ def _python_warning(message: str) -> None:
 def _refuse_secrets(settings: Settings) -> None:
     for key, value in _leaves(settings.data):
         name = key.rpartition(".")[2]
-        if not isinstance(value, str) or not value or name == "key_env":
+        if not isinstance(value, str) or not value:
             continue
         if _USERINFO.match(value):
             raise InputError(
                 f"{settings.place(key)}: {key} carries a user name or key inside its address.",
                 hint="Give the address alone; put the key into an environment variable and name it with key_env.",
             )
-        if _SECRET_VALUE.match(value) or _SECRET_NAME.search(name):
+        if _SECRET_VALUE.match(value) or (_SECRET_NAME.search(name) and name != "key_env"):
             raise InputError(
                 f"{settings.place(key)}: {key} looks like a secret, and settings are written to disk.",
                 hint="Put it into an environment variable and give that variable's name with key_env.",

@@ -290,17 +290,17 @@ class EventLog:
         A known event that comes again with other clock times stays as it was, so that replay changes nothing. One that
         comes with another meaning (a failed rollout that went well now, a run that ends later than it did) replaces the old.
         """
-        kind = type(event).__name__
+        kind, key = type(event).__name__, self._redact(event.key)
         data = self._redact(dump(type(event), event).decode())
-        seq = self._known.get(event.key)
+        seq = self._known.get(key)
         if seq is None:
-            seq, at = self._insert(event.key, kind, data)
+            seq, at = self._insert(key, kind, data)
         else:
             at, old = self._db.execute("SELECT at, data FROM events WHERE seq = ?", (seq,)).fetchone()
             if _same(old, data):
                 data = old
             else:
-                seq, at = self._replace(event, seq, kind, data)
+                seq, at = self._replace(seq, key, kind, data)
         heard = Stored(seq, at, _parse(kind, data))
         for listener in self._listeners:
             listener(heard)
@@ -312,13 +312,13 @@ class EventLog:
         self._known[key] = int(row.lastrowid or 0)
         return self._known[key], at
 
-    def _replace(self, event: Event, seq: int, kind: str, data: str) -> tuple[int, float]:
+    def _replace(self, seq: int, key: str, kind: str, data: str) -> tuple[int, float]:
         with writing():
-            if isinstance(event, RunStarted):  # the first word of the log stays the first
+            if kind == RunStarted.__name__:  # the first word of the log stays the first
                 self._db.execute("UPDATE events SET data = ? WHERE seq = ?", (data, seq))
                 return seq, time.time()
             self._db.execute("DELETE FROM events WHERE seq = ?", (seq,))
-        return self._insert(event.key, kind, data)
+        return self._insert(key, kind, data)
 
     def go_on(self) -> None:
         """A run that goes on has not finished: forget that it did, until it does again."""

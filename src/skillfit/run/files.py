@@ -90,8 +90,8 @@ class RunFiles:
         folder = _EVALUATIONS.get(event.name)
         if folder is None:
             return
-        phase = "test" if event.split == "test" else event.name
-        rows = [row for (name, _), rows in self._rollouts.items() if name == phase for row in rows.values()]
+        phases = (event.name, event.split, "finish")
+        rows = [row for (phase, _), rows in self._rollouts.items() if phase in phases for row in rows.values()]
         self._write_results(folder, [row for row in rows if row.skill_hash == event.skill_hash])
         self._directory.write_json(f"{folder}/summary.json", event.by_type)
 

@@ -102,6 +102,7 @@ class Journal:
 
         The execution belongs to no caller: it goes on while anybody waits for it, and is cancelled with its last waiter.
         """
+        key = self._redact(key)
         while key not in self._known:
             shared = self._running.get(key)
             if shared is None:
@@ -137,9 +138,7 @@ class Journal:
             # Outer effects see the same error pass by; its cost is one cost.
             if error.usage.calls and error not in self._billed:
                 self._billed.add(error)
-                self._insert(
-                    "losses", key, stage, role, model, error.kind, self._redact(error.message), dump(Usage, error.usage), begun
-                )
+                self._insert("losses", key, stage, role, model, error.kind, error.message, dump(Usage, error.usage), begun)
             raise
         dumped = dump(returns, value)
         kept = self._redact(dumped.decode()).encode()
@@ -150,16 +149,18 @@ class Journal:
         return value
 
     def _insert(self, table: str, *values: object) -> int:
+        safe = [self._redact(value) if isinstance(value, str) else value for value in values]
         with writing():
-            cursor = self._db.execute(f"INSERT INTO {table} VALUES (NULL{',?' * len(values)})", values)
+            cursor = self._db.execute(f"INSERT INTO {table} VALUES (NULL{',?' * len(safe)})", safe)
         return int(cursor.lastrowid or 0)
 
     def has(self, key: str) -> bool:
+        key = self._redact(key)
         return key in self._known or self._db.execute("SELECT 1 FROM effects WHERE key = ?", (key,)).fetchone() is not None
 
     def get(self, key: str, returns: type[T]) -> T | None:
         """The value recorded under `key`, None when there is none."""
-        row = self._db.execute("SELECT value FROM effects WHERE key = ?", (key,)).fetchone()
+        row = self._db.execute("SELECT value FROM effects WHERE key = ?", (self._redact(key),)).fetchone()
         return load(returns, row[0]) if row else None
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:

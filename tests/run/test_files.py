@@ -1,0 +1,277 @@
+"""The readable files of a run: where the reference's users look for them, and the same byte for byte after a kill and a resume."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import (
+    CandidateBuilt,
+    CreditAssigned,
+    EditsSelected,
+    EvaluationFinished,
+    Event,
+    GateDecided,
+    MetaSkillFinished,
+    PatchMerged,
+    PreflightFinished,
+    ReflectionFinished,
+    RolloutFinished,
+    RunFinished,
+    RunStarted,
+    ShipTested,
+    SlowUpdateFinished,
+    StageFinished,
+    StepFinished,
+)
+
+
+def rollouts(phase: str, step: int, skill: str, count: int = 3) -> list[Event]:
+    return [
+        RolloutFinished(
+            rollout=f"{phase}/{step}/{skill}/{n}",
+            phase=phase,
+            step=step,
+            item=f"item{n}",
+            repeat=0,
+            skill_hash=skill,
+            status="scored",
+            hard=float(n % 2),
+            soft=0.5,
+            seconds=n / 10,
+        )
+        for n in range(count)
+    ]
+
+
+def story(mode: str = "patch") -> Iterator[Event]:
+    """A run of two epochs of two steps, as the loop would tell it."""
+    yield RunStarted(
+        run="x",
+        config={"optimizer": {"skill_update_mode": mode}},
+        version="1",
+        skill="# v0\n",
+        skill_hash="s0",
+        splits={},
+        total_epochs=2,
+        steps_per_epoch=2,
+    )
+    yield PreflightFinished(verdict="go", checks=[])
+    yield from rollouts("baseline", 0, "s0")
+    yield evaluation("baseline", "selection", "s0")
+    for epoch in (1, 2):
+        for step in (2 * epoch - 1, 2 * epoch):
+            yield from step_story(epoch, step)
+        yield from rollouts("slow_update", 2 * epoch, f"s{2 * epoch}")
+        yield SlowUpdateFinished(
+            epoch=epoch,
+            action="accept",
+            result={"slow_update_content": "x", "current_score": 0.9},
+            pairs=[{"id": 1}],
+            all_pairs=[{"id": 1}, {"id": 2}],
+            candidate=f"# slow candidate {epoch}\n",
+            skill=f"# v{2 * epoch} slow\n",
+            best_skill=f"# best {2 * epoch}\n",
+        )
+        yield MetaSkillFinished(epoch=epoch, result={"action": "write_meta_skill"})
+    for name, skill in (("test_baseline", "s0"), ("test_best", "s4"), ("test_final", "s4")):
+        yield from rollouts("test", 0, skill)
+        yield evaluation(name, "test", skill)
+    yield ShipTested(verdict="improved", difference=0.1, interval=[0.0, 0.2], probability=0.97, repeats=2)
+    yield CreditAssigned(edits=[{"step": 1}], tokens_before=10, tokens_after=8, skill="# pruned\n")
+    yield RunFinished(finish_reason="improved", diagnosis="", best_skill="# pruned\n", summary={"best_step": 4})
+
+
+def step_story(epoch: int, step: int) -> Iterator[Event]:
+    yield from rollouts("rollout", step, f"s{step - 1}")
+    yield ReflectionFinished(step=step, group="minibatch_fail_000", source="failure", items=["a"], patch={"batch_size": 2})
+    yield ReflectionFinished(step=step, group="batch_1/minibatch_succ_000", source="success", items=["b"], patch={"batch_size": 1})
+    yield PatchMerged(step=step, patch={"edits": [1, 2]})
+    yield EditsSelected(step=step, edit_budget=2, edits=[{"op": "append"}], decision={"learning_rate": 2, "reasoning": "why"})
+    yield CandidateBuilt(
+        step=step, number=0, label="all", skill=f"# c{step}\n", skill_hash=f"s{step}", report=[{"status": "x"}], detail={"r": 1}
+    )
+    yield CandidateBuilt(step=step, number=1, label="one", skill=f"# d{step}\n", skill_hash=f"d{step}", report=[])
+    yield from rollouts("gate", step, f"s{step}")
+    yield GateDecided(name=f"step_{step:04d}", step=step, decision="accept", reason="better", evidence={"fixed": ["item1"]})
+    yield StageFinished(epoch=epoch, step=step, stage="gate", seconds=1.5)
+    yield StepFinished(
+        epoch=epoch,
+        step=step,
+        action="accept",
+        skill=f"# v{step}\n",
+        skill_hash=f"s{step}",
+        best_skill=f"# best {step}\n",
+        record={"step": step, "current_score": step / 10, "best_score": step / 10, "best_step": step, "wall_time_s": step * 1.5},
+        digest={"step": step},
+        appendix_notes=["look twice"],
+    )
+
+
+def evaluation(name: str, split: str, skill: str) -> EvaluationFinished:
+    by_type = {"math": {"total": 3, "hard_acc": 0.5}}
+    return EvaluationFinished(name=name, split=split, skill_hash=skill, hard=0.5, soft=0.5, scored=3, planned=3, by_type=by_type)
+
+
+def later(event: Event) -> Event:
+    """The same event with the clocks of another process."""
+    if isinstance(event, StepFinished):
+        return replace(event, record={**event.record, "wall_time_s": 0.001})
+    if isinstance(event, (StageFinished, RolloutFinished)):
+        return replace(event, seconds=0.0001)
+    return event
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    files = (file for file in path.rglob("*") if file.is_file() and not file.name.startswith(("journal", "run.lock")))
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+def load(path: Path, name: str) -> Any:
+    return json.loads((path / name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    with RunDirectory.open(tmp_path / "whole", {}) as run:
+        for event in story():
+            run.events.emit(event)
+    return tmp_path / "whole"
+
+
+def test_every_file_the_reference_writes_is_at_its_place(whole: Path) -> None:
+    step = {
+        "candidate_skill.md",
+        "merged_patch.json",
+        "ranked_edits.json",
+        "edit_apply_report.json",
+        "patches/minibatch_fail_000.json",
+        "batch_1/patches/minibatch_succ_000.json",
+        "lr_decision.json",
+        "trajectory_digest.json",
+        "appendix_notes.json",
+        "step_record.json",
+        "selection_eval/results.jsonl",
+        "rollout/results.jsonl",
+        "verdict.json",
+        "candidates/01/candidate_skill.md",
+        "candidates/01/edit_apply_report.json",
+    }
+    epoch = {
+        "slow_result.json",
+        "comparison_pairs.json",
+        "comparison_pairs_all.json",
+        "candidate_skill.md",
+        "rollout/results.jsonl",
+    }
+    top = {"config.json", "history.json", "runtime_state.json", "summary.json", "best_skill.md", "lr_history.jsonl"}
+    expected = (
+        top
+        | {"preflight.json", "ship_test.json", "credit.json"}
+        | {f"skills/skill_v{n:04d}.md" for n in range(5)}
+        | {f"skills/skill_v{n:04d}_slow_update.md" for n in (2, 4)}
+        | {f"steps/step_{n:04d}/{name}" for n in range(1, 5) for name in step}
+        | {f"slow_update/epoch_{n:02d}/{name}" for n in (1, 2) for name in epoch}
+        | {f"meta_skill/epoch_{n:02d}/meta_skill_result.json" for n in (1, 2)}
+        | {f"{folder}/summary.json" for folder in ("selection_eval_baseline", "test_eval_baseline", "test_eval", "test_eval_final")}
+        | {
+            f"{folder}/results.jsonl"
+            for folder in ("selection_eval_baseline", "test_eval_baseline", "test_eval", "test_eval_final")
+        }
+    )
+    assert set(contents(whole)) == expected
+
+
+def test_their_content_is_what_the_events_said(whole: Path) -> None:
+    assert [entry["step"] for entry in load(whole, "history.json")] == [1, 2, 3, 4]
+    assert load(whole, "runtime_state.json") == {
+        "last_completed_step": 4,
+        "current_skill_path": "skills/skill_v0004_slow_update.md",
+        "best_skill_path": "best_skill.md",
+        "current_score": 0.9,
+        "current_origin": None,
+        "best_score": 0.4,
+        "best_step": 4,
+        "best_origin": None,
+    }
+    assert (whole / "best_skill.md").read_text() == "# pruned\n"
+    assert (whole / "skills/skill_v0002.md").read_text() == "# v2\n"  # the slow update did not write over it
+    assert (whole / "skills/skill_v0002_slow_update.md").read_text() == "# v2 slow\n"
+    assert load(whole, "test_eval/summary.json") == {"math": {"total": 3, "hard_acc": 0.5}}
+    rows = [json.loads(line) for line in (whole / "steps/step_0002/selection_eval/results.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["hard"], row["skill_hash"]) for row in rows] == [
+        ("item0", 0, "s2"),
+        ("item1", 1, "s2"),
+        ("item2", 0, "s2"),
+    ]
+    assert len((whole / "lr_history.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [("rewrite_from_suggestions", "rewrite_result.json"), ("full_rewrite_minibatch", "full_rewrite_result.json")],
+)
+def test_rewriting_modes_leave_their_own_result_file(tmp_path: Path, mode: str, name: str) -> None:
+    with RunDirectory.open(tmp_path / "run", {}) as run:
+        for event in story(mode):
+            run.events.emit(event)
+    assert load(tmp_path / "run", f"steps/step_0001/{name}") == {"r": 1}
+    assert not (tmp_path / "run/steps/step_0001/edit_apply_report.json").exists()
+
+
+def test_a_run_stopped_after_any_event_and_told_again_ends_with_the_same_bytes(whole: Path, tmp_path: Path) -> None:
+    events = list(story())
+    for stop in range(1, len(events), 13):
+        path = tmp_path / f"run{stop}"
+        with RunDirectory.open(path, {}) as run:
+            for event in events[:stop]:
+                run.events.emit(event)
+        with RunDirectory.open(path, {}) as run:
+            for event in events[:stop]:
+                run.events.emit(later(event))
+            for event in events[stop:]:
+                run.events.emit(event)
+        assert contents(path) == contents(whole)
+
+
+def test_files_that_grow_never_go_back_while_a_resume_replays(tmp_path: Path) -> None:
+    events = [event for event in story() if not isinstance(event, RunFinished)]
+    path = tmp_path / "run"
+    with RunDirectory.open(path, {}) as run:
+        for event in events:
+            run.events.emit(event)
+    before = contents(path)
+    with RunDirectory.open(path, {}) as run:
+        for event in events:
+            run.events.emit(later(event))
+            assert contents(path) == before
+
+
+def test_a_file_lost_between_event_and_write_is_there_after_the_resume(whole: Path) -> None:
+    before = contents(whole)
+    for name in ("history.json", "steps/step_0004/step_record.json", "skills/skill_v0001.md", "best_skill.md"):
+        (whole / name).unlink()
+    with RunDirectory.open(whole, {}) as run:
+        for event in story():
+            run.events.emit(event)
+    assert contents(whole) == before
+
+
+def test_the_order_in_which_rollouts_finish_leaves_no_trace(whole: Path, tmp_path: Path) -> None:
+    events, batch = [], []
+    for event in story():
+        if isinstance(event, RolloutFinished):
+            batch.append(event)
+            continue
+        random.Random(1).shuffle(batch)
+        events += [*batch, event]
+        batch = []
+    with RunDirectory.open(tmp_path / "run", {}) as run:
+        for event in events:
+            run.events.emit(event)
+    assert contents(tmp_path / "run") == contents(whole)

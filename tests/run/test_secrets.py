@@ -1,0 +1,113 @@
+"""Promise 7, nothing secret on disk: keys planted wherever a key can come from are in no byte of the run directory."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from skillfit.config import identity, load_config
+from skillfit.errors import InputError
+from skillfit.models.protocol import AuthFailed, Message, Reply, Request, Usage
+from skillfit.models.secrets import find_key, remember_secret
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import RunFinished, RunStarted, StepFinished, Warned
+from skillfit.run.recorded import RecordedModel
+
+VARIABLES = (
+    "OPENAI_API_KEY",
+    "AZURE_OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "DASHSCOPE_API_KEY",
+    "QWEN_API_KEY",
+    "MINIMAX_API_KEY",
+    "GEMINI_API_KEY",
+    "OPENROUTER_API_KEY",
+    "MY_OWN_VARIABLE",
+)
+PLANTED: Mapping[str, str] = {name: f"planted{number}/{name.lower()}+Zx9==" for number, name in enumerate(VARIABLES)}
+
+
+class Blabbing:
+    """A server that repeats every key it was sent, in its replies or in its errors."""
+
+    id = "openai/blabbing"
+    context_window = 1000
+
+    async def complete(self, request: Request) -> Reply:
+        text = " ".join(PLANTED.values())
+        if request.purpose == "fail":
+            raise AuthFailed(f"invalid key: {text}", usage=Usage(calls=1))
+        return Reply(text, usage=Usage(calls=1), model=text)
+
+
+async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(tmp_path: Path) -> None:
+    keys = [find_key(PLANTED, [name]) for name in VARIABLES]
+    keys.append(remember_secret("url-password-77"))
+    said = " ".join(keys)
+    path = tmp_path / "run"
+    with RunDirectory.open(path, {"base_url": "http://me:url-password-77@host/v1", "said": said}) as run:
+        model = RecordedModel(Blabbing(), run.journal, "agent")
+        await model.complete(Request((Message("user", said),), stage="rollout"))
+        with pytest.raises(AuthFailed):
+            await model.complete(Request((Message("user", said),), stage="rollout", purpose="fail"))
+        run.journal.set_fact("note", said)
+        run.events.emit(
+            RunStarted(
+                run="x",
+                config={"said": said},
+                version="1",
+                skill=said,
+                skill_hash="",
+                splits={},
+                total_epochs=1,
+                steps_per_epoch=1,
+            )
+        )
+        run.events.emit(Warned(what=said, message=said))
+        run.events.emit(
+            StepFinished(epoch=1, step=1, action=said, skill=said, skill_hash="", best_skill=said, record={"said": said})
+        )
+        run.events.emit(RunFinished(finish_reason="", diagnosis=said, best_skill=said, summary={"said": said}))
+        run.write_text("a.txt", said)
+        run.write_json("b.json", {said: [said]})
+        run.append("c.txt", said)
+        alive = _bytes(path)
+    for found in (alive, _bytes(path)):
+        assert [key for key in keys if key.encode() in found] == []
+    assert b"[secret]" in alive
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"id": "openai/x", "base_url": "https://user:hunter2hunter2@host/v1"},
+        {"id": "openai/x", "base_url": "https://hunter2hunter2@host/v1"},
+        {"id": "azure/x", "options": {"api_key": "hunter2hunter2"}},
+        {"id": "azure/x", "options": {"headers": {"Authorization": "hunter2hunter2"}}},
+        {"id": "openai/x", "options": {"extra": "Bearer hunter2hunter2"}},
+        {"id": "openai/x", "options": {"extra": ["sk-hunter2hunter2hunter2"]}},
+        {"id": "openai/x", "key_env": "sk-hunter2hunter2hunter2"},
+    ],
+)
+def test_a_key_inside_a_config_is_refused_with_the_way_out_and_not_repeated(model: dict[str, object]) -> None:
+    with pytest.raises(InputError) as raised:
+        load_config({"model": {"agent": model}})
+    assert "key_env" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_settings_that_only_sound_like_keys_are_fine() -> None:
+    config = load_config(
+        {
+            "model": {"agent": {"id": "openai/x", "key_env": "MY_KEY", "max_tokens": 5, "options": {"api_version": "v1"}}},
+            "optimizer": {"max_skill_tokens": 900},
+            "budget": {"tokens": 1000},
+            "env": {"fields": {"input": "token"}},
+        }
+    )
+    assert config.model.agent is not None
+    assert "key_env" not in identity(config)["model"]["agent"]
+
+
+def _bytes(path: Path) -> bytes:
+    return b"\0".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
