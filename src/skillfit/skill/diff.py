@@ -38,7 +38,7 @@ def diff_hunks(old: Skill | str, new: Skill | str, context: int = 3) -> tuple[Hu
                 lines += [DiffLine("removed", before[i], i + 1, None) for i in range(a, b)]
                 lines += [DiffLine("added", after[i], None, i + 1) for i in range(c, d)]
         (_, a, _, c, _), (_, _, b, _, d) = group[0], group[-1]
-        hunks.append(Hunk(f"@@ -{a + 1},{b - a} +{c + 1},{d - c} @@", tuple(lines)))
+        hunks.append(Hunk(f"@@ -{a + (b > a)},{b - a} +{c + (d > c)},{d - c} @@", tuple(lines)))
     return tuple(hunks)
 
 

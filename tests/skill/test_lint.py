@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from skills_ref import validate
+
+from skillfit.skill import lint
+
+GOOD = "---\nname: tables\ndescription: Read tables.\n---\n# Tables\n\nlook first\n"
+
+
+def skill_folder(root: Path, document: str, name: str = "tables") -> Path:
+    folder = root / name
+    folder.mkdir()
+    (folder / "SKILL.md").write_bytes(document.encode())
+    return folder
+
+
+def found(path: Path) -> list[tuple[int, str, str]]:
+    return [(problem.line, problem.severity, problem.rule) for problem in lint(path)]
+
+
+def test_a_good_skill_has_no_problems(tmp_path: Path) -> None:
+    folder = skill_folder(tmp_path, GOOD)
+    assert lint(folder) == lint(folder / "SKILL.md") == validate(folder) == []
+
+
+FRONTMATTERS = [
+    "",
+    "# no frontmatter\n",
+    "---\nname: tables\n",
+    "---\nname: tables\n---\n",
+    "---\ndescription: d\n---\n",
+    "---\nname:\ndescription: d\n---\n",
+    "---\nname: tables\ndescription: ' '\n---\n",
+    "---\nname: Tables\ndescription: d\n---\n",
+    "---\nname: other\ndescription: d\n---\n",
+    "---\nname: -tables\ndescription: d\n---\n",
+    "---\nname: tab--les\ndescription: d\n---\n",
+    "---\nname: tab_les\ndescription: d\n---\n",
+    f"---\nname: {'t' * 65}\ndescription: d\n---\n",
+    f"---\nname: tables\ndescription: {'d' * 1025}\n---\n",
+    f"---\nname: tables\ndescription: d\ncompatibility: {'c' * 501}\n---\n",
+    "---\nname: tables\ndescription: d\ncompatibility:\n  a: b\n---\n",
+    "---\nname: tables\ndescription: d\nversion: 1\n---\n",
+    "---\nname: tables\ndescription: a: b\n---\n",
+    "---\nname: tables\ndescription: d\nname: tables\n---\n",
+    "---\nname: tables\ndescription: d\nmetadata: {a: b}\n---\n",
+    "---\n- name\n---\n",
+    "\ufeff" + GOOD,
+]
+
+
+@pytest.mark.parametrize("document", FRONTMATTERS)
+def test_what_the_formats_own_validator_refuses_is_an_error_here(tmp_path: Path, document: str) -> None:
+    folder = skill_folder(tmp_path, document)
+    assert validate(folder) != []
+    assert any(problem.severity == "error" for problem in lint(folder))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    ["license: MIT\n", "metadata:\n  a: b\n", "allowed-tools: Bash(git:*) Read\n", "compatibility: Linux\n", "# a comment\n"],
+)
+def test_what_the_formats_own_validator_allows_has_no_errors_here(tmp_path: Path, extra: str) -> None:
+    folder = skill_folder(tmp_path, GOOD.replace("---\n#", f"{extra}---\n#"))
+    assert validate(folder) == [] == lint(folder)
+
+
+def test_problems_come_with_the_line_they_are_on(tmp_path: Path) -> None:
+    assert found(skill_folder(tmp_path, "---\ndescription: d\nname: Other\nfoo: 1\n---\nx\n")) == [
+        (3, "error", "name"),
+        (3, "error", "name"),
+        (4, "error", "field"),
+    ]
+
+
+def test_broken_yaml_is_reported_where_it_breaks(tmp_path: Path) -> None:
+    assert found(skill_folder(tmp_path, "---\nname: tables\ndescription: a: b\n---\nx\n")) == [(3, "error", "yaml")]
+
+
+def test_dashes_that_cut_the_frontmatter_short_for_other_readers_are_reported(tmp_path: Path) -> None:
+    assert found(skill_folder(tmp_path, GOOD.replace("Read", "Read --- all"))) == [(3, "error", "yaml")]
+
+
+def test_markers_that_do_not_pair_up_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "plain.md").write_text(
+        "# T\n<!-- APPENDIX_END -->\n<!-- SLOW_UPDATE_START -->\n<!-- PROTECTED_START -->\n<!-- PROTECTED_START -->\n"
+        "<!-- PROTECTED_END -->\n<!-- PROTECTED_END -->\n<!-- PROTECTED_START -->\nrest\n"
+    )
+    problems = lint(tmp_path / "plain.md")
+    assert [(problem.line, problem.rule) for problem in problems] == [(2, "marker"), (3, "marker"), (4, "marker"), (8, "marker")]
+    assert "no START" in problems[0].message and "no END" in problems[1].message
+    assert "nested" in problems[2].message and "never closed" in problems[3].message
+
+
+def test_a_second_region_of_a_kind_is_reported(tmp_path: Path) -> None:
+    region = "<!-- APPENDIX_START -->\n<!-- APPENDIX_END -->\n"
+    (tmp_path / "plain.md").write_text(f"# T\n{region}{region}")
+    assert found(tmp_path / "plain.md") == [(4, "warning", "marker")]
+
+
+def test_files_the_body_names_but_the_folder_lacks_are_reported(tmp_path: Path) -> None:
+    body = "see [this](references/here.md#top), [that](gone.md) or\n`scripts/run.py`; [web](https://x.y/z) [top](#top)\n"
+    folder = skill_folder(tmp_path, GOOD + body)
+    (folder / "references").mkdir()
+    (folder / "references" / "here.md").write_text("x")
+    problems = lint(folder)
+    assert [(problem.line, problem.rule) for problem in problems] == [(8, "reference"), (9, "reference")]
+    assert problems[0].message.startswith("gone.md") and problems[1].message.startswith("scripts/run.py")
+
+
+def test_a_long_body_is_a_warning(tmp_path: Path) -> None:
+    folder = skill_folder(tmp_path, GOOD + "words and more words to read here today\n" * 510)
+    assert found(folder) == [(5, "warning", "body"), (5, "warning", "body")]
+
+
+def test_a_skill_that_cannot_be_read_is_a_problem_not_a_crash(tmp_path: Path) -> None:
+    (tmp_path / "bad.md").write_bytes(b"\xff")
+    assert found(tmp_path / "bad.md") == found(tmp_path / "none.md") == [(1, "error", "readable")]
+    (tmp_path / "empty").mkdir()
+    assert found(tmp_path / "empty") == [(1, "error", "readable")]
