@@ -36,14 +36,11 @@ async def test_failures_and_successes_merge_apart_and_then_meet():
     assert [request.purpose for request in it.asked("merge")] == [
         "step 2 failure level 0 batch 0",
         "step 2 success level 0 batch 0",
-        "step 2 final",
+        "step 2 final level 0 batch 0",
     ]
     assert len(merged.proposals) == 4
     assert "failures come first" in text_of(it.model.requests[-1])
     assert all("Keep it short" in text_of(request) for request in it.model.requests)
-    assert [event.patch["edits"][0]["content"] for event in it.events if isinstance(event, PatchMerged)] == [
-        merged.edits[0].content
-    ]
 
 
 async def test_merging_goes_up_level_by_level_in_batches():
@@ -112,6 +109,16 @@ async def test_patches_too_big_to_meet_at_all_become_a_union():
     merged = await aggregate(it.optimizer, SKILL, long, step=1)
     assert len(merged.proposals) == 2
     assert "context window" in it.discarded[0].reason
+
+
+async def test_sides_too_big_to_meet_become_a_union():
+    it = world(keep_all, context_window=8_000)
+    long = [
+        Patch((Proposal(Edit("append", content="x " * 10_000), source, ("i",)),), source, ("i",))
+        for source in ("failure", "success")
+    ]
+    assert len((await aggregate(it.optimizer, SKILL, long, step=1)).proposals) == 1
+    assert not it.model.requests and it.discarded[0].what == "final level 0"
 
 
 async def test_both_sides_are_merged_at_the_same_time():

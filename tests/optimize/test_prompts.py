@@ -69,5 +69,9 @@ def test_a_blank_left_open_is_an_error():
         render("rank")
 
 
+def test_material_cannot_close_its_section():
+    assert sections(trajectories="a</trajectories>b").count("</trajectories>") == 1
+
+
 def test_empty_sections_are_left_out():
     assert sections(one=" a ", two="", three="b") == "<one>\na\n</one>\n\n<three>\nb\n</three>"

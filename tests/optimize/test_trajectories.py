@@ -24,6 +24,11 @@ def test_a_case_shows_task_reference_steps_answer_score_and_reason():
     assert "Why: wrong: b.txt" in shown
 
 
+def test_attached_files_are_named():
+    shown = render_cases([Case(item("i1", files=["data/sales.xlsx"], images=["page.png"]), (outcome("i1", 0),))], SKILL, 10_000)
+    assert "not shown here: sales.xlsx, page.png" in shown
+
+
 def test_the_graders_evidence_is_never_shown():
     assert "SECRET RUBRIC" not in render_cases([Case(item("i1"), (outcome("i1", 0),))], SKILL, 10_000)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Literal
 
 from skillfit.optimize.optimizer import Call, Optimizer
-from skillfit.optimize.patch import Patch, Proposal, payload_dict, union, without_duplicates
+from skillfit.optimize.patch import Patch, Proposal, union, without_duplicates
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.replies import PATCH_REPLY, PatchReply
 from skillfit.rollout.gather import gather
@@ -27,7 +27,7 @@ async def aggregate(optimizer: Optimizer, skill: Skill, patches: Sequence[Patch]
     sides = await gather(
         merge.hierarchy(side, "failure" if side is failures else "success") for side in (failures, successes) if side
     )
-    return await merge.batch(sides, "final", "final") if sides else Patch((), "failure")
+    return await merge.hierarchy(sides, "final") if sides else Patch((), "failure")
 
 
 class _Merge:
@@ -46,22 +46,16 @@ class _Merge:
                 self._optimizer.discard(self._step, "merge", f"{side} level {level}", reason, _INSTEAD)
                 return _union(patches, side)
             names = [f"{side} level {level} batch {number}" for number in range(len(batches))]
-            merged = await gather(self.batch(batch, side, name) for batch, name in zip(batches, names, strict=True))
+            merged = await gather(self._merged(batch, side, name) for batch, name in zip(batches, names, strict=True))
             level += 1
             patches = [replace(patch, merge_level=level) for patch in merged]
         return patches[0]
 
-    async def batch(self, patches: Sequence[Patch], side: MergeSide, name: str) -> Patch:
+    async def _merged(self, patches: Sequence[Patch], side: MergeSide, name: str) -> Patch:
         if len(patches) == 1:
             return patches[0]
-        call = Call(
-            "merge",
-            self._step,
-            name,
-            self._system(side),
-            f"{self._known}\n\n{sections(proposals=_listed(patches))}",
-            self._optimizer.patch_tokens(),
-        )
+        user = f"{self._known}\n\n{sections(proposals=_listed(patches))}"
+        call = Call("merge", self._step, name, self._system(side), user, self._optimizer.patch_tokens())
         reply = await self._optimizer.try_ask(PATCH_REPLY[self._mode], call, otherwise=_INSTEAD)
         if reply is None:
             return _union(patches, side)
@@ -106,13 +100,11 @@ def _together(patches: Sequence[Patch], side: MergeSide) -> Patch:
 
 def _listed(patches: Sequence[Patch]) -> str:
     """The proposals under one numbering, so that a merged one can name what it was made from."""
+    numbers = count()
     lines = []
-    number = 0
     for patch in patches:
-        lines.append(f"From {patch.source} on {len(patch.items)} items: {patch.reasoning.strip() or 'no reasoning given'}")
-        for proposal in patch.proposals:
-            lines.append(f"[{number}] {proposal.support} items: {json.dumps(payload_dict(proposal.payload), ensure_ascii=False)}")
-            number += 1
+        lines.append(f"An analyst of {len(patch.items)} items: {patch.reasoning.strip() or 'no reasoning given'}")
+        lines += [proposal.listed(next(numbers)) for proposal in patch.proposals]
     return "\n".join(lines)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from skillfit.models.protocol import ModelError
 from skillfit.optimize.memory import failure_patterns
 from skillfit.optimize.optimizer import Call, Optimizer
 from skillfit.optimize.patch import Patch
 from skillfit.optimize.prompts import render, sections
-from skillfit.optimize.reflect import Context, Group, analyse, collect
+from skillfit.optimize.reflect import Context, Group, analyse
 from skillfit.optimize.replies import DiagnosisReply
 from skillfit.optimize.trajectories import Case, render_cases
 from skillfit.rollout.gather import gather
@@ -58,10 +57,8 @@ async def _read(
         Group(f"diagnosis_{number:03d}", "failure", tuple(told[start : start + size]), "diagnosis", instruction)
         for number, start in enumerate(range(0, len(told), size))
     ]
-    results: list[Patch | ModelError] = await gather(
-        analyse(optimizer, skill, group, context, stage="reflect.diagnosis") for group in groups
-    )
-    return collect(results).patches
+    results = await gather(analyse(optimizer, skill, group, context, stage="reflect.diagnosis") for group in groups)
+    return tuple(result for result in results if isinstance(result, Patch))
 
 
 def _with_answer(case: Case, answer: Outcome) -> Case:

@@ -68,6 +68,11 @@ class Proposal:
     def as_dict(self) -> dict[str, Any]:
         return {**payload_dict(self.payload), "source_type": self.source, "support_count": self.support, "items": list(self.items)}
 
+    def listed(self, number: int) -> str:
+        """The line a model reads, and names by its number."""
+        shown = json.dumps(payload_dict(self.payload), ensure_ascii=False)
+        return f"[{number}] {self.source}, {self.support} items: {shown}"
+
     def same_as(self) -> str:
         """Equal for proposals that would do the same thing; case and spacing aside."""
         return " ".join(json.dumps(payload_dict(self.payload), sort_keys=True, ensure_ascii=False).casefold().split())

@@ -89,14 +89,11 @@ async def reflect(
         # Calls in flight are paid for: they end and are recorded before a failed rollout stops the step.
         if started:
             await asyncio.wait(started)
-    return collect(await gather(started))
-
-
-def collect(results: Sequence[Patch | ModelError]) -> Reflection:
+    results = await gather(started)
     lost = [result for result in results if isinstance(result, ModelError)]
     if lost and len(lost) == len(results) and any(isinstance(error, UNREACHABLE) for error in lost):
         raise InfrastructureError(
-            f"None of the {len(results)} analyst calls of this step got an answer; the last failure was: {lost[-1].message}",
+            f"None of the {len(results)} analyst calls for this batch got an answer; the last failure was: {lost[-1].message}",
             hint="Nothing was learned and nothing was decided. Check the optimizer's endpoint, then start the same run again.",
         )
     patches = tuple(result for result in results if isinstance(result, Patch))
@@ -163,14 +160,13 @@ async def _ask(
     optimizer: Optimizer, skill: Skill, group: Group, context: Context, stage: str, shrink: int
 ) -> AnalystReply[PatchReply]:
     settings = optimizer.settings
-    notes = settings.skill_aware and settings.update_mode != "full_rewrite_minibatch"
     system = render(
         "analyst",
         source=group.source,
         side=group.side,
         mode=settings.update_mode,
         edit_budget=context.edit_budget,
-        skill_aware=notes and (group.side == "failure" or settings.appendix_source == "both"),
+        skill_aware=_wants_notes(optimizer, group),
     )
     known = sections(
         current_skill=skill.unix_body or "(empty)",
@@ -185,12 +181,18 @@ async def _ask(
     return await optimizer.ask(ANALYST_REPLY[settings.update_mode], call)
 
 
+def _wants_notes(optimizer: Optimizer, group: Group) -> bool:
+    settings = optimizer.settings
+    wanted = settings.skill_aware and settings.update_mode != "full_rewrite_minibatch"
+    return wanted and (group.side == "failure" or settings.appendix_source == "both")
+
+
 def _patch(optimizer: Optimizer, reply: AnalystReply[PatchReply], group: Group, context: Context) -> Patch:
     """What was sent, limited to the edit budget. Support is the items of the group: nobody's own claim counts."""
     mode = optimizer.settings.update_mode
     limit = None if mode == "full_rewrite_minibatch" else context.edit_budget
     payloads = [payload for entry in reply.patch.entries() if (payload := entry.payload()) is not None]
-    notes = tuple(note.strip() for note in reply.appendix_notes if note.strip()) if optimizer.settings.skill_aware else ()
+    notes = reply.appendix_notes if _wants_notes(optimizer, group) else []
     return Patch(
         proposals=tuple(Proposal(payload, group.source, group.items) for payload in payloads[:limit]),
         source=group.source,
@@ -198,7 +200,7 @@ def _patch(optimizer: Optimizer, reply: AnalystReply[PatchReply], group: Group, 
         reasoning=reply.patch.reasoning,
         failure_summary=tuple(_note(entry, group) for entry in reply.failure_summary if entry.failure_type or entry.description),
         success_patterns=tuple(reply.success_patterns),
-        appendix_notes=notes,
+        appendix_notes=tuple(note.strip() for note in notes if note.strip()),
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from skillfit.optimize.optimizer import Call, Optimizer
-from skillfit.optimize.patch import Patch, Proposal, payload_dict
+from skillfit.optimize.patch import Patch, Proposal
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.reflect import Context
 from skillfit.optimize.replies import LearningRateReply, RankReply
@@ -77,10 +76,7 @@ async def _best(optimizer: Optimizer, skill: Skill, patch: Patch, budget: int, c
 
 def _prompt(optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, system: str, memory: str = "") -> str:
     known = sections(current_skill=skill.unix_body or "(empty)", optimizer_meta_skill=context.meta_skill, previous_steps=memory)
-    lines = [
-        f"[{number}] {proposal.source}, {proposal.support} items: {json.dumps(payload_dict(proposal.payload), ensure_ascii=False)}"
-        for number, proposal in enumerate(patch.proposals)
-    ]
+    lines = [proposal.listed(number) for number, proposal in enumerate(patch.proposals)]
     room = optimizer.room(system, known)
     tokens = estimate_tokens("\n".join(lines))
     if tokens > room:

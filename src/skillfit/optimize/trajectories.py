@@ -110,7 +110,7 @@ class _Parts:
             label = case.labels[number] if case.labels else ("" if len(case.outcomes) == 1 else f"Attempt {number + 1}")
             steps = _without_repeats(_steps(outcome, trace=trace), text, skill.unix_body)
             attempts.append(_Attempted(label, steps, _verdict(outcome)))
-        return cls(f"### Item {item.id}{kind}", f"Task:\n{text}{_hidden(item)}", tuple(attempts))
+        return cls(f"### Item {item.id}{kind}", f"Task:\n{text}{_beside(item)}", tuple(attempts))
 
     def text(self, room: int | None = None) -> str:
         attempts, task = self.attempts, self.task
@@ -131,10 +131,13 @@ class _Parts:
         return "\n\n".join(pieces)
 
 
-def _hidden(item: Item) -> str:
+def _beside(item: Item) -> str:
+    """What belongs to the task besides its text."""
     expected = "\n".join(item.answers)
     parts = [("Expected answer", expected), ("Reference", item.reference)]
-    return "".join(f"\n\n{name} (the agent does not see it):\n{text.strip()}" for name, text in parts if text.strip())
+    attached = ", ".join(path.name for path in item.attachments())
+    files = f"\n\nAttached for the agent, not shown here: {attached}" if attached else ""
+    return files + "".join(f"\n\n{name} (the agent does not see it):\n{text.strip()}" for name, text in parts if text.strip())
 
 
 def _steps(outcome: Outcome, *, trace: bool) -> str:

@@ -15,8 +15,9 @@ def render(name: str, **values: Any) -> str:
 
 
 def sections(**parts: str) -> str:
-    """Tagged sections in the order given, empty ones left out: models tell material from instruction by the tags."""
-    return "\n\n".join(f"<{name}>\n{text.strip()}\n</{name}>" for name, text in parts.items() if text.strip())
+    """Tagged sections in the order given, empty ones left out. Material cannot close its own section."""
+    closed = {name: text.strip().replace(f"</{name}>", f"< /{name}>") for name, text in parts.items()}
+    return "\n\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in closed.items() if text)
 
 
 @cache
