@@ -86,17 +86,14 @@ class Limiter:
 
     def _failed(self, error: ModelError, sent_at: float) -> None:
         now = self._clock.now()
-        if isinstance(error, RateLimited):
-            if sent_at > self._last_cut and now >= self._last_cut + COOLDOWN:
-                self.limit = max(1.0, self.limit / 2)
-                self._slow_start = False
-                self._last_cut = now
-            if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
-                self._paused_until = max(self._paused_until, now + error.retry_after)
-        elif isinstance(error, (Overloaded, TimedOut, NetworkFailed)):
+        if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
+            self._paused_until = max(self._paused_until, now + error.retry_after)
+        if isinstance(error, (Overloaded, TimedOut, NetworkFailed)):
             self._held_until = now + HOLD
-            if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
-                self._paused_until = max(self._paused_until, now + error.retry_after)
+        if isinstance(error, RateLimited) and sent_at > self._last_cut and now >= self._last_cut + COOLDOWN:
+            self.limit = max(1.0, self.limit / 2)
+            self._slow_start = False
+            self._last_cut = now
 
 
 class Limiters:

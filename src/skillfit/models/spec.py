@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-_SECRET = re.compile(r"key|token|secret|password", re.IGNORECASE)
+_SECRET = re.compile(r"(^|[_-])(api_?key|key|token|secret|password)$", re.IGNORECASE)
 
 
 class ModelSpec(BaseModel):
@@ -43,7 +43,8 @@ class ModelSpec(BaseModel):
     def _without_secrets(self) -> Self:
         """A config is written into the run directory, so no key may stand in it."""
         parts = urlsplit(self.base_url or "")
-        if parts.password or _SECRET.search(parts.query) or any(_SECRET.search(name) for name in self.options):
+        names = [*self.options, *(name for name, _ in parse_qsl(parts.query))]
+        if parts.password or any(_SECRET.search(name) for name in names):
             raise ValueError("keys are read from the environment: set the provider's usual variable, or name another with key_env")
         return self
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class _Engine:
 @dataclass
 class _Running:
     server: Any
-    key: str
+    key: str = field(repr=False)
     users: int = 0
 
 
