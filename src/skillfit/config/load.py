@@ -101,7 +101,7 @@ def _resolve_paths(data: dict[str, Any], settings: Settings) -> None:
         data["env"] = env = dict(env)
         if isinstance(env.get("skill"), str) and env["skill"]:
             env["skill"] = str(_absolute(env["skill"], settings.place("env.skill")))
-        if isinstance(env.get("tasks"), str):
+        if isinstance(env.get("tasks"), str) and env["tasks"]:
             env["tasks"] = _resolved_tasks(env["tasks"], settings.place("env.tasks"))
         if "grader" in env:
             env["grader"] = _resolved_functions(env["grader"], settings.place("env.grader"))
@@ -137,19 +137,25 @@ def _resolved_functions(value: Any, place: Place) -> Any:
 
 def _sentences(errors: Sequence[ErrorDetails], settings: Settings) -> Iterator[str]:
     """One sentence a key: a union's branches each complain, the person made one mistake."""
-    said: set[str] = set()
+    by_key: dict[str, list[ErrorDetails]] = {}
     for error in errors:
-        key = _key(error["loc"], settings)
-        if key not in said:
-            said.add(key)
-            if error["type"] == "extra_forbidden":
-                yield f"{settings.place(key)}: unknown key {key}.{_suggestion(key)}"
-            else:
-                yield f"{settings.place(key)}: {key} = {error['input']!r} is not valid: {_allowed(error)}."
+        by_key.setdefault(_key(error, settings), []).append(error)
+    for key, complaints in by_key.items():
+        where, first = settings.place(key), complaints[0]
+        if first["type"] == "extra_forbidden":
+            yield f"{where}: unknown key {key}.{_suggestion(key)}"
+        elif first["type"] == "missing":
+            yield f"{where}: {key} is missing."
+        else:
+            allowed = dict.fromkeys(_allowed(error) for error in complaints)
+            yield f"{where}: {key} = {first['input']!r} is not valid: it should be {' or '.join(allowed)}."
 
 
-def _key(location: Sequence[str | int], settings: Settings) -> str:
+def _key(error: ErrorDetails, settings: Settings) -> str:
     """The dotted key of an error: pydantic's location up to where the settings end and its own union names begin."""
+    location = error["loc"]
+    if error["type"] == "missing":
+        return ".".join(str(part) for part in location)
     data: Any = settings.data
     parts: list[str] = []
     for part in location:
@@ -164,17 +170,15 @@ def _key(location: Sequence[str | int], settings: Settings) -> str:
 
 
 def _suggestion(key: str) -> str:
-    known = [described.key for described in describe_keys()]
+    known = [*Config.model_fields, *(described.key for described in describe_keys())]
     section, _, leaf = key.rpartition(".")
-    beside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
-    if near := difflib.get_close_matches(leaf, beside, n=1, cutoff=0.6):
-        return f" Did you mean {section}.{near[0]}?".replace(" .", " ")
-    elsewhere = [name for name in known if name.rpartition(".")[2] == leaf] or difflib.get_close_matches(key, known, n=1)
-    if elsewhere:
-        return f" Did you mean {elsewhere[0]}?"
-    return f" Allowed here: {', '.join(beside)}." if beside else ""
+    beside = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
+    elsewhere = [name for name in known if name.rpartition(".")[2] == leaf]
+    if near := [beside[name] for name in difflib.get_close_matches(leaf, beside, n=1)] or elsewhere:
+        return f" Did you mean {near[0]}?"
+    return f" Allowed here: {', '.join(beside)}."
 
 
 def _allowed(error: ErrorDetails) -> str:
-    message = error["msg"]
-    return message[0].lower() + message[1:].rstrip(".")
+    message = error["msg"].removeprefix("Input should be ").removesuffix(".")
+    return "a mapping" if message.startswith("a valid dictionary") else message[0].lower() + message[1:]

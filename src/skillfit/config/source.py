@@ -78,7 +78,7 @@ def _read_file(path: Path, chain: tuple[Path, ...]) -> Settings:
     own = _parse(path)
     bases = own.data.pop(BASE, [])
     settings = Settings({})
-    for base in [bases] if isinstance(bases, str) else bases:
+    for base in bases if isinstance(bases, list) else [bases]:
         if not isinstance(base, str):
             raise InputError(f"{own.place(BASE)}: {BASE} must be a path or a list of paths, not {base!r}.")
         target = (path.parent / base).resolve()

@@ -1,0 +1,77 @@
+"""The list of settings: documented, acting, and divided into what may change on resume and what may not."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import skillfit
+from skillfit.config import Config, describe_keys, identity, load_config
+
+SRC = Path(skillfit.__file__).parent
+
+
+def test_every_key_is_described_once_with_type_and_default() -> None:
+    keys = {described.key: described for described in describe_keys()}
+    assert len(keys) == len(list(describe_keys()))
+    assert keys["train.batch_size"].default == 40
+    assert keys["evaluation.gate"].type == "race | strict"
+    assert keys["model.agent"].type == "string or mapping | null"
+    assert keys["model.agent.id"].doc.startswith("`provider/name`")
+    assert keys["budget.usd"].type == "float | null"
+    assert keys["env.fields"].default == {}
+
+
+def test_a_default_config_dump_has_exactly_the_described_keys() -> None:
+    config = load_config({"model": {"agent": "a/b", "optimizer": "a/b", "judge": "a/b"}})
+    leaves = set()
+    for section, value in config.model_dump().items():
+        for name, item in value.items() if isinstance(value, dict) else [("", value)]:
+            key = f"{section}.{name}".strip(".")
+            leaves.add(key)
+            if section == "model" and isinstance(item, dict) and name != "prices":
+                leaves |= {f"{key}.{setting}" for setting in item}
+    assert leaves == {described.key for described in describe_keys()}
+
+
+# The recipe acts by filling the others; a role's model by its own settings.
+ELSEWHERE = {"recipe", "model.agent", "model.optimizer", "model.judge"}
+
+
+@pytest.mark.parametrize("key", sorted({described.key for described in describe_keys()} - ELSEWHERE))
+def test_every_setting_acts(key: str) -> None:
+    """A setting nobody reads would be a promise nobody keeps: its name must be used outside the config room."""
+    name = key.rpartition(".")[2]
+    pattern = re.compile(rf"\.{name}\b")
+    users = [path for path in SRC.rglob("*.py") if "config" not in path.relative_to(SRC).parts[:1]]
+    assert any(pattern.search(path.read_text(encoding="utf-8")) for path in users), f"{key} is read nowhere in src"
+
+
+def test_what_only_says_how_fast_and_how_far_may_change_on_resume() -> None:
+    free = [
+        "budget.usd=9",
+        "executor=ray",
+        "model.concurrency=2",
+        "model.prices={m: {input: 1.0}}",
+        "gradient.analyst_workers=3",
+        "env.exec_timeout=9",
+        "model.agent.timeout=5",
+        "model.agent.retries=1",
+        "model.agent.key_env=OTHER",
+    ]
+    base = {"model": {"agent": "openai/a"}}
+    assert identity(load_config(base, free)) == identity(load_config(base))
+
+
+@pytest.mark.parametrize(
+    "override", ["train.seed=1", "model.agent.temperature=1", "model.agent=openai/b", "env.grader=f1", "recipe=paper"]
+)
+def test_what_says_what_the_run_does_may_not(override: str) -> None:
+    base = {"model": {"agent": "openai/a"}}
+    assert identity(load_config(base, [override])) != identity(load_config(base))
+
+
+def test_an_identity_leaves_the_config_as_it_was() -> None:
+    config = Config()
+    identity(config)
+    assert config == Config()

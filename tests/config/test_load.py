@@ -1,0 +1,221 @@
+"""Promise 8, every setting acts: what is asked for happens, or the error says where, what and what instead."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skillfit.config import Config, load_config
+from skillfit.errors import InputError
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(source: Path | dict[str, Any], *overrides: str) -> str:
+    with pytest.raises(InputError) as raised:
+        load_config(source, overrides)
+    return str(raised.value)
+
+
+def test_the_smallest_useful_config_of_the_design_loads(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "config.yaml",
+        """
+recipe: default
+model:
+  agent: openai/gpt-5-mini            # who uses the skill
+  optimizer: anthropic/claude-sonnet  # who improves it
+  judge: {id: openai/gpt-5-mini, temperature: 0}
+  concurrency: 32
+env:
+  skill: ./my-skill
+  tasks: ./tasks.jsonl
+  grader: exact
+budget: {usd: 5}
+""",
+    )
+    config = load_config(path)
+    assert config.model.agent is not None
+    assert config.model.agent.id == "openai/gpt-5-mini"
+    assert config.model.judge is not None
+    assert config.model.judge.temperature == 0
+    assert config.budget.usd == 5
+    assert config.env.skill == str(tmp_path / "my-skill")
+
+
+def test_an_empty_file_is_the_default_config(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path / "c.yaml", "# nothing yet\n")) == Config()
+    assert load_config(write(tmp_path / "c.yaml", "train:\nenv:\n")) == Config()
+
+
+def test_a_file_inherits_from_one_base_or_several_the_later_and_the_nearer_winning(tmp_path: Path) -> None:
+    write(tmp_path / "bases" / "root.yaml", "train: {num_epochs: 1, batch_size: 1, seed: 1}\n")
+    write(tmp_path / "bases" / "left.yaml", "_base_: root.yaml\ntrain: {batch_size: 2, seed: 2}\n")
+    write(tmp_path / "bases" / "right.yaml", "train: {seed: 3}\nevaluation: {must_pass: [a, b]}\n")
+    path = write(tmp_path / "c.yaml", "_base_: [bases/left.yaml, bases/right.yaml]\nevaluation: {must_pass: [c]}\n")
+    config = load_config(path)
+    assert (config.train.num_epochs, config.train.batch_size, config.train.seed) == (1, 2, 3)
+    assert config.evaluation.must_pass == ("c",)
+
+
+def test_bases_that_go_in_a_circle_are_refused_with_the_chain(tmp_path: Path) -> None:
+    write(tmp_path / "b.yaml", "_base_: c.yaml\n")
+    write(tmp_path / "c.yaml", "_base_: a.yaml\n")
+    message = refusal(write(tmp_path / "a.yaml", "_base_: b.yaml\n"))
+    chain = " -> ".join(str(tmp_path / name) for name in ("a.yaml", "b.yaml", "c.yaml", "a.yaml"))
+    assert message == f"_base_ goes round in a circle: {chain}."
+
+
+@pytest.mark.parametrize("base", ["no.yaml", "[no.yaml]", "3", "{a: b}"])
+def test_a_base_that_is_no_file_is_refused_with_its_line(tmp_path: Path, base: str) -> None:
+    message = refusal(write(tmp_path / "a.yaml", f"train: {{}}\n_base_: {base}\n"))
+    assert message.startswith(f"{tmp_path / 'a.yaml'}:2: _base_ ")
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("train.batch_size=7", "train.batch_size", 7),
+        ("evaluation.gate_mixed_weight=1e-1", "evaluation.gate_mixed_weight", 0.1),
+        ("optimizer.use_slow_update=false", "optimizer.use_slow_update", False),
+        ("evaluation.must_pass=[a, b]", "evaluation.must_pass", ("a", "b")),
+        ("budget.usd=null", "budget.usd", None),
+        ("env.split_ratio=2:1:7", "env.split_ratio", "2:1:7"),
+        ("env.grader={regex: {pattern: x}}", "env.grader", {"regex": {"pattern": "x"}}),
+        ("env.prompt=a=b", "env.prompt", "a=b"),
+        ("env.skill=", "env.skill", ""),
+        ("executor=ray", "executor", "ray"),
+    ],
+)
+def test_an_override_means_what_it_looks_like(override: str, key: str, value: object) -> None:
+    config: Any = load_config({"budget": {"usd": 3}, "env": {"skill": "/s"}}, [override])
+    for part in key.split("."):
+        config = getattr(config, part)
+    assert config == value
+
+
+def test_an_override_inside_a_model_given_as_a_string_keeps_its_id_and_a_new_string_replaces_all(tmp_path: Path) -> None:
+    base = {"model": {"agent": "openai/a", "judge": {"id": "openai/b", "base_url": "http://h/v1"}}}
+    config = load_config(base, ["model.agent.temperature=0.5", "model.judge=openai/c"])
+    assert config.model.agent is not None
+    assert config.model.judge is not None
+    assert (config.model.agent.id, config.model.agent.temperature) == ("openai/a", 0.5)
+    assert (config.model.judge.id, config.model.judge.base_url) == ("openai/c", None)
+
+
+def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.yaml", "env: {split_ratio: 4:4:2, prompt: yes}\nmodel:\n  agent: {id: qwen/x, thinking: off}\n")
+    config = load_config(path)
+    assert config.env.split_ratio == "4:4:2"
+    assert config.env.prompt == "yes"
+    assert config.model.agent is not None
+    assert config.model.agent.thinking == "off"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train:\n  batchsize: 7\n", "c.yaml:2: unknown key train.batchsize. Did you mean train.batch_size?"),
+        ("train:\n  learning_rate: 7\n", "c.yaml:2: unknown key train.learning_rate. Did you mean optimizer.learning_rate?"),
+        ("\n\ntrian: {}\n", "c.yaml:3: unknown key trian. Did you mean train?"),
+        (
+            "model:\n  agent:\n    id: a/b\n    temprature: 1\n",
+            "c.yaml:4: unknown key model.agent.temprature. Did you mean model.agent.temperature?",
+        ),
+        ("budget: {zzz: 1}\n", "c.yaml:1: unknown key budget.zzz. Allowed here: usd, tokens, calls, minutes."),
+        ("train:\n  batch_size: many\n", "c.yaml:2: train.batch_size = 'many' is not valid: it should be a valid integer"),
+        ("train:\n  batch_size: 0\n", "c.yaml:2: train.batch_size = 0 is not valid: it should be greater than or equal to 1"),
+        ("evaluation:\n  gate: soft\n", "c.yaml:2: evaluation.gate = 'soft' is not valid: it should be 'race' or 'strict'"),
+        ("recipe: fast\n", "c.yaml:1: recipe = 'fast' is not valid: it should be 'default', 'paper' or 'lite'"),
+        ("env:\n  grader: 3\n", "c.yaml:2: env.grader = 3 is not valid: it should be a valid string or a mapping"),
+        ("train: 3\n", "c.yaml:1: train = 3 is not valid: it should be a mapping"),
+        ("model:\n  agent: {temperature: 1}\n", "c.yaml:2: model.agent.id is missing"),
+        ("a: [1\n", "c.yaml:2:1: not valid YAML: "),
+        ("a: b: c\n", "c.yaml:1:5: not valid YAML: mapping values are not allowed here"),
+        ("train: {seed: 1}\ntrain: {seed: 2}\n", "c.yaml:2: train is set twice (before on line 1)."),
+        ("- a\n", "c.yaml: a config is a mapping of sections, not list."),
+        ("a: !!python/object:os.system {}\n", "c.yaml:1:4: not valid YAML: "),
+    ],
+)
+def test_a_mistake_is_named_with_file_line_key_and_what_is_allowed(tmp_path: Path, text: str, said: str) -> None:
+    assert refusal(write(tmp_path / "c.yaml", text)).startswith(f"{tmp_path}/{said}")
+
+
+def test_every_mistake_is_told_at_once_each_in_its_own_line(tmp_path: Path) -> None:
+    message = refusal(write(tmp_path / "c.yaml", "train: {seed: x}\n"), "budget.usd=-1", "foo=1")
+    lines = message.splitlines()
+    assert len(lines) == 3
+    assert any("the override budget.usd=-1: budget.usd = -1 is not valid" in line for line in lines)
+    assert any(line.startswith("the override foo=1: unknown key foo.") for line in lines)
+
+
+def test_a_mistake_in_a_base_is_named_with_the_base(tmp_path: Path) -> None:
+    write(tmp_path / "base.yaml", "\ntrain: {sed: 1}\n")
+    assert refusal(write(tmp_path / "c.yaml", "_base_: base.yaml\n")).startswith(f"{tmp_path}/base.yaml:2: unknown key train.sed")
+
+
+@pytest.mark.parametrize("override", ["train.seed", "=3", "train..seed=3", "train.seed=[", "train.seed={a: b: c}"])
+def test_an_override_of_no_form_is_refused(override: str) -> None:
+    assert f"The override {override!r}" in refusal({}, override)
+
+
+def test_a_file_that_is_not_there_or_no_text_is_said(tmp_path: Path) -> None:
+    assert "Cannot read the config" in refusal(tmp_path / "no.yaml")
+    assert "Cannot read the config" in refusal(tmp_path)
+    (tmp_path / "bin.yaml").write_bytes(b"\xff\xfe\x00a")
+    assert "not UTF-8" in refusal(tmp_path / "bin.yaml")
+
+
+def test_paths_belong_to_the_file_that_names_them_and_overrides_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "bases" / "base.yaml", "env: {skill: ../skill, tasks: tasks.jsonl, grader: {all: [grade.py:score, exact]}}\n")
+    path = write(tmp_path / "c.yaml", "_base_: bases/base.yaml\nevaluation: {ship_grader: ship.py:score}\n")
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    config = load_config(path)
+    assert config.env.skill == str(tmp_path / "skill")
+    assert config.env.tasks == str(tmp_path / "bases" / "tasks.jsonl")
+    assert config.env.grader == {"all": [f"{tmp_path}/bases/grade.py:score", "exact"]}
+    assert config.evaluation.ship_grader == f"{tmp_path}/ship.py:score"
+    assert load_config(path, ["env.tasks=mine.jsonl"]).env.tasks == str(here / "mine.jsonl")
+
+
+@pytest.mark.parametrize(
+    "tasks", ["searchqa", "command: python grade.py", "inspect:inspect_evals/gsm8k", "inspect:file.py@task", ""]
+)
+def test_what_is_no_path_stays_as_it_is(tmp_path: Path, tasks: str) -> None:
+    path = write(tmp_path / "c.yaml", yaml.safe_dump({"env": {"tasks": tasks}}))
+    assert load_config(path).env.tasks == tasks
+
+
+def test_a_function_and_a_folder_beside_the_config_are_found(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    assert load_config(write(tmp_path / "c.yaml", "env: {tasks: tasks}\n")).env.tasks == str(tmp_path / "tasks")
+    assert load_config(write(tmp_path / "c.yaml", "env: {tasks: 'eval.py:run'}\n")).env.tasks == f"{tmp_path}/eval.py:run"
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["train", "env", "model", "seed", "agent", "grader", "x"]), inner, max_size=3)
+        ),
+        max_leaves=8,
+    )
+)
+def test_whatever_a_config_holds_it_loads_or_is_refused_in_words(data: object) -> None:
+    source = data if isinstance(data, dict) else {"env": data}
+    try:
+        assert isinstance(load_config(source, warn=lambda _: None), Config)
+    except InputError as error:
+        assert error.message
