@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.errors import InfrastructureError
-from skillfit.models.protocol import AnswerPending, AuthFailed, BadReply, ContextTooLong, NetworkFailed, QuotaExhausted, Refused
+from skillfit.models.protocol import (
+    AnswerPending,
+    AuthFailed,
+    BadReply,
+    BadRequest,
+    ContextTooLong,
+    NetworkFailed,
+    QuotaExhausted,
+    Refused,
+)
 from skillfit.optimize.reflect import Context, reflect
 from skillfit.run.events import ReflectionFinished
 from skillfit.tasks.attempt import Step
@@ -145,7 +154,9 @@ async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
     assert said.reason.startswith(error.kind)
 
 
-@pytest.mark.parametrize("error", [AuthFailed("no key"), QuotaExhausted("empty"), AnswerPending("waiting")])
+@pytest.mark.parametrize(
+    "error", [AuthFailed("no key"), QuotaExhausted("empty"), BadRequest("no such model"), AnswerPending("waiting")]
+)
 async def test_what_no_call_can_get_past_stops_the_stage(error):
     it = world(lambda request: error)
     with pytest.raises(type(error)):

@@ -1,0 +1,37 @@
+"""The stages one after another, as the loop runs them, with the practice optimizer at the other end."""
+
+import pytest
+
+from skillfit.models.practice.optimizer import reply
+from skillfit.optimize.aggregate import aggregate
+from skillfit.optimize.reflect import Context, reflect
+from skillfit.optimize.select import select
+from skillfit.optimize.update import update
+from skillfit.skill import Skill, slow_update_text, with_slow_update
+from tests.optimize.world import finished, item, outcome, text_of, world
+
+LETTERS = {
+    "billing": "My invoice shows a double charge on the receipt number",
+    "travel": "The airline moved my flight and the luggage went missing",
+    "health": "The doctor lost my prescription and the clinic is closed",
+}
+ITEMS = [item(f"{label}{n}", f"{text} {n}.", answers=[label]) for n in range(4) for label, text in LETTERS.items()]
+
+
+@pytest.mark.parametrize("mode", ["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"])
+async def test_a_step_learns_rules_from_failures_in_every_mode(mode):
+    it = world(lambda request: reply(request.stage, text_of(request)), update_mode=mode, minibatch_size=4)
+    skill = with_slow_update(Skill.from_text("# Sorting letters\n\nAnswer with a label.\n"), "Look at the subject first.")
+    outcomes = [outcome(each.id, 0, feedback="wrong label", answer="general") for each in ITEMS]
+    context = Context(1, 3)
+    reflection = await reflect(it.optimizer, skill, ITEMS, finished(outcomes), context)
+    patch = await aggregate(it.optimizer, skill, reflection.patches, step=1)
+    selection = await select(it.optimizer, skill, patch, context)
+    done = await update(it.optimizer, skill, selection.proposals, context)
+    assert reflection.groups == 3 and not reflection.discarded
+    assert all(proposal.support in (4, 8, 12) for proposal in patch.proposals)
+    assert len(selection.proposals) <= 3
+    assert done.changed and " mean " in done.skill.body
+    assert done.skill.body.startswith("# Sorting letters\n\nAnswer with a label.")
+    assert slow_update_text(done.skill) == "Look at the subject first."
+    assert not it.discarded
