@@ -28,6 +28,12 @@ class Use:
 
 
 @dataclass(frozen=True)
+class Refuse:
+    status: int
+    message: str
+
+
+@dataclass(frozen=True)
 class Seen:
     """One request as the server saw it."""
 
@@ -51,7 +57,7 @@ class Seen:
         return json.dumps(self.body, ensure_ascii=False)
 
 
-Script = Callable[[Seen], Say | Use]
+Script = Callable[[Seen], Say | Use | Refuse]
 
 
 class AgentApi:
@@ -75,7 +81,11 @@ class AgentApi:
         async def endpoint(request: Request) -> Response:
             seen = Seen(request.url.path, json.loads(await request.body()), dict(request.headers))
             self.seen.append(seen)
-            return StreamingResponse(stream(self._script(seen)), media_type="text/event-stream")
+            act = self._script(seen)
+            if isinstance(act, Refuse):
+                error = {"type": "authentication_error", "message": act.message, "code": act.status, "status": "UNAUTHENTICATED"}
+                return JSONResponse({"type": "error", "error": error}, act.status)
+            return StreamingResponse(stream(act), media_type="text/event-stream")
 
         return endpoint
 

@@ -14,7 +14,7 @@ from skillfit.models import Message, ModelSpec, Request, connect
 from skillfit.models.protocol import AuthFailed
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
-from tests.agents.agent_api import AgentApi, Say, Seen, Use
+from tests.agents.agent_api import AgentApi, Refuse, Say, Seen, Use
 
 pytestmark = pytest.mark.slow
 
@@ -136,11 +136,9 @@ async def test_it_serves_as_a_model_without_tools(program: Program, user_home: P
     assert not any(seen.tools & powers for seen in api.seen)
 
 
-async def test_without_a_login_it_is_an_auth_failure_and_no_answer(program: Program, user_home: Path) -> None:
-    environ = {name: value for name, value in environment(program, user_home).items() if name != program.key}
-    agent = build_agent("cli", ModelSpec(id=f"cli/{program.name}"), None, environ=environ)
-    if program.name in ("codex", "opencode"):
-        pytest.skip(f"{program.name} asks the vendor's server first, which is not on loopback")
-
-    with pytest.raises(AuthFailed):
-        await agent.attempt(SKILL, ITEM, Calling())
+async def test_a_key_the_server_refuses_is_an_auth_failure_and_no_answer(program: Program, user_home: Path) -> None:
+    with AgentApi(lambda seen: Refuse(401, "invalid x-api-key")) as api:
+        options = {"retries": "1"} if program.name == "claude" else {}
+        agent = build_agent("cli", spec(program, api, **options), None, environ=environment(program, user_home))
+        with pytest.raises(AuthFailed):
+            await agent.attempt(SKILL, ITEM, Calling())

@@ -121,6 +121,21 @@ async def test_misuse_is_told_to_the_model_and_ends_nothing() -> None:
     assert attempt.workspace not in model.requests[-1].messages[-1].content, "no path of this machine"
 
 
+async def test_a_pipe_left_by_a_command_holds_nothing_up() -> None:
+    attempt, _ = await run(
+        use("run_command", command="mkfifo pipe; mkdir locked; chmod 000 locked"),
+        use("read", path="pipe"),
+        use("write", path="pipe", content="x"),
+        use("search", text="x"),
+        "done",
+    )
+    remove_workspace(attempt.workspace)
+
+    assert "there is no file" in result(attempt, 1)
+    assert "is not a file" in result(attempt, 2)
+    assert not Path(attempt.workspace).exists()
+
+
 async def test_rounds_and_tokens_are_limited_and_the_limit_is_said() -> None:
     rounds, _ = await run(*[use("list") for _ in range(9)], max_turns=3)
     tokens, _ = await run(*[use("list") for _ in range(9)], max_tokens=100)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from skillfit.agents.agent import Agent
 from skillfit.errors import InputError
-from skillfit.models.protocol import Meter, Model
+from skillfit.models.protocol import Model
 from skillfit.models.spec import ModelSpec
 
 
@@ -19,16 +19,14 @@ def build_agent(
     prompt: str | None = None,
     max_turns: int | None = None,
     max_tokens: int | None = None,
-    meter: Meter | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Agent:
-    """The agent of a run. `cli/…` models imply cli: there is no `model` then, and the agent asks the `meter` itself. A setting that
-    means nothing to the kind is refused."""
+    """The agent of a run. `cli/…` models imply cli, where there is no `model`. A setting that means nothing to the kind is refused."""
     if kind == "cli" or spec.id.startswith("cli/"):
-        from skillfit.agents.cli import MOST_TOKENS, CliAgent, command_line
+        from skillfit.agents.cli import CliAgent, command_line
 
-        given = {"env.prompt": prompt is not None, "env.max_turns": (max_turns or 1) > 1}
-        if refused := [name for name, so in given.items() if so]:
+        given = {"prompt": prompt is not None, "max_turns": (max_turns or 1) > 1, "max_rollout_tokens": max_tokens is not None}
+        if refused := [f"env.{name}" for name, so in given.items() if so]:
             raise InputError(f"{', '.join(refused)} means nothing to a command-line agent.", hint="Leave it out.")
         if not spec.id.startswith("cli/"):
             raise InputError(
@@ -36,7 +34,7 @@ def build_agent(
             )
         command = command_line(spec, environ)
         command.program()
-        return CliAgent(command, meter, max_tokens or MOST_TOKENS)
+        return CliAgent(command)
     if model is None:
         raise InputError(f"The {kind} agent needs a model.", hint="Set model.agent.")
     if kind == "tools":

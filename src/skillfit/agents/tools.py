@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from skillfit.agents.agent import Calling
@@ -27,6 +28,7 @@ You work in a folder of your own through tools; paths are relative to it. The sk
 When you are done, call finish with the final answer."""
 MAX_ROUNDS = 20
 _MATCHES = 100
+_MOST_BYTES = 1 << 20
 
 
 def _tool(name: str, description: str, **parameters: str) -> Tool:
@@ -134,8 +136,10 @@ class _Session:
             return await self._run(arguments["command"])
         path = self.workspace.inside(arguments.get("path") or ".")
         if name == "read":
-            return path.read_text(encoding="utf-8", errors="replace")
+            return _text_of(path)
         if name == "write":
+            if path.exists() and not path.is_file():
+                raise ValueError(f"{arguments['path']} is not a file")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(arguments["content"], encoding="utf-8")
             return f"wrote {len(arguments['content'])} characters"
@@ -153,7 +157,7 @@ class _Session:
     def _search(self, text: str, names: list[str]) -> str:
         matches: list[str] = []
         for name in names:
-            lines = (self.workspace.work / name).read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = _text_of(self.workspace.work / name).splitlines()
             matches += [f"{name}:{number}: {line}" for number, line in enumerate(lines, 1) if text in line.casefold()]
         more = f"\n[… {len(matches) - _MATCHES} more]" if len(matches) > _MATCHES else ""
         return "\n".join(matches[:_MATCHES]) + more or "no match"
@@ -169,6 +173,14 @@ class _Session:
             self.note(f"Commands run isolated by: {done.isolation}.")
         ended = f"ended after {timeout:g} s" if done.timed_out else f"exit code {done.code}"
         return "\n".join(filter(None, [done.stdout, done.stderr, f"[{ended}]"]))
+
+
+def _text_of(path: Path) -> str:
+    """The beginning of a regular file: a pipe would hold up the whole run, and a huge file fill its memory."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    with path.open("rb") as file:
+        return file.read(_MOST_BYTES).decode(errors="replace")
 
 
 def _arguments(tool_call: ToolCall) -> dict[str, str]:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 
 from skillfit.agents.agent import Calling
-from skillfit.agents.cli.events import Reading
 from skillfit.agents.cli.process import CommandLine
 from skillfit.agents.presenting import item_messages
 from skillfit.agents.workspace import Workspace, new_workspace, remove_workspace
-from skillfit.models.protocol import Meter, ModelError, Usage
 from skillfit.tasks.attempt import Attempt
 from skillfit.tasks.item import Item
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
 
-MOST_TOKENS = 400_000
 FALLBACK_NAME = "skill-in-training"
+_HERE_ONLY = ("file", "program", "login", "concurrency")  # where and how it runs, not what it is
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,6 @@ class CliAgent:
     recorded: ClassVar[bool] = False
 
     command: CommandLine
-    meter: Meter | None = field(default=None, repr=False)
-    max_tokens: int = MOST_TOKENS  # set aside in the budget before each attempt: the program itself knows no such limit
 
     @property
     def slots(self) -> int:
@@ -45,7 +41,9 @@ class CliAgent:
         try:
             name = install(skill, workspace, self.command.description.skills)
             async with call.time_limit():
-                reading = await self._run(workspace, self._prompt(item, name, call), name)
+                reading = await self.command.run(
+                    workspace, self._prompt(item, name, call), self.command.description.argv, skill=name
+                )
         except BaseException:
             remove_workspace(str(workspace.work))
             raise
@@ -54,22 +52,6 @@ class CliAgent:
         if not self.command.spec.options.get("trace", True):
             steps = tuple(step for step in steps if step.kind == "message")[-1:]
         return Attempt(reading.answer or "", steps, str(workspace.work), reading.skill_read, reading.usage)
-
-    async def _run(self, workspace: Workspace, prompt: str, name: str) -> Reading:
-        """The program's run, paid for from the budget like any call."""
-        usd = self.command.spec.options.get("max_usd")
-        bound = used = Usage(calls=1, input=self.max_tokens, usd=None if usd is None else float(usd))
-        reservation = await self.meter.reserve("agent", bound) if self.meter else None
-        try:
-            reading = await self.command.run(workspace, prompt, self.command.description.argv, skill=name)
-            used = reading.usage
-            return reading
-        except ModelError as error:
-            used = error.usage
-            raise
-        finally:
-            if reservation:
-                reservation.settle(used)
 
     def _prompt(self, item: Item, name: str, call: Calling) -> str:
         turns = item_messages(item, call.instruction, inline_files=False)
@@ -80,8 +62,10 @@ class CliAgent:
         return f"{mention}{text}{listed}"
 
     def describe(self) -> dict[str, Any]:
-        spec = self.command.spec.model_dump(mode="json", exclude={"timeout", "retries", "key_env"}, exclude_defaults=True)
-        return {"agent": "cli", "description": self.command.description.model_dump(mode="json"), **spec}
+        spec = self.command.spec
+        options = {name: value for name, value in spec.options.items() if name not in _HERE_ONLY}
+        settings = {"id": spec.id, "base_url": spec.base_url, "effort": spec.reasoning_effort, "options": options}
+        return {"agent": "cli", "description": self.command.description.model_dump(mode="json", exclude_defaults=True), **settings}
 
 
 def install(skill: Skill, workspace: Workspace, folder: str) -> str:

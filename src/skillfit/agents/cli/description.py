@@ -131,7 +131,7 @@ def load_description(name: str) -> Description:
         return Description.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (ValidationError, yaml.YAMLError) as error:
         raise InputError(
-            f"{path} does not describe a command-line agent: {error}", hint="See docs/agents.md for the keys."
+            f"{path} does not describe a command-line agent: {error}", hint=f"Those in {BUILT_IN} show the keys."
         ) from error
 
 
