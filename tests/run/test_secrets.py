@@ -102,7 +102,7 @@ def test_settings_that_only_sound_like_keys_are_fine() -> None:
             "model": {"agent": {"id": "openai/x", "key_env": "MY_KEY", "max_tokens": 5, "options": {"api_version": "v1"}}},
             "optimizer": {"max_skill_tokens": 900},
             "budget": {"tokens": 1000},
-            "env": {"fields": {"input": "token"}},
+            "env": {"fields": {"input": "token"}, "grader": {"json": {"key": "answer"}}},
         }
     )
     assert config.model.agent is not None

@@ -26,7 +26,9 @@ _SECTIONS = tuple(
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 )
 _FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
-_SECRET_NAME = re.compile(r"(?i)(^|_)(api_?key|key|secret|password|passwd|token|authorization|credential)s?$")
+_SECRET_NAME = re.compile(
+    r"(?i)(api_?key|secret|password|passwd|authorization|credentials?|(access|auth)_?token)$|^model\..*[._](key|token)$"
+)
 _SECRET_VALUE = re.compile(
     r"^(Bearer\s+\S+|(sk|pk|rk|gsk|hf|xai|ghp|github_pat|xox[abp])[-_][A-Za-z0-9_\-]{12,}|AIza[\w\-]{20,}|AKIA[A-Z0-9]{12,})$"
 )
@@ -68,7 +70,6 @@ def _python_warning(message: str) -> None:
 
 def _refuse_secrets(settings: Settings) -> None:
     for key, value in _leaves(settings.data):
-        name = key.rpartition(".")[2]
         if not isinstance(value, str) or not value:
             continue
         if _USERINFO.match(value):
@@ -76,7 +77,7 @@ def _refuse_secrets(settings: Settings) -> None:
                 f"{settings.place(key)}: {key} carries a user name or key inside its address.",
                 hint="Give the address alone; put the key into an environment variable and name it with key_env.",
             )
-        if _SECRET_VALUE.match(value) or (_SECRET_NAME.search(name) and name != "key_env"):
+        if _SECRET_VALUE.match(value) or _SECRET_NAME.search(key):
             raise InputError(
                 f"{settings.place(key)}: {key} looks like a secret, and settings are written to disk.",
                 hint="Put it into an environment variable and give that variable's name with key_env.",
