@@ -16,7 +16,7 @@ from skillfit.agents import Agent, AgentFailure, Calling, build_agent, remove_wo
 from skillfit.agents.cli.description import BUILT_IN, arguments, load_description
 from skillfit.errors import InputError
 from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
-from skillfit.models.protocol import AuthFailed, BadRequest, QuotaExhausted, Role
+from skillfit.models.protocol import AuthFailed, BadRequest, QuotaExhausted
 from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt
 from skillfit.tasks.item import Item
@@ -284,27 +284,6 @@ async def test_a_skill_without_front_matter_is_made_discoverable(fake: Fake) -> 
     assert attempt.skill_read is True
 
 
-async def test_a_rollout_is_paid_for_before_it_starts_and_settled_after(fake: Fake) -> None:
-    told: list[tuple[str, Usage]] = []
-
-    class Ledger:
-        async def reserve(self, role: Role, upper_bound: Usage) -> Ledger:
-            told.append(("reserve", upper_bound))
-            return self
-
-        def settle(self, usage: Usage) -> None:
-            told.append(("settle", usage))
-
-    agent = build_agent("cli", fake.spec(options={"max_usd": 0.5}), None, max_tokens=1000, meter=Ledger(), environ=fake.environ)
-    remove_workspace((await agent.attempt(SKILL, ITEM, Calling())).workspace)
-    with pytest.raises(AgentFailure):
-        await agent.attempt(SKILL, Item("q", {"input": "CRASH"}), Calling())
-
-    assert told[0] == ("reserve", Usage(calls=1, input=1000, usd=0.5))
-    assert told[1] == ("settle", Usage(calls=1, input=30, cached=10, output=7, usd=0.25))
-    assert [what for what, _ in told] == ["reserve", "settle", "reserve", "settle"]
-
-
 async def test_the_same_program_serves_as_a_model(fake: Fake) -> None:
     model = connect(fake.spec("/big"), role="optimizer", run_id="r", environ=fake.environ)
     reply = await model.complete(Request((Message("system", "Be brief."), Message("user", "Six times seven?")), "merge"))
@@ -345,6 +324,6 @@ def test_a_built_in_description_never_puts_the_prompt_on_the_command_line_and_te
 
     assert description.name == path.stem
     assert description.keys and description.skill_read and description.model_argv and description.error
-    values = {**description.options, "model": "m", "effort": "", "base_url": "", "max_usd": ""}
+    values = {**description.options, "model": "m", "effort": "", "base_url": ""}
     assert "m" in arguments(description.argv, values)
     assert not any("$" in argument for argument in arguments(description.argv, values))

@@ -21,7 +21,7 @@ def build_agent(
     max_tokens: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Agent:
-    """The agent of a run. `cli/…` models imply cli, where there is no `model`. A setting that means nothing to the kind is refused."""
+    """The agent of a run. `cli/…` models imply cli, which needs no `model`. A setting that means nothing to a kind is refused."""
     if kind == "cli" or spec.id.startswith("cli/"):
         from skillfit.agents.cli import CliAgent, command_line
 

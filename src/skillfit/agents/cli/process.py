@@ -19,7 +19,7 @@ from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.spec import ModelSpec
 from skillfit.tasks.process import run_process
 
-OWN_OPTIONS = ("file", "program", "login", "env", "trace", "mention_skill", "concurrency", "max_usd")
+OWN_OPTIONS = ("file", "program", "login", "env", "trace", "mention_skill", "concurrency")
 _LONGEST = 86_400.0  # seconds; the caller's limit ends the program long before, by cancelling
 _MAX_OUTPUT = 64 << 20
 _KINDS: Mapping[str, type[ModelError]] = {
@@ -50,13 +50,8 @@ class CommandLine:
     def values(self, skill: str = "", prompt_file: str = "", effort: str = "") -> dict[str, str]:
         """What the description's $variables mean in this call."""
         own = {name: str(self.spec.options.get(name, usual)) for name, usual in self.description.options.items()}
-        given = {
-            "effort": effort or self.spec.reasoning_effort,
-            "base_url": self.spec.base_url,
-            "max_usd": self.spec.options.get("max_usd"),
-        }
-        settings = {name: "" if value is None else str(value) for name, value in given.items()}
-        return {**own, **settings, "model": self.model, "skill": skill, "prompt_file": prompt_file}
+        settings = {"effort": effort or self.spec.reasoning_effort or "", "base_url": self.spec.base_url or "", "model": self.model}
+        return {**own, **settings, "skill": skill, "prompt_file": prompt_file}
 
     async def run(
         self, workspace: Workspace, prompt: str, argv: tuple[str | Arguments, ...], *, skill: str = "", effort: str = ""
