@@ -26,6 +26,8 @@ _INSTEAD = {"response_format": "the schema is asked for in the prompt instead"}
 class ChatProvider:
     """One model at one endpoint."""
 
+    _path: ClassVar[str] = "/chat/completions"
+    _messages: ClassVar[str] = "messages"
     _canonical: ClassVar[Mapping[str, str]] = {}  # this API's parameter -> our name for it
 
     def __init__(
@@ -57,16 +59,18 @@ class ChatProvider:
             raw = await self._post(self._sdk.client(), body, self._setup.headers(request))
         except openai.OpenAIError as error:
             raise self._optional.adapt(classify_exception(error, openai, self._where), sent) from error
-        answer = read_json(raw.http_response.text, raw.headers.get("content-type", ""), self._where)
+        answer = read_json(raw.text, raw.headers.get("content-type", ""), self._where)
         return self._reply(answer, request)
 
     async def close(self) -> None:
         await self._sdk.close()
 
     async def _post(self, client: Any, body: dict[str, Any], headers: dict[str, str]) -> Any:
-        return await client.chat.completions.with_raw_response.create(
-            model=self._setup.name, messages=body.pop("messages"), extra_body=body, extra_headers=headers
-        )
+        # Straight to the endpoint: the SDK's typed methods walk every message along their types, which costs more than the rest.
+        import httpx2
+
+        body = {"model": self._setup.name, self._messages: body.pop("messages"), **body}
+        return await client.post(self._path, cast_to=httpx2.Response, body=body, options={"headers": headers})
 
     def _reply(self, answer: Mapping[str, Any], request: Request) -> Reply:
         return chat_reply(answer, request, self._setup.spec.id)
@@ -94,4 +98,5 @@ class ChatProvider:
 def _plain_client(base_url: str, key: str, timeout: float) -> Any:
     import openai
 
-    return openai.AsyncOpenAI(base_url=base_url, api_key=key or "none", max_retries=0, timeout=timeout)
+    transport = openai.DefaultAioHttpClient(timeout=timeout)  # half the CPU of the SDK's other one
+    return openai.AsyncOpenAI(base_url=base_url, api_key=key or "none", max_retries=0, timeout=timeout, http_client=transport)

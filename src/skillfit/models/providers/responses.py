@@ -18,12 +18,9 @@ def needs_responses(name: str) -> bool:
 
 
 class ResponsesProvider(ChatProvider):
+    _path: ClassVar[str] = "/responses"
+    _messages: ClassVar[str] = "input"
     _canonical: ClassVar[Mapping[str, str]] = {"text": "response_format", "reasoning": "reasoning_effort"}
-
-    async def _post(self, client: Any, body: dict[str, Any], headers: dict[str, str]) -> Any:
-        return await client.responses.with_raw_response.create(
-            model=self._setup.name, input=body.pop("messages"), extra_body=body, extra_headers=headers
-        )
 
     def _body(self, request: Request) -> dict[str, Any]:
         request, left_out = self._prepared(request), self._optional.left_out
