@@ -28,9 +28,7 @@ def propose(
     return list(found.values())
 
 
-def _groups(
-    edits: Sequence[Edit], spare: Sequence[Edit], sources: Sequence[Sequence[str]]
-) -> Iterator[tuple[str, Sequence[Edit]]]:
+def _groups(edits: Sequence[Edit], spare: Sequence[Edit], sources: Sequence[Sequence[str]]) -> Iterator[tuple[str, Sequence[Edit]]]:
     yield "whole patch", edits
     size = max(1, len(edits))
     for number, start in enumerate(range(0, len(spare), size), start=1):

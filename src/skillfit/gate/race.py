@@ -9,202 +9,143 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 from skillfit.errors import InputError
-from skillfit.gate.evidence import PRIOR_VARIANCE, Belief, belief, compare
-from skillfit.gate.samples import TOLERANCE, Drawer, Samples
-from skillfit.gate.statistics import item_differences, mean
-from skillfit.gate.verdict import Action, Candidate, Decision, Evidence, GateSettings, Measure, Standing, Verdict
+from skillfit.gate.evidence import PRIOR_VARIANCE, Runner, Spending, conclude
+from skillfit.gate.samples import TOLERANCE, Records, Samples
+from skillfit.gate.statistics import item_differences
+from skillfit.gate.verdict import Candidate, Decision, GateSettings, Measure, Verdict
 from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Tally
 from skillfit.skill import Skill, apply_edits
 from skillfit.tasks.item import Item
 
 BLOCK = 10  # items between two looks at the race
 HOPELESS = 0.3  # a candidate whose chance of being better falls below this stops
-CLEAR = 0.9  # a lone survivor with this chance goes straight to the confirming pass
+CLEAR = 0.8  # a lone survivor with this chance goes straight to the confirming pass
 STACKABLE = 0.5  # a beaten candidate with this chance is tried on top of the winner
 INCUMBENT_REPEATS = 2  # the incumbent meets every candidate of a step: its noise is everybody's
+PARTS = True
 
 
-@dataclass(slots=True)
-class Runner:
-    candidate: Candidate
-    prior_variance: float
-    samples: Samples = field(default_factory=Samples)
-    belief: Belief = field(default_factory=Belief)
-    fate: str = "not measured"
-
-
-class RaceGate:
+class RaceGate(Records):
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
-        self._items = list(items)
-        self._settings = settings
-        self._drawer = Drawer(measure, "selection")
-        self._records: dict[str, Samples] = {}
-        self._accepted: list[Skill] = []
-        self._initial: Skill | None = None
-        self._best: Skill | None = None
-        unknown = set(settings.must_pass) - {item.id for item in items}
-        if unknown:
+        super().__init__(measure, items, settings)
+        if unknown := set(settings.must_pass) - {item.id for item in items}:
             raise InputError(
                 f"evaluation.must_pass names items that are not in the selection split: {', '.join(sorted(unknown))}.",
                 hint="Give them `split: selection`, or take them off the list.",
             )
 
-    @property
-    def best(self) -> Skill:
-        if self._best is None:
-            raise RuntimeError("The gate has no baseline yet.")
-        return self._best
-
-    @property
-    def best_score(self) -> float:
-        return self._records[self.best.hash].score(self._settings)
-
-    def finalists(self, limit: int) -> list[Skill]:
-        """The best, then what was accepted before it, latest first: each was believed to be better than its predecessor."""
-        ranked = {skill.hash: skill for skill in [self.best, *reversed(self._accepted)]}
-        return [skill for key, skill in ranked.items() if self._initial is None or key != self._initial.hash][:limit]
-
-    async def baseline(self, skill: Skill) -> Tally:
-        self._initial = self._best = skill
-        return (await self._record(skill)).tally()
-
     async def judge(self, name: str, incumbent: Skill, candidates: Sequence[Candidate]) -> Verdict:
-        race = _Race(self._drawer, self._items, self._settings, f"{self._settings.seed}/{name}", incumbent)
-        race.incumbent = await self._record(incumbent)
-        race.enter(candidates)
+        race = _Race(self, name, incumbent, candidates)
+        race.record = await self.record(incumbent)
         if not race.runners:
-            return race.verdict("reject", "reject", None, "no candidate differs from the incumbent")
-        if not self._settings.use_gate:
+            return race.conclude("reject", "no candidate differs from the incumbent")
+        if not self.settings.use_gate:
             return await self._force(race)
         winner = await race.run()
         if winner is None:
-            return race.verdict(*race.no_winner())
+            return race.conclude(*race.no_winner())
         winner = await race.stack(winner)
         fresh = await race.confirm(winner)
-        decision, reason = race.decide(winner, fresh, await race.regressions(winner, fresh))
+        decision, reason, winner.fate = race.decide(winner, fresh, await race.regressions(winner))
         if decision != "accept":
-            return race.verdict(decision, decision, winner, reason, fresh)
-        return race.verdict("accept", self._accept(incumbent, winner.candidate.skill, fresh), winner, reason, fresh)
-
-    async def _record(self, skill: Skill) -> Samples:
-        """Fresh rollouts only; measured when the skill is new here (the first one, or changed outside the gate)."""
-        if skill.hash not in self._records:
-            samples = Samples()
-            samples.add(await self._drawer.draw(skill, self._items))
-            self._records[skill.hash] = samples
-        return self._records[skill.hash]
-
-    def _accept(self, incumbent: Skill, skill: Skill, fresh: Samples) -> Action:
-        """Only the confirming pass enters the record: the one that won was selected for luck."""
-        self._records[skill.hash] = fresh
-        self._accepted.append(skill)
-        if incumbent.hash == self.best.hash or fresh.score(self._settings) > self.best_score + TOLERANCE:
-            self._best = skill
-            return "accept_new_best"
-        return "accept"
+            return race.conclude(decision, reason, winner=winner, fresh=fresh)
+        # Only the confirming pass enters the record: the one that won was selected for luck.
+        best = self.carry(winner.candidate.skill, fresh, better_than_best=incumbent.hash == self.best.hash)
+        return race.conclude("accept", reason, action="accept_new_best" if best else "accept", winner=winner, fresh=fresh)
 
     async def _force(self, race: _Race) -> Verdict:
         runner = race.runners[0]
-        record = await self._record(runner.candidate.skill)
-        runner.samples = record
-        race.look(runner)
-        self._accepted.append(runner.candidate.skill)
-        if record.coverage >= self._settings.coverage_floor and record.score(self._settings) > self.best_score + TOLERANCE:
-            self._best = runner.candidate.skill
-        return race.verdict("accept", "force_accept", runner, "gate off: every candidate is accepted")
+        runner.samples = await self.record(runner.candidate.skill)
+        runner.look(race.record)
+        self.carry(runner.candidate.skill, runner.samples)
+        return race.conclude("accept", "gate off: every candidate is accepted", action="force_accept", winner=runner)
 
 
 class _Race:
     """One judgement. Every decision uses planned order and drawn values only."""
 
-    def __init__(self, drawer: Drawer, items: Sequence[Item], settings: GateSettings, seed: str, incumbent: Skill) -> None:
-        self._drawer = drawer
-        self._settings = settings
-        self._skill = incumbent
-        self._order = list(items)
-        random.Random(seed).shuffle(self._order)
-        self._spent_before, self._scored_before = drawer.spent, drawer.scored
-        self.incumbent = Samples()
-        self.runners: list[Runner] = []
-
-    def enter(self, candidates: Sequence[Candidate]) -> None:
-        """Distinct candidates that change something, in order. Fewer edits, smaller expected effect: the prior says so."""
-        distinct = {c.skill.hash: c for c in reversed(candidates) if c.skill.hash != self._skill.hash}
-        chosen = list(reversed(distinct.values()))[: self._settings.candidates]
+    def __init__(self, gate: RaceGate, name: str, incumbent: Skill, candidates: Sequence[Candidate]) -> None:
+        self._drawer, self._settings, self._skill = gate.drawer, gate.settings, incumbent
+        self._order = list(gate.items)
+        random.Random(f"{gate.settings.seed}/{name}").shuffle(self._order)
+        self.spending = Spending(gate.drawer)
+        self.record = Samples(gate.settings)
+        distinct = {c.skill.hash: c for c in reversed(candidates) if c.skill.hash != incumbent.hash}
+        chosen = list(reversed(distinct.values()))[: gate.settings.candidates]
         most = max((len(c.edits) for c in chosen), default=0)
-        self.runners = [Runner(c, PRIOR_VARIANCE * (len(c.edits) / most if c.edits else 1.0)) for c in chosen]
+        # Fewer edits, smaller expected effect.
+        self.runners = [self._runner(c, PRIOR_VARIANCE * (len(c.edits) / most if c.edits else 1.0)) for c in chosen]
 
-    @property
-    def spent(self) -> int:
-        return self._drawer.spent - self._spent_before
-
-    @property
-    def coverage(self) -> float:
-        return (self._drawer.scored - self._scored_before) / self.spent if self.spent else 1.0
+    def _runner(self, candidate: Candidate, prior_variance: float) -> Runner:
+        return Runner(candidate, Samples(self._settings), prior_variance)
 
     def _affords(self, rollouts: int) -> bool:
-        """Whether the race may go on and the survivor's confirming pass still fits."""
+        """Whether the race may go on with the survivor's confirming pass still in reach."""
         count = len(self._order)
         budget = self._settings.rollout_budget or count * (self._settings.candidates + 4)
-        return self.spent + rollouts + count <= budget
-
-    def look(self, runner: Runner) -> Belief:
-        runner.belief = belief(runner.samples, self.incumbent, self._settings, runner.prior_variance)
-        return runner.belief
+        return self.spending.rollouts + rollouts + count <= budget
 
     async def run(self) -> Runner | None:
-        """Successive halving. The survivor, or None when all were stopped."""
-        alive = list(self.runners)
+        """The survivor, or None when all were stopped. Parts of a patch run only after the patch itself has failed: they move the
+        score less, so looking at them together with it costs more than it finds."""
+        parts = [r for r in self.runners if any(set(r.candidate.edits) < set(o.candidate.edits) for o in self.runners)]
+        for heat in ([r for r in self.runners if r not in parts], parts if PARTS else []):
+            if survivor := await self._heat(heat):
+                return survivor
+        return None
+
+    async def _heat(self, alive: list[Runner]) -> Runner | None:
+        """Successive halving."""
         for start in range(0, len(self._order), BLOCK):
             block = self._order[start : start + BLOCK]
-            thin = [item for item in block if len(self.incumbent.scores.get(item.id, ())) < INCUMBENT_REPEATS]
-            if not self._affords(len(thin) + len(block) * len(alive)):
+            thin = [item for item in block if len(self.record.scores.get(item.id, ())) < INCUMBENT_REPEATS]
+            if not alive or not self._affords(len(thin) + len(block) * len(alive)):
                 break
-            await self._draw_block(alive, block, thin)
+            await self._draw(alive, block, thin)
             alive = self._halve(alive)
-            if not alive or (len(alive) == 1 and alive[0].belief.probability >= CLEAR):
+            if len(alive) == 1 and alive[0].belief.probability >= CLEAR:
                 break
         alive = [runner for runner in alive if runner.belief.items and runner.belief.mean > TOLERANCE]
         for runner in alive[1:]:
             runner.fate = "beaten"
         return alive[0] if alive else None
 
-    async def _draw_block(self, alive: Sequence[Runner], block: Sequence[Item], thin: Sequence[Item]) -> None:
-        arms = [(runner.candidate.skill, runner.samples, block) for runner in alive]
+    async def _draw(self, runners: Sequence[Runner], block: Sequence[Item], thin: Sequence[Item]) -> None:
+        arms = [(runner.candidate.skill, runner.samples, block) for runner in runners]
         if thin:
-            arms.append((self._skill, self.incumbent, thin))
+            arms.append((self._skill, self.record, thin))
         drawn = await gather(self._drawer.draw(skill, items) for skill, _, items in arms)
         for (_, samples, _), outcomes in zip(arms, drawn, strict=True):
             samples.add(outcomes)
+        for runner in runners:
+            runner.look(self.record)
 
-    def _halve(self, alive: list[Runner]) -> list[Runner]:
+    def _halve(self, alive: Sequence[Runner]) -> list[Runner]:
         for runner in alive:
-            runner.fate = "rejected" if self.look(runner).probability >= HOPELESS else "dropped"
+            runner.fate = "rejected" if runner.belief.probability >= HOPELESS else "dropped"
         ranked = sorted((r for r in alive if r.fate != "dropped"), key=lambda r: -r.belief.mean)
-        for runner in ranked[(len(ranked) + 1) // 2 :]:
+        half = (len(ranked) + 1) // 2
+        for runner in ranked[half:]:
             runner.fate = "beaten"
-        return ranked[: (len(ranked) + 1) // 2]
+        return ranked[:half]
 
     async def stack(self, winner: Runner) -> Runner:
         """The winner together with the best of the beaten, if their edits go together and the pair does better still."""
-        others = [r for r in self.runners if r is not winner and r.belief.probability > STACKABLE and r.fate == "beaten"]
-        for other in sorted(others, key=lambda r: -r.belief.mean):
+        beaten = [r for r in self.runners if r.fate == "beaten" and r.belief.probability > STACKABLE]
+        seen = [item for item in self._order if item.id in winner.samples.means]
+        for other in sorted(beaten, key=lambda r: -r.belief.mean):
             merged = self._merge(winner.candidate, other.candidate)
-            seen = [item for item in self._order if item.id in winner.samples.scores]
             if merged is None or not self._affords(len(seen)):
                 continue
-            pair = Runner(merged, winner.prior_variance + other.prior_variance)
+            pair = self._runner(merged, winner.prior_variance + other.prior_variance)
             self.runners.append(pair)
-            await self._draw_block([pair], seen, ())
-            if self.look(pair).mean > winner.belief.mean + TOLERANCE:
-                winner.fate = "beaten"
-                return pair
-            pair.fate = "beaten"
-            return winner
+            await self._draw([pair], seen, ())
+            loser, survivor = (winner, pair) if pair.belief.mean > winner.belief.mean + TOLERANCE else (pair, winner)
+            loser.fate = "beaten"
+            return survivor
         return winner
 
     def _merge(self, one: Candidate, other: Candidate) -> Candidate | None:
@@ -218,93 +159,45 @@ class _Race:
 
     async def confirm(self, winner: Runner) -> Samples:
         """A second, fresh pass, discordant items first: there luck shows soonest. Stops when both passes together look hopeless."""
-        old, new = self.incumbent.values(self._settings), winner.samples.values(self._settings)
-        moved = {item for item, difference in item_differences(new, old).items() if abs(difference) > 0.5}
-        order = sorted(self._order, key=lambda item: item.id not in moved)
-        fresh = Samples()
+        differences = item_differences(winner.samples.means, self.record.means)
+        order = sorted(self._order, key=lambda item: abs(differences.get(item.id, 0.0)) <= 0.5)
+        fresh = Samples(self._settings)
         quarter = max(BLOCK, len(order) // 4)
         for start in range(0, len(order), quarter):
             outcomes = await self._drawer.draw(winner.candidate.skill, order[start : start + quarter])
             fresh.add(outcomes)
             winner.samples.add(outcomes)
-            if self.look(winner).probability < HOPELESS:
+            if winner.look(self.record).probability < HOPELESS:
                 break
         return fresh
 
-    async def regressions(self, winner: Runner, fresh: Samples) -> list[str]:
+    async def regressions(self, winner: Runner) -> list[str]:
         """Must-pass items the winner breaks, confirmed by two more rollouts of each side; one bad draw is no veto."""
-        old, new = self.incumbent.values(self._settings), winner.samples.values(self._settings)
-        must = [item for item in self._order if item.id in self._settings.must_pass]
-        suspects = [item for item in must if mean(old.get(item.id, ())) >= 0.5 > mean(new.get(item.id, (1.0,)))]
+        old, new, must = self.record.means, winner.samples.means, self._settings.must_pass
+        suspects = [i for i in self._order if i.id in must and old.get(i.id, 0.0) >= 0.5 > new.get(i.id, 1.0)]
         if not suspects or winner.belief.mean <= TOLERANCE:
             return []
-        again = [Samples(), Samples()]
-        for _ in range(2):
-            for samples, skill in zip(again, (self._skill, winner.candidate.skill), strict=True):
-                samples.add(await self._drawer.draw(skill, suspects))
-        kept, broken = (samples.values(self._settings) for samples in again)
-        return [s.id for s in suspects if mean(kept.get(s.id, ())) >= 0.5 > mean(broken.get(s.id, (1.0,)))]
+        kept, broken = [await self._drawer.sample(skill, suspects, 2) for skill in (self._skill, winner.candidate.skill)]
+        return [i.id for i in suspects if kept.means.get(i.id, 0.0) >= 0.5 > broken.means.get(i.id, 1.0)]
 
-    def decide(self, winner: Runner, fresh: Samples, regressions: Sequence[str]) -> tuple[Decision, str]:
-        paired, wanted = winner.belief.items / len(self._order), self._settings.coverage_floor
-        if min(paired, self.coverage, fresh.coverage) < wanted:
-            winner.fate = "undecided"
-            return (
-                "inconclusive",
-                f"{min(paired, self.coverage, fresh.coverage):.0%} of the rollouts were scored (floor {wanted:.0%})",
-            )
+    def decide(self, winner: Runner, fresh: Samples, regressions: Sequence[str]) -> tuple[Decision, str, str]:
+        """Decision, reason, and the winner's fate."""
+        floor = self._settings.coverage_floor
+        covered = min(winner.belief.items / len(self._order), self.spending.coverage, fresh.coverage)
+        if covered < floor:
+            return "inconclusive", f"only {covered:.0%} of the rollouts were scored (floor {floor:.0%})", "undecided"
         if regressions:
-            winner.fate = "vetoed"
-            return "reject", f"breaks must-pass items, confirmed on fresh rollouts: {', '.join(regressions)}"
+            return "reject", f"breaks must-pass items, confirmed on fresh rollouts: {', '.join(regressions)}", "vetoed"
         if winner.belief.mean <= TOLERANCE:
-            winner.fate = "rejected"
-            return "reject", "won the race, but not again on fresh rollouts"
-        winner.fate = "winner"
-        return "accept", f"better with probability {winner.belief.probability:.2f} over two passes, the second one fresh"
+            return "reject", "won the race, but not again on fresh rollouts", "rejected"
+        return "accept", f"better with probability {winner.belief.probability:.2f} over two passes, the second one fresh", "winner"
 
-    def no_winner(self) -> tuple[Decision, Action, None, str]:
-        if self.coverage < self._settings.coverage_floor or not any(runner.belief.items for runner in self.runners):
-            if self._affords(len(self._order)):
-                return "inconclusive", "inconclusive", None, f"only {self.coverage:.0%} of the rollouts were scored"
-            return (
-                "inconclusive",
-                "inconclusive",
-                None,
-                f"the rollout budget does not cover {len(self._order)} selection items twice",
-            )
-        return "reject", "reject", None, "no candidate looks better than the incumbent"
+    def no_winner(self) -> tuple[Decision, str]:
+        if self._settings.rollout_budget and not any(runner.samples.planned for runner in self.runners):
+            return "inconclusive", f"evaluation.rollout_budget is too small for {len(self._order)} selection items"
+        if self.spending.coverage < self._settings.coverage_floor or not any(runner.belief.items for runner in self.runners):
+            return "inconclusive", f"only {self.spending.coverage:.0%} of the rollouts were scored"
+        return "reject", "no candidate looks better than the incumbent"
 
-    def verdict(
-        self, decision: Decision, action: Action, winner: Runner | None, reason: str, fresh: Samples | None = None
-    ) -> Verdict:
-        shown = winner or max((r for r in self.runners if r.belief.items), key=lambda r: r.belief.mean, default=None)
-        accepted = winner.candidate if winner and decision == "accept" else None
-        evidence = Evidence(rollouts=self.spent, coverage=self.coverage)
-        if shown:
-            evidence = compare(shown.samples, self.incumbent, self._settings, rollouts=self.spent, coverage=self.coverage)
-        record = fresh or (shown.samples if shown else None)
-        return Verdict(
-            decision=decision,
-            action=action,
-            winner=accepted.skill if accepted else self._skill,
-            chosen=accepted,
-            reason=reason,
-            evidence=evidence,
-            standings=tuple(self._standing(runner) for runner in self.runners),
-            incumbent_score=self.incumbent.score(self._settings),
-            candidate_score=record.score(self._settings) if record else None,
-            tally=record.tally() if record else None,
-        )
-
-    def _standing(self, runner: Runner) -> Standing:
-        differences = item_differences(runner.samples.values(self._settings), self.incumbent.values(self._settings))
-        return Standing(
-            label=runner.candidate.label,
-            skill_hash=runner.candidate.skill.hash,
-            items=runner.belief.items,
-            rollouts=runner.samples.planned,
-            score=runner.samples.score(self._settings),
-            difference=mean(list(differences.values())),
-            probability=runner.belief.probability,
-            fate=runner.fate,
-        )
+    def conclude(self, decision: Decision, reason: str, **about: Any) -> Verdict:
+        return conclude(self._skill, self.record, self.runners, self.spending, decision, reason, **about)

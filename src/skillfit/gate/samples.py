@@ -1,4 +1,4 @@
-"""What is known about one skill on the selection items, and a way to learn more: every draw is a fresh rollout."""
+"""What is known about a skill on the selection items, and a way to learn more: every draw is a fresh rollout."""
 
 from __future__ import annotations
 
@@ -21,50 +21,45 @@ TOLERANCE = 1e-9  # differences below this are float error, not evidence
 class Samples:
     """Scores per item. Failed rollouts are counted as planned and are otherwise missing data."""
 
+    settings: GateSettings
     scores: dict[str, list[Score]] = field(default_factory=dict)
+    means: dict[str, float] = field(default_factory=dict)  # item id -> mean of its rollouts under the metric
     planned: int = 0
+    scored: int = 0
 
     def add(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
             self.planned += outcome.status != "skipped"
             if outcome.score is not None:
+                self.scored += 1
                 self.scores.setdefault(outcome.item_id, []).append(outcome.score)
+                values = self.values(outcome.item_id)
+                self.means[outcome.item_id] = math.fsum(values) / len(values)
 
-    @property
-    def scored(self) -> int:
-        return sum(map(len, self.scores.values()))
+    def values(self, item: str) -> list[float]:
+        return [self.settings.value(score.hard, score.soft) for score in self.scores.get(item, ())]
 
     @property
     def coverage(self) -> float:
         return self.scored / self.planned if self.planned else 0.0
 
+    @property
+    def score(self) -> float:
+        """Mean over items of the items' means, so that extra repeats of some items don't tilt it."""
+        return math.fsum(self.means.values()) / len(self.means) if self.means else 0.0
+
     def tally(self) -> Tally:
-        """Means over items of the items' means, so that extra repeats of some items don't tilt it."""
-        hard = [math.fsum(score.hard for score in scores) / len(scores) for scores in self.scores.values()]
-        soft = [math.fsum(score.soft for score in scores) / len(scores) for scores in self.scores.values()]
-        count = len(self.scores)
-        return Tally(
-            hard=math.fsum(hard) / count if count else 0.0,
-            soft=math.fsum(soft) / count if count else 0.0,
-            scored=self.scored,
-            planned=self.planned,
-        )
-
-    def values(self, settings: GateSettings) -> dict[str, list[float]]:
-        """Item id -> its scores under the metric."""
-        weight = {"hard": 0.0, "soft": 1.0, "mixed": settings.mixed_weight}[settings.metric]
-        return {item: [(1 - weight) * s.hard + weight * s.soft for s in scores] for item, scores in self.scores.items()}
-
-    def score(self, settings: GateSettings) -> float:
-        return settings.score(self.tally())
+        count = len(self.scores) or 1
+        hard = math.fsum(math.fsum(s.hard for s in scores) / len(scores) for scores in self.scores.values())
+        soft = math.fsum(math.fsum(s.soft for s in scores) / len(scores) for scores in self.scores.values())
+        return Tally(hard / count, soft / count, self.scored, self.planned)
 
 
 class Drawer:
     """Draws rollouts and never the same one twice: a skill that comes back is measured anew, its old luck does not come with it."""
 
-    def __init__(self, measure: Measure, series: str) -> None:
-        self._measure = measure
-        self._series = series
+    def __init__(self, measure: Measure, series: str, settings: GateSettings) -> None:
+        self._measure, self._series, self._settings = measure, series, settings
         self._next: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.spent = 0
         self.scored = 0
@@ -82,3 +77,56 @@ class Drawer:
         self.spent += sum(outcome.status != "skipped" for outcome in outcomes.values())
         self.scored += sum(outcome.score is not None for outcome in outcomes.values())
         return [outcomes[item.id] for item in items]
+
+    async def sample(self, skill: Skill, items: Sequence[Item], repeats: int = 1) -> Samples:
+        samples = Samples(self._settings)
+        for _ in range(repeats):
+            samples.add(await self.draw(skill, items))
+        return samples
+
+
+class Records:
+    """The skills a gate carried on with, what is known of each, and which is best. Both gates stand on it."""
+
+    def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
+        self.items, self.settings = list(items), settings
+        self.drawer = Drawer(measure, "selection", settings)
+        self._known: dict[str, Samples] = {}
+        self._carried: dict[str, Skill] = {}
+        self._initial: Skill | None = None
+        self._best: Skill | None = None
+
+    @property
+    def best(self) -> Skill:
+        if self._best is None:
+            raise RuntimeError("The gate has no baseline yet.")
+        return self._best
+
+    @property
+    def best_score(self) -> float:
+        return self._known[self.best.hash].score
+
+    def finalists(self, limit: int) -> list[Skill]:
+        """The best, then what was carried before it, latest first; never the initial skill."""
+        ranked = {skill.hash: skill for skill in [self.best, *reversed(self._carried.values())]}
+        return [skill for key, skill in ranked.items() if self._initial is None or key != self._initial.hash][:limit]
+
+    async def baseline(self, skill: Skill) -> Tally:
+        self._initial = self._best = skill
+        return (await self.record(skill)).tally()
+
+    async def record(self, skill: Skill) -> Samples:
+        """What is known of a skill; measured when it is new here (the first one, or changed outside the gate)."""
+        if skill.hash not in self._known:
+            self._known[skill.hash] = await self.drawer.sample(skill, self.items)
+        return self._known[skill.hash]
+
+    def carry(self, skill: Skill, samples: Samples, *, better_than_best: bool = False) -> bool:
+        """Remember a skill that is carried on with; True when it is the best so far."""
+        self._known[skill.hash] = samples
+        self._carried[skill.hash] = skill
+        covered = samples.coverage >= self.settings.coverage_floor
+        if not better_than_best and not (covered and samples.score > self.best_score + TOLERANCE):
+            return False
+        self._best = skill
+        return True

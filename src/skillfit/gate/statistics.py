@@ -31,9 +31,9 @@ def variance(values: Sequence[float]) -> float:
     return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
-def item_differences(candidate: Mapping[str, Sequence[float]], incumbent: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Candidate's item mean minus the incumbent's, on items scored in both. Order follows `incumbent`."""
-    return {item: mean(candidate[item]) - mean(old) for item, old in incumbent.items() if old and candidate.get(item)}
+def item_differences(candidate: Mapping[str, float], incumbent: Mapping[str, float]) -> dict[str, float]:
+    """Candidate's item means minus the incumbent's, on items scored in both. Order follows `incumbent`."""
+    return {item: candidate[item] - old for item, old in incumbent.items() if item in candidate}
 
 
 def probability_positive(mean: float, variance: float) -> float:

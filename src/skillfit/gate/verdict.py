@@ -32,13 +32,10 @@ class GateSettings:
     max_skill_tokens: int | None = None  # a stack of winners may not grow beyond it
     seed: int = 42
 
-    def score(self, tally: Tally) -> float:
-        """A tally's one number under the metric."""
-        if self.metric == "hard":
-            return tally.hard
-        if self.metric == "soft":
-            return tally.soft
-        return (1 - self.mixed_weight) * tally.hard + self.mixed_weight * tally.soft
+    def value(self, hard: float, soft: float) -> float:
+        """One number under the metric."""
+        weight = {"hard": 0.0, "soft": 1.0, "mixed": self.mixed_weight}[self.metric]
+        return (1 - weight) * hard + weight * soft
 
 
 @dataclass(frozen=True, slots=True)

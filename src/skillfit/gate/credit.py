@@ -1,0 +1,117 @@
+"""What each piece of the skill is worth, by leaving it out, and what can go without loss. Runs before the ship test, which then
+judges the pruned skill on rollouts of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from skillfit.gate.evidence import believe
+from skillfit.gate.samples import Drawer, Samples
+from skillfit.gate.statistics import interval, item_differences
+from skillfit.gate.verdict import GateSettings, Measure
+from skillfit.rollout.gather import gather
+from skillfit.skill import Edit, Skill, apply_edits
+from skillfit.tasks.item import Item
+
+MARGIN = 0.01  # a loss up to this is no loss
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that could be left out: an accepted edit, or an old paragraph (`edit` None)."""
+
+    label: str
+    removal: Edit  # applied to the final skill, takes the piece out
+    edit: Edit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    piece: Piece
+    worth: float | None  # points of the mean score; None when it could not be taken out alone
+    interval: tuple[float, float]
+    kept: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    skill: Skill  # after pruning
+    worths: tuple[Worth, ...]
+    tokens_before: int
+    tokens_after: int
+    rollouts: int
+
+
+def edit_pieces(edits: Sequence[Edit]) -> list[Piece]:
+    """Accepted edits as pieces of the final skill; what a deletion took away can't be left out again."""
+    pieces = []
+    for number, edit in enumerate(edits, start=1):
+        undo = Edit("replace", edit.content, edit.target) if edit.op == "replace" else Edit("delete", edit.content)
+        if edit.op != "delete":
+            pieces.append(Piece(edit.label or f"edit {number}", undo, edit))
+    return pieces
+
+
+def paragraph_pieces(initial: Skill) -> list[Piece]:
+    """Old paragraphs, longest first. Headings stay; protected text is refused when the removal is applied."""
+    paragraphs = [text.strip("\n") for text in initial.body.split("\n\n") if text.strip() and not text.lstrip().startswith("#")]
+    return [Piece(f"old text: {p.strip()[:40]}", Edit("delete", p)) for p in sorted(set(paragraphs), key=lambda p: (-len(p), p))]
+
+
+async def assign_credit(
+    measure: Measure,
+    items: Sequence[Item],
+    final: Skill,
+    pieces: Sequence[Piece],
+    settings: GateSettings,
+    *,
+    discordant: Sequence[str] = (),
+    rollout_budget: int,
+    prune: bool = True,
+) -> Credit:
+    """Leave each piece out on the discordant items (where the final skill and the initial one differ; all items if none are named),
+    as far as the budget goes; then drop what is worth nothing, and believe that only after the pruned skill was measured too."""
+    drawer = Drawer(measure, "credit", settings)
+    shown = [item for item in items if item.id in set(discordant)] or list(items)
+    without = {piece: _removed(final, [piece]) for piece in pieces}
+    reserve = 2 * len(items) if prune else 0
+    room = (rollout_budget - reserve) // len(shown) - 1 if shown else 0
+    measured = [piece for piece in pieces if without[piece] is not None][: max(0, room)]
+    full, *parts = await gather(drawer.sample(skill, shown) for skill in [final, *(without[piece] or final for piece in measured)])
+    found = dict(zip(measured, parts, strict=True))
+    worths = [_worth(piece, found.get(piece), full, without[piece] is not None, len(items)) for piece in pieces]
+    skill = final
+    if prune and rollout_budget >= reserve:
+        skill = await _pruned(drawer, items, final, [worth.piece for worth in worths if not worth.kept], settings)
+    if skill.hash == final.hash:
+        worths = [Worth(w.piece, w.worth, w.interval, True, w.reason) for w in worths]
+    return Credit(skill, tuple(worths), final.tokens, skill.tokens, drawer.spent)
+
+
+def _worth(piece: Piece, part: Samples | None, full: Samples, separable: bool, count: int) -> Worth:
+    if part is None:
+        return Worth(piece, None, (0.0, 0.0), True, "not measured: budget" if separable else "can't be taken out alone")
+    differences = list(item_differences(full.means, part.means).values())
+    share = len(differences) / count  # the other items were not moved by any edit
+    estimate = interval(differences, 0.8)
+    costless = bool(differences) and share * believe(differences).mean <= MARGIN / 2 and estimate.mean <= 0.0
+    reason = "can go without loss" if costless else "earns its place" if estimate.low > 0 else "may help"
+    return Worth(piece, share * estimate.mean, (share * estimate.low, share * estimate.high), not costless, reason)
+
+
+def _removed(skill: Skill, pieces: Sequence[Piece]) -> Skill | None:
+    applied = apply_edits(skill, [piece.removal for piece in pieces])
+    return applied.skill if applied.skill.hash != skill.hash and len(applied.edits) == len(pieces) else None
+
+
+async def _pruned(drawer: Drawer, items: Sequence[Item], final: Skill, going: Sequence[Piece], settings: GateSettings) -> Skill:
+    """The skill without the pieces, if over all items it more likely than not loses less than the margin; otherwise as it was."""
+    pruned = _removed(final, going) if going else None
+    if pruned is None:
+        return final
+    old, new = await gather(drawer.sample(skill, items) for skill in (final, pruned))
+    differences = item_differences(new.means, old.means).values()
+    enough = bool(differences) and min(old.coverage, new.coverage) >= settings.coverage_floor
+    return pruned if enough and believe([value + MARGIN for value in differences]).probability > 0.5 else final

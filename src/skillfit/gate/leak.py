@@ -1,0 +1,108 @@
+"""Proposals that carry what the agent must not be handed: text or answers of hidden items, the grader's rules, memorised answers.
+
+The rule, all on words (case and punctuation aside; CJK by character):
+- eight words in a row from a selection or test item's input or reference, unless training inputs or the skill have them too;
+- a selection or test answer that is telling and that neither training items nor the skill contain;
+- a grader's pattern of four or more characters, verbatim, or eight words in a row of a longer one;
+- a training answer that is telling and belongs to at most two training items, unless it stands in the fenced examples.
+Telling: three words, or a word of eight letters, or a number of four digits. So "yes", "B", "42" and class labels pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from skillfit.skill import Edit
+from skillfit.tasks.item import Item
+
+RUN = 8
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    kind: Literal["item text", "answer", "grader", "training answer"]
+    evidence: str  # the words found
+    item: str = ""
+
+
+def words(text: str) -> Words:
+    return tuple(_WORD.findall(text.casefold()))
+
+
+def telling(answer: Words) -> bool:
+    return len(answer) >= 3 or any(len(w) >= 8 or (w.isdigit() and len(w) >= 4) for w in answer)
+
+
+@dataclass(slots=True)
+class LeakIndex:
+    """Built once per run; a check costs time proportional to the proposal's length."""
+
+    texts: dict[int, str] = field(default_factory=dict)  # hash of eight words -> item id ("" for the grader)
+    answers: dict[Words, str] = field(default_factory=dict)
+    training_answers: dict[Words, str] = field(default_factory=dict)
+    patterns: tuple[str, ...] = ()
+
+    @classmethod
+    def build(cls, train: Sequence[Item], hidden: Sequence[Item], patterns: Sequence[str], skill_text: str) -> LeakIndex:
+        """`hidden` are the selection and test items."""
+        index = cls(patterns=tuple(p for p in patterns if len(p.strip()) >= 4 and p.casefold() not in skill_text.casefold()))
+        known = [words(skill_text), *(words(item.input) for item in train)]
+        open_runs = {hash(run) for text in known for run in _runs(text, RUN)}
+        for owner, text in [*((i.id, t) for i in hidden for t in (i.input, i.reference)), *(("", p) for p in patterns)]:
+            index.texts.update((hash(run), owner) for run in _runs(words(text), RUN) if hash(run) not in open_runs)
+        golds: dict[Words, list[str]] = defaultdict(list)
+        for item in train:
+            for gold in {words(answer) for answer in item.answers}:
+                golds[gold].append(item.id)
+        hidden_golds = {gold: item.id for item in hidden for gold in map(words, item.answers) if telling(gold)}
+        lengths = {len(gold) for gold in (*golds, *hidden_golds)}
+        seen = Counter(part for text in known for part in {run for length in lengths for run in _runs(text, length)})
+        in_skill = {run for length in lengths for run in _runs(known[0], length)}
+        index.answers = {gold: item for gold, item in hidden_golds.items() if gold not in seen and gold not in golds}
+        # An answer that many training inputs mention is vocabulary; one that its own input mentions is still an answer.
+        index.training_answers = {
+            gold: owners[0]
+            for gold, owners in golds.items()
+            if telling(gold) and len(owners) <= 2 and gold not in in_skill and seen[gold] <= 2
+        }
+        return index
+
+    def check(self, text: str, *, examples: bool = False) -> tuple[Leak, ...]:
+        """What leaks in a text. `examples`: it goes into the fenced examples, where training answers belong."""
+        said, plain = words(text), text.casefold()
+        leaks = [Leak("grader", pattern) for pattern in self.patterns if pattern.strip().casefold() in plain]
+        for run in _runs(said, RUN):
+            if (owner := self.texts.get(hash(run))) is not None:
+                leaks.append(Leak("item text" if owner else "grader", " ".join(run), owner))
+        leaks += self._answers(said, self.answers, "answer")
+        if not examples:
+            leaks += self._answers(said, self.training_answers, "training answer")
+        return tuple({(leak.kind, leak.item): leak for leak in reversed(leaks)}.values())[::-1]
+
+    def screen(self, edits: Iterable[Edit]) -> tuple[list[Edit], list[tuple[Edit, tuple[Leak, ...]]]]:
+        """Edits that may pass, and the blocked ones with what gave them away."""
+        passed, blocked = [], []
+        for edit in edits:
+            leaks = self.check(edit.content, examples=edit.source_type == "examples")
+            if leaks:
+                blocked.append((edit, leaks))
+            else:
+                passed.append(edit)
+        return passed, blocked
+
+    @staticmethod
+    def _answers(said: Words, golds: dict[Words, str], kind: Literal["answer", "training answer"]) -> Iterator[Leak]:
+        for length in sorted({len(gold) for gold in golds}):
+            for run in _runs(said, length):
+                if run in golds:
+                    yield Leak(kind, " ".join(run), golds[run])
+
+
+def _runs(text: Words, length: int) -> Iterator[Words]:
+    return (text[at : at + length] for at in range(len(text) - length + 1)) if length else iter(())

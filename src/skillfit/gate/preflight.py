@@ -1,0 +1,90 @@
+"""Is this worth optimising? Each check turns measured facts into go, warn or stop, with the reason a person needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from skillfit.gate.statistics import detectable_effect, interval
+
+Level = Literal["go", "warn", "stop"]
+SATURATED = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    verdict: Level
+    message: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+def overall(checks: Sequence[Check]) -> Level:
+    """The worst of them."""
+    return max((check.verdict for check in checks), key=("go", "warn", "stop").index, default="go")
+
+
+def gold_check(scores: Mapping[str, float | None]) -> Check:
+    """Gold answers handed to the grader must score 1. None: that item has no gold answer to try."""
+    tried = {item: score for item, score in scores.items() if score is not None}
+    wrong = sorted(item for item, score in tried.items() if score < 1)
+    if not tried:
+        return Check("gold", "warn", "No gold answers to check the grader with.")
+    if len(wrong) == len(tried):
+        return Check("gold", "stop", "The grader rejects every gold answer: it or the answers are wrong.", {"items": wrong[:10]})
+    if wrong:
+        return Check("gold", "warn", f"The grader rejects {len(wrong)} of {len(tried)} gold answers.", {"items": wrong[:10]})
+    return Check("gold", "go", f"All {len(tried)} gold answers score 1.")
+
+
+def blindness_check(full: float, gutted: Mapping[str, Sequence[float]], skill_tokens: int) -> Check:
+    """`gutted` maps a crippled variant (empty answer, half the skill gone) to its paired item differences: full minus variant.
+    A grader that gives an empty answer as much as a real one can't see anything."""
+    lost = {name: interval(differences) for name, differences in gutted.items()}
+    detail = {name: [round(loss.low, 4), round(loss.high, 4)] for name, loss in lost.items()}
+    empty = lost.get("empty answer")
+    if empty is not None and full > 0 and empty.mean <= 0:
+        return Check("blind", "stop", f"The grader is blind: an empty answer scores as high as the agent's ({full:.2f}).", detail)
+    same = [name for name, loss in lost.items() if name != "empty answer" and loss.mean <= 0]
+    if same and skill_tokens > 100:
+        return Check("blind", "stop", f"The grader is blind to the skill: with {same[0]} it scores no lower ({full:.2f}).", detail)
+    if same:
+        return Check("blind", "warn", f"The skill does nothing yet: with {same[0]} the score is no lower.", detail)
+    return Check("blind", "go", "Worse answers score lower.", detail)
+
+
+def headroom_check(baseline: float) -> Check:
+    if baseline >= SATURATED:
+        return Check("headroom", "stop", f"Saturated: the skill scores {baseline:.2f} already.", {"headroom": 1 - baseline})
+    verdict: Level = "warn" if baseline > 0.9 else "go"
+    return Check(
+        "headroom", verdict, f"Baseline {baseline:.2f}: {1 - baseline:.2f} to gain at the most.", {"headroom": 1 - baseline}
+    )
+
+
+def power_check(items: int, noise: float | None, baseline: float, repeats: int = 4) -> Check:
+    """What the ship test can see with this selection split. `noise` is the within-item variance from repeats."""
+    if items < 5:
+        message = f"{items} selection items can't prove an improvement at 5 %: results will be unverified suggestions."
+        return Check("power", "warn", message, {"items": items})
+    rollout_noise = baseline * (1 - baseline) / 2 if noise is None else noise
+    effect = detectable_effect(items, rollout_noise, repeats)
+    detail = {"items": items, "noise": rollout_noise, "detectable": effect}
+    message = f"{items} items, rollout noise {rollout_noise**0.5:.2f}: gains from about {effect:.2f} on can be shown."
+    return Check("power", "warn" if effect > min(0.15, 1 - baseline) else "go", message, detail)
+
+
+def coverage_check(scored: int, planned: int, floor: float, first_failure: str) -> Check:
+    share = scored / planned if planned else 0.0
+    if share < floor:
+        return Check("coverage", "stop", f"Only {scored} of {planned} rollouts were scored. First failure: {first_failure}")
+    return Check("coverage", "go" if scored == planned else "warn", f"{scored} of {planned} rollouts were scored.")
+
+
+def cost_check(low: float, high: float, cap: float | None) -> Check:
+    """Estimated dollars of the whole plan against the cap."""
+    detail = {"low": low, "high": high, "cap": cap}
+    if cap is not None and low > cap:
+        return Check("cost", "warn", f"The plan costs ${low:.2f}-{high:.2f}; the cap of ${cap:.2f} ends it early.", detail)
+    return Check("cost", "go", f"The plan costs about ${low:.2f}-{high:.2f}.", detail)

@@ -1,0 +1,96 @@
+"""The claim at the end of a run: finalists meet the initial skill on fresh rollouts. Strict where the race is lenient.
+
+The sign-flip test on item means is exact, so a skill that is no better is called improved in at most 5 % of runs whatever
+the noise, the number of items or the saturation; Holm's step-down pays for having several finalists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from skillfit.gate.evidence import compare
+from skillfit.gate.samples import TOLERANCE, Drawer
+from skillfit.gate.statistics import interval, item_differences, repeats_for, sign_flip_p
+from skillfit.gate.verdict import Evidence, GateSettings, Measure
+from skillfit.rollout.gather import gather
+from skillfit.skill import Skill
+from skillfit.tasks.item import Item
+
+ALPHA = 0.05
+WANTED_EFFECT = 0.05  # repeats are sized to see this much
+ASSUMED_NOISE = 0.12  # within-item variance when no item was ever repeated
+
+
+@dataclass(frozen=True, slots=True)
+class ShipResult:
+    verdict: Literal["improved", "inconclusive", "no improvement"]
+    reason: str
+    skill: Skill  # the finalist the verdict is about; the initial skill when there was none
+    difference: float
+    interval: tuple[float, float]
+    p_value: float  # one-sided, corrected for the number of finalists
+    repeats: int
+    evidence: Evidence
+    gap: float | None = None  # gain under the training grader minus gain here: what was gamed, or luck
+
+
+async def ship_test(
+    measure: Measure,
+    items: Sequence[Item],
+    initial: Skill,
+    finalists: Sequence[Skill],
+    settings: GateSettings,
+    *,
+    noise: float | None = None,
+    most_repeats: int = 4,
+    fit_only: bool = False,
+    training_gain: float | None = None,
+) -> ShipResult:
+    """`measure` may grade with a second grader; `training_gain` is then what the first one saw. `noise` is the within-item variance
+    the run measured. With `fit_only` nothing is ever called improved: the items were trained on."""
+    entrants = list({skill.hash: skill for skill in finalists if skill.hash != initial.hash}.values())
+    repeats = repeats_for(len(items), ASSUMED_NOISE if noise is None else noise, WANTED_EFFECT, most_repeats)
+    if not entrants:
+        return ShipResult("no improvement", "no candidate was accepted", initial, 0.0, (0.0, 0.0), 1.0, 0, Evidence())
+    drawer = Drawer(measure, "ship", settings)
+    old, *new = await gather(drawer.sample(skill, items, repeats) for skill in (initial, *entrants))
+    tested = [list(item_differences(samples.means, old.means).values()) for samples in new]
+    corrected = holm([sign_flip_p(differences) for differences in tested])
+    chosen = min(range(len(entrants)), key=lambda index: (corrected[index], -sum(tested[index])))
+    evidence = compare(new[chosen], old, rollouts=drawer.spent, coverage=drawer.scored / max(1, drawer.spent))
+    bounds = interval(tested[chosen], 1 - 2 * ALPHA / len(entrants))
+    result = ShipResult(
+        verdict="inconclusive",
+        reason="",
+        skill=entrants[chosen],
+        difference=evidence.difference,
+        interval=(bounds.low, bounds.high),
+        p_value=corrected[chosen],
+        repeats=repeats,
+        evidence=replace(evidence, interval=(bounds.low, bounds.high)),
+        gap=None if training_gain is None else training_gain - evidence.difference,
+    )
+    return _decide(result, settings, fit_only)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Step-down corrected p-values, in the order given."""
+    corrected, highest = [1.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        highest = max(highest, min(1.0, p_values[index] * (len(p_values) - rank)))
+        corrected[index] = highest
+    return corrected
+
+
+def _decide(result: ShipResult, settings: GateSettings, fit_only: bool) -> ShipResult:
+    if result.evidence.coverage < settings.coverage_floor:
+        return replace(result, reason=f"only {result.evidence.coverage:.0%} of the rollouts were scored")
+    if fit_only:
+        return replace(result, reason="unverified suggestion: measured on items it was trained on")
+    if result.p_value <= ALPHA and result.difference > TOLERANCE:
+        return replace(result, verdict="improved", reason=f"better on fresh rollouts (p = {result.p_value:.3f})")
+    if result.difference <= TOLERANCE:
+        return replace(result, verdict="no improvement", reason="not above the initial skill on fresh rollouts")
+    return replace(result, reason=f"above the initial skill, but luck could do that too (p = {result.p_value:.2f})")
