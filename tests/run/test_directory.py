@@ -44,14 +44,24 @@ def test_a_changed_run_is_refused_with_exactly_what_changed(tmp_path: Path) -> N
 
 def test_force_new_moves_the_old_run_aside_and_deletes_nothing(tmp_path: Path) -> None:
     ids = []
-    for seed in (1, 2, 3):
+    for seed in (1, 1, 3):
         with RunDirectory.open(tmp_path / "run", {"seed": seed}, force_new=True) as run:
-            run.write_text("note.txt", f"run {seed}")
+            run.write_text("note.txt", f"run {len(ids)}")
             ids.append(run.run_id)
     assert len(set(ids)) == 3
-    assert [(tmp_path / name / "note.txt").read_text() for name in ("run.old-1", "run.old-2", "run")] == ["run 1", "run 2", "run 3"]
+    assert [(tmp_path / name / "note.txt").read_text() for name in ("run.old-1", "run.old-2", "run")] == ["run 0", "run 1", "run 2"]
     with RunDirectory.open(tmp_path / "run.old-1", {"seed": 1}) as old:
         assert old.run_id == ids[0]
+
+
+def test_a_damaged_run_is_said_and_can_be_moved_aside(tmp_path: Path) -> None:
+    RunDirectory.open(tmp_path / "run", {}).close()
+    (tmp_path / "run" / "journal.sqlite").write_bytes(b"garbage " * 1000)
+    with pytest.raises(InputError, match="is damaged") as raised:
+        RunDirectory.open(tmp_path / "run", {})
+    assert "--force-new" in raised.value.hint
+    RunDirectory.open(tmp_path / "run", {}, force_new=True).close()
+    assert (tmp_path / "run.old-1" / "journal.sqlite").read_bytes() == b"garbage " * 1000
 
 
 def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:

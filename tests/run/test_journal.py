@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from skillfit.errors import InputError
 from skillfit.models.protocol import NetworkFailed, Usage
 from skillfit.models.secrets import hide_keys_in_use, remember_secret
+from skillfit.run.events import EventLog, Warned
 from skillfit.run.journal import Journal
 
 
@@ -161,6 +162,18 @@ def test_another_process_may_read_entries_while_the_run_is_alive(path: Path) -> 
     code += "print([(e.key, e.stage, e.value(str)) for e in Journal.open_readonly(Path(sys.argv[1])).entries('call/')])"
     read = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert read.stdout.strip() == "[('call/x', 's', 'é')]"
+
+
+async def test_recording_and_telling_events_go_on_while_entries_are_being_read(path: Path) -> None:
+    journal, events = Journal(path), EventLog(path)
+    for n in range(3):
+        await journal.once(f"k{n}", Effect(n), returns=int)
+    for entry in journal.entries():
+        events.emit(Warned(what=entry.key, message=""))
+        await journal.once(f"seen/{entry.key}", Effect(0), returns=int)
+        if entry.key.startswith("seen/"):
+            break
+    assert journal.has("seen/k2")
 
 
 async def test_a_reader_sees_what_the_writer_adds_later(path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,7 +40,8 @@ class RunDirectory:
         self._redact = redact
         self.journal = Journal(path / JOURNAL, redact=redact)
         self.events = EventLog(path / JOURNAL, redact=redact)
-        self.events.listen(RunFiles(self, self.events.last(StepFinished, SlowUpdateFinished)))
+        progress = self.events.last(StepFinished, SlowUpdateFinished)
+        self.events.listen(RunFiles(self, progress.seq if progress else 0))
 
     @classmethod
     def open(
@@ -47,50 +49,33 @@ class RunDirectory:
     ) -> RunDirectory:
         """Start a run in `path`, or go on with the one that is there if it is the same run.
 
-        `identity` is what makes the run this run (settings, skill, tasks). `force_new` moves another run aside first.
+        `identity` is what makes the run this run (settings, skill, tasks). `force_new` moves a run that is there aside first.
         """
         path = Path(path).absolute()
+        identity = _plain(identity, redact)
         with _in_words(path):
-            run = cls._claim(path, redact)
-            identity = _plain(identity, redact)
-            before = run.journal.fact("identity")
-            if before is not None and (changes := _changes(before, identity)):
-                if not force_new:
-                    run.close()
-                    raise _changed_run(path, changes)
-                run._move_aside()
-                run, before = cls._claim(path, redact), None
-            run._begin(identity, new=before is None)
+            lock = _claim(path)
+            if force_new and (path / JOURNAL).exists():
+                _move_aside(path, lock)
+                lock = _claim(path)
+            try:
+                run = cls(path, lock, redact)
+                run._begin(identity)
+            except BaseException:
+                lock.release()
+                raise
         return run
 
-    @classmethod
-    def _claim(cls, path: Path, redact: Redact) -> RunDirectory:
-        _refuse_foreign(path)
-        path.mkdir(parents=True, exist_ok=True)
-        lock = RunLock(path)
-        try:
-            shutil.rmtree(path / _SCRATCH, ignore_errors=True)
-            return cls(path, lock, redact)
-        except BaseException:
-            lock.release()
-            raise
-
-    def _begin(self, identity: Mapping[str, Any], *, new: bool) -> None:
-        if new:
+    def _begin(self, identity: dict[str, Any]) -> None:
+        before = self.journal.fact("identity")
+        if before is None:
             self.journal.set_fact("run", secrets.token_hex(6))
             self.journal.set_fact("identity", identity)
-        self.resumed = not new
+        elif changes := _changes(before, identity):
+            raise _changed_run(self.path, changes)
+        self.resumed = before is not None
         self.run_id = str(self.journal.fact("run"))
         self.events.go_on()
-
-    def _move_aside(self) -> None:
-        number = next(n for n in range(1, sys.maxsize) if not self.path.with_name(f"{self.path.name}.old-{n}").exists())
-        self.journal.close()
-        self.events.close()
-        if sys.platform == "win32":  # there, an open file holds its folder in place
-            self._lock.release()
-        self.path.rename(self.path.with_name(f"{self.path.name}.old-{number}"))
-        self._lock.release()
 
     @staticmethod
     def read(path: Path | str) -> RunView:
@@ -151,20 +136,24 @@ class RunView:
 
     @property
     def started(self) -> RunStarted | None:
-        return next((stored.event for stored in self.events.read() if isinstance(stored.event, RunStarted)), None)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return self.started.config if self.started else {}
+        last = self.events.last(RunStarted)
+        return last.event if last and isinstance(last.event, RunStarted) else None
 
     @property
     def finished(self) -> RunFinished | None:
         """None while the run is going on, or was stopped before its end."""
-        return next((stored.event for stored in self.events.read() if isinstance(stored.event, RunFinished)), None)
+        last = self.events.last(RunFinished)
+        return last.event if last and isinstance(last.event, RunFinished) else None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        started = self.started
+        return started.config if started else {}
 
     @property
     def summary(self) -> dict[str, Any]:
-        return self.finished.summary if self.finished else {}
+        finished = self.finished
+        return finished.summary if finished else {}
 
     def close(self) -> None:
         self.journal.close()
@@ -206,15 +195,28 @@ def _plain(identity: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
     return plain
 
 
-def _refuse_foreign(path: Path) -> None:
+def _claim(path: Path) -> RunLock:
+    """The directory, made if need be, and locked. Anything that is no run stays untouched."""
     if path.is_file():
         raise InputError(f"{path} is a file, not a directory.", hint="Give a directory for the run with --run.")
     if path.is_dir() and not (path / JOURNAL).exists():
-        others = sorted(entry.name for entry in path.iterdir() if entry.name not in (LOCK_NAME, _SCRATCH))
+        others = sorted(entry.name for entry in path.iterdir() if entry.name != LOCK_NAME and not entry.name.startswith("."))
         if others:
             raise InputError(
                 f"{path} holds other things ({', '.join(others[:3])}) and no run.", hint="Give a new or empty directory with --run."
             )
+    path.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(path)
+    shutil.rmtree(path / _SCRATCH, ignore_errors=True)
+    return lock
+
+
+def _move_aside(path: Path, lock: RunLock) -> None:
+    aside = next(name for number in count(1) if not (name := path.with_name(f"{path.name}.old-{number}")).exists())
+    if sys.platform == "win32":  # there, an open file holds its folder in place
+        lock.release()
+    path.rename(aside)
+    lock.release()
 
 
 @contextmanager

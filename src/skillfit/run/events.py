@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import Redact, dump, load, open_store, writing
+from skillfit.run.store import Redact, dump, in_pages, load, open_store, writing
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS events (
@@ -326,16 +326,17 @@ class EventLog:
             self._db.execute("DELETE FROM events WHERE kind = ?", (RunFinished.__name__,))
         self._known.pop(RunFinished.__name__, None)
 
-    def last(self, *kinds: type[Event]) -> int:
-        """Number of the last event of these kinds, 0 when there is none."""
+    def last(self, *kinds: type[Event]) -> Stored | None:
+        """The last event of these kinds."""
         marks = ",".join("?" * len(kinds))
-        query = f"SELECT coalesce(max(seq), 0) FROM events WHERE kind IN ({marks})"
-        return int(self._db.execute(query, [kind.__name__ for kind in kinds]).fetchone()[0])
+        query = f"SELECT seq, at, kind, data FROM events WHERE kind IN ({marks}) ORDER BY seq DESC LIMIT 1"
+        row = self._db.execute(query, [kind.__name__ for kind in kinds]).fetchone()
+        return Stored(row[0], row[1], _parse(row[2], row[3])) if row else None
 
     def read(self, after: int = 0) -> Iterator[Stored]:
         """Events behind `after`, in order. Kinds of a newer version come as `Unknown`."""
-        query = "SELECT seq, at, kind, data FROM events WHERE seq > ? ORDER BY seq"
-        for seq, at, kind, data in self._db.execute(query, (after,)):
+        query = "SELECT seq, at, kind, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+        for seq, at, kind, data in in_pages(self._db, query, after=after):
             yield Stored(seq, at, _parse(kind, data))
 
     def close(self) -> None:

@@ -205,17 +205,5 @@ def _step(step: int) -> str:
 
 
 def _row(rollout: RolloutFinished) -> dict[str, Any]:
-    return {
-        "id": rollout.item,
-        "hard": rollout.hard,
-        "soft": rollout.soft,
-        "fail_reason": rollout.failure,
-        "status": rollout.status,
-        "repeat": rollout.repeat,
-        "skill_hash": rollout.skill_hash,
-        "seconds": rollout.seconds,
-        "calls": rollout.calls,
-        "tokens": rollout.tokens,
-        "usd": rollout.usd,
-        "rollout": rollout.rollout,
-    }
+    names = ("hard", "soft", "status", "repeat", "skill_hash", "seconds", "calls", "tokens", "usd", "rollout")
+    return {"id": rollout.item, "fail_reason": rollout.failure, **{name: getattr(rollout, name) for name in names}}

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from skillfit.models.protocol import ModelError, Usage
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import Redact, dump, load, open_store, writing
+from skillfit.run.store import Redact, dump, in_pages, load, open_store, writing
 
 T = TypeVar("T")
 
@@ -166,8 +166,9 @@ class Journal:
     def entries(self, prefix: str = "") -> Iterator[Entry]:
         """Recorded effects whose key begins with `prefix`, in the order of recording."""
         columns = "seq, key, stage, role, model, at, seconds, usage, value"
-        query = f"SELECT {columns} FROM effects WHERE key >= ? AND key < ? ORDER BY seq"
-        for seq, key, stage, role, model, at, seconds, usage, value in self._db.execute(query, (prefix, prefix + "\U0010ffff")):
+        query = f"SELECT {columns} FROM effects WHERE key >= ? AND key < ? AND seq > ? ORDER BY seq LIMIT ?"
+        for *plain, usage, value in in_pages(self._db, query, prefix, prefix + "\U0010ffff"):
+            seq, key, stage, role, model, at, seconds = plain
             yield Entry(seq, key, stage, role, model, at, seconds, load(Usage, usage), value)
 
     def _read(self, key: str, returns: type[T]) -> T:
@@ -178,7 +179,7 @@ class Journal:
     def bill(self) -> Iterator[Spend]:
         """Everything spent so far, failed attempts included, over all resumes."""
         query = "SELECT stage, role, model, usage FROM effects UNION ALL SELECT stage, role, model, usage FROM losses"
-        for stage, role, model, usage in self._db.execute(query):
+        for stage, role, model, usage in self._db.execute(query).fetchall():
             spent = load(Usage, usage)
             if spent.calls:
                 yield Spend(stage, role, model, spent)

@@ -73,9 +73,9 @@ class RecordedModel:
     async def go_on_without_lost(self) -> None:
         """The run now decides without the replies it could not get. A later run of the same code must decide the same, so from
         here on they stay lost; until this is called, starting again asks for them again."""
-        for key, given_up in self._lost.items():
+        lost, self._lost = self._lost, {}
+        for key, given_up in lost.items():
             await self._journal.once(f"given_up/{key}", partial(_done, given_up), returns=_GivenUp)
-        self._lost.clear()
 
 
 async def _done(value: _GivenUp) -> _GivenUp:

@@ -16,6 +16,7 @@ from skillfit.errors import InputError
 
 Redact = Callable[[str], str]
 
+_PAGE = 500
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
@@ -63,6 +64,14 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
         db = sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None, check_same_thread=False)
         db.execute("SELECT 1 FROM sqlite_master").fetchone()
     return db
+
+
+def in_pages(db: sqlite3.Connection, query: str, *arguments: object, after: int = 0) -> Iterator[tuple[Any, ...]]:
+    """Rows of a query that ends with `seq > ? ORDER BY seq LIMIT ?` and gives seq first. No cursor stays open between pages, so a
+    slow reader keeps nobody from writing."""
+    while page := db.execute(query, (*arguments, after, _PAGE)).fetchall():
+        yield from page
+        after = page[-1][0]
 
 
 @contextmanager
