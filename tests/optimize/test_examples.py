@@ -1,9 +1,9 @@
 import pytest
 
-from skillfit.optimize.examples import MAX_EXAMPLES, apply_all, propose_examples, solved_examples
+from skillfit.optimize.examples import propose_examples, solved_examples
 from skillfit.optimize.reflect import Context, reflect
 from skillfit.optimize.update import apply
-from skillfit.skill import Edit, Example, Skill, examples, with_examples
+from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples, with_examples
 from skillfit.tasks.item import Item
 from tests.optimize.world import SKILL, analysis, finished, item, outcome, world
 
@@ -78,7 +78,7 @@ def test_each_example_is_an_edit_that_can_be_tried_alone():
 
 def test_examples_and_text_edits_go_together_in_order():
     example = propose_examples(SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1).edits[0]
-    applied = apply_all(SKILL, [Edit("append", content="One."), example, Edit("insert_after", "One.", "Two.")])
+    applied = apply_edits(SKILL, [Edit("append", content="One."), example, Edit("insert_after", "One.", "Two.")])
     assert [result.status for result in applied.results] == ["applied_append", "applied_example", "applied_insert_after"]
 
 
@@ -88,7 +88,7 @@ def test_under_the_ceiling_an_example_takes_the_place_of_a_less_helpful_one():
         skill, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=2, max_tokens=skill.tokens + 10
     ).edits
     assert edit.target == "moon"
-    assert [example.item_id for example in examples(apply_all(skill, [edit]).skill)] == ["bus"]
+    assert [example.item_id for example in examples(apply_edits(skill, [edit]).skill)] == ["bus"]
 
 
 def test_an_example_that_does_not_fit_is_not_proposed():
@@ -107,7 +107,7 @@ def test_a_full_section_swaps_instead_of_growing():
 
 def test_a_replacement_whose_place_is_gone_is_skipped():
     edit = Edit("example", "gone", '{"item_id": "bus", "input": "q", "output": "a"}')
-    assert apply_all(SKILL, [edit]).results[0].status == "skipped_example_target_not_found"
+    assert apply_edits(SKILL, [edit]).results[0].status == "skipped_example_target_not_found"
 
 
 def test_long_items_are_shown_cut():

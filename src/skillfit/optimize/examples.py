@@ -5,21 +5,18 @@ An example is an edit with op `example`, so it is budgeted, gated and credited l
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from math import log, sqrt
 
-from skillfit.optimize.patch import EXAMPLE_OP, Patch, Proposal
+from skillfit.optimize.patch import Patch, Proposal
 from skillfit.optimize.trajectories import cut
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import ReflectionFinished
-from skillfit.skill import Applied, Edit, EditResult, Example, Skill, apply_edits, examples, with_examples
+from skillfit.skill import MAX_EXAMPLES, Example, Skill, apply_edits, example_edit, examples
 from skillfit.tasks.item import Item
 
-MAX_EXAMPLES = 8  # in a skill: more cost the agent's attention on every task
 _SIDE = 2_000  # characters of an example's input or output
 _LOOKED_AT = 4_000  # characters of a text that decide what it resembles
 _WORD = re.compile(r"\w+")
@@ -61,8 +58,8 @@ def propose_examples(
             break
         example, gain = pool.pop(best), gains[best]
         weaker = sorted((held for held in old if sum(alike[held]) < sum(alike[example])), key=lambda held: sum(alike[held]))
-        for edit in [_edit(example), *(_edit(example, replaces=held.item_id) for held in weaker)]:
-            applied = apply_all(skill, [edit], max_tokens=max_tokens)
+        for edit in [example_edit(example), *(example_edit(example, replaces=held.item_id) for held in weaker)]:
+            applied = apply_edits(skill, [edit], max_tokens=max_tokens)
             if applied.edits:
                 skill = applied.skill
                 covered = [max(pair) for pair in zip(covered, alike[example], strict=True)]
@@ -72,47 +69,9 @@ def propose_examples(
     return Patch(tuple(proposals), "examples", tuple(item.id for item in failures), "Solved items that resemble the failures.")
 
 
-def apply_all(skill: Skill, edits: Sequence[Edit], *, max_tokens: int | None = None) -> Applied:
-    """`apply_edits` that knows worked examples too. Edits of the text that follow each other are one patch."""
-    results: list[EditResult] = []
-    for is_example, run in groupby(edits, key=lambda edit: edit.op == EXAMPLE_OP):
-        if not is_example:
-            applied = apply_edits(skill, list(run), max_tokens=max_tokens)
-            skill = applied.skill
-            results += applied.results
-            continue
-        for edit in run:
-            result, skill = _apply_example(skill, edit, max_tokens)
-            results.append(result)
-    return Applied(skill, tuple(results))
-
-
 def reflection_event(patch: Patch, step: int) -> ReflectionFinished:
     """The examples' line among the reflections of a step."""
     return ReflectionFinished(step=step, group="examples", source="examples", items=list(patch.items), patch=patch.as_reflection())
-
-
-def _edit(example: Example, replaces: str = "") -> Edit:
-    content = {"item_id": example.item_id, "input": example.input, "output": example.output}
-    return Edit(EXAMPLE_OP, replaces, json.dumps(content, ensure_ascii=False), label=f"example {example.item_id}")
-
-
-def _apply_example(skill: Skill, edit: Edit, max_tokens: int | None) -> tuple[EditResult, Skill]:
-    example = Example(**json.loads(edit.content))
-    held = list(examples(skill))
-    known = [other.item_id for other in held]
-    if example.item_id in known:
-        return EditResult(edit, "skipped_no_change", "the skill already shows this item"), skill
-    if edit.target and edit.target not in known:
-        return EditResult(edit, "skipped_example_target_not_found", f"the skill shows no example {edit.target}"), skill
-    if not edit.target and len(held) >= MAX_EXAMPLES:
-        return EditResult(edit, "skipped_example_limit", f"the skill already shows {MAX_EXAMPLES} examples"), skill
-    new = [example if other.item_id == edit.target else other for other in held] if edit.target else [*held, example]
-    grown = with_examples(skill, new)
-    if max_tokens is not None and grown.tokens > max_tokens and grown.tokens > skill.tokens:
-        reason = f"the skill would have about {grown.tokens} tokens; {max_tokens} are allowed"
-        return EditResult(edit, "skipped_over_token_ceiling", reason), skill
-    return EditResult(edit, "applied_example"), grown
 
 
 def _likeness(failures: Sequence[Item], shown: Sequence[Example]) -> dict[Example, list[float]]:

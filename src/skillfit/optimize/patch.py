@@ -12,9 +12,6 @@ from skillfit.skill import Edit
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
 
-# The op of an edit that adds a worked example: `content` is the example as JSON, `target` the item id of one it takes the place of.
-EXAMPLE_OP = "example"
-
 # The reply field that holds the proposals of each mode: the names users of the reference system find in their files.
 PAYLOAD_FIELD: Mapping[UpdateMode, str] = {
     "patch": "edits",

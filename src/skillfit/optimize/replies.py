@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from skillfit.optimize.patch import EXAMPLE_OP, PAYLOAD_FIELD, Payload, SkillCandidate, Suggestion, UpdateMode
+from skillfit.optimize.patch import PAYLOAD_FIELD, Payload, SkillCandidate, Suggestion, UpdateMode
 from skillfit.skill import Edit
 
 
@@ -55,9 +54,7 @@ class EditReply(BaseModel):
     def payload(self) -> Payload | None:
         if not (self.op or self.target or self.content).strip():
             return None
-        edit = Edit.from_reply({"op": self.op, "target": self.target, "content": self.content})
-        # Examples are solved items, not something a model may make up.
-        return replace(edit, op=f"unknown_{edit.op}") if edit.op == EXAMPLE_OP else edit
+        return Edit.from_reply({"op": self.op, "target": self.target, "content": self.content})
 
 
 class SuggestionReply(BaseModel):

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from skillfit.optimize.examples import apply_all
 from skillfit.optimize.optimizer import Call, Optimizer
 from skillfit.optimize.patch import Proposal, SkillCandidate, Suggestion
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.reflect import Context
 from skillfit.optimize.replies import RewriteReply
-from skillfit.skill import Skill, rewrite
+from skillfit.skill import Skill, apply_edits, rewrite
 
 _STAYS = "the skill stays as it is"
 
@@ -41,7 +40,7 @@ async def update(optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposa
 def apply(skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None) -> Update:
     """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
     edits = [edit for proposal in proposals if (edit := proposal.edit) is not None]
-    applied = apply_all(skill, edits, max_tokens=max_tokens)
+    applied = apply_edits(skill, edits, max_tokens=max_tokens)
     return Update(applied.skill, applied.skill.hash != skill.hash, [result.as_dict() for result in applied.results])
 
 

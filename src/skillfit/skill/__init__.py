@@ -2,7 +2,7 @@
 
 from skillfit.skill.diff import DiffLine, Hunk, diff, diff_hunks
 from skillfit.skill.document import Skill, estimate_tokens
-from skillfit.skill.edits import Applied, Edit, EditResult, apply_edits, without_edit
+from skillfit.skill.edits import EXAMPLE_OP, MAX_EXAMPLES, Applied, Edit, EditResult, apply_edits, example_edit, without_edit
 from skillfit.skill.lint import Problem, lint
 from skillfit.skill.memory import (
     Example,
@@ -17,6 +17,8 @@ from skillfit.skill.memory import (
 from skillfit.skill.rewrite import rewrite
 
 __all__ = [
+    "EXAMPLE_OP",
+    "MAX_EXAMPLES",
     "Applied",
     "DiffLine",
     "Edit",
@@ -30,6 +32,7 @@ __all__ = [
     "diff",
     "diff_hunks",
     "estimate_tokens",
+    "example_edit",
     "examples",
     "lint",
     "rewrite",

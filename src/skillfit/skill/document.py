@@ -118,9 +118,9 @@ class Skill:
 
     @cached_property
     def newline(self) -> str:
-        """CRLF when every line of the document ends so."""
+        """CRLF when every line of the document ends so. With other newlines among them nothing is translated."""
         crlf = self.text.count("\r\n")
-        return "\r\n" if crlf and crlf == self.text.count("\n") else "\n"
+        return "\r\n" if crlf and crlf == self.text.count("\n") == self.text.count("\r") else "\n"
 
     @property
     def unix_body(self) -> str:

@@ -1,20 +1,28 @@
-"""Step edits: append, insert_after, replace, delete. Applied in order, each with a status that says what happened and why.
+"""Step edits: append, insert_after, replace, delete, and worked examples. Applied in order, each with a status that says what
+happened and why.
 
 Status words are `applied_<op>`, `applied_append_before_protected_region`, or `skipped_…`. A skipped edit changes nothing.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from skillfit.skill.document import Skill
+from skillfit.skill.memory import Example, examples, with_examples
 from skillfit.skill.regions import Region, clean, protected, scan
 
 OPS = ("append", "insert_after", "replace", "delete")
+# Adds a worked example: `content` is the example as JSON, `target` the item id of one it takes the place of. Without content, the
+# example of `target` goes. Made by the examples proposer only: a model cannot send it.
+EXAMPLE_OP = "example"
+MAX_EXAMPLES = 8  # in a skill: more cost the agent's attention on every task
 _LIST_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]")
 
 
@@ -34,8 +42,9 @@ class Edit:
     def from_reply(cls, reply: object) -> Edit:
         """Whatever a model sent: null, missing, unknown and mistyped fields become empty ones, and applying says so."""
         fields = reply if isinstance(reply, Mapping) else {}
+        op = re.sub(r"[\s-]+", "_", _string(fields.get("op")).strip().lower())
         return cls(
-            op=re.sub(r"[\s-]+", "_", _string(fields.get("op")).strip().lower()),
+            op=f"unknown_{op}" if op == EXAMPLE_OP else op,
             target=_string(fields.get("target")),
             content=_string(fields.get("content")),
             support_count=_count(fields.get("support_count")),
@@ -91,6 +100,14 @@ class Applied:
 def apply_edits(skill: Skill, edits: Sequence[Edit], max_tokens: int | None = None) -> Applied:
     """Apply a patch. Nothing a model sends raises, touches a protected region or the frontmatter, or passes `max_tokens`
     (estimated, whole document; edits that make it shorter always may)."""
+    results: list[EditResult] = []
+    for is_example, run in groupby(edits, key=lambda edit: edit.op == EXAMPLE_OP):
+        skill, new = (_apply_examples if is_example else _apply_text)(skill, list(run), max_tokens)
+        results += new
+    return Applied(skill, tuple(results))
+
+
+def _apply_text(skill: Skill, edits: Sequence[Edit], max_tokens: int | None) -> tuple[Skill, list[EditResult]]:
     patching = _Patching(skill, max_tokens)
     results = []
     for edit in edits:
@@ -99,7 +116,43 @@ def apply_edits(skill: Skill, edits: Sequence[Edit], max_tokens: int | None = No
         except _Skip as skip:
             results.append(EditResult(edit, f"skipped_{skip.status}", skip.reason))
     body = patching.body
-    return Applied(skill if body == skill.unix_body else skill.with_body(body), tuple(results))
+    return skill if body == skill.unix_body else skill.with_body(body), results
+
+
+def example_edit(example: Example, replaces: str = "") -> Edit:
+    """The edit that shows an example, in the place of another item's if one is named."""
+    content = {"item_id": example.item_id, "input": example.input, "output": example.output}
+    return Edit(EXAMPLE_OP, replaces, json.dumps(content, ensure_ascii=False), label=f"example {example.item_id}")
+
+
+def _apply_examples(skill: Skill, edits: Sequence[Edit], max_tokens: int | None) -> tuple[Skill, list[EditResult]]:
+    results = []
+    for edit in edits:
+        try:
+            skill = _with_example(skill, edit, max_tokens)
+            results.append(EditResult(edit, "applied_example"))
+        except _Skip as skip:
+            results.append(EditResult(edit, f"skipped_{skip.status}", skip.reason))
+    return skill, results
+
+
+def _with_example(skill: Skill, edit: Edit, max_tokens: int | None) -> Skill:
+    held = list(examples(skill))
+    known = [other.item_id for other in held]
+    if edit.target and edit.target not in known:
+        raise _Skip("example_target_not_found", f"the skill shows no example {edit.target}")
+    if not edit.content:
+        return with_examples(skill, [other for other in held if other.item_id != edit.target])
+    example = Example(**json.loads(edit.content))
+    if example.item_id in known:
+        raise _Skip("no_change", "the skill already shows this item")
+    if not edit.target and len(held) >= MAX_EXAMPLES:
+        raise _Skip("example_limit", f"the skill already shows {MAX_EXAMPLES} examples")
+    new = [example if other.item_id == edit.target else other for other in held] if edit.target else [*held, example]
+    grown = with_examples(skill, new)
+    if max_tokens is not None and grown.tokens > max_tokens and grown.tokens > skill.tokens:
+        raise _Skip("over_token_ceiling", f"the skill would have about {grown.tokens} tokens; {max_tokens} are allowed")
+    return grown
 
 
 def without_edit(initial: Skill, edits: Sequence[Edit], index: int) -> Skill:

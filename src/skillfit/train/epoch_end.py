@@ -1,4 +1,4 @@
-"""The end of an epoch: the slow update looks back over it and writes to the skill's protected memory, the meta skill to the optimizer's."""
+"""The end of an epoch: a look back that writes to the skill's protected memory (slow update) and the optimizer's (meta skill)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from skillfit.optimize import slow_update as lesson
 from skillfit.optimize.slow_update import Pair
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome, Tally
-from skillfit.run.events import Discarded, GateDecided, MetaSkillFinished, SlowUpdateFinished
+from skillfit.run.events import GateDecided, MetaSkillFinished, SlowUpdateFinished
 from skillfit.skill import Skill, with_slow_update
 from skillfit.tasks.item import Item
 from skillfit.train.parts import Parts
 from skillfit.train.plan import Epoch
 from skillfit.train.progress import Progress, adopt, evaluation
-from skillfit.train.record import gate_evidence
+from skillfit.train.record import gate_evidence, leak_found
 
 
 async def slow_update(parts: Parts, epoch: Epoch, progress: Progress) -> tuple[Pair, ...]:
@@ -31,11 +31,9 @@ async def slow_update(parts: Parts, epoch: Epoch, progress: Progress) -> tuple[P
     with parts.stage("slow_update"):
         everything, kept, previous_tally, current_tally = await _pairs(parts, epoch, progress)
         previous = progress.epoch_start or parts.initial
-        found = await lesson.slow_update(
-            parts.optimizer, previous, progress.skill, kept, epoch=epoch.number, step=progress.step
-        )
+        found = await lesson.slow_update(parts.optimizer, previous, progress.skill, kept, epoch=epoch.number, step=progress.step)
         candidate, action = progress.skill, "no_content"
-        text = _leak_free(parts, progress, "slow_update", found.text)
+        text = _leak_free(parts, progress, found.text)
         if text:
             candidate = with_slow_update(progress.skill, text)
             action = await _carry(parts, epoch, progress, candidate)
@@ -120,7 +118,7 @@ async def _roll(parts: Parts, epoch: Epoch, skill: Skill, items: Sequence[Item])
 
 
 async def _carry(parts: Parts, epoch: Epoch, progress: Progress, candidate: Skill) -> str:
-    """Through the gate, or carried as it is: then it is measured, and the best skill stays what it was unless this one is better."""
+    """Through the gate, or carried as it is: then it is measured, and the best skill stays unless this one is better."""
     name = f"slow_update_epoch_{epoch.number:02d}"
     if candidate.hash == progress.skill.hash:
         return "no_content"
@@ -129,9 +127,7 @@ async def _carry(parts: Parts, epoch: Epoch, progress: Progress, candidate: Skil
         return "force_accept"
     verdict = await parts.gate.judge(name, progress.skill, [Candidate(candidate, (), "slow update")])
     parts.emit(
-        GateDecided(
-            name=name, step=progress.step, decision=verdict.decision, reason=verdict.reason, **gate_evidence(verdict)
-        )
+        GateDecided(name=name, step=progress.step, decision=verdict.decision, reason=verdict.reason, **gate_evidence(verdict))
     )
     if verdict.tally is not None:
         parts.emit(evaluation(name, candidate, verdict.tally))
@@ -140,12 +136,12 @@ async def _carry(parts: Parts, epoch: Epoch, progress: Progress, candidate: Skil
     return verdict.decision
 
 
-def _leak_free(parts: Parts, progress: Progress, stage: str, text: str) -> str:
-    leak = parts.leaks.find(text) if parts.leaks is not None and text else None
-    if leak is None:
+def _leak_free(parts: Parts, progress: Progress, text: str) -> str:
+    leaks = parts.leaks.check(text) if parts.leaks is not None else ()
+    if not leaks:
         return text
     progress.blocked_edits += 1
-    parts.emit(Discarded(step=progress.step, stage="leak_check", what=stage, reason=leak.reason, evidence=leak.evidence))
+    parts.emit(leak_found(progress.step, text, leaks))
     return ""
 
 
@@ -159,8 +155,7 @@ def _say(
     everything: Sequence[Pair],
     candidate: Skill,
 ) -> None:
-    if parts.gate.best.hash == progress.skill.hash and progress.best_origin != progress.origin:
-        progress.best_origin, progress.best_step = progress.origin, progress.step
+    progress.track_best(parts.gate.best)
     parts.emit(
         SlowUpdateFinished(
             epoch=epoch.number,

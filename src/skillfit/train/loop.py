@@ -1,4 +1,4 @@
-"""The algorithm: roll out, reflect, aggregate, select, update, gate; over epochs, with a slow update and the optimizer's own memory.
+"""The algorithm: roll out, reflect, aggregate, select, update, gate; over epochs, with slow updates and the optimizer's memory.
 
 A deterministic function of config, seed and journaled values. It knows no files, no vendor, no resume: started again, everything
 already paid for comes back at once.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from skillfit.config.schema import Config
-from skillfit.gate import Gate, LeakIndex
+from skillfit.gate import Gate, GateSettings, LeakIndex, RaceGate, StrictGate
+from skillfit.models import Model, Role
 from skillfit.optimize.optimizer import Optimizer
 from skillfit.rollout.engine import Rollouts
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.budget import Budget
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Event, StageFinished, StageStarted
+from skillfit.run.recorded import RecordedModel
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
@@ -21,7 +23,16 @@ from skillfit.train.ledger import Ledger
 from skillfit.train.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Position:
+    """Where the run is, for those who only say it in events."""
+
+    epoch: int = 0
+    step: int = 0
+    stage: str = ""
+
+
+@dataclass(slots=True)
 class Parts:
     config: Config
     run: RunDirectory
@@ -29,12 +40,20 @@ class Parts:
     initial: Skill
     plan: Plan
     rollouts: Rollouts
-    gate: Gate
+    ship_rollouts: Rollouts | None  # under the second grader, where there is one
     optimizer: Optimizer | None  # None: only worked examples are proposed
+    recorded: RecordedModel | None  # the optimizer's model
+    probes: Mapping[Role, Model]  # the models as connected, for the preflight's tiny calls
     leaks: LeakIndex | None
     ledger: Ledger
     budget: Budget
-    at: Position = field(default_factory=lambda: Position())
+    gate_settings: GateSettings
+    at: Position = field(default_factory=Position)
+    gate: Gate = field(init=False)
+
+    def __post_init__(self) -> None:
+        kind = RaceGate if self.config.evaluation.gate == "race" else StrictGate
+        self.gate = kind(self.measure, self.task.selection, self.gate_settings)
 
     def emit(self, event: Event) -> None:
         self.run.events.emit(event)
@@ -45,20 +64,14 @@ class Parts:
 
     async def measure(self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str) -> list[Outcome]:
         """One rollout of each item under a skill: the gate's way to learn about it."""
-        outcomes = await self.rollouts.run(
-            skill, items, phase=self.at.stage, step=self.at.step, repeats=[repeat], series=series
-        )
+        outcomes = await self.rollouts.run(skill, items, phase=self.at.stage, step=self.at.step, repeats=[repeat], series=series)
         self.ledger.add_outcomes("evaluate", outcomes)
         return outcomes
 
-
-@dataclass(slots=True)
-class Position:
-    """Where the run is, for those who only say it in events."""
-
-    epoch: int = 0
-    step: int = 0
-    stage: str = ""
+    async def go_on_without_lost_calls(self) -> None:
+        """Before a decision is said: optimizer replies that could not be had stay lost on replay."""
+        if self.recorded is not None:
+            await self.recorded.go_on_without_lost()
 
 
 class Stage:

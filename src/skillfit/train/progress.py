@@ -30,6 +30,7 @@ class Progress:
     step: int = 0
     meta_skill: str = ""
     epoch_start: Skill | None = None  # what this epoch began with
+    last_step_skill: Skill | None = None  # before the epoch's slow update
     memory: list[StepMemory] = field(default_factory=list)  # of this epoch
     records: list[dict[str, Any]] = field(default_factory=list)
     accepted: list[AcceptedEdit] = field(default_factory=list)
@@ -40,6 +41,11 @@ class Progress:
     def open_epoch(self) -> None:
         self.epoch_start = self.skill
         self.memory.clear()
+
+    def track_best(self, best: Skill) -> None:
+        """Say where the best skill came from, when it is the one just carried on."""
+        if best.hash == self.skill.hash and self.best_origin != self.origin:
+            self.best_origin, self.best_step = self.origin, self.step
 
     def carry(self, skill: Skill, origin: str, score: float) -> None:
         self.skill, self.origin, self.score = skill, origin, score

@@ -85,10 +85,9 @@ class StepRecord:
     def merged(self, patch: Patch) -> None:
         self._fields |= {"n_edits_merged": len(patch.proposals), "support_counts": patch.support_counts}
 
-    def blocked(self, parts: Parts, number: int, leak: Leak) -> None:
+    def blocked(self, parts: Parts, text: str, leaks: Sequence[Leak]) -> None:
         self._fields["n_edits_blocked"] = self._fields.get("n_edits_blocked", 0) + 1
-        what = f"proposal {number}"
-        parts.emit(Discarded(step=self._planned.step, stage="leak_check", what=what, reason=leak.reason, evidence=leak.evidence))
+        parts.emit(leak_found(self._planned.step, text, leaks))
 
     def selected(self, selection: Selection) -> None:
         self._fields |= {"n_edits_ranked": len(selection.proposals), "edit_budget": selection.edit_budget}
@@ -154,6 +153,13 @@ def step_finished(
         digest=entry.as_dict(),
         appendix_notes=notes,
     )
+
+
+def leak_found(step: int, text: str, leaks: Sequence[Leak]) -> Discarded:
+    """The evidence is kept for the person; the optimizer never sees it."""
+    reason = ", ".join(f"{leak.kind}{f' of item {leak.item}' if leak.item else ''}" for leak in leaks)
+    evidence = " | ".join(leak.evidence for leak in leaks)
+    return Discarded(step=step, stage="leak_check", what=text[:200], reason=f"carries {reason}", evidence=evidence)
 
 
 def gate_evidence(verdict: Verdict) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from skillfit.gate import Candidate, Verdict, make_candidates
+from skillfit.gate import Candidate, Verdict, propose
 from skillfit.optimize import examples as worked
 from skillfit.optimize.aggregate import aggregate
 from skillfit.optimize.appendix import collect_notes, consolidate
 from skillfit.optimize.diagnose import diagnose
 from skillfit.optimize.memory import StepMemory, failure_patterns, render_memory
-from skillfit.optimize.patch import Patch
+from skillfit.optimize.patch import Patch, Proposal
 from skillfit.optimize.reflect import Context, reflect
 from skillfit.optimize.schedule import edit_budget
 from skillfit.optimize.select import Selection, select
@@ -22,7 +22,7 @@ from skillfit.optimize.update import Update, apply, update
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome, Tally
 from skillfit.run.events import CandidateBuilt, EditsSelected, GateDecided, PatchMerged
-from skillfit.skill import Edit, Skill, appendix_notes, with_consolidated_notes, with_notes
+from skillfit.skill import Edit, appendix_notes, apply_edits, with_consolidated_notes, with_notes
 from skillfit.train.parts import Parts
 from skillfit.train.plan import Batch, PlannedStep
 from skillfit.train.progress import AcceptedEdit, Progress, adopt, evaluation
@@ -41,6 +41,7 @@ class Step:
         self._context = Context(planned.step, self._scheduled_budget(), render_memory(progress.memory), progress.meta_skill)
         self._patches: tuple[Patch, ...] = ()
         self._outcomes: list[Outcome] = []
+        self._merged: tuple[Proposal, ...] = ()
         self._selected: Selection | None = None
         self._record = StepRecord(planned, parts.config)
         parts.at.epoch, parts.at.step = planned.epoch, planned.step
@@ -62,7 +63,9 @@ class Step:
         repeats = range(self._parts.config.gradient.rollouts_per_item)
         total = sum(len(batch.items) for batch in self._planned.batches) * len(repeats)
         stage = self._parts.stage("rollout", total)
-        rollouts = [self._start(batch, f"train/{self._planned.name}/{at}", repeats) for at, batch in enumerate(self._planned.batches)]
+        rollouts = [
+            self._start(batch, f"train/{self._planned.name}/{at}", repeats) for at, batch in enumerate(self._planned.batches)
+        ]
         self._record.watch(stage, [task for batch in rollouts for task in batch])
         return rollouts
 
@@ -74,9 +77,7 @@ class Step:
     async def reflect(self, rollouts: Sequence[Sequence[Rollout]]) -> tuple[Patch, ...]:
         """Analysts' patches over all batches, and worked examples where they are asked for."""
         with self._parts.stage("reflect") as stage:
-            found = await gather(
-                self._reflect_on(batch, tasks, at) for at, (batch, tasks) in enumerate(zip(self._planned.batches, rollouts, strict=True))
-            )
+            found = await gather(self._reflect_on(at, tasks) for at, tasks in enumerate(rollouts))
             self._outcomes = [await task for batch in rollouts for task in batch]
             self._parts.ledger.add_outcomes("rollout", self._outcomes)
             diagnosed = await self._diagnose(rollouts)
@@ -85,13 +86,13 @@ class Step:
         self._record.rolled_out(self._planned.batches, [[task.result() for task in tasks] for tasks in rollouts], found)
         return self._patches
 
-    async def _reflect_on(self, batch: Batch, rollouts: Sequence[Rollout], at: int) -> tuple[Patch, ...]:
-        optimizer = self._parts.optimizer
+    async def _reflect_on(self, at: int, rollouts: Sequence[Rollout]) -> tuple[Patch, ...]:
+        optimizer, items = self._parts.optimizer, self._planned.batches[at].items
         if optimizer is None or self._settings.proposer == "examples":
             await gather(rollouts)
             return ()
         prefix = f"batch_{at}/" if len(self._planned.batches) > 1 else ""
-        reflection = await reflect(optimizer, self._skill, batch.items, rollouts, self._context, prefix=prefix)
+        reflection = await reflect(optimizer, self._skill, items, rollouts, self._context, prefix=prefix)
         return reflection.patches
 
     async def _diagnose(self, rollouts: Sequence[Sequence[Rollout]]) -> tuple[Patch, ...]:
@@ -118,53 +119,51 @@ class Step:
 
     async def aggregate(self, patches: Sequence[Patch]) -> Patch | None:
         """One patch of all, without what the leak check blocks; None when nobody proposed anything."""
-        merged: Patch | None = None
-        proposing = [patch for patch in patches if patch.proposals]
-        if proposing and self._parts.optimizer is not None:
-            with self._parts.stage("aggregate") as stage:
-                merged = await aggregate(
-                    self._parts.optimizer, self._skill, proposing, step=self._planned.step, meta_skill=self._progress.meta_skill
-                )
-            self._record.timed("aggregate", stage)
-        if self._settings.proposer != "reflect":
-            merged = self._with_examples(merged)
-        if merged is None:
+        proposing = [self._without_leaks(patch) for patch in (*patches, *self._examples()) if patch.proposals]
+        if not any(patch.proposals for patch in proposing):
             return None
-        merged = self._without_leaks(merged)
+        with self._parts.stage("aggregate") as stage:
+            merged = self._without_leaks(await self._merge(proposing))
+        self._record.timed("aggregate", stage)
         self._parts.emit(PatchMerged(step=self._planned.step, patch=merged.as_dict(self._settings.skill_update_mode)))
         self._record.merged(merged)
+        self._merged = merged.proposals
         return merged if merged.proposals else None
 
-    def _with_examples(self, merged: Patch | None) -> Patch | None:
-        items = [item for batch in self._planned.batches for item in batch.items]
+    async def _merge(self, patches: Sequence[Patch]) -> Patch:
+        if self._parts.optimizer is None:
+            return patches[0]  # the worked examples
+        return await aggregate(
+            self._parts.optimizer, self._skill, patches, step=self._planned.step, meta_skill=self._progress.meta_skill
+        )
+
+    def _examples(self) -> list[Patch]:
+        """Solved training items that resemble this step's failures, where the proposer is asked for them."""
+        if self._settings.proposer == "reflect":
+            return []
         failed = {outcome.item_id for outcome in self._outcomes if outcome.score is not None and not outcome.succeeded}
-        failures = [item for item in items if item.id in failed]
-        if not failures:
-            return merged
         patch = worked.propose_examples(
             self._skill,
-            failures,
+            [item for batch in self._planned.batches for item in batch.items if item.id in failed],
             worked.solved_examples(self._parts.task.train, self._outcomes),
             edit_budget=self._context.edit_budget,
             max_tokens=self._settings.max_skill_tokens,
         )
-        if not patch.proposals:
-            return merged
-        self._parts.emit(worked.reflection_event(patch, self._planned.step))
-        return patch if merged is None else replace(merged, proposals=(*merged.proposals, *patch.proposals))
+        if patch.proposals:
+            self._parts.emit(worked.reflection_event(patch, self._planned.step))
+        return [patch]
 
     def _without_leaks(self, patch: Patch) -> Patch:
-        if self._parts.leaks is None:
-            return patch
-        kept = []
-        for number, proposal in enumerate(patch.proposals):
-            leak = self._parts.leaks.find(proposal_text(proposal.payload), example=proposal.source == "examples")
-            if leak is None:
-                kept.append(proposal)
-            else:
-                self._progress.blocked_edits += 1
-                self._record.blocked(self._parts, number, leak)
+        kept = [p for p in patch.proposals if not self._leaks(proposal_text(p.payload), examples=p.source == "examples")]
         return replace(patch, proposals=tuple(kept))
+
+    def _leaks(self, text: str, *, examples: bool = False) -> bool:
+        """Whether a text carries what the agent must not be handed; then it is counted and said."""
+        leaks = self._parts.leaks.check(text, examples=examples) if self._parts.leaks is not None else ()
+        if leaks:
+            self._progress.blocked_edits += 1
+            self._record.blocked(self._parts, text, leaks)
+        return bool(leaks)
 
     async def select(self, patch: Patch | None) -> Selection | None:
         if patch is None:
@@ -214,29 +213,30 @@ class Step:
         self._progress.valid_edits += len(selection.proposals)
         if self._settings.skill_update_mode != "patch":
             return [Candidate(whole.skill, (), "rewrite")]
-        edits = [edit for proposal in selection.proposals if (edit := proposal.edit) is not None]
         settings = self._parts.config.evaluation
-        return make_candidates(self._skill, edits, self._apply, limit=settings.candidates if settings.gate == "race" else 1)
-
-    def _apply(self, skill: Skill, edits: Sequence[Edit]) -> Skill:
-        return worked.apply_all(skill, edits, max_tokens=self._settings.max_skill_tokens).skill
+        chosen = set(map(id, selection.proposals))
+        spare = [proposal for proposal in self._merged if id(proposal) not in chosen]
+        return propose(
+            self._skill,
+            _edits(selection.proposals),
+            spare=_edits(spare) if settings.gate == "race" else (),
+            sources=[proposal.items for proposal in selection.proposals],
+            limit=settings.candidates if settings.gate == "race" else 1,
+            max_tokens=self._settings.max_skill_tokens,
+        )
 
     def _leak_of_rewrite(self, whole: Update) -> bool:
         """A rewrite's new lines are checked as edits are."""
-        if self._parts.leaks is None or self._settings.skill_update_mode == "patch" or whole.skill is None:
+        if self._settings.skill_update_mode == "patch" or whole.skill is None:
             return False
         old = set(self._skill.body.splitlines())
         new = "\n".join(line for line in whole.skill.body.splitlines() if line not in old)
-        leak = self._parts.leaks.find(new)
-        if leak is not None:
-            self._progress.blocked_edits += 1
-            self._record.blocked(self._parts, 0, leak)
-        return leak is not None
+        return self._leaks(new)
 
     def _say_candidate(self, number: int, candidate: Candidate, whole: Update) -> None:
         report = whole.report
         if number:
-            report = [result.as_dict() for result in worked.apply_all(self._skill, candidate.edits).results]
+            report = [result.as_dict() for result in apply_edits(self._skill, candidate.edits).results]
         self._parts.emit(
             CandidateBuilt(
                 step=self._planned.step,
@@ -265,7 +265,9 @@ class Step:
             )
         )
         if verdict.tally is not None:
-            self._parts.emit(evaluation(self._planned.name, verdict.chosen.skill if verdict.chosen else candidates[0].skill, verdict.tally))
+            self._parts.emit(
+                evaluation(self._planned.name, verdict.chosen.skill if verdict.chosen else candidates[0].skill, verdict.tally)
+            )
         return verdict
 
     async def close(self, verdict: Verdict | None) -> None:
@@ -279,22 +281,22 @@ class Step:
                 progress.carry(verdict.winner, self._planned.name, verdict.candidate_score or 0.0)
                 progress.accepted += [AcceptedEdit(self._planned.step, edit) for edit in verdict.chosen.edits]
         added = await self._flush_notes()
-        self._track_best()
+        progress.last_step_skill = progress.skill
+        progress.track_best(self._parts.gate.best)
         entry = self._memory_entry(verdict, before)
         progress.memory.append(entry)
         await self._parts.go_on_without_lost_calls()
-        record = self._record.finish(self._parts, progress, entry)
+        record = self._record.finish(self._parts, progress)
         progress.records.append(record)
         self._parts.emit(step_finished(self._parts, self._planned, progress, record, entry, added))
 
     async def _flush_notes(self) -> list[str]:
-        """Execution notes go to the appendix whether or not the candidate was accepted, and the skill that carries them is measured."""
+        """Execution notes go to the appendix whether or not a candidate was accepted; the skill that carries them is measured."""
         optimizer = self._parts.optimizer
         notes = collect_notes(self._patches)
         if optimizer is None or not self._settings.use_skill_aware_reflection or not notes:
             return []
-        if self._parts.leaks is not None:
-            notes = tuple(note for note in notes if self._parts.leaks.find(note) is None)
+        notes = tuple(note for note in notes if not self._leaks(note))
         held = set(appendix_notes(self._progress.skill))
         skill = with_notes(self._progress.skill, notes)
         condensed = await consolidate(optimizer, appendix_notes(skill), step=self._planned.step)
@@ -307,11 +309,6 @@ class Step:
         self._record.noted(len(notes), len(added), len(appendix_notes(skill)), condensed is not None)
         return added
 
-    def _track_best(self) -> None:
-        progress = self._progress
-        if self._parts.gate.best.hash == progress.skill.hash and progress.best_origin != progress.origin:
-            progress.best_origin, progress.best_step = progress.origin, self._planned.step
-
     def _memory_entry(self, verdict: Verdict | None, before: float) -> StepMemory:
         failed = [outcome for outcome in self._outcomes if outcome.score is not None and not outcome.succeeded]
         rejected = verdict is not None and not verdict.accepted and self._selected is not None
@@ -323,8 +320,14 @@ class Step:
             failure_patterns=failure_patterns(self._outcomes, self._patches),
             score_before=before if verdict else None,
             score_after=verdict.candidate_score if verdict else None,
-            rejected_edits=tuple(proposal.as_dict() for proposal in self._selected.proposals) if rejected and self._selected else (),
+            rejected_edits=tuple(proposal.as_dict() for proposal in self._selected.proposals)
+            if rejected and self._selected
+            else (),
         )
+
+
+def _edits(proposals: Sequence[Proposal]) -> list[Edit]:
+    return [edit for proposal in proposals if (edit := proposal.edit) is not None]
 
 
 def proposal_text(payload: Any) -> str:
