@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skillfit.errors import InputError
 
+FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config"]
 BUILT_IN = Path(__file__).parent / "data"
 
 
@@ -90,7 +91,7 @@ class Description(Part):
     usage: tuple[UsagePick, ...] = ()
     skill_read: tuple[str, ...] = ()
     """Patterns over `tool arguments` of its tool calls, one of which shows that it opened $skill."""
-    failures: dict[Literal["auth", "quota", "rate_limit", "overloaded", "config"], tuple[str, ...]] = Field(default_factory=dict)
+    failures: dict[FailureKind, tuple[str, ...]] = Field(default_factory=dict)
     """Patterns of its error text, by kind of failure; looked at before the usual ones."""
 
     def uses(self, variable: str) -> bool:

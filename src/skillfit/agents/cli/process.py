@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from skillfit.agents.agent import AgentFailure
-from skillfit.agents.cli.description import Arguments, Description, arguments, fill, load_description
+from skillfit.agents.cli.description import Arguments, Description, FailureKind, arguments, fill, load_description
 from skillfit.agents.cli.events import Reading, read_output
 from skillfit.agents.workspace import Workspace
 from skillfit.errors import InputError
@@ -22,14 +22,14 @@ from skillfit.tasks.process import run_process
 OWN_OPTIONS = ("file", "program", "login", "env", "trace", "mention_skill", "concurrency")
 _LONGEST = 86_400.0  # seconds; the caller's limit ends the program long before, by cancelling
 _MAX_OUTPUT = 64 << 20
-_KINDS: Mapping[str, type[ModelError]] = {
+_KINDS: Mapping[FailureKind, type[ModelError]] = {
     "auth": AuthFailed,
     "quota": QuotaExhausted,
     "rate_limit": RateLimited,
     "overloaded": Overloaded,
     "config": BadRequest,
 }
-_USUAL_FAILURES = {
+_USUAL_FAILURES: Mapping[FailureKind, tuple[str, ...]] = {
     "auth": (r"not logged in", r"invalid (x-)?api.?key", r"authenticat", r"unauthorized", r"\b401\b", r"please (run )?/?log ?in"),
     "quota": (r"credit balance", r"insufficient.quota", r"usage limit", r"quota exceeded"),
     "rate_limit": (r"rate.?limit", r"\b429\b", r"too many requests"),
@@ -126,11 +126,11 @@ class CommandLine:
             link.symlink_to(user / name)
 
     def _failure(self, code: int | None, reading: Reading, said: str) -> ModelError:
-        text = reading.error or said.strip() or "it said nothing"
-        message = f"{self.description.name} gave no answer (exit code {code}): {text[-1000:]}"
+        text = (reading.error or said.strip() or "it said nothing")[-1000:]
+        message = f"{self.description.name} gave no answer (exit code {code}): {text}"
         usage = reading.usage if reading.usage.tokens else Usage()
         for kind, error in _KINDS.items():
-            patterns = (*self.description.failures.get(kind, ()), *_USUAL_FAILURES[kind])  # type: ignore[call-overload]
+            patterns = (*self.description.failures.get(kind, ()), *_USUAL_FAILURES[kind])
             if any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns):
                 return error(message, usage=usage, hint="Set its key or use options: {login: true}." if kind == "auth" else "")
         return AgentFailure(message, kind="command", usage=usage)
