@@ -146,6 +146,11 @@ def test_a_windows_file_keeps_its_newlines_and_matches_unix_targets() -> None:
     assert text == FENCED.replace("- first rule\n- second  rule", "- a\n- b").replace("\n", "\r\n")
 
 
+def test_a_file_with_mixed_newlines_keeps_each_of_them() -> None:
+    assert run("a\r\r\nb\r\nc\r\n", Edit("replace", "b", "B"))[0] == "a\r\r\nB\r\nc\r\n"
+    assert run("a\r\nb\nc\n", Edit("delete", "c"))[0] == "a\r\nb\n"
+
+
 def test_an_append_to_nothing_but_frontmatter_leaves_the_fence_whole() -> None:
     assert run("---\nname: x\n---", Edit("append", content="Body."))[0] == "---\nname: x\n---\nBody.\n"
 
