@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillfit.models.limiter import COOLDOWN, HOLD, Limiter, Limiters, endpoint_of
+from skillfit.models.limiter import COOLDOWN, Limiter, Limiters, endpoint_of
 from skillfit.models.protocol import ModelError, Overloaded, RateLimited
 from tests.models.support import SimulatedClock
 
@@ -84,15 +84,26 @@ async def test_retry_after_pauses_everybody_and_nobody_is_forgotten():
     assert min(begun) == 31
 
 
-async def test_overload_stops_growth_for_a_while_but_takes_nothing_away():
+async def test_an_overloaded_endpoint_loses_no_slot_and_grows_again_after_as_many_successes():
     clock = SimulatedClock()
-    limiter = Limiter(16, clock, start=4)
-    await clock.run(many(limiter, clock, 4, Overloaded("busy")))
-    await clock.run(many(limiter, clock, 8))
+    limiter = Limiter(16, clock)
+    await clock.run(many(limiter, clock, 40, Overloaded("busy")))
+    await clock.run(many(limiter, clock, 4))
     assert limiter.limit == 4
-    await clock.run(clock.sleep(HOLD))
     await clock.run(many(limiter, clock, 8))
     assert limiter.limit > 4
+
+
+async def test_failures_now_and_then_do_not_keep_it_small():
+    clock = SimulatedClock()
+    limiter = Limiter(16, clock)
+
+    async def one_in_five_fails() -> None:
+        errors = [Overloaded("busy") if number % 5 == 0 else None for number in range(100)]
+        await asyncio.gather(*(use(limiter, clock, 1, error) for error in errors), return_exceptions=True)
+
+    await clock.run(one_in_five_fails())
+    assert limiter.limit == 16
 
 
 async def test_first_come_first_served():

@@ -5,7 +5,8 @@ The rules:
   and after it one slot per round; never above the ceiling;
 - a rate limit halves the slots, once per episode: requests sent before the cut, or within the cooldown after it, do not cut again;
 - Retry-After pauses the whole endpoint, for everybody who shares it;
-- an overloaded or unreachable endpoint (5xx, network) stops growth for a while and does not shrink: it says nothing about our rate;
+- a failure that says nothing about our rate (5xx, network) does not shrink, but cancels the growth of one success to come: an
+  endpoint that fails now and then still grows, one that fails every other time does not;
 - first come, first served.
 """
 
@@ -24,7 +25,6 @@ from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, Rate
 
 START = 4
 COOLDOWN = 5.0  # seconds after a cut in which further rate limits belong to the same episode
-HOLD = 10.0  # seconds without growth after a transient failure
 LONGEST_PAUSE = 600.0  # a provider that asks for more is told to the person instead of waited for
 
 
@@ -38,7 +38,8 @@ class Limiter:
         self._clock = clock or WallClock()
         self._queue: deque[asyncio.Event] = deque()
         self._slow_start = True
-        self._paused_until = self._held_until = self._last_cut = float("-inf")
+        self._owed = 0.0  # successes that will not grow the limit
+        self._paused_until = self._last_cut = float("-inf")
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
@@ -81,7 +82,9 @@ class Limiter:
             self._queue[0].set()
 
     def _succeeded(self, full: bool) -> None:
-        if full and self._clock.now() >= self._held_until:
+        if self._owed:
+            self._owed = max(0.0, self._owed - 1)
+        elif full:
             self.limit = min(self.ceiling, self.limit + (1.0 if self._slow_start else 1.0 / self.limit))
 
     def _failed(self, error: ModelError, sent_at: float) -> None:
@@ -89,7 +92,7 @@ class Limiter:
         if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
             self._paused_until = max(self._paused_until, now + error.retry_after)
         if isinstance(error, (Overloaded, TimedOut, NetworkFailed)):
-            self._held_until = now + HOLD
+            self._owed = min(self.limit, self._owed + 1)  # no more than a round's worth: an outage is over when it is over
         if isinstance(error, RateLimited) and sent_at > self._last_cut and now >= self._last_cut + COOLDOWN:
             self.limit = max(1.0, self.limit / 2)
             self._slow_start = False
