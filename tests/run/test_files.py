@@ -68,6 +68,7 @@ def story(mode: str = "patch") -> Iterator[Event]:
         for step in (2 * epoch - 1, 2 * epoch):
             yield from step_story(epoch, step)
         yield from rollouts("slow_update", 2 * epoch, f"s{2 * epoch}")
+        yield GateDecided(name=f"slow_update_epoch_{epoch:02d}", step=2 * epoch, decision="accept", reason="", evidence={})
         yield SlowUpdateFinished(
             epoch=epoch,
             action="accept",
@@ -163,6 +164,7 @@ def test_every_file_the_reference_writes_is_at_its_place(whole: Path) -> None:
         "candidates/01/edit_apply_report.json",
     }
     epoch = {
+        "verdict.json",
         "slow_result.json",
         "comparison_pairs.json",
         "comparison_pairs_all.json",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.models.protocol import AuthFailed, Message, Reply, Request, ToolCall, Usage
+from skillfit.models.protocol import AuthFailed, Message, ModelError, Overloaded, Reply, Request, ToolCall, Usage
 from skillfit.run.journal import Journal
 from skillfit.run.recorded import RecordedModel
 
@@ -15,7 +15,7 @@ class Echo:
     id: str = "scripted/echo"
     context_window: int = 1000
     sent: list[Request] = field(default_factory=list)
-    error: AuthFailed | None = None
+    error: ModelError | None = None
 
     async def complete(self, request: Request) -> Reply:
         self.sent.append(request)
@@ -65,3 +65,18 @@ async def test_a_failed_call_is_billed_and_sent_again_next_time(tmp_path: Path) 
     model.error = None
     assert (await recorded.complete(_request())).text == "hi"
     assert sum(spend.usage.calls for spend in journal.bill()) == 2
+
+
+async def test_replies_a_run_went_on_without_stay_lost_so_that_it_decides_the_same_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    model = Echo(error=Overloaded("busy"))
+    journal = Journal(path)
+    recorded = RecordedModel(model, journal, "optimizer")
+    with pytest.raises(Overloaded):
+        await recorded.complete(_request())
+    await recorded.go_on_without_lost()
+    journal.close()
+    model.error = None
+    with pytest.raises(Overloaded, match="busy"):
+        await RecordedModel(model, Journal(path), "optimizer").complete(_request())
+    assert len(model.sent) == 1

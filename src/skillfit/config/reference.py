@@ -27,7 +27,9 @@ class Table(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    flat_signs: list[str]
     signs: dict[str, list[str]]
+    own_signs: dict[str, list[str]]
     flat_names: dict[str, str]
     same_meaning: dict[str, list[str]]
     renamed: dict[str, str]
@@ -66,11 +68,13 @@ def table() -> Table:
 
 def is_reference(data: Mapping[str, Any]) -> bool:
     """Does this look like a config of the reference system?"""
-    signs = table().signs
-    sections = {name: value for name, value in data.items() if isinstance(value, Mapping) and name in signs}
-    return any(name in data for name in signs["flat"]) or any(
-        name in value for section, value in sections.items() for name in signs[section]
-    )
+    known = table()
+    return not _shows(data, known.own_signs) and (_shows(data, known.signs) or any(name in data for name in known.flat_signs))
+
+
+def _shows(data: Mapping[str, Any], signs: Mapping[str, list[str]]) -> bool:
+    sections = {name: data[name] for name in signs if isinstance(data.get(name), Mapping)}
+    return any(name in section for title, section in sections.items() for name in signs[title])
 
 
 def translate(settings: Settings, overrides: Settings, warn: Callable[[str], None]) -> Settings:

@@ -107,11 +107,17 @@ def _parse(path: Path) -> Settings:
     if not isinstance(data, dict):
         raise InputError(f"{path}: a config is a mapping of sections, not {type(data).__name__}.")
     places = {key: Place(str(path), path.parent, line) for key, line in _lines(node, path)} if node else {}
-    return Settings(data, places)
+    return Settings(_plain(data), places)
 
 
-def _lines(node: yaml.Node, path: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
+def _lines(node: yaml.Node, path: Path, prefix: str = "", around: tuple[yaml.Node, ...] = ()) -> Iterator[tuple[str, int]]:
     """Dotted keys and their lines. A key given twice would lose one of its values unseen: refused."""
+    line = node.start_mark.line + 1
+    if node in around:
+        raise InputError(f"{path}:{line}: {prefix.rstrip('.')} contains itself.")
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _lines(item, path, prefix, (*around, node))
     if not isinstance(node, yaml.MappingNode):
         return
     seen: dict[str, int] = {}
@@ -121,7 +127,7 @@ def _lines(node: yaml.Node, path: Path, prefix: str = "") -> Iterator[tuple[str,
             raise InputError(f"{path}:{line}: {key} is set twice (before on line {seen[key]}).")
         seen[key] = line
         yield key, line
-        yield from _lines(value_node, path, f"{key}.")
+        yield from _lines(value_node, path, f"{key}.", (*around, node))
 
 
 def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,6 +143,8 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -159,8 +167,8 @@ _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.0123456789")),
+    ("int", r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)", list("-+.0123456789")),
     ("merge", r"<<", ["<"]),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)

@@ -128,7 +128,8 @@ class RunFiles:
 
     @_on.register
     def _(self, event: GateDecided) -> None:
-        folder = _step(event.step) if event.name.startswith("step_") else f"verdicts/{event.name}"
+        epoch = event.name.removeprefix("slow_update_")
+        folder = f"slow_update/{epoch}" if epoch != event.name else _EVALUATIONS.get(event.name, _step(event.step))
         verdict = {"decision": event.decision, "reason": event.reason, "evidence": event.evidence, "candidates": event.candidates}
         self._directory.write_json(f"{folder}/verdict.json", verdict)
 
