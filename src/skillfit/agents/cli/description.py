@@ -1,7 +1,7 @@
 """A coding-agent command line as data: how to call it, where it finds skills, how to read what it says.
 
 One small YAML file each stands in data/; a user's own file works the same. Strings may use $model, $effort, $base_url, $skill,
-$prompt_file and any of the description's own options.
+$prompt_file, $home and any of the description's own options.
 """
 
 from __future__ import annotations

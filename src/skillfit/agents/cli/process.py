@@ -47,22 +47,21 @@ class CommandLine:
     model: str = ""
     environ: Mapping[str, str] | None = field(default=None, repr=False)  # None: this process's
 
-    def values(self, skill: str = "", prompt_file: str = "", effort: str = "") -> dict[str, str]:
+    def values(self, workspace: Workspace, skill: str = "", effort: str = "") -> dict[str, str]:
         """What the description's $variables mean in this call."""
         own = {name: str(self.spec.options.get(name, usual)) for name, usual in self.description.options.items()}
         settings = {"effort": effort or self.spec.reasoning_effort or "", "base_url": self.spec.base_url or "", "model": self.model}
-        return {**own, **settings, "skill": skill, "prompt_file": prompt_file}
+        return {**own, **settings, "skill": skill, "prompt_file": str(workspace.root / "prompt.md"), "home": str(workspace.home)}
 
     async def run(
         self, workspace: Workspace, prompt: str, argv: tuple[str | Arguments, ...], *, skill: str = "", effort: str = ""
     ) -> Reading:
         """What the program did with `prompt` in the work folder; raises when it failed rather than answered."""
-        prompt_file = workspace.root / "prompt.md"
-        values = self.values(skill, str(prompt_file), effort)
+        values = self.values(workspace, skill, effort)
         self._prepare(workspace, values)
         stdin = prompt.encode()
         if self.description.prompt == "file":
-            prompt_file.write_bytes(stdin)
+            Path(values["prompt_file"]).write_bytes(stdin)
             stdin = b""
         command = [self.program(), *arguments(argv, values)]
         env = self.environment(workspace, values)
