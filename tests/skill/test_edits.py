@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from skillfit.skill import Edit, Skill, apply_edits, without_edit
+from skillfit.skill import Edit, Example, Skill, apply_edits, example_edit, examples, without_edit
 
 BODY = "# Title\n\nIntro text here.\n\n## Rules\n\n- first rule\n- second  rule\n\n## Rules for tables\n\nLast words.\n"
 SLOW = "<!-- SLOW_UPDATE_START -->\nguidance\n<!-- SLOW_UPDATE_END -->\n"
@@ -182,3 +182,41 @@ def test_one_edit_can_be_taken_back_out_even_when_later_steps_built_on_others() 
     initial = Skill.from_text("# T\n")
     assert without_edit(initial, edits, 1).text == "# T\n\n- a, better\n"
     assert without_edit(initial, edits, 0).text == "# T\n\n- b\n"
+
+
+def test_worked_examples_are_edits_that_add_replace_and_remove() -> None:
+    one, two = Example("q1", "a1", "i1"), Example("q2", "a2", "i2")
+    skill = apply_edits(Skill.from_text(BODY), [Edit("append", content="x"), example_edit(one)]).skill
+    assert examples(skill) == (one,)
+    assert examples(apply_edits(skill, [example_edit(two)]).skill) == (one, two)
+    assert examples(apply_edits(skill, [example_edit(two, replaces="i1")]).skill) == (two,)
+    assert apply_edits(skill, [Edit("example", "i1")]).skill.text == BODY + "\nx\n"
+
+
+@pytest.mark.parametrize(
+    ("edit", "status"),
+    [
+        (example_edit(Example("q", "a", "i1")), "skipped_no_change"),
+        (example_edit(Example("q", "a", "new"), replaces="none"), "skipped_example_target_not_found"),
+        (Edit("example"), "skipped_empty_content"),
+        (Edit("example", "", "garbage"), "skipped_invalid_example"),
+        (Edit("example", "", "[1]"), "skipped_invalid_example"),
+        (Edit("example", "", '{"input": "q"}'), "skipped_invalid_example"),
+        (example_edit(Example("long " * 99, "a", "new")), "skipped_over_token_ceiling"),
+    ],
+)
+def test_an_example_that_cannot_be_shown_is_skipped_and_said(edit: Edit, status: str) -> None:
+    skill = apply_edits(Skill.from_text(BODY), [example_edit(Example("q", "a", "i1"))]).skill
+    applied = apply_edits(skill, [edit], max_tokens=100)
+    assert (applied.skill, [result.status for result in applied.results]) == (skill, [status])
+
+
+def test_a_skill_shows_eight_examples_at_the_most() -> None:
+    edits = [example_edit(Example("q", "a", f"i{number}")) for number in range(9)]
+    applied = apply_edits(Skill.from_text(BODY), edits)
+    assert len(examples(applied.skill)) == 8 and applied.results[-1].status == "skipped_example_limit"
+
+
+def test_a_model_cannot_send_an_example() -> None:
+    edit = Edit.from_reply({"op": "example", "content": example_edit(Example("q", "a", "i")).content})
+    assert apply_edits(Skill.from_text(BODY), [edit]).results[0].status == "skipped_unknown_op"

@@ -2,7 +2,8 @@
 
 from skillfit.skill.diff import DiffLine, Hunk, diff, diff_hunks
 from skillfit.skill.document import Skill, estimate_tokens
-from skillfit.skill.edits import EXAMPLE_OP, MAX_EXAMPLES, Applied, Edit, EditResult, apply_edits, example_edit, without_edit
+from skillfit.skill.edit import EXAMPLE_OP, Edit, EditResult
+from skillfit.skill.edits import MAX_EXAMPLES, Applied, apply_edits, example_edit, without_edit
 from skillfit.skill.lint import Problem, lint
 from skillfit.skill.memory import (
     Example,

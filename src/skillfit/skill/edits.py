@@ -7,81 +7,16 @@ Status words are `applied_<op>`, `applied_append_before_protected_region`, or `s
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
 
 from skillfit.skill.document import Skill
+from skillfit.skill.edit import EXAMPLE_OP, Edit, EditResult, Skip
 from skillfit.skill.memory import Example, examples, with_examples
-from skillfit.skill.regions import Region, clean, protected, scan
+from skillfit.skill.patching import Patching
 
-OPS = ("append", "insert_after", "replace", "delete")
-# Adds a worked example: `content` is the example as JSON, `target` the item id of one it takes the place of. Without content, the
-# example of `target` goes. Made by the examples proposer only: a model cannot send it.
-EXAMPLE_OP = "example"
 MAX_EXAMPLES = 8  # in a skill: more cost the agent's attention on every task
-_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]")
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """One change an optimizer asks for. `target` is the anchor: text that stands in the body."""
-
-    op: str
-    target: str = ""
-    content: str = ""
-    support_count: int = 1
-    source_type: str = "failure"
-    id: str = ""
-    label: str = ""
-
-    @classmethod
-    def from_reply(cls, reply: object) -> Edit:
-        """Whatever a model sent: null, missing, unknown and mistyped fields become empty ones, and applying says so."""
-        fields = reply if isinstance(reply, Mapping) else {}
-        op = re.sub(r"[\s-]+", "_", _string(fields.get("op")).strip().lower())
-        return cls(
-            op=f"unknown_{op}" if op == EXAMPLE_OP else op,
-            target=_string(fields.get("target")),
-            content=_string(fields.get("content")),
-            support_count=_count(fields.get("support_count")),
-            source_type=_string(fields.get("source_type")) or "failure",
-            id=_string(fields.get("id")),
-            label=_string(fields.get("label")),
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain form; id and label only where given."""
-        return {key: value for key, value in asdict(self).items() if value or key not in ("id", "label")}
-
-
-def _string(value: object) -> str:
-    if isinstance(value, list):
-        return "\n".join(line for line in value if isinstance(line, str))
-    return str(value) if isinstance(value, str | int | float) else ""
-
-
-def _count(value: object) -> int:
-    number = value if isinstance(value, int | float) else 1
-    return max(1, int(number)) if math.isfinite(number) else 1
-
-
-@dataclass(frozen=True, slots=True)
-class EditResult:
-    edit: Edit
-    status: str
-    reason: str = ""
-
-    @property
-    def applied(self) -> bool:
-        return self.status.startswith("applied_")
-
-    def as_dict(self) -> dict[str, Any]:
-        """One row of the edit report."""
-        return {**self.edit.as_dict(), "status": self.status, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,57 +37,17 @@ def apply_edits(skill: Skill, edits: Sequence[Edit], max_tokens: int | None = No
     (estimated, whole document; edits that make it shorter always may)."""
     results: list[EditResult] = []
     for is_example, run in groupby(edits, key=lambda edit: edit.op == EXAMPLE_OP):
-        skill, new = (_apply_examples if is_example else _apply_text)(skill, list(run), max_tokens)
-        results += new
+        patching = _Showing(skill, max_tokens) if is_example else Patching(skill, max_tokens)
+        results += [_tried(patching.apply, edit) for edit in run]
+        skill = patching.result()
     return Applied(skill, tuple(results))
 
 
-def _apply_text(skill: Skill, edits: Sequence[Edit], max_tokens: int | None) -> tuple[Skill, list[EditResult]]:
-    patching = _Patching(skill, max_tokens)
-    results = []
-    for edit in edits:
-        try:
-            results.append(EditResult(edit, patching.apply(edit)))
-        except _Skip as skip:
-            results.append(EditResult(edit, f"skipped_{skip.status}", skip.reason))
-    body = patching.body
-    return skill if body == skill.unix_body else skill.with_body(body), results
-
-
-def example_edit(example: Example, replaces: str = "") -> Edit:
-    """The edit that shows an example, in the place of another item's if one is named."""
-    content = {"item_id": example.item_id, "input": example.input, "output": example.output}
-    return Edit(EXAMPLE_OP, replaces, json.dumps(content, ensure_ascii=False), label=f"example {example.item_id}")
-
-
-def _apply_examples(skill: Skill, edits: Sequence[Edit], max_tokens: int | None) -> tuple[Skill, list[EditResult]]:
-    results = []
-    for edit in edits:
-        try:
-            skill = _with_example(skill, edit, max_tokens)
-            results.append(EditResult(edit, "applied_example"))
-        except _Skip as skip:
-            results.append(EditResult(edit, f"skipped_{skip.status}", skip.reason))
-    return skill, results
-
-
-def _with_example(skill: Skill, edit: Edit, max_tokens: int | None) -> Skill:
-    held = list(examples(skill))
-    known = [other.item_id for other in held]
-    if edit.target and edit.target not in known:
-        raise _Skip("example_target_not_found", f"the skill shows no example {edit.target}")
-    if not edit.content:
-        return with_examples(skill, [other for other in held if other.item_id != edit.target])
-    example = Example(**json.loads(edit.content))
-    if example.item_id in known:
-        raise _Skip("no_change", "the skill already shows this item")
-    if not edit.target and len(held) >= MAX_EXAMPLES:
-        raise _Skip("example_limit", f"the skill already shows {MAX_EXAMPLES} examples")
-    new = [example if other.item_id == edit.target else other for other in held] if edit.target else [*held, example]
-    grown = with_examples(skill, new)
-    if max_tokens is not None and grown.tokens > max_tokens and grown.tokens > skill.tokens:
-        raise _Skip("over_token_ceiling", f"the skill would have about {grown.tokens} tokens; {max_tokens} are allowed")
-    return grown
+def _tried(apply: Callable[[Edit], str], edit: Edit) -> EditResult:
+    try:
+        return EditResult(edit, apply(edit))
+    except Skip as skip:
+        return EditResult(edit, f"skipped_{skip.status}", skip.reason)
 
 
 def without_edit(initial: Skill, edits: Sequence[Edit], index: int) -> Skill:
@@ -163,152 +58,50 @@ def without_edit(initial: Skill, edits: Sequence[Edit], index: int) -> Skill:
     return skill
 
 
-class _Skip(Exception):
-    def __init__(self, status: str, reason: str) -> None:
-        self.status, self.reason = status, reason
+def example_edit(example: Example, replaces: str = "") -> Edit:
+    """The edit that shows an example, in the place of another item's if one is named."""
+    content = {"item_id": example.item_id, "input": example.input, "output": example.output}
+    return Edit(EXAMPLE_OP, replaces, json.dumps(content, ensure_ascii=False), label=f"example {example.item_id}")
 
 
-class _Splice(NamedTuple):
-    """Put `text` in place of body[start:end]; `lead` of its characters come before the content proper."""
-
-    start: int
-    end: int
-    text: str
-    lead: int = 0
-    length: int = 0
-
-
-class _Patching:
-    """A body on its way through one patch. `touched` are the spans earlier edits of the patch wrote."""
+class _Showing:
+    """A skill on its way through the worked examples of a patch."""
 
     def __init__(self, skill: Skill, max_tokens: int | None) -> None:
-        self.skill, self.original, self.body = skill, skill.unix_body, skill.unix_body
-        self.max_tokens = max_tokens
-        self.touched: list[tuple[int, int]] = []
+        self.skill, self.max_tokens = skill, max_tokens
+
+    def result(self) -> Skill:
+        return self.skill
 
     def apply(self, edit: Edit) -> str:
-        if edit.op not in OPS:
-            raise _Skip("unknown_op", f"op is {edit.op!r}; known are {', '.join(OPS)}")
-        content = clean(_string(edit.content)).strip("\n") if edit.op != "delete" else ""
-        if edit.op != "delete" and not content.strip():
-            raise _Skip("empty_content", "there is nothing to write (markers of protected regions do not count)")
-        regions = scan(self.body)
-        if edit.op == "append":
-            return self._append(content, regions)
-        start, end = self._locate(edit.op, _string(edit.target).replace("\r\n", "\n"), regions)
-        if edit.op == "insert_after":
-            self._commit(_insertion(self.body, _line_end(self.body, end, regions), content))
-        elif edit.op == "replace":
-            content = _edge(self.body[start:end], content)
-            self._commit(_Splice(start, end, content, 0, len(content)))
-        else:
-            self._commit(_deletion(self.body, start, end))
-        return f"applied_{edit.op}"
-
-    def _append(self, content: str, regions: Sequence[Region]) -> str:
-        if f"\n{content}\n" in f"\n{self.body}\n":
-            raise _Skip("no_change", "the skill already says exactly this")
-        at = end = len(self.body)
-        for region in reversed(regions):
-            if not self.body[region.end : at].strip():
-                at = region.start
-        self._commit(_insertion(self.body, at, content))
-        return "applied_append" if at == end else "applied_append_before_protected_region"
-
-    def _locate(self, op: str, target: str, regions: Sequence[Region]) -> tuple[int, int]:
-        if not target.strip():
-            raise _Skip(f"{op}_missing_target", "the edit names no text to anchor to")
-        spans = _find(self.body, target)
-        if not spans and _find(self.original, target):
-            raise _Skip("overlapping_edit", "an earlier edit of this patch already changed the target")
-        if not spans and _find(self.skill.head, target):
-            raise _Skip("frontmatter", "the target is in the frontmatter, which edits may not change")
-        if not spans:
-            raise _Skip(f"{op}_target_not_found", "the target is not in the skill")
-        free = [span for span in spans if not any(_overlap(span, (region.start, region.end)) for region in regions)]
-        if not free:
-            raise _Skip("protected_region", "the target is in, or reaches into, a protected region")
-        fresh = [span for span in free if not any(_overlap(span, touched) for touched in self.touched)]
-        if not fresh and op != "insert_after":
-            raise _Skip("overlapping_edit", "an earlier edit of this patch wrote this text")
-        matches = fresh or free
-        lines = [span for span in matches if _is_whole_lines(self.body, span)]
-        if len(matches) > 1 and len(lines) != 1:
-            raise _Skip(f"{op}_target_ambiguous", f"the target stands in {len(matches)} places")
-        return (lines if len(matches) > 1 else matches)[0]
-
-    def _commit(self, splice: _Splice) -> None:
-        start, end, text, lead, length = splice
-        body = self.body[:start] + text + self.body[end:]
-        if body == self.body:
-            raise _Skip("no_change", "the skill would stay as it is")
-        if protected(body) != protected(self.body):
-            raise _Skip("protected_region", "the result would make, break or reach into a protected region")
-        if self.max_tokens is not None:
-            tokens, now = self.skill.with_body(body).tokens, self.skill.with_body(self.body).tokens
-            if tokens > max(self.max_tokens, now):
-                raise _Skip("over_token_ceiling", f"the skill would have about {tokens} tokens; {self.max_tokens} are allowed")
-        shift = len(text) - (end - start)
-        moved = [(a + shift, b + shift) if a >= end else (a, b) for a, b in self.touched]
-        self.touched = [*moved, (start + lead, start + lead + length)]
-        self.body = body
+        new = with_examples(self.skill, _shown(edit, examples(self.skill)))
+        if self.max_tokens is not None and new.tokens > max(self.max_tokens, self.skill.tokens):
+            raise Skip("over_token_ceiling", f"the skill would have about {new.tokens} tokens; {self.max_tokens} are allowed")
+        self.skill = new
+        return "applied_example"
 
 
-def _find(body: str, target: str) -> list[tuple[int, int]]:
-    """Where the target stands: exactly, else with other white space."""
-    exact, at = [], body.find(target)
-    while at >= 0:
-        exact.append((at, at + len(target)))
-        at = body.find(target, at + len(target))
-    words = target.split()
-    if exact or not all(word in body for word in words):
-        return exact
-    return [match.span() for match in re.finditer(r"\s+".join(map(re.escape, words)), body)]
+def _shown(edit: Edit, held: Sequence[Example]) -> list[Example]:
+    known = [other.item_id for other in held]
+    if edit.target not in ["", *known]:
+        raise Skip("example_target_not_found", f"the skill shows no example {edit.target}")
+    if not edit.content and not edit.target:
+        raise Skip("empty_content", "the edit names no example")
+    if not edit.content:
+        return [other for other in held if other.item_id != edit.target]
+    example = _read(edit.content)
+    if example.item_id in known:
+        raise Skip("no_change", "the skill already shows this item")
+    if edit.target:
+        return [example if other.item_id == edit.target else other for other in held]
+    if len(held) >= MAX_EXAMPLES:
+        raise Skip("example_limit", f"the skill already shows {MAX_EXAMPLES} examples")
+    return [*held, example]
 
 
-def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
-
-
-def _is_whole_lines(body: str, span: tuple[int, int]) -> bool:
-    before, after = body[: span[0]].rstrip(" \t"), body[span[1] :].lstrip(" \t")
-    return (not before or before.endswith("\n")) and (not after or after.startswith("\n") or body[span[1] - 1] == "\n")
-
-
-def _line_end(body: str, at: int, regions: Sequence[Region]) -> int:
-    """The end of the line an anchor ends in, past any region that line leads into."""
-    if body[at - 1] == "\n":
-        return at - 1
-    end = (body + "\n").index("\n", at)
-    for region in regions:
-        if region.start < end < region.end:
-            end = (body + "\n").index("\n", region.end)
-    return end
-
-
-def _insertion(body: str, at: int, content: str) -> _Splice:
-    """Content as a block of its own at a line end: one blank line around it, none between items of a list."""
-    before, after = body[:at].rstrip("\n"), body[at:].lstrip("\n")
-    lead = _gap(before, content) if before else ""
-    tail = _gap(content, after) if after else "\n"
-    return _Splice(len(before), len(body) - len(after), lead + content + tail, len(lead), len(content))
-
-
-def _gap(upper: str, lower: str) -> str:
-    tight = _LIST_ITEM.match(upper[upper.rfind("\n") + 1 :]) and _LIST_ITEM.match(lower)
-    return "\n" if tight else "\n\n"
-
-
-def _edge(old: str, new: str) -> str:
-    """New text with the newlines that bound the old one."""
-    inner = old.strip("\n")
-    return old[: old.index(inner)] + new + old[old.index(inner) + len(inner) :] if inner else new
-
-
-def _deletion(body: str, start: int, end: int) -> _Splice:
-    """Take whole lines with their newline, so that no gap is left behind."""
-    if (start == 0 or body[start - 1] == "\n") and body[end : end + 1] == "\n":
-        end += 1
-        while body[end : end + 1] == "\n" and (start == 0 or body[start - 2 : start] == "\n\n"):
-            end += 1
-    return _Splice(start, end, "")
+def _read(content: str) -> Example:
+    try:
+        fields = json.loads(content)
+        return Example(str(fields["input"]), str(fields["output"]), str(fields["item_id"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise Skip("invalid_example", "the content is not an example as JSON") from error
