@@ -2,6 +2,10 @@
 
 import json
 import random
+import signal
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +33,8 @@ from skillfit.run.events import (
     StageFinished,
     StepFinished,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 def rollouts(phase: str, step: int, skill: str, count: int = 3) -> list[Event]:
@@ -238,6 +244,31 @@ def test_a_run_stopped_after_any_event_and_told_again_ends_with_the_same_bytes(w
                 run.events.emit(later(event))
             for event in events[stop:]:
                 run.events.emit(event)
+        assert contents(path) == contents(whole)
+
+
+def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(whole: Path, tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import os, signal, sys
+        from skillfit.run.directory import RunDirectory
+        from tests.run.test_files import later, story
+
+        stop, again = int(sys.argv[2]), len(sys.argv) > 3
+        with RunDirectory.open(sys.argv[1], {}) as run:
+            # heard before the files are: the event is stored, nothing else
+            run.events._listeners.insert(0, lambda stored: os.kill(os.getpid(), signal.SIGKILL) if stored.seq == stop else None)
+            for number, event in enumerate(story(), start=1):
+                run.events.emit(later(event) if again and number < stop else event)
+    """)
+    events = list(story())
+    last_step = max(number for number, event in enumerate(events, start=1) if isinstance(event, StepFinished))
+    for stop in (1, last_step, len({event.key for event in events})):
+        path = tmp_path / f"killed{stop}"
+        killed = subprocess.run([sys.executable, "-c", program, str(path), str(stop)], cwd=ROOT)
+        assert killed.returncode == -signal.SIGKILL
+        subprocess.run(
+            [sys.executable, "-c", program.replace("== stop", "< 0"), str(path), str(stop), "again"], cwd=ROOT, check=True
+        )
         assert contents(path) == contents(whole)
 
 
