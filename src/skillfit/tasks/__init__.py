@@ -1,0 +1,28 @@
+"""What the skill must be good at: items, splits, graders, and the loaders that bring them."""
+
+from skillfit.tasks.attempt import Attempt, Grader, Score, Step, TaskFailure
+from skillfit.tasks.graders import build_grader
+from skillfit.tasks.item import Item, RowAt, Split
+from skillfit.tasks.load import TaskSettings, load_task
+from skillfit.tasks.splits import MIN_SELECTION, SplitSettings
+from skillfit.tasks.task import Evaluator, GoldProblem, Task, prove_gold
+
+__all__ = [
+    "MIN_SELECTION",
+    "Attempt",
+    "Evaluator",
+    "GoldProblem",
+    "Grader",
+    "Item",
+    "RowAt",
+    "Score",
+    "Split",
+    "SplitSettings",
+    "Step",
+    "Task",
+    "TaskFailure",
+    "TaskSettings",
+    "build_grader",
+    "load_task",
+    "prove_gold",
+]

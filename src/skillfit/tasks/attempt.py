@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from skillfit.errors import Exit, SkillfitError
 from skillfit.models.protocol import Usage
 from skillfit.tasks.item import Item
 
@@ -26,6 +28,7 @@ class Attempt:
     workspace: str = ""  # folder with the files the agent left, while graders run; gone afterwards
     skill_read: bool | None = None  # None: the agent cannot tell
     usage: Usage = field(default_factory=Usage)
+    bare: bool = False  # the answer stands alone (a gold answer being proved): graders extract nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,19 @@ class Score:
             object.__setattr__(self, "soft", self.hard)
 
 
+class TaskFailure(SkillfitError):
+    """The machinery around an item broke (a program, a function, a sandbox): a failed rollout, never a score."""
+
+    exit_code = Exit.INFRASTRUCTURE
+
+    def __init__(self, kind: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.kind, self.message), {"hint": self.hint})
+
+
 class Grader(Protocol):
     """Scores an attempt. Raises `ModelError` when a judge could not be reached: that is a failure, not a zero."""
 
@@ -55,3 +71,25 @@ class Grader(Protocol):
     def describe(self) -> dict[str, Any]:
         """Settings that make this grader this grader, for the run's identity."""
         ...
+
+
+def as_score(value: Any, *, source: str) -> Score:
+    """What a user's function or program gave back, as a score: a number in 0..1, a bool, (score, feedback or soft), a mapping with
+    `score` or `hard`, or a Score. Anything else is a failure of `source`, not a zero."""
+    if isinstance(value, Mapping):
+        evidence = value.get("evidence", ())
+        hard = value.get("hard", value.get("score"))
+        soft = value.get("soft", hard)
+        feedback = str(value.get("feedback", ""))
+        evidence = (evidence,) if isinstance(evidence, str) else tuple(str(line) for line in evidence)
+    elif isinstance(value, Score):
+        hard, soft, feedback, evidence = value.hard, value.soft, value.feedback, value.evidence
+    elif isinstance(value, tuple) and len(value) == 2:
+        hard, other = value
+        soft, feedback, evidence = (hard, other, ()) if isinstance(other, str) else (other, "", ())
+    else:
+        hard, soft, feedback, evidence = value, value, "", ()
+    for number in (hard, soft):
+        if not isinstance(number, (int, float)) or not 0 <= number <= 1:
+            raise TaskFailure("grader", f"{source} gave {value!r:.200}, which is not a score.", hint="Give a number from 0 to 1.")
+    return Score(float(hard), float(soft), feedback, evidence)

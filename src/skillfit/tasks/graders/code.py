@@ -1,0 +1,80 @@
+"""A grader that runs the answer: Python code against the item's tests, in a sandbox."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sys
+import tempfile
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from skillfit.tasks.attempt import Attempt, Score, TaskFailure
+from skillfit.tasks.graders.base import BuiltIn
+from skillfit.tasks.item import Item
+from skillfit.tasks.sandbox import run_isolated
+
+_FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+
+# The word of success comes in on stdin and is gone before the answer runs: leaving early, even with exit code 0, is not passing.
+_HARNESS = """
+import sys
+word = sys.stdin.readline().strip()
+names = {"__name__": "answer"}
+try:
+    exec(compile(open("answer.py").read(), "answer.py", "exec"), names)
+except SystemExit:
+    pass
+exec(compile(open("tests.py").read(), "tests.py", "exec"), names)
+print()
+print(word)
+"""
+
+
+class Code(BuiltIn):
+    """Runs the last fenced block of the answer (or all of it) with each of the item's tests, a process per test. `column` holds the
+    tests (text, or a list of them). Hard: all pass; soft: the share that does."""
+
+    name: ClassVar[str] = "code"
+    short: ClassVar[str] = "column"
+    column: str = "tests"
+    timeout: float = Field(default=10, gt=0)
+    memory_mb: int = Field(default=1024, gt=0)
+
+    async def grade(self, item: Item, attempt: Attempt) -> Score:
+        code = (_FENCE.findall(attempt.answer) or [attempt.answer])[-1]
+        tests = self._tests(item)
+        failures = [failure for test in tests if (failure := await self._run(code, test))]
+        # what an assertion says is the test's own text: evidence, not feedback
+        shown = ["AssertionError" if failure.startswith("AssertionError") else failure for failure in failures[:1]]
+        feedback = f"{len(failures)} of {len(tests)} tests fail. First: {shown[0]}" if failures else ""
+        return Score(float(not failures), 1 - len(failures) / len(tests), feedback, tuple(failures))
+
+    def _tests(self, item: Item) -> list[str]:
+        tests = item.content().get(self.column) or []
+        return [tests] if isinstance(tests, str) else [str(test) for test in tests]
+
+    async def _run(self, code: str, test: str) -> str:
+        """Why the test fails; empty when it passes."""
+        word = secrets.token_hex(16)
+        with tempfile.TemporaryDirectory(prefix="skillfit-code-") as folder:
+            for name, text in (("answer.py", code), ("tests.py", test), ("harness.py", _HARNESS)):
+                (Path(folder) / name).write_text(text)
+            argv = [sys.executable, "-I", "harness.py"]
+            try:
+                result = await run_isolated(
+                    argv, cwd=Path(folder), timeout=self.timeout, memory=self.memory_mb << 20, stdin=f"{word}\n".encode()
+                )
+            except OSError as error:
+                raise TaskFailure("sandbox", f"the sandbox could not be started: {error}") from error
+        if result.timed_out:
+            return f"no end after {self.timeout:g} s."
+        if result.stdout.rstrip().endswith(word):
+            return ""
+        last = result.stderr.strip().splitlines()[-1:] or ["the program ended before the tests did."]
+        return last[0][:300]
+
+    def problem(self, item: Item) -> str:
+        return "" if self._tests(item) else f"has no tests in its column {self.column!r}, which the grader 'code' runs"

@@ -1,0 +1,111 @@
+"""Finding the answer in what the agent said."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+from skillfit.errors import InputError
+
+
+class Extract(BaseModel):
+    """One way to find the answer: exactly one of these is set. `extract: tag` means `<answer>…</answer>`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tag: str | None = None
+    """The last `<tag>…</tag>`."""
+    boxed: bool = False
+    """The last `\\boxed{…}`."""
+    last_line: bool = False
+    """The last line that is not empty."""
+    json_field: str | None = None
+    """This field of the last JSON object; empty: the object itself."""
+    regex: str | None = None
+    """The last match; its first group where it has one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_short_form(cls, value: Any) -> Any:
+        short: dict[Any, dict[str, Any]] = {
+            "tag": {"tag": "answer"},
+            "boxed": {"boxed": True},
+            "last_line": {"last_line": True},
+            "json": {"json_field": ""},
+        }
+        value = short.get(value, value) if isinstance(value, str) else value
+        return {("json_field" if key == "json" else key): part for key, part in value.items()} if isinstance(value, dict) else value
+
+    @field_validator("regex")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        return value if value is None else compiled(value).pattern
+
+    def find(self, text: str) -> str | None:
+        """The answer, or None when there is none of this kind."""
+        if self.tag is not None:
+            return _last(re.compile(rf"<{re.escape(self.tag)}>(.*?)</{re.escape(self.tag)}>", re.DOTALL | re.IGNORECASE), text)
+        if self.boxed:
+            return _boxed(text)
+        if self.regex is not None:
+            return _last(compiled(self.regex), text)
+        if self.json_field is not None:
+            found = last_json_object(text)
+            if found is None or not self.json_field:
+                return None if found is None else json.dumps(found, ensure_ascii=False)
+            value = found.get(self.json_field)
+            return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
+
+    @property
+    def missing(self) -> str:
+        """What to tell the optimizer when nothing was found."""
+        if self.tag is not None:
+            return f"The reply has no <{self.tag}>…</{self.tag}>."
+        if self.boxed:
+            return "The reply has no \\boxed{…}."
+        if self.json_field is not None:
+            return f"The reply has no JSON object{f' with a field {self.json_field!r}' if self.json_field else ''}."
+        return "The reply has no answer in the expected form."
+
+
+def last_json_object(text: str) -> dict[str, Any] | None:
+    """The last complete outermost JSON object in the text."""
+    decoder = json.JSONDecoder()
+    found, at = None, text.find("{")
+    while at >= 0:
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except (json.JSONDecodeError, RecursionError):
+            end = at + 1
+        else:
+            found = value
+        at = text.find("{", end)
+    return found
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A user's regex; one that does not compile is an error that shows where it breaks."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        place = "" if error.pos is None else f" at position {error.pos}"
+        raise InputError(f"regex {pattern!r} does not compile: {error.msg}{place}.", hint="Try it with Python's re.") from error
+
+
+def _last(pattern: re.Pattern[str], text: str) -> str | None:
+    matches = list(pattern.finditer(text))
+    return (matches[-1].group(1 if pattern.groups else 0) or "").strip() if matches else None
+
+
+def _boxed(text: str) -> str | None:
+    start = text.rfind("\\boxed{")
+    depth = 0
+    for at in range(start + 6, len(text)) if start >= 0 else ():
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[start + 7 : at].strip()
+    return None

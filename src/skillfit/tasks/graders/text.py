@@ -1,0 +1,145 @@
+"""Graders that compare words: exact, normalized, contains, regex, f1, anls."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from typing import ClassVar
+
+from pydantic import Field, field_validator
+
+from skillfit.tasks.attempt import Score
+from skillfit.tasks.graders.base import TextGrader
+from skillfit.tasks.graders.extract import compiled
+from skillfit.tasks.item import Item
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalized(text: str) -> str:
+    """SQuAD's normal form: lower case, no punctuation, no articles, single spaces."""
+    return " ".join(word for word in text.lower().translate(_PUNCTUATION).split() if word not in ("a", "an", "the"))
+
+
+def token_f1(text: str, gold: str) -> float:
+    """Harmonic mean of precision and recall over normalised tokens."""
+    said, meant = normalized(text).split(), normalized(gold).split()
+    if not said or not meant:
+        return float(said == meant)
+    return 2 * (Counter(said) & Counter(meant)).total() / (len(said) + len(meant))
+
+
+def _verdict(passed: bool, soft: float = -1.0, *, wrong: str = "The answer does not match.") -> Score:
+    return Score(float(passed), 1.0 if passed else soft, "" if passed else wrong)
+
+
+class Exact(TextGrader):
+    """The same characters as a gold answer, outer white space aside."""
+
+    name: ClassVar[str] = "exact"
+    ignore_case: bool = False
+
+    def compare(self, item: Item, text: str) -> Score:
+        fold = str.casefold if self.ignore_case else str
+        return _verdict(any(fold(text) == fold(gold.strip()) for gold in item.answers))
+
+
+class Normalized(TextGrader):
+    """SQuAD's exact match against any gold answer; soft: token F1."""
+
+    name: ClassVar[str] = "normalized"
+
+    def compare(self, item: Item, text: str) -> Score:
+        golds = item.answers
+        return _verdict(any(normalized(text) == normalized(gold) for gold in golds), max(token_f1(text, gold) for gold in golds))
+
+
+class F1(TextGrader):
+    """Token F1 against the best gold answer; hard: at or above `threshold`."""
+
+    name: ClassVar[str] = "f1"
+    short: ClassVar[str] = "threshold"
+    threshold: float = Field(default=1.0, gt=0, le=1)
+
+    def compare(self, item: Item, text: str) -> Score:
+        soft = max(token_f1(text, gold) for gold in item.answers)
+        return Score(float(soft >= self.threshold), soft, "" if soft >= self.threshold else "The answer shares too few words.")
+
+
+class Contains(TextGrader):
+    """A gold answer stands in the reply as whole words; `every`: all of them do (soft: the share that does)."""
+
+    name: ClassVar[str] = "contains"
+    every: bool = False
+    ignore_case: bool = True
+
+    def compare(self, item: Item, text: str) -> Score:
+        held = [self._holds(text, gold) for gold in item.answers]
+        missing = "Something that must be in the answer is missing."
+        return _verdict(all(held), sum(held) / len(held), wrong=missing) if self.every else _verdict(any(held), wrong=missing)
+
+    def golds(self, item: Item) -> tuple[str, ...]:
+        return ("\n".join(item.answers),) if self.every else item.answers
+
+    def _holds(self, text: str, gold: str) -> bool:
+        fold = str.casefold if self.ignore_case else str
+        text, gold = (" ".join(fold(part).split()) for part in (text, gold))
+        return re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", text) is not None
+
+
+class Regex(TextGrader):
+    """The pattern is found in the answer. `pattern` for all items, or `column`: the item's own."""
+
+    name: ClassVar[str] = "regex"
+    short: ClassVar[str] = "pattern"
+    pattern: str = ""
+    column: str = ""
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        return compiled(value).pattern
+
+    def compare(self, item: Item, text: str) -> Score:
+        return _verdict(compiled(self._of(item)).search(text) is not None, wrong="The answer does not have the expected form.")
+
+    def _of(self, item: Item) -> str:
+        return self.pattern or str(item.content().get(self.column, ""))
+
+    def problem(self, item: Item) -> str:
+        pattern = self._of(item)
+        compiled(pattern)
+        return "" if pattern else "has no pattern: set regex.pattern, or regex.column to the column that holds it"
+
+    def patterns(self) -> tuple[str, ...]:
+        return (self.pattern,) if self.pattern else ()
+
+
+class Anls(TextGrader):
+    """Average normalised Levenshtein similarity, as DocVQA uses it: soft is 0 below `threshold`, hard from 0.999."""
+
+    name: ClassVar[str] = "anls"
+    short: ClassVar[str] = "threshold"
+    threshold: float = Field(default=0.5, ge=0, lt=1)
+
+    def compare(self, item: Item, text: str) -> Score:
+        best = max(_likeness(text, gold) for gold in item.answers)
+        return _verdict(best >= 0.999, best if best > self.threshold else 0.0, wrong="The answer is spelled differently.")
+
+
+def _likeness(text: str, gold: str) -> float:
+    one, other = (" ".join(part.lower().split()) for part in (text, gold))
+    longest = max(len(one), len(other))
+    if not longest or min(len(one), len(other)) / longest < 0.001:
+        return float(one == other)
+    return 1 - _distance(one, other) / longest
+
+
+def _distance(one: str, other: str) -> int:
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(one, 1):
+        previous, row[0] = row[0], at
+        for column, against in enumerate(other, 1):
+            previous, row[column] = row[column], min(row[column] + 1, row[column - 1] + 1, previous + (letter != against))
+    return row[-1]

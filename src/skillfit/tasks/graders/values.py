@@ -1,0 +1,147 @@
+"""Graders that compare meanings: choice labels, numbers, JSON fields."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from skillfit.tasks.attempt import Score
+from skillfit.tasks.graders.base import TextGrader
+from skillfit.tasks.graders.extract import last_json_object
+from skillfit.tasks.graders.text import normalized
+from skillfit.tasks.item import Item
+
+_SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+_NUMBER = re.compile(
+    r"(?<![\w.])(?P<sign>[-+−]?)\s?[$€£¥]?\s?(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?P<power>[eE][-+]?\d+)?"
+    r"(?:\s?/\s?(?P<below>\d+))?(?:\s?(?P<scale>thousand|million|billion|trillion)\b)?(?:\s?(?P<unit>[%°]\w?|[^\W\d_][\w/^²³]*))?",
+    re.IGNORECASE,
+)
+
+
+class Choice(TextGrader):
+    """The label of a multiple-choice answer: alone, in front, or announced ("the answer is (B)"); or the choice's own text.
+    A `choices` column (list, or label -> text) says which labels exist; A to E otherwise."""
+
+    name: ClassVar[str] = "choice"
+
+    def compare(self, item: Item, text: str) -> Score:
+        choices = _choices(item)
+        chosen = _label(text, choices)
+        right = chosen is not None and chosen in {_label(gold, choices) for gold in item.answers}
+        return Score(
+            float(right), feedback="" if right else "No choice was made." if chosen is None else "The wrong choice was made."
+        )
+
+
+def _choices(item: Item) -> dict[str, str]:
+    listed = item.content().get("choices") or dict.fromkeys("ABCDE", "")
+    if isinstance(listed, Mapping):
+        return {str(label).upper(): str(text) for label, text in listed.items()}
+    pairs = [(one["label"], one["text"]) if isinstance(one, Mapping) else (chr(65 + at), one) for at, one in enumerate(listed)]
+    return {str(label).upper(): str(text) for label, text in pairs}
+
+
+def _label(text: str, choices: Mapping[str, str]) -> str | None:
+    by_text = [label for label, words in choices.items() if words and normalized(words) == normalized(text)]
+    if len(by_text) == 1:
+        return by_text[0]
+    label = "(" + "|".join(re.escape(label) for label in choices) + ")"
+    dressed = rf"[*_(\[`\s]*{label}[*_)\]`]*"
+    alone_or_first = re.match(rf"\s*(?:{dressed}\s*[.:]?\s*$|{dressed}\s*[.:)]\s|[(\[]{label}[)\]])", text, re.IGNORECASE)
+    announced = re.findall(rf"(?i:answer|option|choice)(?i:\s+is)?\s*[:=]?\s*(?:\\boxed\{{)?{dressed}(?![\w'])", text)
+    found = (
+        announced[-1] if announced else next((part for part in alone_or_first.groups() if part), None) if alone_or_first else None
+    )
+    return found.upper() if found else None
+
+
+class Numeric(TextGrader):
+    """The last number in the answer, within `abs` or `rel` of a gold one. Thousands separators, currency signs and fractions are
+    read; "5 million" is 5,000,000 and never 5; two different units are two different answers."""
+
+    name: ClassVar[str] = "numeric"
+    abs: float = Field(default=1e-9, ge=0)
+    rel: float = Field(default=1e-6, ge=0)
+
+    def compare(self, item: Item, text: str) -> Score:
+        said = _number(text)
+        if said is None:
+            return Score(0.0, feedback="The answer has no number.")
+        right = any(self._close(said, meant) for gold in item.answers if (meant := _number(gold)) is not None)
+        return Score(float(right), feedback="" if right else "The number is wrong.")
+
+    def _close(self, said: tuple[float, str], meant: tuple[float, str]) -> bool:
+        same_unit = not said[1] or not meant[1] or said[1] == meant[1]
+        return same_unit and math.isclose(said[0], meant[0], rel_tol=self.rel, abs_tol=self.abs)
+
+    def problem(self, item: Item) -> str:
+        unread = [gold for gold in item.answers if _number(gold) is None]
+        return super().problem(item) or (f"has the answer {unread[0]!r}, which is no number" if unread else "")
+
+
+def _number(text: str) -> tuple[float, str] | None:
+    """Value and unit of the last number. In a sentence the word after a number is no unit: the two must be the whole text."""
+    matches = list(_NUMBER.finditer(text))
+    if not matches:
+        return None
+    match = matches[-1]
+    value = float(match["digits"].replace(",", "") + (match["power"] or "")) * _SCALES.get((match["scale"] or "").lower(), 1.0)
+    if match["below"]:
+        value = value / float(match["below"]) if float(match["below"]) else math.nan
+    whole = match.group().strip() == text.strip(" \n\t.")
+    unit = (match["unit"] or "").lower().removesuffix("s") if whole else ""
+    return (-value if match["sign"] in ("-", "−") else value), unit
+
+
+class JsonFields(TextGrader):
+    """The last JSON object in the reply against the gold object, field by field. `fields`: the ones that count (dots go deeper),
+    all of the gold object's by default. Hard: all of them right; soft: the share."""
+
+    name: ClassVar[str] = "json_fields"
+    short: ClassVar[str] = "fields"
+    fields: tuple[str, ...] = ()
+    tolerance: float = Field(default=1e-6, ge=0)
+
+    def compare(self, item: Item, text: str) -> Score:
+        said = last_json_object(text)
+        if said is None:
+            return Score(0.0, feedback="The reply has no JSON object.")
+        return max((self._against(said, json.loads(gold)) for gold in item.answers), key=lambda score: score.soft)
+
+    def _against(self, said: dict[str, Any], gold: dict[str, Any]) -> Score:
+        wrong = [name for name in self.fields or gold if not self._same(_at(said, name), _at(gold, name))]
+        soft = 1 - len(wrong) / len(self.fields or gold)
+        return Score(float(not wrong), soft, f"Wrong or missing: {', '.join(wrong)}." if wrong else "")
+
+    def _same(self, one: Any, other: Any) -> bool:
+        if isinstance(one, str) and isinstance(other, str):
+            return one.strip() == other.strip()
+        if (
+            isinstance(one, (int, float))
+            and isinstance(other, (int, float))
+            and not isinstance(one, bool)
+            and not isinstance(other, bool)
+        ):
+            return math.isclose(one, other, rel_tol=self.tolerance, abs_tol=1e-9)
+        return type(one) is type(other) and bool(one == other)
+
+    def problem(self, item: Item) -> str:
+        golds = [last_json_object(gold) for gold in item.answers]
+        if not golds or not all(golds):
+            return "has no JSON object as its answer, which the grader 'json_fields' compares with"
+        absent = [name for name in self.fields for gold in golds if gold and _at(gold, name) is None]
+        return f"has no field {absent[0]!r} in its answer" if absent else ""
+
+
+def _at(value: Any, path: str) -> Any:
+    if isinstance(value, dict) and path in value:
+        return value[path]
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,153 @@
+"""From what a person wrote under `env` to a task: files, folders, evals.json, Python, commands, Inspect."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from skillfit.errors import InputError
+from skillfit.models.protocol import Model
+from skillfit.tasks.attempt import Grader
+from skillfit.tasks.command import CommandEvaluator
+from skillfit.tasks.function import load_object
+from skillfit.tasks.item import Item
+from skillfit.tasks.rows import SPLIT_NAMES, SUFFIXES, Row, items_of, read_rows
+from skillfit.tasks.splits import SplitSettings
+from skillfit.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """What says which task it is. `tasks`: a string as in env.tasks, a Task, an evaluate function, or {command, items}."""
+
+    tasks: str | Task | Mapping[str, str]
+    base: Path = Path()  # the config's folder: paths are relative to it
+    grader: str | Mapping[str, Any] | Grader | None = None  # None: exact, for evals.json checklist
+    fields: Mapping[str, str] = field(default_factory=dict)
+    splits: SplitSettings = field(default_factory=SplitSettings)
+    timeout: float = 120.0  # seconds one command may take
+    logs: Path | None = None  # where Inspect writes its logs
+
+
+def load_task(settings: TaskSettings, *, judge: Model | None = None, model: Model | None = None) -> Task:
+    """The task. `judge` is asked by graders that need one; `model` is the agent's, for tasks with their own solver (Inspect)."""
+    tasks = settings.tasks
+    if isinstance(tasks, Task):
+        return _resplit(tasks, settings)
+    if isinstance(tasks, Mapping):
+        return _command(tasks["command"], tasks.get("items", ""), settings)
+    if tasks.startswith("command:"):
+        line, _, items = tasks.removeprefix("command:").partition("<")
+        return _command(line, items.strip(), settings)
+    if tasks.startswith("inspect:"):
+        return _inspect(tasks.removeprefix("inspect:"), settings, model)
+    if ".py:" in tasks:
+        return _python(tasks, settings)
+    path = settings.base / tasks
+    if not tasks or not path.exists():
+        raise InputError(
+            f"env.tasks: {tasks or 'nothing'!r} is neither a file nor a folder in {settings.base.resolve()}.",
+            hint="Give a .jsonl, .json or .csv file, a folder with train/ val/ test/, evals.json, file.py:name, command:… or inspect:.",
+        )
+    if (evals := _evals_file(path)) is not None:
+        return _from_rows(_eval_rows(evals), replace(settings, grader=settings.grader or "checklist"), judge)
+    return _from_rows(_folder_rows(path) if path.is_dir() else read_rows(path), settings, judge)
+
+
+def _from_rows(rows: Iterator[Row], settings: TaskSettings, judge: Model | None) -> Task:
+    items = items_of(rows, settings.fields)
+    return Task(items, grade=settings.grader or "exact", splits=settings.splits, judge=judge, base=settings.base)
+
+
+def _folder_rows(folder: Path) -> Iterator[Row]:
+    """`train/ val/ test/` with a file of items each, or `train.jsonl val.jsonl test.jsonl`."""
+    found = [
+        child for child in sorted(folder.iterdir()) if child.stem in SPLIT_NAMES and (child.is_dir() or child.suffix in SUFFIXES)
+    ]
+    if not any(SPLIT_NAMES[child.stem] == "train" for child in found):
+        raise InputError(
+            f"{folder}: no train/ in this folder.", hint="Expected train/, val/ and test/, each with a JSON, JSONL or CSV file."
+        )
+    for child in found:
+        files = [file for file in sorted(child.iterdir()) if file.suffix in SUFFIXES] if child.is_dir() else [child]
+        if not files:
+            raise InputError(f"{child}: no JSON, JSONL or CSV file in this folder.")
+        for file in files:
+            yield from (replace(row, split=SPLIT_NAMES[child.stem]) for row in read_rows(file))
+
+
+def _evals_file(path: Path) -> Path | None:
+    if path.is_file():
+        return path if path.name == "evals.json" else None
+    return next((file for file in (path / "evals.json", path / "evals" / "evals.json") if file.is_file()), None)
+
+
+def _eval_rows(path: Path) -> Iterator[Row]:
+    """The Agent Skills format: prompts with files, an expected output, assertions. Paths are relative to the skill's folder."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON: {error}.") from error
+    evals = document.get("evals") if isinstance(document, dict) else None
+    if not isinstance(evals, list) or not evals or not all(isinstance(one, dict) for one in evals):
+        raise InputError(f"{path}: no list of objects under `evals`.", hint="See the evals.json of the Agent Skills format.")
+    base = path.parent.parent if path.parent.name == "evals" else path.parent
+    for number, one in enumerate(evals, 1):
+        row = {("reference" if name == "expected_output" else name): value for name, value in one.items()}
+        yield Row(row, f"{path}: eval {number}", base)
+
+
+def _command(line: str, items: str, settings: TaskSettings) -> Task:
+    """`command: ./grade.sh < items.jsonl`; without `<`, the items.jsonl beside the config."""
+    _refuse_grader(settings, "a command")
+    rows = read_rows(settings.base / (items or "items.jsonl"))
+    evaluator = CommandEvaluator.parse(line, settings.base, settings.timeout)
+    return Task(items_of(rows, settings.fields), evaluator=evaluator, splits=settings.splits)
+
+
+def _python(reference: str, settings: TaskSettings) -> Task:
+    """`file.py:name`: a Task, a function without arguments that makes one, or an evaluate function with `items` beside it."""
+    found = load_object(reference, settings.base)
+    if inspect.isfunction(found) and not inspect.signature(found).parameters:
+        found = found()
+    if isinstance(found, Task):
+        return _resplit(found, settings)
+    if not callable(found):
+        raise InputError(
+            f"{reference} is a {type(found).__name__}.",
+            hint="Expected a Task, a function that makes one, or evaluate(skill, item).",
+        )
+    _refuse_grader(settings, "an evaluate function")
+    file = settings.base / reference.rpartition(":")[0]
+    return Task(_items_beside(file, settings), evaluate=found, splits=settings.splits)
+
+
+def _items_beside(file: Path, settings: TaskSettings) -> list[Item]:
+    beside = next((path for path in (file.with_suffix(".jsonl"), file.parent / "items.jsonl") if path.is_file()), None)
+    if beside is not None:
+        return items_of(read_rows(beside), settings.fields)
+    items: list[Mapping[str, Any]] | Callable[[], list[Mapping[str, Any]]] = load_object(f"{file.resolve()}:items")
+    listed = items() if callable(items) else items
+    return items_of((Row(row, f"{file.name}: items[{at}]", file.parent) for at, row in enumerate(listed)), settings.fields)
+
+
+def _inspect(reference: str, settings: TaskSettings, model: Model | None) -> Task:
+    from skillfit.tasks.inspect_ai import load_inspect_task
+
+    _refuse_grader(settings, "an Inspect task")
+    items, evaluator = load_inspect_task(reference, base=settings.base, model=model, logs=settings.logs or settings.base / "logs")
+    return Task(items, evaluator=evaluator, splits=settings.splits)
+
+
+def _resplit(task: Task, settings: TaskSettings) -> Task:
+    _refuse_grader(settings, "a Task")
+    return task if settings.splits == SplitSettings() else task.with_splits(settings.splits)
+
+
+def _refuse_grader(settings: TaskSettings, what: str) -> None:
+    if settings.grader is not None:
+        raise InputError(f"env.grader: {what} brings its own scores.", hint="Leave env.grader out.")

@@ -1,0 +1,187 @@
+"""A task: items, how they are run, and how they are graded."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from skillfit.errors import InputError
+from skillfit.models.protocol import Model
+from skillfit.tasks.attempt import Attempt, Grader, Score, as_score
+from skillfit.tasks.function import call
+from skillfit.tasks.graders import BuiltIn, build_grader, check_items, without_judges
+from skillfit.tasks.item import Item, stable_hash
+from skillfit.tasks.rows import Row, items_of
+from skillfit.tasks.splits import Splits, SplitSettings, split_items
+
+if TYPE_CHECKING:
+    from skillfit.skill import Skill
+
+
+class Evaluator(Protocol):
+    """A task's own way of running and grading an item. Raises `TaskFailure` or `ModelError` when there is nothing to score."""
+
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]: ...
+
+    def describe(self) -> dict[str, Any]:
+        """What makes this evaluator this evaluator, for the run's identity."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionEvaluator:
+    """A user's functions as an evaluator: `evaluate(skill, item)` gives the score itself, or `run(skill, item)` gives the answer
+    and a grader scores it. Either may take a third argument, the seed. The skill is its text, the item a dict."""
+
+    function: Callable[..., Any]
+    grader: Grader | None = None  # None: the function gives the score
+
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        arguments: list[Any] = [skill.text, {**item.content(), "id": item.id}, seed]
+        wanted = [one for one in inspect.signature(self.function).parameters.values() if one.default is one.empty]
+        kind = "evaluate" if self.grader is None else "agent"
+        value = await call(self.function, *arguments[: max(2, len(wanted))], kind=kind, where=f"{name} on item {item.id}")
+        if self.grader is None:
+            answer = str(value.get("answer", "")) if isinstance(value, Mapping) else ""
+            return Attempt(answer), as_score(value, source=name)
+        attempt = value if isinstance(value, Attempt) else Attempt(str(value))
+        return attempt, await self.grader.grade(item, attempt)
+
+    def describe(self) -> dict[str, Any]:
+        grader = self.grader.describe() if self.grader else None
+        return {"function": getattr(self.function, "__qualname__", repr(type(self.function))), "grader": grader}
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionGrader:
+    """A user's `grade(item, answer)` given from Python."""
+
+    function: Callable[..., Any]
+
+    async def grade(self, item: Item, attempt: Attempt) -> Score:
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        given = await call(
+            self.function, {**item.content(), "id": item.id}, attempt.answer, kind="grader", where=f"{name} on item {item.id}"
+        )
+        return as_score(given, source=name)
+
+    def patterns(self) -> tuple[str, ...]:
+        return ()
+
+    def describe(self) -> dict[str, Any]:
+        return {"function": getattr(self.function, "__qualname__", repr(type(self.function)))}
+
+
+class Task:
+    """`Task(items, grade="exact")` for an agent's model to run, `Task(items, run=…, grade=…)` for an agent of yours, or
+    `Task(items, evaluate=…)` for a function that runs and scores.
+
+    Items are dicts (`input`, `answer`, …) or `Item`s; `grade` is a grader's name or settings, or a function of item and answer."""
+
+    def __init__(
+        self,
+        items: Iterable[Item | Mapping[str, Any]],
+        *,
+        run: Callable[..., Any] | None = None,
+        grade: str | Mapping[str, Any] | Grader | Callable[..., Any] | None = None,
+        evaluate: Callable[..., Any] | None = None,
+        evaluator: Evaluator | None = None,
+        splits: SplitSettings | None = None,
+        fields: Mapping[str, str] | None = None,
+        judge: Model | None = None,
+        base: Path = Path(),
+    ) -> None:
+        if (evaluate or evaluator) and (run or grade):
+            raise InputError("Task: `evaluate` runs and scores; it goes with neither `run` nor `grade`.")
+        self.items: tuple[Item, ...] = tuple(_as_items(items, fields or {}, base))
+        if not self.items:
+            raise InputError("Task: there are no items.")
+        self.grader: Grader | None = None
+        self.evaluator: Evaluator | None = evaluator or (FunctionEvaluator(evaluate) if evaluate else None)
+        if self.evaluator is None:
+            known = hasattr(grade, "describe") or not callable(grade)
+            self.grader = build_grader(grade or "exact", judge=judge, base=base) if known else FunctionGrader(grade)  # type: ignore[arg-type]
+            self.evaluator = FunctionEvaluator(run, self.grader) if run else None
+            check_items(self.grader, self.items)
+        self.split_settings = splits or SplitSettings()
+        self._splits: Splits | None = None
+
+    @property
+    def splits(self) -> Splits:
+        """Made when first asked for: a task that is only evaluated needs none."""
+        if self._splits is None:
+            self._splits = split_items(self.items, self.split_settings)
+        return self._splits
+
+    @property
+    def train(self) -> tuple[Item, ...]:
+        return self.splits.train
+
+    @property
+    def selection(self) -> tuple[Item, ...]:
+        return self.splits.selection
+
+    @property
+    def test(self) -> tuple[Item, ...]:
+        return self.splits.test
+
+    @property
+    def fit_only(self) -> bool:
+        """Selection is train again, because too few items were left for it: results are unverified."""
+        return self.splits.fit_only
+
+    def with_splits(self, settings: SplitSettings) -> Task:
+        """The same task, divided otherwise."""
+        other = copy(self)
+        other.split_settings, other._splits = settings, None
+        return other
+
+    def identity(self) -> str:
+        """Changes when items, splits, grader or evaluator change; the order of the items does not matter."""
+        parts = {name: sorted(item.fingerprint() for item in getattr(self, name)) for name in ("train", "selection", "test")}
+        how = [part.describe() if part else None for part in (self.grader, self.evaluator)]
+        return stable_hash([parts, how, self.fit_only])
+
+
+@dataclass(frozen=True, slots=True)
+class GoldProblem:
+    """A gold answer that its own grader does not give full marks."""
+
+    item_id: str
+    score: Score | None
+    why: str
+
+
+async def prove_gold(task: Task, *, judges: bool = False) -> list[GoldProblem]:
+    """Grade every gold answer with the task's own grader; empty when all score 1. Judges are asked only with `judges=True`."""
+    grader = task.grader if judges or task.grader is None else without_judges(task.grader)
+    if grader is None:
+        return []
+    golds = grader.golds if isinstance(grader, BuiltIn) else lambda item: item.answers
+    return [problem for item in task.items for gold in golds(item) if (problem := await _prove(grader, item, gold))]
+
+
+async def _prove(grader: Grader, item: Item, gold: str) -> GoldProblem | None:
+    score = await grader.grade(item, Attempt(gold, bare=True))
+    if score.hard >= 1:
+        return None
+    return GoldProblem(
+        item.id, score, f"the gold answer {gold!r:.100} scores {score.hard:g}: {score.feedback or 'no reason given'}"
+    )
+
+
+def _as_items(items: Iterable[Item | Mapping[str, Any]], fields: Mapping[str, str], base: Path) -> list[Item]:
+    listed = list(items)
+    ready = [item for item in listed if isinstance(item, Item)]
+    if ready and len(ready) < len(listed):
+        raise InputError("Task: give all items as dicts, or all as Item.")
+    if len({item.id for item in ready}) < len(ready):
+        twice, _ = Counter(item.id for item in ready).most_common(1)[0]
+        raise InputError(f"Task: id {twice!r} is used twice.")
+    return ready or items_of((Row(row, f"items[{at}]", base) for at, row in enumerate(listed) if isinstance(row, Mapping)), fields)
