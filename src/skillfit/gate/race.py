@@ -25,7 +25,6 @@ HOPELESS = 0.3  # a candidate whose chance of being better falls below this stop
 CLEAR = 0.8  # a lone survivor with this chance goes straight to the confirming pass
 STACKABLE = 0.5  # a beaten candidate with this chance is tried on top of the winner
 INCUMBENT_REPEATS = 2  # the incumbent meets every candidate of a step: its noise is everybody's
-PARTS = True
 
 
 class RaceGate(Records):
@@ -89,16 +88,8 @@ class _Race:
         return self.spending.rollouts + rollouts + count <= budget
 
     async def run(self) -> Runner | None:
-        """The survivor, or None when all were stopped. Parts of a patch run only after the patch itself has failed: they move the
-        score less, so looking at them together with it costs more than it finds."""
-        parts = [r for r in self.runners if any(set(r.candidate.edits) < set(o.candidate.edits) for o in self.runners)]
-        for heat in ([r for r in self.runners if r not in parts], parts if PARTS else []):
-            if survivor := await self._heat(heat):
-                return survivor
-        return None
-
-    async def _heat(self, alive: list[Runner]) -> Runner | None:
-        """Successive halving."""
+        """Successive halving. The survivor, or None when all were stopped."""
+        alive = self.runners
         for start in range(0, len(self._order), BLOCK):
             block = self._order[start : start + BLOCK]
             thin = [item for item in block if len(self.record.scores.get(item.id, ())) < INCUMBENT_REPEATS]
@@ -133,7 +124,8 @@ class _Race:
         return ranked[:half]
 
     async def stack(self, winner: Runner) -> Runner:
-        """The winner together with the best of the beaten, if their edits go together and the pair does better still."""
+        """The winner with the beaten on top of it, one after the other, as long as their edits go together and each makes it better
+        on the items the winner has seen."""
         beaten = [r for r in self.runners if r.fate == "beaten" and r.belief.probability > STACKABLE]
         seen = [item for item in self._order if item.id in winner.samples.means]
         for other in sorted(beaten, key=lambda r: -r.belief.mean):
@@ -143,9 +135,9 @@ class _Race:
             pair = self._runner(merged, winner.prior_variance + other.prior_variance)
             self.runners.append(pair)
             await self._draw([pair], seen, ())
-            loser, survivor = (winner, pair) if pair.belief.mean > winner.belief.mean + TOLERANCE else (pair, winner)
-            loser.fate = "beaten"
-            return survivor
+            better = pair.belief.mean > winner.belief.mean + TOLERANCE
+            (winner if better else pair).fate = "beaten"
+            winner = pair if better else winner
         return winner
 
     def _merge(self, one: Candidate, other: Candidate) -> Candidate | None:

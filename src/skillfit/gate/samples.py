@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from skillfit.gate.statistics import item_differences, within_item_variance
 from skillfit.gate.verdict import GateSettings, Measure
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome, Tally
@@ -130,3 +131,24 @@ class Records:
             return False
         self._best = skill
         return True
+
+    async def adopt(self, skill: Skill) -> Tally:
+        """A skill carried on without a verdict (slow update, notes, the last one) is measured too; it may be the best one."""
+        samples = await self.record(skill)
+        self.carry(skill, samples)
+        return samples.tally()
+
+    def tally(self, skill: Skill) -> Tally:
+        return self._known[skill.hash].tally()
+
+    def discordant(self, one: Skill, other: Skill) -> list[str]:
+        """Items on which two measured skills differ."""
+        known = [self._known.get(skill.hash) for skill in (one, other)]
+        if known[0] is None or known[1] is None:
+            return []
+        return [item for item, gap in item_differences(known[0].means, known[1].means).items() if abs(gap) > TOLERANCE]
+
+    def noise(self) -> float | None:
+        """Within-item variance, from skills that were measured more than once."""
+        every = {(key, item): samples.values(item) for key, samples in self._known.items() for item in samples.scores}
+        return within_item_variance({f"{key}/{item}": values for (key, item), values in every.items()})
