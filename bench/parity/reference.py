@@ -1,0 +1,151 @@
+"""The reference in an environment of its own: made when missing, given stand-ins for the prompt files its wheel lacks, and run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.parity import world
+from bench.parity.outcome import Outcome, StepRow, sha
+from bench.parity.scenario import Scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = ROOT / ".bench" / "skillopt"
+REQUIREMENT = "skillopt==0.2.0"
+_DRIVER = Path(__file__).with_name("driver.py")
+
+# What each prompt is for, in a line. The scripted models read the stage and nothing else.
+_ROLES = {
+    "analyst_error": "Say how the skill should change, given trajectories that failed.",
+    "analyst_success": "Say how the skill should change, given trajectories that succeeded.",
+    "merge_failure": "Merge proposals that come from failures.",
+    "merge_success": "Merge proposals that come from successes.",
+    "merge_final": "Merge both lists; lessons of failures come first.",
+    "ranking": "Choose the proposals to apply.",
+    "rewrite_skill": "Write the skill anew with the suggestions carried out.",
+    "slow_update": "Write guidance for the protected memory from two epochs of the same tasks.",
+    "meta_skill": "Write advice for whoever edits the skill next.",
+}
+_VARIANTS = {"analyst_error": 2, "analyst_success": 2, "merge_failure": 2, "merge_success": 2, "merge_final": 2, "ranking": 1}
+_SUFFIXES = ("", "_rewrite", "_full_rewrite")
+
+
+class ReferenceFailed(Exception):
+    """The reference did not run to its end."""
+
+
+def ready() -> Path:
+    """The interpreter of the reference's environment, with everything in place."""
+    python = ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        venv.create(ENVIRONMENT, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", REQUIREMENT], check=True)
+    where = "import skillopt, pathlib; print(pathlib.Path(skillopt.__file__).parent)"
+    package = Path(subprocess.run([python, "-c", where], check=True, capture_output=True, text=True).stdout.strip())
+    for name, role in _ROLES.items():
+        for suffix in _SUFFIXES[: 1 + _VARIANTS.get(name, 0)]:
+            _write(package / "prompts" / f"{name}{suffix}.md", f"[stage: {name}]\n{role}\n")
+    rollout = "[stage: rollout]\n{skill_section}Answer with <answer>…</answer>.\n"
+    _write(package / "envs" / "searchqa" / "prompts" / "rollout_system.md", rollout)
+    return python
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def run(scenarios: Sequence[Scenario], url: str, folder: Path) -> dict[str, Outcome]:
+    """The outcome of each scenario, by name."""
+    names = [scenario.name for scenario in scenarios]
+    command = [str(ready()), str(_DRIVER), url, str(folder), *names]
+    environment = {name: value for name, value in os.environ.items() if "OPENAI" not in name}
+    log = folder / "driver.log"
+    folder.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as out:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        for line in process.stdout or ():
+            out.write(line)
+            if line.startswith("PARITY DONE"):
+                print(f"  reference: {line.split()[-1]}", file=sys.stderr, flush=True)
+    if process.wait():
+        raise ReferenceFailed("\n".join(log.read_text(encoding="utf-8").splitlines()[-20:]))
+    return {scenario.name: read(scenario, folder / scenario.name) for scenario in scenarios}
+
+
+def read(scenario: Scenario, folder: Path) -> Outcome:
+    """What a finished run decided, and the facts about it in which its defects show."""
+    out = folder / "out"
+    skills: dict[str, str] = _json(folder / "rollouts.json")
+    rows, believed, best = [], _true_score(scenario, world.SKILL), _true_score(scenario, world.SKILL)
+    for record in _json(out / "history.json"):
+        step = f"steps/step_{record['step']:04d}"
+        incumbent = skills.get(f"{step}/rollout") or skills[f"{step}/batch_0/rollout"]
+        facts = [*_unmeasured(scenario, incumbent, believed, best), *_mishaps(out / step, incumbent)]
+        candidate = out / step / "candidate_skill.md"
+        rows.append(
+            StepRow(
+                step=record["step"],
+                action=record["action"],
+                edit_budget=record.get("edit_budget"),
+                candidate=sha(candidate.read_text()) if candidate.exists() else None,
+                score=record.get("candidate_gate_score"),
+                facts=tuple(facts),
+            )
+        )
+        believed, best = record["current_score"], record["best_score"]
+    final = (out / "skills" / f"skill_v{len(rows):04d}.md").read_text()
+    summary = _json(out / "summary.json")
+    return Outcome(
+        steps=tuple(rows),
+        final=final,
+        best=(out / "best_skill.md").read_text(),
+        memory=_texts(out / "slow_update", "slow_result.json", "slow_update_content"),
+        advice=_texts(out / "meta_skill", "meta_skill_result.json", "meta_skill_content"),
+        test=tuple(summary[name] for name in ("baseline_test_hard", "test_hard", "final_test_hard")),
+        facts=_unmeasured(scenario, final, believed, best),
+    )
+
+
+def _unmeasured(scenario: Scenario, incumbent: str, believed: float, best: float) -> tuple[str, ...]:
+    """Whether the score that goes with the carried skill is not its own, and whether it would have been the best."""
+    true = _true_score(scenario, incumbent)
+    stale = ("stale_score",) if abs(true - believed) > 1e-9 else ()
+    return (*stale, "unmeasured_best") if true > best + 1e-9 else stale
+
+
+def _true_score(scenario: Scenario, skill: str) -> float:
+    evaluation = scenario.settings()["evaluation"]
+    return world.score(scenario.seed, skill, str(evaluation["gate_metric"]), limit=int(str(evaluation["sel_env_num"])))
+
+
+def _mishaps(step: Path, incumbent: str) -> list[str]:
+    """What happened to a step's edits that should not have."""
+    candidate = step / "candidate_skill.md"
+    if not candidate.exists():
+        return []
+    text = candidate.read_text()
+    facts = ["unchanged"] if text == incumbent else []
+    if world.parts(incumbent)[1] != world.parts(text)[1]:
+        facts.append("memory_touched")
+    report = step / "edit_apply_report.json"
+    statuses = {edit["status"] for edit in _json(report)} if report.exists() else set()
+    if "error" in statuses:
+        facts.append("edit_lost")
+    if any("fallback" in status for status in statuses):
+        facts.append("anchor_missed")
+    return facts
+
+
+def _texts(folder: Path, file: str, field: str) -> tuple[str, ...]:
+    return tuple(str(_json(found).get(field) or "") for found in sorted(folder.glob(f"epoch_*/{file}")))
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

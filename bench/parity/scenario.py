@@ -1,0 +1,105 @@
+"""What a run is: a seed, an update mode, and the settings that go with them, written for both systems from one place.
+
+Seeds from 1 on are plain. The probes beyond them each walk into one defect of the reference on purpose. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MODES = ("patch", "rewrite_from_suggestions", "full_rewrite_minibatch")
+REWRITES = MODES[1:]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A habit of the scripted models, or a setting, that meets a defect."""
+
+    defect: int
+    seed: int
+    modes: tuple[str, ...] = MODES
+    habit: str = ""
+
+
+PROBES: dict[str, Probe] = {
+    "helpful_slip": Probe(5, 1, habit="the slow update's text carries rules that help"),
+    "harmful_slip": Probe(5, 2, habit="the slow update's text carries rules that harm"),
+    "no_test": Probe(7, 1, habit="as helpful_slip in the last epoch, and the test split is not evaluated"),
+    "silence": Probe(19, 1, habit="analysts without anything new to say propose nothing, so steps are skipped"),
+    "cut_memory": Probe(24, 1, ("patch",), "an edit deletes text that reaches into the protected memory"),
+    "forgetful": Probe(25, 1, REWRITES, "rewrites leave the protected memory out"),
+    "null_target": Probe(26, 1, ("patch",), "appends are sent with `target: null`"),
+    "lost_anchor": Probe(27, 1, ("patch",), "insertions name an anchor the skill does not have"),
+    "no_control": Probe(29, 1, MODES[:2], "`lr_control_mode: none`"),
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    seed: int
+    mode: str
+    probe: str = ""
+
+    @property
+    def name(self) -> str:
+        """As model names carry it to the server, and as recorded results are found by."""
+        return f"{self.mode}.{self.seed}" + (f".{self.probe}" if self.probe else "")
+
+    @classmethod
+    def parse(cls, name: str) -> Scenario:
+        """From a name, also with a role or a provider in front."""
+        found = re.search(rf"({'|'.join(MODES)})\.(\d+)(?:\.(\w+))?$", name)
+        if found is None:
+            raise ValueError(f"{name!r} names no scenario")
+        return cls(int(found[2]), found[1], found[3] or "")
+
+    @property
+    def slip(self) -> str:
+        return {"helpful_slip": "helpful", "no_test": "helpful", "harmful_slip": "harmful"}.get(self.probe, "")
+
+    def settings(self) -> dict[str, dict[str, object]]:
+        """Sections and keys as both systems know them. Everything a paper run may set is varied over the seeds."""
+        seed = self.seed
+        batch, accumulation = {2: (6, 2), 4: (10, 3)}.get(seed % 5, (12, 1))
+        probing = bool(self.probe)
+        return {
+            "train": {
+                "num_epochs": 2 if seed % 4 == 0 else 3,
+                "batch_size": batch,
+                "accumulation": accumulation,
+                "seed": seed,
+            },
+            "gradient": {
+                "minibatch_size": (4, 8, 3)[seed % 3],
+                "merge_batch_size": (2, 8, 3, 2)[seed % 4],
+                "failure_only": seed % 8 == 7,
+            },
+            "optimizer": {
+                "learning_rate": (4, 6, 3)[seed % 3],
+                "min_learning_rate": 2,
+                "lr_scheduler": {3: "linear", 5: "constant"}.get(seed % 6, "cosine"),
+                "lr_control_mode": "none" if self.probe == "no_control" else "fixed",
+                "skill_update_mode": self.mode,
+                "use_slow_update": True,
+                "slow_update_samples": 20 if seed % 2 else 10,
+                "slow_update_gate_with_selection": seed % 4 == 3 and not probing,
+                "longitudinal_pair_policy": {4: "changed", 7: "unchanged"}.get(seed % 9, "mixed"),
+                "use_meta_skill": True,
+            },
+            "evaluation": {
+                "use_gate": seed % 11 != 10 or probing,
+                "gate_metric": {5: "mixed", 6: "soft"}.get(seed % 7, "hard"),
+                "sel_env_num": 16 if seed % 10 == 9 else 0,
+                "test_env_num": 0,
+                "eval_test": self.probe != "no_test",
+            },
+        }
+
+
+def plain(seeds: int) -> list[Scenario]:
+    return [Scenario(seed, mode) for mode in MODES for seed in range(1, seeds + 1)]
+
+
+def probes() -> list[Scenario]:
+    return [Scenario(probe.seed, mode, name) for name, probe in PROBES.items() for mode in probe.modes]
