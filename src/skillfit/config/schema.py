@@ -113,16 +113,16 @@ class EnvSection(Section):
     """SKILL.md, skill folder or markdown file; empty: start from a blank skill."""
     tasks: str = ""
     """JSONL/JSON/CSV file, folder with train/ val/ test/, evals.json, file.py:name, `command: …`, inspect:…"""
-    grader: str | dict[str, Any] = "exact"
-    """A grader's name, or {name: settings}, or a list under `all`/`any`/`mean` (docs/tasks.md)."""
+    grader: str | dict[str, Any] | None = None
+    """A grader's name, or {name: settings}, or a list under `all`/`any`/`mean`. Default: exact; for evals.json, checklist."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Canonical field -> your column: {input: question, answers: gold}."""
     agent: Literal["chat", "tools", "cli"] = "chat"
     """How the agent's model uses the skill. `cli/…` models imply cli."""
     prompt: str | None = None
     """chat, tools: system prompt template with {skill}; default: a plain one."""
-    max_turns: int = Field(default=1, ge=1)
-    """chat: turns; tools: tool rounds (default there 20)."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """chat: turns, default 1; tools: tool rounds, default 20."""
     max_rollout_tokens: int | None = Field(default=None, gt=0)
     exec_timeout: float = Field(default=120, gt=0)
     """Seconds one rollout may take; the work is really ended then."""

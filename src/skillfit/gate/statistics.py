@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 _NORMAL = NormalDist()
-_UNITS = 2000  # grid of the sign-flip test: the absolute differences together are this long
+_FRACTION = 60  # grid of the sign-flip test: holds thirds, quarters, fifths and sixths exactly, so ties stay ties
+_UNITS = 4000  # finer grid for graded scores: the absolute differences together are this long
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,9 @@ def sign_flip_p(differences: Iterable[float]) -> float:
     holds the polynomial prod(1 + x^a), one slot per power.
     """
     values = [value for value in differences if abs(value) > 1e-12]
-    total = math.fsum(map(abs, values))
-    if not values:
-        return 1.0
-    scale = _UNITS / total
-    sizes = [max(1, round(abs(value) * scale)) for value in values]
+    even = all(abs(value * _FRACTION - round(value * _FRACTION)) < 1e-6 for value in values)
+    scale = _FRACTION if even else max(_FRACTION, _UNITS / math.fsum(map(abs, values)))
+    sizes = [round(abs(value) * scale) for value in values]
     won = sum(size for size, value in zip(sizes, values, strict=True) if value > 0)
     width = len(values) // 8 + 1
     counts = 1

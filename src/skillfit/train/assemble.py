@@ -22,9 +22,9 @@ from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.recorded import RecordedModel
 from skillfit.skill import Skill
-from skillfit.tasks import SplitSettings, Task, load_task
+from skillfit.tasks import SplitSettings, Task, TaskSettings, load_task
 from skillfit.train.ledger import CountedModel, Ledger
-from skillfit.train.parts import Parts
+from skillfit.train.parts import Control, Counts, Interrupted, Parts
 from skillfit.train.plan import Plan, make_plan
 
 Listener = Callable[[Stored], None]
@@ -62,6 +62,7 @@ class Material:
     skill: Skill
     task: Task
     judge: LateModel | None = None
+    solver: LateModel | None = None  # the agent's model, where the task calls it itself (Inspect)
     ship_task: Task | None = None  # the same items under the second grader
     agent: Agent | None = None  # a Python agent given from the API
 
@@ -69,33 +70,38 @@ class Material:
         return {"config": identity(self.config), "skill": self.skill.hash, "task": self.task.identity()}
 
 
-def read_material(config: Config, *, skill: Skill | None = None, task: Task | None = None, agent: Agent | None = None) -> Material:
-    """Load skill and tasks. Wrong paths, bad rows and missing models are errors here."""
+def read_material(
+    config: Config,
+    *,
+    skill: Skill | None = None,
+    task: Task | None = None,
+    agent: Agent | None = None,
+    training: bool = True,
+) -> Material:
+    """Load skill and tasks. Wrong paths, bad rows and missing models are errors here. Without `training` no optimizer is needed."""
     env = config.env
     judge = LateModel(config.model.judge) if config.model.judge else None
+    solver = LateModel(config.model.agent) if config.model.agent and env.tasks.startswith("inspect:") else None
     if skill is None:
         skill = Skill.load(Path(env.skill)) if env.skill else Skill.from_text("")
-    given = task
+    given = task is not None
     if task is None:
         if not env.tasks:
-            raise InputError(
-                "env.tasks is not set: there is nothing to train on.", hint="Name a tasks file, for example tasks.jsonl."
-            )
-        task = load_task(env.tasks, grader=env.grader, fields=env.fields, splits=split_settings(config), judge=judge)
+            raise InputError("env.tasks is not set: there is nothing to train on.", hint="Name a file, for example tasks.jsonl.")
+        _refuse_tasks_inside_skill(env.skill, env.tasks)
+        task = load_task(_task_settings(config, env.grader), judge=judge, model=solver)
     ship_task = None
-    if config.evaluation.ship_grader is not None:
-        if given is not None:
+    if (second := config.evaluation.ship_grader) is not None:
+        if given:
             raise InputError("evaluation.ship_grader needs env.tasks: a task given from Python brings its own grader.")
-        ship_task = load_task(
-            env.tasks, grader=config.evaluation.ship_grader, fields=env.fields, splits=split_settings(config), judge=judge
-        )
-    _refuse_missing_models(config, task, agent)
-    return Material(config, skill, task, judge, ship_task, agent)
+        ship_task = load_task(_task_settings(config, second), judge=judge)
+    _refuse_missing_models(config, task, agent, training)
+    return Material(config, skill, task, judge, solver, ship_task, agent)
 
 
-def split_settings(config: Config) -> SplitSettings:
+def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskSettings:
     env, evaluation = config.env, config.evaluation
-    return SplitSettings(
+    splits = SplitSettings(
         mode=env.split_mode,
         ratio=env.split_ratio,
         seed=env.split_seed,
@@ -103,12 +109,21 @@ def split_settings(config: Config) -> SplitSettings:
         caps={"train": config.train.train_size, "selection": evaluation.sel_env_num, "test": evaluation.test_env_num},
         allow_fit_only=env.allow_fit_only,
     )
+    return TaskSettings(env.tasks, grader=grader, fields=env.fields, splits=splits, timeout=env.exec_timeout)
 
 
-def _refuse_missing_models(config: Config, task: Task, agent: Agent | None) -> None:
+def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
+    """The agent is given the whole skill folder: answers in it would be handed over. The format's own evals/ is left out of it."""
+    folder, file = Path(skill), Path(tasks)
+    inside = skill and folder.is_dir() and file.exists() and folder.resolve() in file.resolve().parents
+    if inside and "evals" not in file.resolve().relative_to(folder.resolve()).parts and file.name != "evals.json":
+        raise InputError(f"{tasks} lies inside the skill folder {skill}: the agent would see the answers.", hint="Move it out.")
+
+
+def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, training: bool) -> None:
     if task.evaluator is None and agent is None and config.model.agent is None:
         raise InputError("model.agent is not set: nobody uses the skill.", hint="For example model.agent: openai/gpt-5-mini.")
-    if config.model.optimizer is None and config.optimizer.proposer != "examples":
+    if training and config.model.optimizer is None and config.optimizer.proposer != "examples":
         raise InputError(
             "model.optimizer is not set: nobody improves the skill.",
             hint="Name one, or set optimizer.proposer: examples, which needs none.",
@@ -116,19 +131,36 @@ def _refuse_missing_models(config: Config, task: Task, agent: Agent | None) -> N
 
 
 @asynccontextmanager
-async def assemble(material: Material, run: RunDirectory, listeners: Sequence[Listener] = ()) -> AsyncIterator[Parts]:
+async def assemble(
+    material: Material, run: RunDirectory, listeners: Sequence[Listener] = (), control: Control | None = None
+) -> AsyncIterator[Parts]:
     """The parts of the run, connected and ready; closed again at the end."""
     config = material.config
+    control = control or Control()
+    counts = Counts()
+    run.events.listen(counts)
     for listener in listeners:
         run.events.listen(listener)
     async with AsyncExitStack() as closing:
         models = _Models(material, run, closing)
         if material.judge is not None and config.model.judge is not None:
             material.judge.arrive(models.connect("judge", config.model.judge))
+        if material.solver is not None and config.model.agent is not None:
+            material.solver.arrive(models.connect("agent", config.model.agent))
         agent = material.agent or _agent(material, models)
-        rollouts = _rollouts(material.task, run, agent, config)
-        closing.push_async_callback(rollouts.close)
+        in_sight = material.solver is not None or (agent is not None and agent.recorded and material.task.evaluator is None)
+        meter = None if in_sight else models.budget
+        rollouts = _rollouts(material.task, run, agent, config, meter)
+        ship_rollouts = _rollouts(material.ship_task, run, agent, config, meter) if material.ship_task else None
+        for engine in filter(None, (rollouts, ship_rollouts)):
+            control.on_stop(engine.stop)
+            closing.push_async_callback(engine.close)
         ledger = Ledger()
+
+        def admit() -> None:
+            if control.stopping:
+                raise Interrupted(run.path)
+
         recorded = models.connect("optimizer", config.model.optimizer) if config.model.optimizer else None
         yield Parts(
             config=config,
@@ -137,14 +169,16 @@ async def assemble(material: Material, run: RunDirectory, listeners: Sequence[Li
             initial=material.skill,
             plan=_plan(material),
             rollouts=rollouts,
-            ship_rollouts=_rollouts(material.ship_task, run, agent, config) if material.ship_task else None,
-            optimizer=_optimizer(config, CountedModel(recorded, ledger), run) if recorded else None,
+            ship_rollouts=ship_rollouts,
+            optimizer=_optimizer(config, CountedModel(recorded, ledger, admit), run) if recorded else None,
             recorded=recorded,
             probes=models.clients,
-            leaks=LeakIndex.of(material.task) if config.evaluation.leak_check else None,
+            leaks=_leaks(material) if config.evaluation.leak_check else None,
             ledger=ledger,
             budget=models.budget,
             gate_settings=_gate_settings(config),
+            control=control,
+            counts=counts,
         )
 
 
@@ -186,7 +220,7 @@ class _Models:
 def _agent(material: Material, models: _Models) -> Agent | None:
     config = material.config
     spec = config.model.agent
-    if spec is None or (material.task.evaluator is not None and not material.task.uses_agent_model):
+    if spec is None or material.task.evaluator is not None:
         return None
     env = config.env
     cli = env.agent == "cli" or spec.id.startswith("cli/")
@@ -195,21 +229,22 @@ def _agent(material: Material, models: _Models) -> Agent | None:
         spec,
         None if cli else models.connect("agent", spec),
         prompt=env.prompt,
-        max_turns=env.max_turns if "max_turns" in env.model_fields_set else None,
+        max_turns=env.max_turns,
         max_tokens=env.max_rollout_tokens,
-        meter=models.budget,
     )
 
 
-def _rollouts(task: Task, run: RunDirectory, agent: Agent | None, config: Config) -> Rollouts:
+def _rollouts(task: Task, run: RunDirectory, agent: Agent | None, config: Config, meter: Budget | None) -> Rollouts:
+    """`meter` bills whole rollouts, for agents and tasks whose model calls happen out of our sight."""
     return Rollouts(
         task,
         agent,
         run.journal,
         run.events,
         executor=_executor(config.executor),
+        meter=meter,
         timeout=config.env.exec_timeout,
-        max_in_flight=2 * config.model.concurrency,
+        max_in_flight=getattr(agent, "slots", None) or 2 * config.model.concurrency,
         coverage_floor=config.evaluation.coverage_floor,
         seed=config.train.seed,
     )
@@ -259,6 +294,12 @@ def _gate_settings(config: Config) -> GateSettings:
         use_gate=evaluation.use_gate,
         seed=config.train.seed,
     )
+
+
+def _leaks(material: Material) -> LeakIndex:
+    task = material.task
+    patterns = [pattern for each in (task, material.ship_task) if each and each.grader for pattern in each.grader.patterns()]
+    return LeakIndex.build(task.train, [*task.selection, *task.test], patterns, material.skill.text)
 
 
 def _plan(material: Material) -> Plan:

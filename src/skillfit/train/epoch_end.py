@@ -113,6 +113,7 @@ async def _roll(parts: Parts, epoch: Epoch, skill: Skill, items: Sequence[Item])
     outcomes = await parts.rollouts.run(
         skill, items, phase="slow_update", step=parts.at.step, series=f"slow_update/epoch_{epoch.number:02d}"
     )
+    parts.refuse_skipped(outcomes)
     parts.ledger.add_outcomes("slow_update", outcomes)
     return outcomes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.rollout.outcome import Outcome
@@ -34,11 +34,12 @@ class Ledger:
 
 
 class CountedModel:
-    """A model whose replies, recorded or fresh, are entered in the ledger under their stage."""
+    """A model whose replies, recorded or fresh, are entered in the ledger under their stage. `admit` may refuse a call."""
 
-    def __init__(self, model: Model, ledger: Ledger) -> None:
+    def __init__(self, model: Model, ledger: Ledger, admit: Callable[[], None]) -> None:
         self._model = model
         self._ledger = ledger
+        self._admit = admit
 
     @property
     def id(self) -> str:
@@ -49,6 +50,7 @@ class CountedModel:
         return self._model.context_window
 
     async def complete(self, request: Request) -> Reply:
+        self._admit()
         reply = await self._model.complete(request)
         self._ledger.add(request.stage, reply.usage)
         return reply

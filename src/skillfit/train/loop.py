@@ -13,15 +13,14 @@ from skillfit.train.progress import Progress, begin
 from skillfit.train.step import Step
 
 
-async def train(parts: Parts) -> Progress:
-    progress = await begin(parts)
+async def train(parts: Parts, progress: Progress) -> None:
+    await begin(parts, progress)
     for epoch in parts.plan.epochs:
         progress.open_epoch()
         for planned in epoch.steps:
             await take_step(parts, planned, progress)
         pairs = await slow_update(parts, epoch, progress)
         await meta_skill(parts, epoch, progress, pairs)
-    return progress
 
 
 async def take_step(parts: Parts, planned: PlannedStep, progress: Progress) -> None:

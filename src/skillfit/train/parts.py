@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from skillfit.config.schema import Config
+from skillfit.errors import Exit, SkillfitError
 from skillfit.gate import Gate, GateSettings, LeakIndex, RaceGate, StrictGate
 from skillfit.models import Model, Role
 from skillfit.optimize.optimizer import Optimizer
@@ -14,13 +16,64 @@ from skillfit.rollout.engine import Rollouts
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.budget import Budget
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import Event, StageFinished, StageStarted
+from skillfit.run.events import Discarded, Event, PreflightFinished, RolloutFinished, StageFinished, StageStarted, Stored
 from skillfit.run.recorded import RecordedModel
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 from skillfit.train.ledger import Ledger
 from skillfit.train.plan import Plan
+
+
+class Interrupted(SkillfitError):
+    """The person asked to stop; everything done so far is kept."""
+
+    exit_code = Exit.INTERRUPTED
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("Stopped.", hint=f"Go on with: skillfit resume {path}")
+
+
+class Control:
+    """How a face asks a run to stop: what is in flight finishes and is saved, nothing new is begun."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self._on_stop: list[Callable[[], None]] = []
+
+    def stop(self) -> None:
+        self.stopping = True
+        for tell in self._on_stop:
+            tell()
+
+    def on_stop(self, tell: Callable[[], None]) -> None:
+        self._on_stop.append(tell)
+
+
+class Counts:
+    """What a run counts about itself from its events: the same on replay."""
+
+    def __init__(self) -> None:
+        self._rollouts: dict[str, bool] = {}
+        self.discarded = 0
+        self.grader_blind = False
+
+    def __call__(self, stored: Stored) -> None:
+        event = stored.event
+        if isinstance(event, RolloutFinished) and event.status != "skipped":
+            self._rollouts[event.key] = event.status == "scored"
+        elif isinstance(event, Discarded) and event.stage != "leak_check":
+            self.discarded += 1
+        elif isinstance(event, PreflightFinished):
+            self.grader_blind = any(check["name"] == "blind" and check["verdict"] == "stop" for check in event.checks)
+
+    @property
+    def planned(self) -> int:
+        return len(self._rollouts)
+
+    @property
+    def scored(self) -> int:
+        return sum(self._rollouts.values())
 
 
 @dataclass(slots=True)
@@ -48,6 +101,8 @@ class Parts:
     ledger: Ledger
     budget: Budget
     gate_settings: GateSettings
+    control: Control
+    counts: Counts
     at: Position = field(default_factory=Position)
     gate: Gate = field(init=False)
 
@@ -64,9 +119,22 @@ class Parts:
 
     async def measure(self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str) -> list[Outcome]:
         """One rollout of each item under a skill: the gate's way to learn about it."""
-        outcomes = await self.rollouts.run(skill, items, phase=self.at.stage, step=self.at.step, repeats=[repeat], series=series)
+        return await self._measure(self.rollouts, skill, items, repeat, series)
+
+    async def measure_to_ship(self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str) -> list[Outcome]:
+        """The same under the second grader, where there is one."""
+        return await self._measure(self.ship_rollouts or self.rollouts, skill, items, repeat, series)
+
+    async def _measure(self, by: Rollouts, skill: Skill, items: Sequence[Item], repeat: int, series: str) -> list[Outcome]:
+        outcomes = await by.run(skill, items, phase=self.at.stage, step=self.at.step, repeats=[repeat], series=series)
+        self.refuse_skipped(outcomes)
         self.ledger.add_outcomes("evaluate", outcomes)
         return outcomes
+
+    def refuse_skipped(self, outcomes: Sequence[Outcome]) -> None:
+        """Nothing is decided on rollouts that were never run because the person asked to stop."""
+        if any(outcome.status == "skipped" for outcome in outcomes):
+            raise Interrupted(self.run.path)
 
     async def go_on_without_lost_calls(self) -> None:
         """Before a decision is said: optimizer replies that could not be had stay lost on replay."""

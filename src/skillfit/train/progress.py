@@ -21,9 +21,9 @@ class AcceptedEdit:
 @dataclass(slots=True)
 class Progress:
     skill: Skill  # the incumbent
-    baseline: Tally
-    score: float  # the incumbent's, under the gate's metric
-    baseline_score: float
+    baseline: Tally | None = None  # None: not measured yet
+    score: float = 0.0  # the incumbent's, under the gate's metric
+    baseline_score: float = 0.0
     origin: str = "initial"
     best_origin: str = "initial"
     best_step: int = 0
@@ -34,8 +34,8 @@ class Progress:
     memory: list[StepMemory] = field(default_factory=list)  # of this epoch
     records: list[dict[str, Any]] = field(default_factory=list)
     accepted: list[AcceptedEdit] = field(default_factory=list)
-    epochs: list[dict[str, Any]] = field(default_factory=list)
-    valid_edits: int = 0  # proposals that made a candidate, over the run
+    proposed: int = 0  # proposals after merging, over the run
+    valid_edits: int = 0  # of these, those that made a candidate
     blocked_edits: int = 0
 
     def open_epoch(self) -> None:
@@ -51,20 +51,20 @@ class Progress:
         self.skill, self.origin, self.score = skill, origin, score
 
 
-async def begin(parts: Parts) -> Progress:
-    """The initial skill, measured on the selection split."""
+async def begin(parts: Parts, progress: Progress) -> None:
+    """Measure the initial skill on the selection split."""
     with parts.stage("baseline", len(parts.task.selection)):
         tally = await parts.gate.baseline(parts.initial)
     parts.emit(evaluation("baseline", parts.initial, tally))
-    score = parts.gate.best_score
-    return Progress(skill=parts.initial, baseline=tally, score=score, baseline_score=score)
+    progress.baseline = tally
+    progress.score = progress.baseline_score = parts.gate.best_score
 
 
 async def adopt(parts: Parts, progress: Progress, skill: Skill, origin: str) -> Tally:
     """Carry a skill that no gate decided on. It is measured all the same: the score carried is always the carried skill's own."""
     tally = await parts.gate.adopt(skill)
     parts.emit(evaluation(origin, skill, tally))
-    progress.carry(skill, origin, parts.gate.score(tally))
+    progress.carry(skill, origin, parts.gate_settings.value(tally.hard, tally.soft))
     return tally
 
 

@@ -79,6 +79,7 @@ class Step:
         with self._parts.stage("reflect") as stage:
             found = await gather(self._reflect_on(at, tasks) for at, tasks in enumerate(rollouts))
             self._outcomes = [await task for batch in rollouts for task in batch]
+            self._parts.refuse_skipped(self._outcomes)
             self._parts.ledger.add_outcomes("rollout", self._outcomes)
             diagnosed = await self._diagnose(rollouts)
         self._record.timed("reflect", stage)
@@ -128,6 +129,7 @@ class Step:
         self._parts.emit(PatchMerged(step=self._planned.step, patch=merged.as_dict(self._settings.skill_update_mode)))
         self._record.merged(merged)
         self._merged = merged.proposals
+        self._progress.proposed += len(merged.proposals)
         return merged if merged.proposals else None
 
     async def _merge(self, patches: Sequence[Patch]) -> Patch:
@@ -220,7 +222,7 @@ class Step:
             self._skill,
             _edits(selection.proposals),
             spare=_edits(spare) if settings.gate == "race" else (),
-            sources=[proposal.items for proposal in selection.proposals],
+            sources=[proposal.items for proposal in (*selection.proposals, *spare)],
             limit=settings.candidates if settings.gate == "race" else 1,
             max_tokens=self._settings.max_skill_tokens,
         )

@@ -1,0 +1,96 @@
+"""Start a run, or go on with it: open the directory, put the parts together, train, finish, and end well whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skillfit import __version__
+from skillfit.errors import Exit, InfrastructureError, SkillfitError
+from skillfit.models import ModelError
+from skillfit.models.protocol import AnswerPending
+from skillfit.run.budget import BudgetReached
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import RunFinished, RunStarted
+from skillfit.train.assemble import Listener, Material, assemble
+from skillfit.train.finish import EXIT_OF, Ending, conclude, finish
+from skillfit.train.loop import train
+from skillfit.train.parts import Control, Parts
+from skillfit.train.preflight import run_preflight
+from skillfit.train.progress import Progress
+
+
+class PreflightStopped(SkillfitError):
+    exit_code = Exit.PREFLIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    finish_reason: str
+    diagnosis: str
+    run: Path
+    exit_code: Exit
+    summary: dict[str, Any]
+
+
+async def start(
+    material: Material,
+    path: Path,
+    *,
+    force_new: bool = False,
+    anyway: bool = False,
+    listeners: Sequence[Listener] = (),
+    control: Control | None = None,
+) -> Result:
+    """Train in the run directory `path`. Raises what the person must mend (bad key, Ctrl-C, waiting for answers): the run is kept
+    and the same call goes on with it. `anyway` trains although the preflight says stop."""
+    with RunDirectory.open(path, material.identity(), force_new=force_new) as run:
+        async with assemble(material, run, listeners, control or Control()) as parts:
+            parts.emit(_started(parts))
+            progress = Progress(skill=parts.initial)
+            try:
+                await _preflight(parts, anyway)
+                await train(parts, progress)
+                ended = await finish(parts, progress)
+            except BudgetReached as reached:
+                ended = conclude(parts, progress, Ending(_best(parts, progress)), "budget", str(reached))
+            except AnswerPending:
+                raise
+            except (InfrastructureError, ModelError) as error:
+                conclude(parts, progress, Ending(_best(parts, progress)), "infrastructure", str(error))
+                raise
+            return _result(run.path, ended)
+
+
+def _result(path: Path, ended: RunFinished) -> Result:
+    return Result(ended.finish_reason, ended.diagnosis, path, EXIT_OF[ended.finish_reason], ended.summary)
+
+
+def _best(parts: Parts, progress: Progress) -> Any:
+    return parts.gate.best if progress.baseline is not None else parts.initial
+
+
+async def _preflight(parts: Parts, anyway: bool) -> None:
+    if not parts.config.evaluation.preflight:
+        return
+    report = await run_preflight(parts)
+    if report.verdict == "stop" and not anyway:
+        reasons = " ".join(check.message for check in report.checks if check.verdict == "stop")
+        raise PreflightStopped(f"Not worth training yet: {reasons}", hint="Mend that, or train all the same with --anyway.")
+
+
+def _started(parts: Parts) -> RunStarted:
+    task = parts.task
+    return RunStarted(
+        run=parts.run.run_id,
+        config=parts.config.model_dump(mode="json"),
+        version=__version__,
+        skill=parts.initial.text,
+        skill_hash=parts.initial.hash,
+        splits={"train": len(task.train), "selection": len(task.selection), "test": len(task.test)},
+        total_epochs=len(parts.plan.epochs),
+        steps_per_epoch=parts.plan.steps_per_epoch,
+        fit_only=task.fit_only,
+    )

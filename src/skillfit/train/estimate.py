@@ -1,0 +1,131 @@
+"""What a run would take, before anything is spent: calls, tokens, dollars and minutes as ranges, per stage and role."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from skillfit.config.schema import Config
+from skillfit.models import Prices, Role
+from skillfit.models.spec import ModelSpec
+from skillfit.skill import Skill, estimate_tokens
+from skillfit.tasks.task import Task
+from skillfit.train.plan import Plan
+
+_SAMPLE = 50  # items whose length is looked at
+_REPLY = (40, 600)  # tokens of an agent's answer
+_PROPOSAL = (300, 2_500)  # of an optimizer's reply
+_SECONDS = (1.0, 12.0)  # of one call
+_TURNS = {"chat": (1, 1), "tools": (3, 12), "cli": (3, 12)}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    low: float
+    high: float
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.low + other.low, self.high + other.high)
+
+    def __mul__(self, other: Range) -> Range:
+        return Range(self.low * other.low, self.high * other.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    stage: str
+    role: str
+    calls: Range
+    tokens: Range
+    usd: Range | None  # None: no price is known
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    rows: tuple[Row, ...]
+    minutes: Range
+
+    @property
+    def total(self) -> Row:
+        zero = Range(0, 0)
+        priced = [row.usd for row in self.rows if row.usd is not None]
+        usd = sum(priced, zero) if len(priced) == len(self.rows) else None
+        return Row("total", "", sum((r.calls for r in self.rows), zero), sum((r.tokens for r in self.rows), zero), usd)
+
+
+def estimate(config: Config, task: Task, skill: Skill, plan: Plan) -> Estimate:
+    rollouts = _rollouts(config, task, plan)
+    agent = _Rate(config.model.agent, "agent", config)
+    turns = Range(*_TURNS["cli" if config.model.agent and config.model.agent.id.startswith("cli/") else config.env.agent])
+    sample = task.items[:_SAMPLE]
+    item_tokens = sum(estimate_tokens(item.input) for item in sample) / max(1, len(sample))
+    prompt = Range(skill.tokens + item_tokens, 2 * skill.tokens + item_tokens + 500)
+    rows = [agent.row(stage, count * turns, prompt, Range(*_REPLY)) for stage, count in rollouts.items() if count.high]
+    if config.model.optimizer is not None and config.optimizer.proposer != "examples":
+        optimizer = _Rate(config.model.optimizer, "optimizer", config)
+        shown = config.gradient.minibatch_size * (item_tokens + _REPLY[1])
+        material = Range(skill.tokens + 800, 2 * skill.tokens + 2_000 + shown)
+        rows += [
+            optimizer.row(stage, count, material, Range(*_PROPOSAL)) for stage, count in _calls(config, plan).items() if count.high
+        ]
+    calls = sum((row.calls for row in rows), Range(0, 0))
+    speed = config.model.concurrency * 60
+    return Estimate(tuple(rows), Range(calls.low * _SECONDS[0] / speed, calls.high * _SECONDS[1] / speed * 2))
+
+
+def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
+    """Rollouts per stage: from every step skipped to every candidate raced to the end."""
+    evaluation, optimizer = config.evaluation, config.optimizer
+    selection, test, steps, epochs = len(task.selection), len(task.test), plan.total_steps, len(plan.epochs)
+    batch = (
+        sum(len(b.items) for epoch in plan.epochs for step in epoch.steps for b in step.batches) * config.gradient.rollouts_per_item
+    )
+    per_step = evaluation.rollout_budget or selection * (evaluation.candidates + 1 if evaluation.gate == "race" else 1)
+    slow = min(optimizer.slow_update_samples, len(task.train)) * 2 * max(0, epochs - 1) if optimizer.use_slow_update else 0
+    ship = selection * 2 if evaluation.ship_test else 0
+    return {
+        "preflight": Range(30, 30) if evaluation.preflight else Range(0, 0),
+        "baseline": Range(selection, selection),
+        "rollout": Range(batch, batch),
+        "gate": Range(0.3 * steps * selection, steps * per_step),
+        "slow_update": Range(slow, slow + (epochs * selection if slow else 0)),
+        "credit": Range(0, (evaluation.candidates + 2) * selection if evaluation.prune else 0),
+        "ship": Range(0, 4 * ship),
+        "test": Range(test, 3 * test) if evaluation.eval_test else Range(0, 0),
+    }
+
+
+def _calls(config: Config, plan: Plan) -> dict[str, Range]:
+    gradient, steps, epochs = config.gradient, plan.total_steps, len(plan.epochs)
+    batch = config.train.batch_size * config.train.accumulation
+    groups = ceil(batch / gradient.minibatch_size) + (0 if gradient.failure_only else 1)
+    merges = ceil(groups / (gradient.merge_batch_size - 1)) + 2
+    slow = max(0, epochs - 1)
+    return {
+        "reflect": Range(steps, steps * groups),
+        "merge": Range(0, steps * merges),
+        "rank": Range(0, steps),
+        "rewrite": Range(0, steps if config.optimizer.skill_update_mode == "rewrite_from_suggestions" else 0),
+        "slow_update": Range(0, slow if config.optimizer.use_slow_update else 0),
+        "meta_skill": Range(0, slow if config.optimizer.use_meta_skill else 0),
+    }
+
+
+class _Rate:
+    """What a role's calls cost."""
+
+    def __init__(self, spec: ModelSpec | None, role: Role, config: Config) -> None:
+        self._role = role
+        self._price = Prices(config.model.prices).of(spec.id) if spec else None
+
+    def row(self, stage: str, calls: Range, prompt: Range, reply: Range) -> Row:
+        tokens = calls * (prompt + reply)
+        usd = None
+        if self._price is not None:
+            million = 1_000_000
+            one = Range(
+                (prompt.low * self._price.input + reply.low * self._price.output) / million,
+                (prompt.high * self._price.input + reply.high * self._price.output) / million,
+            )
+            usd = calls * one
+        return Row(stage, self._role, calls, tokens, usd)

@@ -1,0 +1,87 @@
+"""Measure skills on a split: any number of them, with repeats, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from skillfit.errors import InputError
+from skillfit.gate.statistics import Interval, interval
+from skillfit.rollout.gather import gather
+from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.run.directory import RunDirectory
+from skillfit.skill import Skill
+from skillfit.tasks.item import Item
+from skillfit.tasks.task import Task
+from skillfit.train.assemble import Listener, Material, assemble
+from skillfit.train.parts import Control
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One skill on one split. Item means are averaged over repeats first, so that repeats never pose as items."""
+
+    name: str
+    skill: Skill
+    items: tuple[Item, ...]
+    outcomes: tuple[Outcome, ...]  # all items of the first repeat, then of the next
+
+    @property
+    def tally(self) -> Tally:
+        return Tally.of(self.outcomes)
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Item id -> its mean hard score, for items that were scored."""
+        values: dict[str, list[float]] = {}
+        for outcome in self.outcomes:
+            if outcome.score is not None:
+                values.setdefault(outcome.item_id, []).append(outcome.score.hard)
+        return {item: sum(scores) / len(scores) for item, scores in values.items()}
+
+    @property
+    def interval(self) -> Interval:
+        return interval(list(self.means.values()))
+
+    @property
+    def by_type(self) -> dict[str, Tally]:
+        kinds = {item.id: item.type or "all" for item in self.items}
+        return {kind: Tally.of(o for o in self.outcomes if kinds[o.item_id] == kind) for kind in sorted(set(kinds.values()))}
+
+
+async def evaluate(
+    material: Material,
+    skills: Mapping[str, Skill],
+    path: Path,
+    *,
+    split: str = "selection",
+    repeats: int = 1,
+    series: str = "evaluate",
+    listeners: Sequence[Listener] = (),
+    control: Control | None = None,
+) -> list[Measured]:
+    """Roll out each skill on the split's items. What is recorded in the run directory `path` is not paid for again."""
+    items = items_of(material.task, split)
+    identity = {"evaluate": material.identity()["task"], "model": str(material.config.model.agent)}
+    with RunDirectory.open(path, identity) as run:
+        async with assemble(material, run, listeners, control) as parts:
+            parts.at.stage = "evaluate"
+            found = await gather(
+                parts.rollouts.run(skill, items, phase="evaluate", repeats=range(repeats), series=series)
+                for skill in skills.values()
+            )
+            for outcomes in found:
+                parts.refuse_skipped(outcomes)
+    return [Measured(name, skill, items, tuple(o)) for (name, skill), o in zip(skills.items(), found, strict=True)]
+
+
+def items_of(task: Task, split: str) -> tuple[Item, ...]:
+    if split == "all":
+        return task.items
+    if split not in ("train", "selection", "test"):
+        raise InputError(f"There is no split {split!r}.", hint="It is train, selection, test or all.")
+    items: tuple[Item, ...] = getattr(task, split)
+    if not items:
+        raise InputError(f"The {split} split is empty.", hint="Change env.split_ratio, or choose another split.")
+    return items

@@ -1,0 +1,223 @@
+"""The end of a run: prune what earns nothing, make the claim on fresh rollouts, read the test once, and say how it went and why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from skillfit.errors import Exit
+from skillfit.gate import Facts, ShipResult, assign_credit, diagnose, edit_pieces, ship_test
+from skillfit.gate.statistics import detectable_effect
+from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.run.events import CreditAssigned, EvaluationFinished, RunFinished, ShipTested
+from skillfit.skill import Skill
+from skillfit.tasks.item import Item
+from skillfit.train.parts import Parts
+from skillfit.train.progress import Progress, evaluation
+from skillfit.train.summary import summarise
+
+EXIT_OF = {
+    "improved": Exit.OK,
+    "no_improvement": Exit.NO_IMPROVEMENT,
+    "inconclusive": Exit.INCONCLUSIVE,
+    "unverified": Exit.INCONCLUSIVE,
+    "budget": Exit.BUDGET,
+    "infrastructure": Exit.INFRASTRUCTURE,
+}
+
+
+@dataclass(slots=True)
+class Ending:
+    """What the last stages found; whatever a run that ended early did not reach stays empty."""
+
+    best: Skill
+    ship: ShipResult | None = None
+    final: Tally | None = None  # the carried skill on the selection split
+    tests: dict[str, Tally] | None = None  # baseline, best, final
+    noise: float | None = None
+
+
+async def finish(parts: Parts, progress: Progress) -> RunFinished:
+    parts.at.epoch = 0
+    ending = Ending(parts.gate.best)
+    ending.final = await _validate(parts, progress)
+    ending.best = parts.gate.best
+    ending.best = await _credit(parts, progress, ending.best)
+    ending.ship = await _ship(parts, progress, ending)
+    ending.tests = await _tests(parts, progress, ending.best)
+    return conclude(parts, progress, ending, _reason(parts, progress, ending))
+
+
+def conclude(parts: Parts, progress: Progress, ending: Ending, finish_reason: str, message: str = "") -> RunFinished:
+    """Say that the run ended, and why. Also for runs that ended early."""
+    diagnosis = message or diagnose(_facts(parts, progress, ending, finish_reason)).message
+    event = RunFinished(
+        finish_reason=finish_reason,
+        diagnosis=diagnosis,
+        best_skill=ending.best.text,
+        summary=summarise(parts, progress, ending, finish_reason, diagnosis),
+    )
+    parts.emit(event)
+    return event
+
+
+async def _validate(parts: Parts, progress: Progress) -> Tally:
+    """The skill carried out of the last epoch is measured like any other, and becomes the best one if it is."""
+    with parts.stage("final", len(parts.task.selection)):
+        tally = await parts.gate.adopt(progress.skill)
+    parts.emit(evaluation("final", progress.skill, tally))
+    progress.track_best(parts.gate.best)
+    return tally
+
+
+async def _credit(parts: Parts, progress: Progress, best: Skill) -> Skill:
+    """What each accepted edit is worth, and the best skill without those that are worth nothing."""
+    evaluation = parts.config.evaluation
+    pieces = edit_pieces([accepted.edit for accepted in progress.accepted])
+    if not evaluation.prune or not pieces or best.hash == parts.initial.hash:
+        return best
+    items = parts.task.selection
+    with parts.stage("credit"):
+        credit = await assign_credit(
+            parts.measure,
+            items,
+            best,
+            pieces,
+            parts.gate_settings,
+            discordant=parts.gate.discordant(best, parts.initial),
+            rollout_budget=evaluation.rollout_budget or (evaluation.candidates + 2) * len(items),
+        )
+    steps = {id(accepted.edit): accepted.step for accepted in progress.accepted}
+    parts.emit(
+        CreditAssigned(
+            edits=[
+                {
+                    "step": steps.get(id(worth.piece.edit), 0),
+                    "label": worth.piece.label,
+                    "edit": worth.piece.edit.as_dict() if worth.piece.edit else {},
+                    "worth": worth.worth,
+                    "interval": list(worth.interval),
+                    "kept": worth.kept,
+                    "reason": worth.reason,
+                }
+                for worth in credit.worths
+            ],
+            tokens_before=credit.tokens_before,
+            tokens_after=credit.tokens_after,
+            skill=credit.skill.text,
+        )
+    )
+    if credit.skill.hash != best.hash:
+        progress.best_origin = "pruned"
+    return credit.skill
+
+
+async def _ship(parts: Parts, progress: Progress, ending: Ending) -> ShipResult | None:
+    if not parts.config.evaluation.ship_test:
+        return None
+    second = parts.ship_rollouts is not None
+    finalists = [] if ending.best.hash == parts.initial.hash else [ending.best]
+    with parts.stage("ship"):
+        result = await ship_test(
+            parts.measure_to_ship,
+            parts.task.selection,
+            parts.initial,
+            finalists,
+            parts.gate_settings,
+            noise=parts.gate.noise(),
+            fit_only=parts.task.fit_only,
+            training_gain=parts.gate.best_score - progress.baseline_score if second else None,
+        )
+    parts.emit(
+        ShipTested(
+            verdict=result.verdict,
+            difference=result.difference,
+            interval=list(result.interval),
+            probability=result.evidence.probability,
+            repeats=result.repeats,
+            evidence={**asdict(result.evidence), "reason": result.reason, "p_value": result.p_value, "gap": result.gap},
+        )
+    )
+    return result
+
+
+async def _tests(parts: Parts, progress: Progress, best: Skill) -> dict[str, Tally] | None:
+    """The test split, read once: initial, best and final skill, each distinct one measured once."""
+    items = parts.task.test
+    if not parts.config.evaluation.eval_test or not items:
+        return None
+    named = {"baseline": parts.initial, "best": best, "final": progress.skill}
+    distinct = {skill.hash: skill for skill in named.values()}
+    with parts.stage("test", len(items) * len(distinct)):
+        found = {key: await _test(parts, skill, items) for key, skill in distinct.items()}
+    tallies = {}
+    for name, skill in named.items():
+        outcomes = found[skill.hash]
+        tallies[name] = Tally.of(outcomes)
+        parts.emit(_tested(f"test_{name}", skill, tallies[name], _by_type(items, outcomes)))
+    return tallies
+
+
+async def _test(parts: Parts, skill: Skill, items: Sequence[Item]) -> list[Outcome]:
+    outcomes = await parts.rollouts.run(skill, items, phase="test", step=parts.at.step, series="test")
+    parts.refuse_skipped(outcomes)
+    return outcomes
+
+
+def _tested(name: str, skill: Skill, tally: Tally, by_type: dict[str, dict[str, float]]) -> EvaluationFinished:
+    return EvaluationFinished(
+        name=name,
+        split="test",
+        skill_hash=skill.hash,
+        hard=tally.hard,
+        soft=tally.soft,
+        scored=tally.scored,
+        planned=tally.planned,
+        by_type=by_type,
+    )
+
+
+def _by_type(items: Sequence[Item], outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
+    grouped: defaultdict[str, list[Outcome]] = defaultdict(list)
+    for item, outcome in zip(items, outcomes, strict=True):
+        grouped[item.type or "all"].append(outcome)
+    tallies = {kind: Tally.of(group) for kind, group in grouped.items()}
+    return {kind: {"total": tally.scored, "hard_acc": tally.hard} for kind, tally in sorted(tallies.items())}
+
+
+def _reason(parts: Parts, progress: Progress, ending: Ending) -> str:
+    if ending.ship is not None:
+        if parts.task.fit_only:
+            return "unverified"
+        return ending.ship.verdict.replace(" ", "_")
+    # Without a ship test the gate's own score has to do, as in the reference.
+    return (
+        "improved"
+        if ending.best.hash != parts.initial.hash and parts.gate.best_score > progress.baseline_score
+        else "no_improvement"
+    )
+
+
+def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str) -> Facts:
+    counts = parts.counts
+    baseline = progress.baseline_score
+    noise = parts.gate.noise() or baseline * (1 - baseline) / 2
+    repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1
+    improved = "improved" if finish_reason == "improved" else ""
+    return Facts(
+        ship=ending.ship.verdict if ending.ship else improved,
+        baseline=baseline,
+        coverage=counts.scored / counts.planned if counts.planned else 0.0,
+        coverage_floor=parts.config.evaluation.coverage_floor,
+        proposed=progress.proposed,
+        applied=progress.valid_edits,
+        accepted=sum(record["action"] in ("accept", "accept_new_best", "force_accept") for record in progress.records),
+        steps=len(progress.records),
+        detectable=detectable_effect(len(parts.task.selection), noise, repeats),
+        difference=ending.ship.difference if ending.ship else parts.gate.best_score - baseline,
+        optimizer_failures=counts.discarded,
+        budget_reached=finish_reason == "budget",
+        grader_blind=counts.grader_blind,
+        fit_only=parts.task.fit_only,
+    )
