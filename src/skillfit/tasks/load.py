@@ -51,7 +51,7 @@ def load_task(settings: TaskSettings, *, judge: Model | None = None, model: Mode
     if not tasks or not path.exists():
         raise InputError(
             f"env.tasks: {tasks or 'nothing'!r} is neither a file nor a folder in {settings.base.resolve()}.",
-            hint="Give a .jsonl, .json or .csv file, a folder with train/ val/ test/, evals.json, file.py:name, command:… or inspect:.",
+            hint="Known: .jsonl, .json, .csv files, folders with train/ val/ test/, evals.json, file.py:name, command:, inspect:",
         )
     if (evals := _evals_file(path)) is not None:
         return _from_rows(_eval_rows(evals), replace(settings, grader=settings.grader or "checklist"), judge)
