@@ -106,6 +106,40 @@ async def test_failures_now_and_then_do_not_keep_it_small():
     assert limiter.limit == 16
 
 
+async def test_an_endpoint_with_a_rate_serves_everybody_within_their_tries():
+    clock = SimulatedClock()
+    limiter = Limiter(32, clock)
+    tokens, filled, tries = 5.0, 0.0, []
+
+    async def ask(number: int) -> None:
+        nonlocal tokens, filled
+        async with limiter.slot():
+            now = clock.now()
+            tokens, filled = min(5.0, tokens + 5 * (now - filled)), now  # five requests a second
+            if tokens < 1:
+                await clock.sleep(0.003)
+                raise RateLimited("slow down")
+            tokens -= 1
+            await clock.sleep(0.3)
+
+    async def persistent(number: int) -> None:
+        for attempt in range(6):
+            try:
+                await ask(number)
+            except RateLimited:
+                await clock.sleep(0.5 * 2**attempt)
+            else:
+                tries.append(attempt)
+                return
+
+    async def everybody() -> None:
+        await asyncio.gather(*(persistent(number) for number in range(200)))
+
+    await clock.run(everybody())
+    assert len(tries) == 200
+    assert clock.now() < 1.5 * 200 / 5
+
+
 async def test_first_come_first_served():
     clock = SimulatedClock()
     limiter = Limiter(2, clock)

@@ -19,6 +19,7 @@ from skillfit.models.protocol import (
     Meter,
     ModelError,
     NetworkFailed,
+    RateLimited,
     Refused,
     Reply,
     Request,
@@ -30,7 +31,7 @@ from skillfit.models.provider import Adapted, Provider
 from skillfit.models.spec import ModelSpec
 
 BAD_REPLY_RETRIES = 2  # unlike other failures these are billed, and some models repeat them for ever
-_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 
 
@@ -154,6 +155,9 @@ class Client:
             return 0.0 if error.retry_after <= LONGEST_PAUSE else None
         if isinstance(error, BadReply):
             return 0.0
+        if not isinstance(error, RateLimited):
+            # Where others get through, this was bad luck and no outage: there is nothing to wait out.
+            failures = max(1, min(failures, self.limiter.failed_in_a_row))
         return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (failures - 1)) * self._jitter.uniform(0.5, 1.5)
 
 

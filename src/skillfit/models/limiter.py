@@ -1,9 +1,11 @@
 """How many requests may be in flight at one endpoint, learnt from how it answers.
 
 The rules:
-- start small; every success that came while all slots were taken adds one slot (doubling per round) until the first rate limit,
-  and after it one slot per round; never above the ceiling;
-- a rate limit halves the slots, once per episode: requests sent before the cut, or within the cooldown after it, do not cut again;
+- start small; every success that came while all slots were taken adds one slot (doubling per round) until rate limits get frequent,
+  and from then on one slot per round; never above the ceiling;
+- a rate limit takes away the share of slots that rate limits have among the latest answers (that much was too much), a tenth at the
+  least and half at the most, once per episode: requests sent before the cut, or within the cooldown after it, do not cut again;
+- a slot that met a rate limit without Retry-After rests for a second: refusals are quick, and would use up everybody's tries;
 - Retry-After pauses the whole endpoint, for everybody who shares it;
 - a failure that says nothing about our rate (5xx, network) does not shrink, but cancels the growth of one success to come: an
   endpoint that fails now and then still grows, one that fails every other time does not;
@@ -24,7 +26,10 @@ from skillfit.models.patience import not_counted
 from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited, TimedOut
 
 START = 4
-COOLDOWN = 5.0  # seconds after a cut in which further rate limits belong to the same episode
+LATEST = 20  # answers that say how frequent rate limits are
+FREQUENT = 0.25  # share of them that ends the doubling
+COOLDOWN = 2.0  # seconds after a cut in which further rate limits belong to the same episode
+REST = 1.0  # seconds a slot stays closed after a rate limit
 LONGEST_PAUSE = 600.0  # a provider that asks for more is told to the person instead of waited for
 
 
@@ -37,6 +42,9 @@ class Limiter:
         self.in_flight = 0
         self._clock = clock or WallClock()
         self._queue: deque[asyncio.Event] = deque()
+        self._resting: set[asyncio.Task[None]] = set()
+        self.failed_in_a_row = 0  # whoever called: tells an outage from one call's bad luck
+        self._limited: deque[bool] = deque(maxlen=LATEST)
         self._slow_start = True
         self._owed = 0.0  # successes that will not grow the limit
         self._paused_until = self._last_cut = float("-inf")
@@ -46,11 +54,13 @@ class Limiter:
         with not_counted():
             await self._enter()
         sent_at = self._clock.now()
-        full = self.in_flight >= int(self.limit)
+        full = not self._free()
         try:
             yield
         except ModelError as error:
             self._failed(error, sent_at)
+            if isinstance(error, RateLimited) and error.retry_after is None:
+                self._resting.add(asyncio.ensure_future(self._rest()))
             raise
         else:
             self._succeeded(full)
@@ -63,7 +73,7 @@ class Limiter:
         self._queue.append(ticket)
         try:
             while True:
-                first = self._queue[0] is ticket and self.in_flight < int(self.limit)
+                first = self._queue[0] is ticket and self._free()
                 pause = self._paused_until - self._clock.now()
                 if first and pause <= 0:
                     break
@@ -77,11 +87,24 @@ class Limiter:
             self._queue.remove(ticket)
             self._wake()
 
+    def _free(self) -> bool:
+        return self.in_flight + len(self._resting) < int(self.limit)
+
+    async def _rest(self) -> None:
+        try:
+            await self._clock.sleep(REST)
+        finally:
+            if resting := asyncio.current_task():
+                self._resting.discard(resting)
+            self._wake()
+
     def _wake(self) -> None:
         if self._queue:
             self._queue[0].set()
 
     def _succeeded(self, full: bool) -> None:
+        self.failed_in_a_row = 0
+        self._limited.append(False)
         if self._owed:
             self._owed = max(0.0, self._owed - 1)
         elif full:
@@ -89,13 +112,16 @@ class Limiter:
 
     def _failed(self, error: ModelError, sent_at: float) -> None:
         now = self._clock.now()
+        self.failed_in_a_row += 1
+        self._limited.append(isinstance(error, RateLimited))
         if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
             self._paused_until = max(self._paused_until, now + error.retry_after)
         if isinstance(error, (Overloaded, TimedOut, NetworkFailed)):
             self._owed = min(self.limit, self._owed + 1)  # no more than a round's worth: an outage is over when it is over
         if isinstance(error, RateLimited) and sent_at > self._last_cut and now >= self._last_cut + COOLDOWN:
-            self.limit = max(1.0, self.limit / 2)
-            self._slow_start = False
+            share = sum(self._limited) / len(self._limited)
+            self.limit = max(1.0, self.limit * (1 - min(0.5, max(0.1, share))))
+            self._slow_start = self._slow_start and share < FREQUENT
             self._last_cut = now
 
 
