@@ -1,0 +1,45 @@
+from skillfit.gate.candidates import clusters, propose
+from skillfit.skill import Edit
+from tests.gate.scripted import BASE
+
+
+def appends(*names):
+    return [Edit("append", content=f"- {name}") for name in names]
+
+
+def contents(candidate):
+    return [edit.content.removeprefix("- ") for edit in candidate.edits]
+
+
+def test_the_whole_patch_comes_first_and_spare_edits_make_patches_of_its_size():
+    found = propose(BASE, appends("a", "b"), spare=appends("c", "d", "e"))
+    assert [contents(c) for c in found] == [["a", "b"], ["c", "d"], ["e"]]
+    assert [c.label for c in found] == ["whole patch", "spare patch 1", "spare patch 2"]
+
+
+def test_there_are_at_most_as_many_candidates_as_asked_for():
+    assert len(propose(BASE, appends("a"), spare=appends(*"bcdefg"), limit=3)) == 3
+
+
+def test_spare_edits_that_come_from_the_same_items_or_share_a_target_stay_together():
+    edits = [*appends("a", "b", "c"), Edit("insert_after", "Do the task.", "x"), Edit("replace", "Do the task.", "y")]
+    groups = clusters(edits, [["i1"], ["i2"], ["i1"]], 2)
+    assert [[edit.content for edit in group] for group in groups] == [["- a", "- c"], ["- b", "x"], ["y"]]
+    assert [edit.content for edit in clusters([edits[3], edits[0], edits[4]], [], 2)[0]] == ["x", "y"]
+
+
+def test_candidates_that_change_nothing_or_the_same_thing_are_left_out():
+    nothing = Edit("replace", "not in the skill", "x")
+    found = propose(BASE, [nothing], spare=[*appends("a"), *appends("a")])
+    assert [contents(c) for c in found] == [["a"]]
+    assert propose(BASE, []) == []
+
+
+def test_only_edits_that_took_effect_belong_to_a_candidate():
+    [found] = propose(BASE, [*appends("a"), Edit("delete", "not in the skill")])
+    assert contents(found) == ["a"]
+
+
+def test_the_token_ceiling_holds_for_every_candidate():
+    found = propose(BASE, appends("a"), spare=appends("long " * 200), max_tokens=BASE.tokens + 20)
+    assert [contents(c) for c in found] == [["a"]]

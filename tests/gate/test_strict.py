@@ -1,0 +1,76 @@
+import pytest
+
+from skillfit.gate import GateSettings, StrictGate
+from tests.gate.scripted import BASE, Scripted, by_rule, candidate, items
+
+
+async def gate_for(measure, count=20, **settings):
+    gate = StrictGate(measure, items(count), GateSettings(**settings))
+    await gate.baseline(BASE)
+    return gate
+
+
+async def test_a_better_mean_is_accepted_and_is_the_new_best():
+    gate = await gate_for(Scripted(by_rule(0.0, good=1.0)))
+    verdict = await gate.judge("step_0001", BASE, [candidate("good")])
+    assert (verdict.decision, verdict.action) == ("accept", "accept_new_best")
+    assert verdict.winner.hash == gate.best.hash == candidate("good").skill.hash
+    assert len(verdict.evidence.fixed) == 20 and verdict.evidence.difference == 1.0
+
+
+async def test_a_tie_is_rejected():
+    gate = await gate_for(Scripted(by_rule(1.0)))
+    verdict = await gate.judge("step_0001", BASE, [candidate("neutral")])
+    assert (verdict.decision, verdict.winner.hash) == ("reject", BASE.hash)
+    assert verdict.candidate_score == verdict.incumbent_score == 1.0
+
+
+async def test_each_skill_is_measured_once_for_the_whole_run():
+    measure = Scripted(by_rule(0.5))
+    gate = await gate_for(measure)
+    for step in range(3):
+        await gate.judge(f"step_{step}", BASE, [candidate("again")])
+    assert len(measure.asked) == 40 == len(set(measure.asked))
+
+
+async def test_a_byte_identical_candidate_is_not_evaluated():
+    measure = Scripted(by_rule(0.5))
+    gate = await gate_for(measure)
+    verdict = await gate.judge("step_0001", BASE, [candidate()])
+    assert verdict.decision == "reject" and verdict.evidence.rollouts == 0 and len(measure.asked) == 20
+
+
+async def test_with_the_gate_off_a_worse_candidate_is_carried_on_but_not_the_best():
+    gate = await gate_for(Scripted(by_rule(1.0, bad=-1.0)), use_gate=False)
+    verdict = await gate.judge("step_0001", BASE, [candidate("bad")])
+    assert (verdict.action, verdict.winner.hash) == ("force_accept", candidate("bad").skill.hash)
+    assert gate.best.hash == BASE.hash and verdict.candidate_score == 0.0
+
+
+async def test_an_accept_that_does_not_beat_the_best_is_a_plain_accept():
+    gate = await gate_for(Scripted(lambda skill, item: 0.0 if "- bad" in skill.body else 1.0), use_gate=False)
+    fallen = (await gate.judge("step_0001", BASE, [candidate("bad")])).winner
+    restored = StrictGate.judge
+    gate.settings = GateSettings()
+    verdict = await restored(gate, "step_0002", fallen, [candidate("fine")])
+    assert (verdict.decision, verdict.action, gate.best.hash) == ("accept", "accept", BASE.hash)
+
+
+async def test_failed_rollouts_are_missing_not_zero():
+    fails = lambda skill, item, repeat: skill.hash != BASE.hash and item < "i004"  # noqa: E731
+    gate = await gate_for(Scripted(by_rule(1.0), fails=fails))
+    verdict = await gate.judge("step_0001", BASE, [candidate("neutral")])
+    assert verdict.decision == "reject" and verdict.candidate_score == 1.0 and verdict.evidence.broken == ()
+
+
+async def test_below_the_coverage_floor_nothing_can_be_told():
+    fails = lambda skill, item, repeat: skill.hash != BASE.hash and item < "i012"  # noqa: E731
+    gate = await gate_for(Scripted(by_rule(0.0, good=1.0), fails=fails))
+    verdict = await gate.judge("step_0001", BASE, [candidate("good")])
+    assert verdict.decision == "inconclusive" and verdict.winner.hash == BASE.hash and "40%" in verdict.reason
+
+
+@pytest.mark.parametrize(("metric", "decision"), [("hard", "reject"), ("soft", "accept"), ("mixed", "accept")])
+async def test_the_metric_decides_what_counts(metric, decision):
+    gate = await gate_for(Scripted(by_rule(0.3, good=0.5), graded=True), metric=metric)
+    assert (await gate.judge("step_0001", BASE, [candidate("good")])).decision == decision
