@@ -1,7 +1,8 @@
 """The practice agent: reads the skill, follows the rules it understands, and errs at random elsewhere.
 
 It understands, anywhere in the skill:
-- routing rules: "Mentions of refund, invoice or charge mean billing.", "Tickets about login go to account.";
+- routing rules: "Mentions of refund, invoice or charge mean billing.", "Tickets about login go to account."; a word covers its
+  other forms (charge, charged, charges), and a label that rules name covers itself;
 - "label alone" / "only the label" (otherwise it chats around its answer), "lower case" (otherwise it capitalises);
 - "full sentences" (it will, whatever else is said), "when unsure, answer X";
 - worked examples, where one resembles the task.
@@ -22,6 +23,7 @@ _EXAMPLE = re.compile(r"Input:\n\n(`{3,})\n(?P<input>.*?)\n\1\n\nOutput:\n\n(`{3
 _SLIP = 0.06  # it overlooks a rule this often
 _GUESS = 0.25  # of what no rule covers, this much goes where it would have gone anyway
 _ALIKE = 0.45
+_ENDING = re.compile(r"(?:'s|ing|ed|es|s|e|y)$")
 
 
 def answer(skill: str, task: str, seed: int) -> str:
@@ -42,15 +44,22 @@ def words(text: str) -> list[str]:
     return re.findall(r"[a-z][a-z'-]+", text.lower())
 
 
+def stem(word: str) -> str:
+    """What the forms of a word have in common, roughly."""
+    cut = _ENDING.sub("", word)
+    return cut if len(cut) >= 3 else word
+
+
 def _by_rule(skill: str, task: str) -> str | None:
-    """The rule with the most words in the task; the later one on ties, as people read corrections."""
-    found = set(words(task))
-    best: tuple[int, str] | None = None
+    """The label most words of the task speak for; the later one on ties, as people read corrections."""
+    rules: dict[str, set[str]] = {}
     for match in _RULE.finditer(skill):
-        hits = len(found & set(words(match["words"])))
-        if hits and (best is None or hits >= best[0]):
-            best = (hits, match["label"].lower())
-    return best[1] if best else None
+        label = match["label"].lower()
+        rules[label] = rules.pop(label, {stem(label)}) | {stem(word) for word in words(match["words"])}
+    found = {stem(word) for word in words(task)}
+    hits = {label: len(found & known) for label, known in rules.items()}
+    best = max(reversed(hits), key=hits.__getitem__, default=None)
+    return best if best and hits[best] else None
 
 
 def _by_example(skill: str, task: str) -> str | None:

@@ -13,16 +13,27 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from skillfit.models.practice.agent import words
+from skillfit.models.practice.agent import stem, words
 
 _ITEM = re.compile(r"^### Item (?P<id>\S+).*?$(?P<rest>.*?)(?=^### Item |\Z)", re.DOTALL | re.MULTILINE)
 _TASK = re.compile(r"Task:\n(?P<task>.*?)\n\n", re.DOTALL)
 _EXPECTED = re.compile(r"Expected answer[^\n]*:\n(?P<label>[^\n]+)")
 _ANSWER = re.compile(r"^\[(?:assistant|answer)\] (?P<answer>.+)$", re.MULTILINE)
 _NUMBERED = re.compile(r"^\[(\d+)\] [^{\n]*(\{.*\})$", re.MULTILINE)
-_COMMON = re.compile(
-    r"the|and|for|was|were|has|have|had|not|but|with|this|that|you|your|our|are|can|could|will|would|did|does|please|hello|there|"
-    r"from|what|when|how|why|all|any|been|they|them|their|after|again|still|since|before|about|every|which|just|only"
+# Words that tell nothing about what a text is about.
+_COMMON = frozenset(
+    words(
+        """a about after again all already also although always and another any anything are ask because been before below but
+    can can't cannot come comes could day days did does doesn't done down each even ever every few find first for found
+    four from get give go goes going good got had half has have haven't hello help her here him his home hour how i'd
+    i'm into isn't it its just keep kept know last late later let like long look made make many may mine minute month
+    more most much must myself near need never new next nobody none not nothing now number off often old once one only
+    open other our ours out over own part please put said same say says second see seems send sent she should show shows
+    since small some someone something soon still such sure take than thank that the their them then there these they
+    thing this those three time times today took try two under until upon use used very want wants was week weeks well
+    went were what when where which while who why will with within without won't work works would write wrong year years
+    yesterday yet you your yours"""
+    )
 )
 _USELESS = (
     "Read the whole text before answering, because details come late.",
@@ -33,6 +44,7 @@ _HARMFUL = (
     "Answer in full sentences, so that the reader feels heard.",
     "When unsure, answer general.",
 )
+_RULE_WORDS = 5
 FORMAT_RULE = "Answer with the label alone, in lower case: anything else cannot be read by the system behind you."
 
 
@@ -72,7 +84,7 @@ def _analyst(prompt: str, luck: random.Random, *, failures: bool) -> dict[str, A
     skill = _section(prompt, "current_skill")
     cases = _cases(_section(prompt, "trajectories"))
     rules = _rules(cases, skill)
-    edits = [_append(rule) for rule in rules[:3]]
+    edits = [_append(rule) for rule in rules]
     talks = [case for case in cases if case.expected.lower() in words(case.answer) and case.answer.strip() != case.expected]
     if talks and FORMAT_RULE not in skill:
         edits.insert(0, _append(FORMAT_RULE))
@@ -89,18 +101,16 @@ def _analyst(prompt: str, luck: random.Random, *, failures: bool) -> dict[str, A
 
 def _rules(cases: list[_Case], skill: str) -> list[str]:
     """For each label, the words that its failed tasks share and those of other labels do not have. Most needed first."""
-    known = set(words(skill))
+    known = {stem(word) for word in words(skill)} | _COMMON
     rules = []
     for label, items in sorted(_by_label(cases).items(), key=lambda entry: (-len(entry[1]), entry[0])):
-        inside = Counter(word for case in cases if case.expected == label for word in set(words(case.task)))
-        outside = {word for case in cases if case.expected != label for word in words(case.task)}
-        telling = [
-            word
-            for word, _ in inside.most_common()
-            if word not in outside | known and len(word) > 3 and not _COMMON.fullmatch(word)
-        ]
-        if telling[:4] and items:
-            *first, last = telling[:4]
+        inside = Counter(stem(word) for case in cases if case.expected == label for word in dict.fromkeys(words(case.task)))
+        outside = {stem(word) for case in cases if case.expected != label for word in words(case.task)}
+        shown = {stem(word): word for case in cases for word in words(case.task) if word not in _COMMON}
+        new = shown.keys() - outside - known
+        telling = [shown[root] for root, _ in inside.most_common() if root in new and len(root) > 2]
+        if telling and items:
+            *first, last = telling[:_RULE_WORDS]
             rules.append(f"Mentions of {', '.join(first) + ' or ' if first else ''}{last} mean {label}.")
     return rules
 

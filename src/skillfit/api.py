@@ -1,0 +1,303 @@
+"""skillfit from Python: `train`, `evaluate` and `Run`. Scripts and notebooks; sync, or async with the same arguments.
+
+run = skillfit.train(skill="my-skill", task="tasks.jsonl", agent="openai/gpt-5-mini", optimizer="openai/gpt-5", budget="$5")
+print(run.diff())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from skillfit.agents import Agent, CallableAgent
+from skillfit.config import Config, load_config
+from skillfit.errors import InputError
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import EvaluationFinished, Event, GateDecided, RunFinished, RunStarted, SlowUpdateFinished, StepFinished
+from skillfit.skill import Skill
+from skillfit.skill import diff as diff_skills
+from skillfit.tasks import Item, Task
+from skillfit.tasks.item import stable_hash
+from skillfit.train.assemble import Listener, Material, read_material
+from skillfit.train.entry import start
+from skillfit.train.evaluate import Measured
+from skillfit.train.evaluate import evaluate as measure
+from skillfit.train.parts import Control
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+T = TypeVar("T")
+P = ParamSpec("P")
+ModelLike = str | Mapping[str, Any]
+AgentLike = ModelLike | Agent | Callable[..., Any]
+SkillLike = Skill | str | Path
+TaskLike = Task | str | Path | Iterable[Item | Mapping[str, Any]]
+_BUDGETS = ((r"\$\s*([\d.]+)", "usd"), (r"([\d.]+[kM]?)\s*(tokens|calls)", ""), (r"([\d.]+)\s*min(?:utes)?", "minutes"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on disk, finished or not: what it found, for people and programs."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """The run in a directory; an error that says so when there is none."""
+        run = cls(Path(path).absolute())
+        if not any(isinstance(event, RunStarted) for event in run._events):
+            raise InputError(f"{run.path} holds no started run.", hint="Give the directory named with --run.")
+        return run
+
+    @cached_property
+    def _events(self) -> tuple[Event, ...]:
+        view = RunDirectory.read(self.path)
+        try:
+            return tuple(stored.event for stored in view.events.read())
+        finally:
+            view.close()
+
+    def _of(self, kind: type[T]) -> list[T]:
+        return [event for event in self._events if isinstance(event, kind)]
+
+    @property
+    def started(self) -> RunStarted:
+        return self._of(RunStarted)[0]
+
+    @property
+    def finished(self) -> RunFinished | None:
+        """None while it is going on, or when it was stopped before its end."""
+        return next(iter(self._of(RunFinished)), None)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.started.config
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """As summary.json; empty while the run has not finished."""
+        return self.finished.summary if self.finished else {}
+
+    @property
+    def finish_reason(self) -> str:
+        return self.finished.finish_reason if self.finished else "unfinished"
+
+    @property
+    def initial_skill(self) -> Skill:
+        return Skill.from_text(self.started.skill)
+
+    @property
+    def best_skill(self) -> Skill:
+        """The best skill so far; only its document (a skill's other files never change)."""
+        if self.finished is not None:
+            return Skill.from_text(self.finished.best_skill)
+        carried = [event.best_skill for event in self._events if isinstance(event, StepFinished | SlowUpdateFinished)]
+        return Skill.from_text(carried[-1] if carried else self.started.skill)
+
+    def skill(self, step: int | str) -> Skill:
+        """The skill carried out of a step; 0 or "initial" is where it began, "best" what came out."""
+        if step in ("initial", "best", 0):
+            return self.best_skill if step == "best" else self.initial_skill
+        carried = {event.step: event.skill for event in self._of(StepFinished)}
+        if str(step).isdigit() and int(step) in carried:
+            return Skill.from_text(carried[int(step)])
+        raise InputError(f"The run has no step {step!r}.", hint=f"There are initial, best and 1 to {max(carried, default=0)}.")
+
+    def diff(self, old: int | str = "initial", new: int | str = "best") -> str:
+        """A unified diff between two steps' skills."""
+        return diff_skills(self.skill(old), self.skill(new))
+
+    @property
+    def scores(self) -> list[EvaluationFinished]:
+        """Every measurement of a skill on a split, in order."""
+        return self._of(EvaluationFinished)
+
+    @property
+    def verdicts(self) -> list[GateDecided]:
+        return self._of(GateDecided)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The score curve on the selection split (needs matplotlib: `pip install 'skillfit[notebook]'`)."""
+        import matplotlib.pyplot as plt
+
+        axes = ax or plt.subplots()[1]
+        points = [score for score in self.scores if score.split == "selection"]
+        rejected = {verdict.name for verdict in self.verdicts if verdict.decision != "accept"}
+        carried = [(at, score.hard) for at, score in enumerate(points) if score.name not in rejected]
+        axes.plot(*zip(*carried, strict=True), marker="o", label="carried on")
+        if others := [(at, score.hard) for at, score in enumerate(points) if score.name in rejected]:
+            axes.scatter(*zip(*others, strict=True), marker="x", color="grey", label="not accepted")
+        axes.set_xticks(range(len(points)), [score.name for score in points], rotation=45, ha="right")
+        axes.set_ylabel("selection score")
+        axes.legend()
+        return axes
+
+    def _facts(self) -> list[tuple[str, str]]:
+        scores = [(f"{score.name.replace('_', ' ')} ({score.split})", f"{score.hard:.3f}") for score in self.scores]
+        named = [pair for pair in scores if pair[0].startswith(("baseline", "final", "test"))]
+        return [("run", str(self.path)), ("result", self.finish_reason.replace("_", " ")), *named]
+
+    def __str__(self) -> str:
+        diagnosis = self.finished.diagnosis if self.finished else "Not finished: go on with `skillfit resume`."
+        return "\n".join([*(f"{name}: {value}" for name, value in self._facts()), diagnosis])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in self._facts())
+        diagnosis = html.escape(self.finished.diagnosis) if self.finished else "not finished"
+        return f"<p><b>skillfit</b>: {diagnosis}</p><table>{rows}</table><pre>{html.escape(self.diff())}</pre>"
+
+
+async def train_async(
+    *,
+    skill: SkillLike | None = None,
+    task: TaskLike | None = None,
+    agent: AgentLike | None = None,
+    optimizer: ModelLike | None = None,
+    budget: str | float | Mapping[str, float] | None = None,
+    run: str | Path | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    force_new: bool = False,
+    anyway: bool = False,
+    listeners: Sequence[Listener] = (),
+    control: Control | None = None,
+    **sections: Any,
+) -> Run:
+    """Train a skill, or go on with the run in `run`. `train` blocks and works in notebooks too; `train_async` is to be awaited.
+
+    skill: a path, a text of several lines, or a Skill. task: a path or any other `env.tasks`, a Task, or dicts of items.
+    agent: a model's id, a callable `(skill, item) -> answer`, or an Agent. optimizer: a model's id. budget: "$5", "2000 calls",
+    "1M tokens", "30 min" or {usd, calls, tokens, minutes}. run: the directory; without one, runs/ and a name of the settings' own.
+    config: a YAML file or mapping to start from. Other names are sections: `train={"num_epochs": 2}`, `recipe="lite"`.
+    anyway: train although the preflight says stop. listeners: called with every event.
+    """
+    material = prepare(skill=skill, task=task, agent=agent, optimizer=optimizer, budget=budget, config=config, **sections)
+    path = Path(run) if run else default_run(material)
+    await start(material, path, force_new=force_new, anyway=anyway, listeners=listeners, control=control)
+    return Run.open(path)
+
+
+async def evaluate_async(
+    skill: SkillLike | Mapping[str, SkillLike],
+    task: TaskLike | None = None,
+    *,
+    agent: AgentLike | None = None,
+    split: str = "selection",
+    repeats: int = 1,
+    run: str | Path | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    listeners: Sequence[Listener] = (),
+    control: Control | None = None,
+    **sections: Any,
+) -> list[Measured]:
+    """Measure a skill, or several by name, on a split (train, selection, test, all) with `repeats` rollouts an item; the rest as in
+    `train`. What was measured before with the same settings is not paid for again."""
+    skills = {name: as_skill(one) for name, one in skill.items()} if isinstance(skill, Mapping) else {"skill": as_skill(skill)}
+    first = next(iter(skills.values()))
+    material = prepare(skill=first, task=task, agent=agent, config=config, proposing=False, **sections)
+    path = Path(run) if run else default_run(material, "evaluate")
+    return await measure(material, skills, path, split=split, repeats=repeats, listeners=listeners, control=control)
+
+
+def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The same function for people without an event loop, or with one that is running already, as notebooks have."""
+
+    @wraps(work)
+    def wait(*args: P.args, **kwargs: P.kwargs) -> T:
+        control = kwargs.get("control")
+        if not isinstance(control, Control):
+            kwargs["control"] = control = Control()
+        with ThreadPoolExecutor(1, thread_name_prefix="skillfit") as thread:
+            running = thread.submit(asyncio.run, work(*args, **kwargs))
+            try:
+                return running.result()
+            except KeyboardInterrupt:
+                control.stop()  # what is in flight finishes and is saved
+                return running.result()
+
+    return wait
+
+
+train = _blocking(train_async)
+evaluate = _blocking(evaluate_async)
+
+
+def prepare(
+    *,
+    skill: SkillLike | None = None,
+    task: TaskLike | None = None,
+    agent: AgentLike | None = None,
+    optimizer: ModelLike | None = None,
+    budget: str | float | Mapping[str, float] | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    proposing: bool = True,
+    **sections: Any,
+) -> Material:
+    """Settings, skill and task, read and checked; nothing is spent. Without `proposing` no optimizer is needed."""
+    given = dict(sections)
+    if isinstance(agent, str | Mapping):
+        given["model.agent"] = agent
+    if optimizer is not None:
+        given["model.optimizer"] = optimizer
+    if isinstance(task, str | Path):
+        given["env.tasks"] = str(task)
+    if budget is not None:
+        given["budget"] = parse_budget(budget)
+    loaded = load_config(config or {}, list(_overrides(given)))
+    if not proposing and loaded.model.optimizer is None:
+        loaded = loaded.model_copy(update={"optimizer": loaded.optimizer.model_copy(update={"proposer": "examples"})})
+    return read_material(
+        loaded,
+        skill=None if skill is None else as_skill(skill),
+        task=None
+        if task is None or isinstance(task, str | Path)
+        else task
+        if isinstance(task, Task)
+        else Task(task, grade=loaded.env.grader),
+        agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
+    )
+
+
+def as_skill(skill: SkillLike) -> Skill:
+    """A Skill as it is; a text of several lines as a document; anything else is a path."""
+    if isinstance(skill, Skill):
+        return skill
+    return Skill.from_text(skill) if isinstance(skill, str) and "\n" in skill else Skill.load(skill)
+
+
+def as_agent(agent: Agent | Callable[..., Any]) -> Agent:
+    return cast(Agent, agent) if hasattr(agent, "attempt") else CallableAgent(agent)
+
+
+def default_run(material: Material, kind: str = "") -> Path:
+    """runs/NAME-HASH: the same settings, skill and tasks go on in the same directory, others start their own."""
+    return Path("runs") / "-".join(filter(None, [material.skill.name, kind, stable_hash(material.identity())[:6]]))
+
+
+def parse_budget(budget: str | float | Mapping[str, float]) -> dict[str, float]:
+    if isinstance(budget, Mapping):
+        return dict(budget)
+    if isinstance(budget, int | float):
+        return {"usd": float(budget)}
+    for pattern, name in _BUDGETS:
+        if match := re.fullmatch(pattern, budget.strip()):
+            amount = float(match[1].rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(match[1][-1], 1)
+            return {name: amount} if name else {match[2]: int(amount)}
+    raise InputError(f"The budget {budget!r} is not understood.", hint="Write $5, 2000 calls, 1M tokens or 30 min.")
+
+
+def _overrides(settings: Mapping[str, Any]) -> Iterator[str]:
+    """`key.sub=value` each, the value as JSON, which is YAML."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and name in Config.model_fields:
+            yield from _overrides({f"{name}.{key}": one for key, one in value.items()})
+        else:
+            yield f"{name}={json.dumps(value, default=str)}"
