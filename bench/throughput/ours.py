@@ -1,0 +1,54 @@
+"""The work through skillfit: chat agent, real client, journal and events on disk, one `Rollouts.run`."""
+
+import asyncio
+import resource
+import time
+from pathlib import Path
+
+from bench.throughput.world import CONTEXT, SKILL, gold, question, report, settings
+from skillfit.agents import ChatAgent
+from skillfit.models import ModelSpec, connect
+from skillfit.rollout import Outcome, Rollouts
+from skillfit.run.events import EventLog
+from skillfit.run.journal import Journal
+from skillfit.run.recorded import RecordedModel
+from skillfit.skill import Skill
+from skillfit.tasks.task import Task
+
+
+def rows(numbers: range) -> list[dict[str, str]]:
+    return [
+        {"id": f"{number:05d}", "input": f"## Context\n{CONTEXT}\n\n## Question\n{question(number)}", "answer": gold(number)}
+        for number in numbers
+    ]
+
+
+async def run(url: str, numbers: range, concurrency: int, folder: Path) -> tuple[list[Outcome], float, float]:
+    """The outcomes, and how long they took the first time and again from the journal."""
+    folder.mkdir(exist_ok=True)
+    journal, events = Journal(folder / "journal.db"), EventLog(folder / "journal.db")
+    spec = ModelSpec(id="openai/bench", base_url=url)
+    client = connect(spec, role="agent", run_id="bench", concurrency=concurrency, environ={"OPENAI_API_KEY": "none"})
+    task = Task(rows(numbers), grade={"normalized": {"extract": "tag"}})
+    agent = ChatAgent(RecordedModel(client, journal, "agent"))
+    rollouts = Rollouts(task, agent, journal, events, timeout=120, max_in_flight=2 * concurrency)
+    skill = Skill.from_text(SKILL)
+    begun = time.perf_counter()
+    outcomes = await rollouts.run(skill, task.items, phase="baseline", series="selection")
+    done = time.perf_counter()
+    await rollouts.run(skill, task.items, phase="baseline", series="selection")
+    again = time.perf_counter()
+    await client.close()
+    return outcomes, done - begun, again - done
+
+
+async def main(url: str, count: int, concurrency: int, folder: Path) -> None:
+    await run(url, range(count, count + concurrency), concurrency, folder / "warm")
+    cpu = time.process_time()
+    outcomes, seconds, resumed = await run(url, range(count), concurrency, folder / "run")
+    cpu = time.process_time() - cpu
+    scores = [None if outcome.score is None else outcome.score.hard for outcome in outcomes]
+    report(seconds, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, scores, resumed=resumed)
+
+
+asyncio.run(main(*settings()))
