@@ -15,7 +15,19 @@ from skillfit.config.schema import Config
 from skillfit.models.spec import ModelSpec
 
 # What may change between two starts of one run: how fast and how far it goes, never what it does.
-_FREE = frozenset({"budget", "executor", "model.concurrency", "model.prices", "gradient.analyst_workers", "env.exec_timeout"})
+# Skill and tasks are compared by what is in them, not by where they lie.
+_FREE = frozenset(
+    {
+        "budget",
+        "executor",
+        "model.concurrency",
+        "model.prices",
+        "gradient.analyst_workers",
+        "env.exec_timeout",
+        "env.skill",
+        "env.tasks",
+    }
+)
 _FREE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 
 
