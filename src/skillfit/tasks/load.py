@@ -145,7 +145,9 @@ def _inspect(reference: str, settings: TaskSettings, model: Model | None) -> Tas
 
 def _resplit(task: Task, settings: TaskSettings) -> Task:
     _refuse_grader(settings, "a Task")
-    return task if settings.splits == SplitSettings() else task.with_splits(settings.splits)
+    capped = any((settings.splits.caps or {}).values())
+    unchanged = not capped and replace(settings.splits, caps=None) == SplitSettings()
+    return task if unchanged else task.with_splits(settings.splits)
 
 
 def _refuse_grader(settings: TaskSettings, what: str) -> None:

@@ -20,6 +20,7 @@ THRESHOLD = 0.8
 _RUN, _SKETCH, _WINDOW = 5, 64, 4000  # words in a run, hashes in a sketch, characters looked at from each end of a long text
 _TEMPLATE = (3, 20)  # a run in more items than a twentieth of them, kept within these bounds, is a template
 _MIN_SHARED = 4
+_TOKEN = re.compile(r"\w+|[^\w\s.,;:!?'\"]")  # 2 + 2 is not 2 - 2; a full stop more or less is no difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,7 @@ def _likeness(one: frozenset[int], other: frozenset[int]) -> float:
 def _sketch(item: Item) -> _Sketch:
     text = item.input.casefold()
     attached = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in item.attachments())
-    exact = hashlib.sha256(
-        " ".join(re.findall(r"\w+|[^\w\s]", text) if len(text) < 2 * _WINDOW else text.split()).encode()
-    ).hexdigest()
-    words = re.findall(r"\w+", text if len(text) <= 2 * _WINDOW else f"{text[:_WINDOW]} {text[-_WINDOW:]}")
+    words = _TOKEN.findall(text if len(text) <= 2 * _WINDOW else f"{text[:_WINDOW]} {text[-_WINDOW:]}")
+    exact = " ".join(words if len(text) <= 2 * _WINDOW else text.split())
     runs = {zlib.crc32(" ".join(words[at : at + _RUN]).encode()) for at in range(len(words) - _RUN + 1)}
-    return _Sketch(exact + attached, attached, frozenset(sorted(runs)[:_SKETCH]))
+    return _Sketch(hashlib.sha256(exact.encode()).hexdigest() + attached, attached, frozenset(sorted(runs)[:_SKETCH]))

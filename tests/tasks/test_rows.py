@@ -1,0 +1,190 @@
+"""Items from files: every way of writing them, and what is said when they are wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.errors import InputError
+from skillfit.tasks import Item, RowAt, TaskSettings, load_task
+from skillfit.tasks.rows import items_of, read_rows
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def load(path: Path, **fields: str) -> list[Item]:
+    return items_of(read_rows(path), fields)
+
+
+def test_a_row_may_use_any_of_the_documented_names(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "input": "one", "answer": "1"},
+        {"id": "b", "prompt": "two", "expected": 2},
+        {"id": "c", "messages": [{"role": "user", "content": "three"}], "answers": ["3", "three"]},
+    ]
+    items = load(write_jsonl(tmp_path / "t.jsonl", rows))
+    assert [item.input for item in items] == ["one", "two", "three"]
+    assert [item.answers for item in items] == [("1",), ("2",), ("3", "three")]
+
+
+def test_columns_are_mapped_by_fields_and_others_are_kept_for_the_grader(tmp_path: Path) -> None:
+    (item,) = load(
+        write_jsonl(tmp_path / "t.jsonl", [{"question": "q", "gold": "g", "unit": "km"}]), input="question", answer="gold"
+    )
+    assert (item.input, item.answers) == ("q", ("g",))
+    assert item.content()["unit"] == "km"
+
+
+def test_an_unknown_field_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Did you mean 'answers'"):
+        load(write_jsonl(tmp_path / "t.jsonl", [{"input": "q"}]), answrs="gold")
+
+
+def test_a_missing_input_names_the_line_the_columns_and_the_way_out(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "t.jsonl", [{"input": "fine"}, {"question": "q", "gold": "g"}])
+    with pytest.raises(InputError, match=r"t\.jsonl:2: no input\. Columns here: question, gold\..*env\.fields"):
+        load(path)
+
+
+def test_a_malformed_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"input": "a"}\n\n{"input": \n')
+    with pytest.raises(InputError, match=r"t\.jsonl:3: not valid JSON"):
+        load(tmp_path / "t.jsonl")
+
+
+def test_a_line_that_is_no_object_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"input": "a"}\n[1]\n')
+    with pytest.raises(InputError, match=r"t\.jsonl:2: expected an object"):
+        load(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize(("name", "text"), [("t.jsonl", "\n\n"), ("t.json", "[]"), ("t.csv", "input,answer\n")])
+def test_an_empty_file_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match="no items"):
+        load(tmp_path / name)
+
+
+def test_an_id_used_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "t.jsonl", [{"id": 1, "input": "a"}, {"id": 2, "input": "b"}, {"id": "1", "input": "c"}])
+    with pytest.raises(InputError, match=r"t\.jsonl:1 and .*t\.jsonl:3: id '1' is used twice"):
+        load(path)
+
+
+def test_the_same_row_twice_without_ids_is_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "t.jsonl", [{"input": "a"}, {"input": "a"}])
+    with pytest.raises(InputError, match="the same row stands twice"):
+        load(path)
+
+
+def test_made_ids_depend_on_content_and_not_on_place(tmp_path: Path) -> None:
+    rows = [{"input": "a", "answer": "1"}, {"input": "b", "answer": "2"}]
+    forward = load(write_jsonl(tmp_path / "f.jsonl", rows))
+    backward = load(write_jsonl(tmp_path / "b.jsonl", rows[::-1]))
+    assert [item.id for item in forward] == [item.id for item in backward[::-1]]
+
+
+def test_csv_cells_may_hold_lists(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,prompt,answers,type\n1,q,\"['x', 'y']\",easy\n2,q2,plain,\n")
+    first, second = load(tmp_path / "t.csv")
+    assert (first.answers, first.type) == (("x", "y"), "easy")
+    assert second.answers == ("plain",)
+
+
+def test_a_ragged_csv_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("input,answer\nq,a\nq\n")
+    with pytest.raises(InputError, match=r"t\.csv:3"):
+        load(tmp_path / "t.csv")
+
+
+def test_big_rows_stay_on_disk_and_read_back_the_same(tmp_path: Path) -> None:
+    rows = [{"id": str(number), "input": "x" * 10_000 + str(number), "answer": "é"} for number in range(3)]
+    items = load(write_jsonl(tmp_path / "t.jsonl", [{"id": "small", "input": "s"}, *rows]))
+    assert isinstance(items[0].row, dict)
+    assert all(isinstance(item.row, RowAt) for item in items[1:])
+    assert [item.input for item in items[1:]] == [row["input"] for row in rows]
+    assert items[2].answers == ("é",)
+    assert items[2].fingerprint() == Item("1", rows[1]).fingerprint()
+
+
+def test_a_fingerprint_changes_with_the_meaning_and_not_with_the_split(tmp_path: Path) -> None:
+    plain, moved, changed = (
+        Item("a", row)
+        for row in (
+            {"input": "q", "answer": "1"},
+            {"input": "q", "answer": "1", "split": "test", "weight": 2},
+            {"input": "q", "answer": "2"},
+        )
+    )
+    assert plain.fingerprint() == moved.fingerprint() != changed.fingerprint()
+
+
+def test_files_and_images_stand_beside_the_tasks_file_and_count_in_the_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "t.csv").write_text("1")
+    (tmp_path / "p.jpg").write_bytes(b"jpeg")
+    path = write_jsonl(tmp_path / "t.jsonl", [{"input": "q", "files": ["data/t.csv"], "images": ["p.jpg"]}])
+    (item,) = load(path)
+    assert item.files == {"data/t.csv": tmp_path / "data" / "t.csv"}
+    assert item.images[0].media_type == "image/jpeg"
+    assert item.messages[-1].images == item.images
+    (tmp_path / "p.jpg").write_bytes(b"another")
+    (again,) = load(path)
+    assert again.fingerprint() != item.fingerprint()
+
+
+def test_a_missing_file_is_refused_at_start(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"t\.jsonl:1: .*gone\.txt does not exist"):
+        load(write_jsonl(tmp_path / "t.jsonl", [{"input": "q", "files": ["gone.txt"]}]))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": "hello"},
+        {"messages": [{"role": "robot", "content": "x"}]},
+        {"input": "q", "weight": "heavy"},
+        {"input": "q", "split": "tain"},
+    ],
+)
+def test_bad_values_are_refused_with_their_line(tmp_path: Path, row: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"t\.jsonl:1"):
+        load(write_jsonl(tmp_path / "t.jsonl", [row]))
+
+
+def test_a_conversation_keeps_its_turns() -> None:
+    turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    item = Item("x", {"messages": [*turns, {"role": "user", "content": "c"}]})
+    assert [(turn.role, turn.content) for turn in item.messages][-2:] == [("assistant", "b"), ("user", "c")]
+    assert item.input == "a\n\nc"
+
+
+def test_folders_give_the_splits(tmp_path: Path) -> None:
+    for name, suffix, count in (("train", "json", 3), ("valid", "jsonl", 4), ("test", "csv", 2)):
+        (tmp_path / name).mkdir()
+        rows = [{"id": f"{name}{number}", "input": f"{name} question {number}", "answer": "1"} for number in range(count)]
+        file = tmp_path / name / f"items.{suffix}"
+        if suffix == "csv":
+            file.write_text("id,input,answer\n" + "".join(f"{row['id']},{row['input']},1\n" for row in rows))
+        else:
+            file.write_text(json.dumps(rows) if suffix == "json" else "\n".join(map(json.dumps, rows)))
+    task = load_task(TaskSettings(".", base=tmp_path))
+    assert [len(split) for split in (task.train, task.selection, task.test)] == [3, 4, 2]
+    assert task.selection[0].id == "valid0"
+
+
+def test_a_folder_without_train_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "test").mkdir()
+    with pytest.raises(InputError, match="no train/"):
+        load_task(TaskSettings(str(tmp_path)))
+
+
+def test_a_path_that_is_not_there_is_refused_with_what_may_be_given(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="neither a file nor a folder"):
+        load_task(TaskSettings("nope.jsonl", base=tmp_path))

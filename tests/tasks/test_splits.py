@@ -1,0 +1,173 @@
+"""Splits: disjoint, complete, deterministic, stratified, and near-duplicates never on two sides."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skillfit.errors import InputError
+from skillfit.tasks import Item, SplitSettings
+from skillfit.tasks.similar import similar_groups
+from skillfit.tasks.splits import SPLITS, make_splits, parse_ratio, split_items
+
+_WORDS = [f"{a}{b}" for a in ("ka", "lo", "mi", "su", "re", "to") for b in ("ban", "dor", "fel", "gim", "nar", "pul", "sev", "tik")]
+
+
+def sentence(seed: object, words: int = 30) -> str:
+    return " ".join(random.Random(str(seed)).choices(_WORDS, k=words))
+
+
+def items_of_types(types: list[str]) -> list[Item]:
+    return [Item(str(at), {"input": sentence(at)}, type=kind) for at, kind in enumerate(types)]
+
+
+ratios = st.tuples(*[st.integers(1, 9)] * 3).map(lambda parts: tuple(float(part) for part in parts))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), ratios, st.integers(0, 99))
+def test_made_splits_use_every_item_once_and_meet_the_ratio(types: list[str], ratio: tuple[float, float, float], seed: int) -> None:
+    items = items_of_types(types)
+    made = make_splits(items, ratio, seed)
+    assert sorted(item.id for split in made.values() for item in split) == sorted(item.id for item in items)
+    for name, part in zip(SPLITS, ratio, strict=True):
+        assert abs(len(made[name]) - len(items) * part / sum(ratio)) < 1
+        assert all(item.split == name for item in made[name])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), ratios, st.integers(0, 99))
+def test_every_type_meets_the_ratio(types: list[str], ratio: tuple[float, float, float], seed: int) -> None:
+    made = make_splits(items_of_types(types), ratio, seed)
+    for name, part in zip(SPLITS, ratio, strict=True):
+        there = Counter(item.type for item in made[name])
+        for kind, count in Counter(types).items():
+            assert abs(there[kind] - count * part / sum(ratio)) < 2.5
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(5, 40), st.integers(0, 99), st.randoms())
+def test_made_splits_depend_on_ids_and_seed_and_not_on_order(count: int, seed: int, shuffle: random.Random) -> None:
+    items = items_of_types(["x"] * count)
+    other = list(items)
+    shuffle.shuffle(other)
+    assert make_splits(items, (4, 4, 2), seed) == make_splits(other, (4, 4, 2), seed)
+
+
+def test_another_seed_gives_other_splits() -> None:
+    items = items_of_types(["x"] * 50)
+    assert make_splits(items, (1, 1, 1), 0) != make_splits(items, (1, 1, 1), 1)
+
+
+def test_the_references_ratio_gives_its_counts() -> None:
+    made = make_splits(items_of_types(["x"] * 177), parse_ratio("2:1:7"), 42)
+    assert [len(made[name]) for name in SPLITS] == [35, 18, 124]
+
+
+@pytest.mark.parametrize("text", ["", "1:2", "a:b:c", "0:1:1", "-1:1:1", "1:1:nan"])
+def test_a_bad_ratio_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="split_ratio"):
+        parse_ratio(text)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=6, max_size=15), st.integers(0, 9))
+def test_near_duplicates_go_to_one_split_together(sizes: list[int], seed: int) -> None:
+    items = [
+        Item(f"{family}.{member}", {"input": sentence(family, 60) + f" {'!' * member}"})
+        for family, size in enumerate(sizes)
+        for member in range(size)
+    ]
+    made = make_splits(items, (4, 4, 2), seed)
+    home = {item.id: name for name in SPLITS for item in made[name]}
+    assert len(home) == len(items)
+    for family in range(len(sizes)):
+        assert len({home[item.id] for item in items if item.id.startswith(f"{family}.")}) == 1
+
+
+def test_a_changed_word_in_a_long_text_is_a_near_duplicate_and_another_text_is_not() -> None:
+    text = sentence("base", 120)
+    typo = text.replace(text.split()[60], "changed", 1)
+    items = [
+        Item("a", {"input": text}),
+        Item("b", {"input": typo}),
+        *(Item(str(at), {"input": sentence(at, 120)}) for at in range(20)),
+    ]
+    assert [group for group in similar_groups(items) if len(group) > 1] == [[0, 1]]
+
+
+def test_items_made_from_one_template_are_not_duplicates() -> None:
+    template = (
+        "You are given an invoice from our archive. Read it with care, then say in one word which currency it uses. Invoice: {}"
+    )
+    items = [Item(str(at), {"input": template.format(sentence(at, 6))}) for at in range(12)]
+    assert all(len(group) == 1 for group in similar_groups(items))
+
+
+def test_the_same_question_about_two_pictures_is_two_items(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(name.encode())
+    items = [Item(name, {"input": "What is the total?", "images": [name]}, base=tmp_path) for name in ("a.png", "b.png")]
+    assert similar_groups(items) == [[0], [1]]
+
+
+def test_an_operator_makes_a_difference_and_a_question_mark_does_not() -> None:
+    texts = ["what is 2 + 2", "What is  2 + 2?", "what is 2 - 2"]
+    assert similar_groups([Item(text, {"input": text}) for text in texts]) == [[0, 1], [2]]
+
+
+def given_splits(*counts: int) -> list[Item]:
+    return [
+        Item(f"{name}{at}", {"input": sentence(f"{name}{at}")}, split=name)
+        for name, count in zip(SPLITS, counts, strict=True)
+        for at in range(count)
+    ]
+
+
+def test_given_splits_are_kept_in_order_and_caps_take_the_first() -> None:
+    splits = split_items(given_splits(6, 5, 3), SplitSettings(limit=5, caps={"train": 2, "selection": 0, "test": 9}))
+    assert [item.id for item in splits.train] == ["train0", "train1"]
+    assert (len(splits.selection), len(splits.test)) == (5, 3)
+
+
+def test_near_duplicates_across_given_splits_are_refused_by_name() -> None:
+    items = [*given_splits(5, 5, 1), Item("copy", {"input": sentence("train0").upper()}, split="test")]
+    with pytest.raises(InputError, match=r"train0 \(train\) ~ copy \(test\)"):
+        split_items(items, SplitSettings())
+
+
+def test_ratio_mode_deals_out_given_splits_anew() -> None:
+    splits = split_items(given_splits(20, 0, 0), SplitSettings(mode="ratio"))
+    assert [len(part) for part in (splits.train, splits.selection, splits.test)] == [8, 8, 4]
+
+
+def test_split_dir_mode_without_splits_is_refused() -> None:
+    with pytest.raises(InputError, match="carry no splits"):
+        split_items(items_of_types(["x"] * 20), SplitSettings(mode="split_dir"))
+
+
+def test_some_items_without_a_split_are_refused() -> None:
+    with pytest.raises(InputError, match=r"1 items have no split \(first: odd\)"):
+        split_items([*given_splits(5, 5, 0), Item("odd", {"input": "odd"})], SplitSettings())
+
+
+def test_too_small_a_selection_is_refused_or_labelled_fit_only() -> None:
+    items = items_of_types(["x"] * 8)
+    with pytest.raises(InputError, match=r"3 selection items .*env.allow_fit_only"):
+        split_items(items, SplitSettings())
+    splits = split_items(items, SplitSettings(allow_fit_only=True))
+    assert splits.fit_only
+    assert splits.selection == splits.train
+    assert len(splits.train) + len(splits.test) == 8
+    assert not {item.id for item in splits.train} & {item.id for item in splits.test}
+
+
+def test_ten_items_are_enough_at_the_default_ratio() -> None:
+    splits = split_items(items_of_types(["x"] * 10), SplitSettings())
+    assert [len(part) for part in (splits.train, splits.selection, splits.test)] == [4, 4, 2]
+    assert not splits.fit_only
