@@ -1,9 +1,9 @@
 """A world of noisy rollouts whose truth is known.
 
-Items stand in eight clusters (kinds of problem). An item's chance of success is a logistic of its cluster's level plus the item's own
-difficulty; a rollout is one coin with that chance (or, for graded tasks, a noisy grade around it). 30 % of edits help one or two
-clusters (some of these hurt a third a little), 40 % do nothing, 30 % harm. Edits act on clusters, so what is gained on the selection
-items is gained on unseen items too: the true score is the mean over a large population.
+Items stand in eight clusters (kinds of problem). An item's chance of success is a logistic of its cluster's level plus the item's
+own difficulty; a rollout is one coin with that chance (or, for graded tasks, a noisy grade around it). 30 % of edits help one or two
+clusters (some of these hurt a third a little), 40 % do nothing, 30 % harm. Edits act on clusters, so what is gained on the
+selection items is gained on unseen items too: the true score is the mean over a large population.
 """
 
 from __future__ import annotations
@@ -75,6 +75,12 @@ class World:
             effect[rng.randrange(CLUSTERS)] -= scale * rng.uniform(0.15, 0.65)
         name = f"rule-{len(self._effects)}"
         self._effects[name] = effect
+        return Edit("append", content=f"- {name}")
+
+    def planted(self, effect: float) -> Edit:
+        """A proposal that moves every cluster by `effect` logits: 0 for a change in words only."""
+        name = f"rule-{len(self._effects)}"
+        self._effects[name] = [effect] * CLUSTERS
         return Edit("append", content=f"- {name}")
 
     def _level(self, skill: Skill) -> list[float]:

@@ -79,7 +79,8 @@ async def assign_credit(
     reserve = 2 * len(items) if prune else 0
     room = (rollout_budget - reserve) // len(shown) - 1 if shown else 0
     measured = [piece for piece in pieces if without[piece] is not None][: max(0, room)]
-    full, *parts = await gather(drawer.sample(skill, shown) for skill in [final, *(without[piece] or final for piece in measured)])
+    arms = [final, *(without[piece] or final for piece in measured)] if measured else []
+    full, *parts = await gather(drawer.sample(skill, shown) for skill in arms) if arms else [Samples(settings)]
     found = dict(zip(measured, parts, strict=True))
     worths = [_worth(piece, found.get(piece), full, without[piece] is not None, len(items)) for piece in pieces]
     skill = final

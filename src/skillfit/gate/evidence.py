@@ -10,7 +10,7 @@ from skillfit.gate.statistics import interval, item_differences, mean, probabili
 from skillfit.gate.verdict import Action, Candidate, Decision, Evidence, Standing, Verdict
 from skillfit.skill import Skill
 
-PRIOR_VARIANCE = 0.05**2  # of a candidate's true mean difference: most patches move a score by a few points
+PRIOR_VARIANCE = 0.06**2  # of a candidate's true mean difference: most patches move a score by a few points
 EXTRA_VARIANCE = 0.03  # added to the observed one: a handful of equal differences is not certainty
 
 

@@ -21,8 +21,8 @@ from skillfit.skill import Skill, apply_edits
 from skillfit.tasks.item import Item
 
 BLOCK = 10  # items between two looks at the race
-HOPELESS = 0.3  # a candidate whose chance of being better falls below this stops
-CLEAR = 0.8  # a lone survivor with this chance goes straight to the confirming pass
+HOPELESS = 0.4  # a candidate whose chance of being better falls below this stops
+CLEAR = 0.6  # a lone survivor with this chance goes straight to the confirming pass
 STACKABLE = 0.5  # a beaten candidate with this chance is tried on top of the winner
 INCUMBENT_REPEATS = 2  # the incumbent meets every candidate of a step: its noise is everybody's
 

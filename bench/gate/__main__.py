@@ -1,0 +1,175 @@
+"""python -m bench.gate [--full] [--jobs N]: what the race buys over strict at equal rollouts, and what the ship test promises.
+
+Writes bench/gate/results.md, bench/gate/results.json and docs/images/gate-*.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import statistics
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from bench.gate.figures import bars
+from bench.gate.play import BATCH, PATCH, START, play
+from bench.gate.world import Setting, World
+from skillfit.gate import Gate, GateSettings, RaceGate, StrictGate, ship_test
+from skillfit.skill import apply_edits
+
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+NOISE = {"quiet": 3.0, "middling": 1.2, "noisy": 0.3}  # spread of item difficulty in logits
+SIZES = (20, 40, 100, 200)
+STEPS = 32  # four epochs of eight: strict's plan sets the rollouts that both get
+CANDIDATES = 4
+
+
+def setting(items: int, noise: str, *, graded: bool = False, failures: float = 0.0) -> Setting:
+    name = f"n={items} {noise}" + (" graded" if graded else "") + (" lossy" if failures else "")
+    return Setting(name, items, NOISE[noise], items + STEPS * (BATCH + items), graded=graded, failures=failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Means over runs; the same worlds and the same edits for both gates."""
+
+    setting: str
+    rollouts: int
+    strict_gain: float
+    race_gain: float
+    lone_gain: float  # race with the whole patch alone: no spare edits to race
+    ratio: float
+    ratio_error: float  # standard error, by the paired runs
+    lone_ratio: float
+    strict_false: float  # false accepts per run
+    race_false: float
+    strict_accepted: float
+    race_accepted: float
+    strict_optimism: float  # the gate's own score of its skill minus the truth
+    race_optimism: float
+
+
+def compare(world: Setting, runs: int) -> Compared:
+    metric = "soft" if world.graded else "hard"
+
+    def once(kind: type[StrictGate | RaceGate], seed: int, candidates: int) -> object:
+        simulated = World(world, seed)
+        gate: Gate = kind(simulated, simulated.items, GateSettings(metric=metric, candidates=candidates, seed=seed))
+        return asyncio.run(play(simulated, gate, candidates=candidates, pool=PATCH * CANDIDATES))
+
+    strict = [once(StrictGate, seed, 1) for seed in range(runs)]
+    race = [once(RaceGate, seed, CANDIDATES) for seed in range(runs)]
+    lone = [once(RaceGate, seed, 1) for seed in range(runs)]
+
+    def mean(played: list[object], field: str) -> float:
+        return statistics.fmean(getattr(one, field) for one in played)
+
+    base, gain = mean(strict, "gain"), mean(race, "gain")
+    ratio = gain / base
+    residuals = [r.gain - ratio * s.gain for r, s in zip(race, strict, strict=True)]  # type: ignore[attr-defined]
+    return Compared(
+        setting=world.name,
+        rollouts=world.rollouts,
+        strict_gain=base,
+        race_gain=gain,
+        lone_gain=mean(lone, "gain"),
+        ratio=ratio,
+        ratio_error=statistics.stdev(residuals) / math.sqrt(runs) / abs(base),
+        lone_ratio=mean(lone, "gain") / base,
+        strict_false=mean(strict, "false"),
+        race_false=mean(race, "false"),
+        strict_accepted=mean(strict, "accepted"),
+        race_accepted=mean(race, "accepted"),
+        strict_optimism=mean(strict, "optimism"),
+        race_optimism=mean(race, "optimism"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    setting: str
+    effect: float  # true mean difference of the finalist
+    improved: float  # share of runs that were called improved
+    runs: int
+
+
+def ship(world: Setting, effect: float, finalists: int, runs: int) -> Shipped:
+    """The share of ship tests that say improved. Effect 0: the finalists differ from the initial skill in words only (A/A)."""
+    called, true = 0, 0.0
+    for seed in range(runs):
+        simulated = World(replace(world, rollouts=10**9), seed)
+        edits = [simulated.planted(effect) for _ in range(finalists)]
+        skills = [apply_edits(START, [edit]).skill for edit in edits]
+        true += simulated.true_score(skills[0]) - simulated.true_score(START)
+        settings = GateSettings(metric="soft" if world.graded else "hard", seed=seed)
+        result = asyncio.run(ship_test(simulated, simulated.items, START, skills, settings))
+        called += result.verdict == "improved"
+    return Shipped(f"{world.name}, {finalists} finalist{'s' * (finalists > 1)}", true / runs, called / runs, runs)
+
+
+def aa_settings() -> list[tuple[Setting, int]]:
+    few = [setting(n, noise) for n in (8, 12, 15) for noise in ("quiet", "noisy")]
+    usual = [setting(n, noise) for n in SIZES for noise in NOISE]
+    saturated = [replace(setting(n, "middling"), name=f"n={n} saturated", level=4.0) for n in (12, 40, 100)]
+    other = [setting(40, "middling", graded=True), setting(40, "noisy", failures=0.2)]
+    return [(one, finalists) for one in [*few, *usual, *saturated, *other] for finalists in (1, 2)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.gate", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="more repetitions: about an hour on one core")
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    scale = 10 if options.full else 1
+    worlds = [setting(n, noise) for n in SIZES for noise in NOISE]
+    worlds += [setting(40, "middling", graded=True), setting(40, "middling", failures=0.1)]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        gains = [pool.submit(compare, world, scale * max(12, 1600 // world.items)) for world in worlds]
+        null = [pool.submit(ship, world, 0.0, finalists, 200 * scale) for world, finalists in aa_settings()]
+        powers = [pool.submit(ship, setting(n, "middling"), effect, 1, 60 * scale) for n in SIZES for effect in (0.4, 0.8, 1.6)]
+        found = [[future.result() for future in futures] for futures in (gains, null, powers)]
+    write(*found)
+
+
+def write(gains: list[Compared], null: list[Shipped], powers: list[Shipped]) -> None:
+    text = report(gains, null, powers)
+    (HERE / "results.md").write_text(text, encoding="utf-8")
+    data = {"gains": [*map(asdict, gains)], "aa": [*map(asdict, null)], "power": [*map(asdict, powers)]}
+    (HERE / "results.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    images = ROOT / "docs" / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    rows = [(one.setting, {"strict": one.strict_gain, "race": one.race_gain}) for one in gains]
+    (images / "gate-gain.svg").write_text(bars("True gain at equal rollouts", rows), encoding="utf-8")
+    rows = [(one.setting, {"A/A called improved": one.improved}) for one in null]
+    (images / "gate-aa.svg").write_text(bars("Ship test on equal skills", rows, limit=0.05), encoding="utf-8")
+    print(text)
+
+
+def report(gains: list[Compared], null: list[Shipped], powers: list[Shipped]) -> str:
+    lines = [(HERE / "preface.md").read_text(encoding="utf-8")]
+    lines += ["## True gain at equal rollouts", ""]
+    lines += [
+        "| setting | rollouts | strict | race | race / strict | whole patch only / strict | false accepts strict, race | optimism strict, race |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|"]
+    for one in gains:
+        lines.append(
+            f"| {one.setting} | {one.rollouts:,} | {one.strict_gain:+.3f} | {one.race_gain:+.3f} | **{one.ratio:.2f}** ± {one.ratio_error:.2f} "
+            f"| {one.lone_ratio:.2f} | {one.strict_false:.1f} of {one.strict_accepted:.1f}, {one.race_false:.1f} of {one.race_accepted:.1f} "
+            f"| {one.strict_optimism:+.3f}, {one.race_optimism:+.3f} |"
+        )
+    lines += ["", "## Ship test on equal skills (A/A): share called improved, at most 5 % wanted", ""]
+    lines += ["| setting | called improved | runs |", "|---|---|---|"]
+    lines += [f"| {one.setting} | {one.improved:.1%} | {one.runs} |" for one in null]
+    pooled = sum(one.improved * one.runs for one in null) / sum(one.runs for one in null)
+    lines += [f"| all | {pooled:.1%} | {sum(one.runs for one in null)} |"]
+    lines += ["", "## Power of the ship test", "", "| setting | true difference | called improved | runs |", "|---|---|---|---|"]
+    lines += [f"| {one.setting} | {one.effect:+.3f} | {one.improved:.0%} | {one.runs} |" for one in powers]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+from dataclasses import replace
+
+import pytest
+
+from skillfit.gate.diagnosis import Facts, diagnose
+from skillfit.gate.preflight import (
+    Check,
+    blindness_check,
+    cost_check,
+    coverage_check,
+    gold_check,
+    headroom_check,
+    overall,
+    power_check,
+)
+from skillfit.gate.shortcut import audit, shortcuts
+from skillfit.tasks.item import Item
+
+
+def test_the_worst_check_is_the_verdict():
+    checks = [Check("a", "go", ""), Check("b", "stop", ""), Check("c", "warn", "")]
+    assert overall(checks) == "stop" and overall(checks[::2]) == "warn" and overall([]) == "go"
+
+
+def test_gold_answers_must_score_one():
+    assert gold_check({"a": 1.0, "b": 1.0}).verdict == "go"
+    assert gold_check({"a": 1.0, "b": 0.5}).verdict == "warn"
+    assert gold_check({"a": 0.0, "b": 0.5}).verdict == "stop"
+    assert gold_check({"a": None}).verdict == "warn"
+
+
+def test_a_grader_that_pays_a_gutted_skill_as_well_is_blind():
+    blind = blindness_check(0.7, {"half the skill gone": [0.0] * 20}, skill_tokens=800)
+    assert blind.verdict == "stop" and "blind" in blind.message
+    higher = blindness_check(0.7, {"half the skill gone": [-0.1] * 20}, skill_tokens=800)
+    assert higher.verdict == "stop"
+
+
+def test_a_grader_that_pays_an_empty_answer_is_blind_whatever_the_skill():
+    assert blindness_check(0.7, {"empty answer": [0.0] * 20}, skill_tokens=10).verdict == "stop"
+
+
+def test_a_stub_of_a_skill_that_does_nothing_yet_is_no_reason_to_stop():
+    check = blindness_check(0.3, {"empty answer": [0.3] * 20, "half the skill gone": [0.0] * 20}, skill_tokens=10)
+    assert check.verdict == "warn"
+
+
+def test_a_grader_that_sees_is_go():
+    assert blindness_check(0.7, {"empty answer": [0.7] * 20, "half the skill gone": [0.2] * 20}, 800).verdict == "go"
+
+
+@pytest.mark.parametrize(("baseline", "verdict"), [(1.0, "stop"), (0.95, "warn"), (0.4, "go"), (0.0, "go")])
+def test_a_saturated_baseline_stops_the_run(baseline, verdict):
+    assert headroom_check(baseline).verdict == verdict
+
+
+def test_the_smallest_effect_that_can_be_shown_is_told():
+    assert power_check(100, 0.05, 0.4).verdict == "go"
+    assert power_check(10, 0.25, 0.4, repeats=1).verdict == "warn"
+    assert "can't prove" in power_check(2, 0.1, 0.4).message
+    assert power_check(100, 0.05, 0.4).detail["detectable"] < 0.1
+
+
+def test_lost_rollouts_and_cost_are_told():
+    assert (
+        coverage_check(1, 10, 0.6, "auth: no key").verdict == "stop"
+        and "no key" in coverage_check(1, 10, 0.6, "auth: no key").message
+    )
+    assert coverage_check(9, 10, 0.6, "").verdict == "warn" and coverage_check(10, 10, 0.6, "").verdict == "go"
+    assert cost_check(6.0, 9.0, 5.0).verdict == "warn" and cost_check(1.0, 2.0, 5.0).verdict == "go"
+
+
+def question(name, gold, options=("red", "green", "blue", "grey")):
+    return Item(name, {"input": "which?", "answers": [gold], "options": list(options)})
+
+
+def test_an_option_that_is_always_right_is_found_by_text_and_by_letter():
+    by_text = [question(str(n), "blue") for n in range(8)]
+    [majority, position] = shortcuts(by_text, by_text)
+    assert (majority.predicted, position.predicted) == (1.0, 1.0) and "blue" in majority.skill.body
+    by_letter = [question(str(n), "C", ("w", "x", "y", "z")) for n in range(8)]
+    assert shortcuts(by_letter, by_letter)[1].skill.body.strip() == "Always choose option number 3."
+
+
+def test_free_answers_have_no_position_and_a_weak_majority():
+    items = [Item(str(n), {"input": "?", "answers": [f"answer {n}"]}) for n in range(10)]
+    [majority] = shortcuts(items, items)
+    assert majority.predicted == 0.1
+    assert shortcuts([], items) == []
+
+
+def test_the_audit_warns_when_a_one_line_rule_reaches_the_score():
+    items = [question(str(n), "blue") for n in range(8)]
+    assert audit(shortcuts(items, items), baseline=0.4, best=0.9).verdict == "warn"
+    assert audit(shortcuts(items, items), 0.4, 0.9, {"majority answer": 0.1, "answer position": 0.2}).verdict == "go"
+    assert audit([], 0.4, 0.9).verdict == "go"
+
+
+FINE = Facts(
+    ship="inconclusive",
+    baseline=0.5,
+    coverage=1.0,
+    coverage_floor=0.6,
+    proposed=20,
+    applied=15,
+    accepted=2,
+    steps=8,
+    detectable=0.1,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"ship": "improved", "difference": 0.1}, "improved"),
+        ({"coverage": 0.3}, "infrastructure"),
+        ({"grader_blind": True}, "blind grader"),
+        ({"baseline": 1.0}, "saturated"),
+        ({"proposed": 0, "applied": 0, "optimizer_failures": 9}, "infrastructure"),
+        ({"applied": 0}, "no valid edits"),
+        ({"accepted": 0, "budget_reached": True}, "budget"),
+        ({"fit_only": True}, "fit only"),
+        ({"difference": 0.04}, "no power"),
+        ({"ship": "no improvement", "difference": -0.1}, "no headroom found"),
+        ({"accepted": 0, "ship": "no improvement"}, "no headroom found"),
+    ],
+)
+def test_the_closing_diagnosis_names_the_cause(change, cause):
+    found = diagnose(replace(FINE, **change))
+    assert found.cause == cause and found.message

@@ -1,0 +1,81 @@
+from skillfit.gate import GateSettings, assign_credit, edit_pieces, paragraph_pieces
+from skillfit.skill import Edit, Skill, apply_edits
+from tests.gate.scripted import BASE, Scripted, by_rule, candidate, items
+
+SETTINGS = GateSettings()
+
+
+async def credit(measure, final, pieces, **options):
+    options = {"rollout_budget": 2000, **options}
+    return await assign_credit(measure, items(40), final, pieces, SETTINGS, **options)
+
+
+async def test_each_edit_gets_its_measured_worth_with_an_interval():
+    final = candidate("strong", "useless")
+    result = await credit(Scripted(by_rule(0.2, strong=0.6)), final.skill, edit_pieces(final.edits), prune=False)
+    strong, useless = result.worths
+    assert strong.worth > 0.3 and strong.interval[0] > 0 and strong.reason == "earns its place"
+    assert abs(useless.worth) < 0.3 and useless.interval[0] < 0 < useless.interval[1]
+    assert result.skill.hash == final.skill.hash
+
+
+async def test_an_edit_that_does_harm_is_pruned_and_the_tokens_are_counted():
+    final = candidate("strong", "harmful rule with many words in it")
+    chance = by_rule(0.3, strong=0.6, **{"harmful rule with many words in it": -0.3})
+    result = await credit(Scripted(chance), final.skill, edit_pieces(final.edits))
+    assert "harmful" not in result.skill.body and "- strong" in result.skill.body
+    assert result.tokens_after < result.tokens_before == final.skill.tokens
+    assert [worth.kept for worth in result.worths] == [True, False]
+
+
+async def test_an_edit_that_earns_its_place_is_never_pruned():
+    final = candidate("strong")
+    result = await credit(Scripted(by_rule(0.0, strong=1.0)), final.skill, edit_pieces(final.edits))
+    assert result.skill.hash == final.skill.hash and result.worths[0].kept
+
+
+async def test_pieces_that_only_matter_together_survive_the_check_of_the_pruned_skill():
+    final = candidate("belt", "braces")
+    chance = lambda skill, item: float("- belt" in skill.body or "- braces" in skill.body)  # noqa: E731
+    result = await credit(Scripted(chance), final.skill, edit_pieces(final.edits))
+    assert result.skill.hash == final.skill.hash and all(worth.kept for worth in result.worths)
+
+
+async def test_leaving_out_is_measured_on_the_discordant_items_only():
+    measure = Scripted(by_rule(0.2, strong=0.6))
+    final = candidate("strong")
+    result = await credit(measure, final.skill, edit_pieces(final.edits), discordant=["i003", "i009"], prune=False)
+    assert {item for _, _, item, _ in measure.asked} == {"i003", "i009"}
+    assert abs(result.worths[0].worth) <= 2 / 40
+
+
+async def test_credit_keeps_to_its_rollout_budget_and_says_what_was_left_out():
+    measure = Scripted(by_rule(0.5))
+    final = candidate(*"abcdefgh")
+    result = await credit(measure, final.skill, edit_pieces(final.edits), rollout_budget=240)
+    assert result.rollouts == len(measure.asked) <= 240
+    assert any("budget" in worth.reason for worth in result.worths)
+    nothing = await credit(Scripted(by_rule(0.5)), final.skill, edit_pieces(final.edits), rollout_budget=0)
+    assert nothing.rollouts == 0 and nothing.skill.hash == final.skill.hash
+
+
+def test_edits_are_taken_out_by_their_inverse():
+    skill = Skill.from_text("# Skill\n\nFirst rule.\n\nSecond rule.\n")
+    edits = [Edit("replace", "First rule.", "Better rule."), Edit("append", content="Third rule."), Edit("delete", "Second rule.")]
+    final = apply_edits(skill, edits).skill
+    undo_replace, undo_append = [piece.removal for piece in edit_pieces(edits)]
+    assert "First rule." in apply_edits(final, [undo_replace]).skill.body
+    assert "Third rule." not in apply_edits(final, [undo_append]).skill.body
+
+
+async def test_old_text_that_does_nothing_can_go_but_protected_text_stays():
+    body = "# Skill\n\nUse the table.\n\nIdle words.\n\n<!-- APPENDIX_START -->\nkeep me\n<!-- APPENDIX_END -->\n"
+    skill = Skill.from_text(body)
+    chance = lambda skill, item: 1.0 - 0.7 * ("Use the table" not in skill.body) - 0.4 * ("Idle" in skill.body)  # noqa: E731
+    result = await credit(Scripted(chance), skill, paragraph_pieces(skill))
+    assert "Idle" not in result.skill.body and "Use the table." in result.skill.body and "keep me" in result.skill.body
+
+
+async def test_an_edit_that_later_edits_overwrote_is_said_to_be_inseparable():
+    result = await credit(Scripted(by_rule(0.5)), BASE, edit_pieces([Edit("append", content="gone since")]))
+    assert result.worths[0].worth is None and "taken out" in result.worths[0].reason
