@@ -25,7 +25,9 @@ from skillfit.run.budget import Budget, BudgetReached, Caps
 from skillfit.run.recorded import RecordedModel
 from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt
+from skillfit.tasks.function import load_object
 from skillfit.tasks.item import Item, RowAt
+from skillfit.tasks.task import Task
 from tests.rollout.world import SKILL, Sums, World, items
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
@@ -216,6 +218,20 @@ async def test_a_rollout_over_its_time_ends_in_its_worker(cluster: Any, world: W
 
     (outcome,) = await on_ray(work)
     assert outcome.failure.kind == "timeout"
+
+
+async def test_functions_from_a_file_the_person_named_travel_to_the_workers(cluster: Any, world: World, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import os\nHELPED = 'with a neighbour'\ndef evaluate(skill, item):\n    return {'score': 1, 'feedback': HELPED}\n"
+    )
+    task = Task([{"input": "a"}, {"input": "b"}], evaluate=load_object(f"{file}:evaluate"))
+
+    async def work(executor: RayExecutor) -> Any:
+        rollouts = Rollouts(task, None, world.journal, world.events, executor=executor)
+        return await rollouts.run(SKILL, task.items, phase="gate", series="selection")
+
+    assert [outcome.score.feedback for outcome in await on_ray(work)] == ["with a neighbour"] * 2
 
 
 async def test_a_node_that_dies_mid_rollout_loses_nothing(cluster: Any, world: World, marks: Path) -> None:

@@ -5,4 +5,15 @@ from skillfit.rollout.executor import Executor, LocalExecutor, WorkerLost
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Failure, Metric, Outcome, Tally
 
-__all__ = ["Executor", "Failure", "LocalExecutor", "Metric", "Outcome", "Rollouts", "Tally", "WorkerLost", "gather"]
+__all__ = [
+    "Executor",
+    "Failure",
+    "LocalExecutor",
+    "Metric",
+    "Outcome",
+    "Rollouts",
+    "Tally",
+    "WorkerLost",
+    "connect_executor",
+    "gather",
+]

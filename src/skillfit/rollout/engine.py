@@ -14,36 +14,27 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from skillfit.agents.agent import Agent
 from skillfit.errors import SkillfitError
 from skillfit.models.protocol import AnswerPending, Meter, ModelError, Usage
 from skillfit.rollout.batch import Batch
-from skillfit.rollout.executor import Assignment, Evaluator, Executor, LocalExecutor, Worker, WorkerLost
+from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker, WorkerLost
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
-from skillfit.tasks.attempt import Grader, TaskFailure
+from skillfit.tasks.attempt import TaskFailure
 from skillfit.tasks.item import Item
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
+    from skillfit.tasks.task import Task
 
 _FATAL = ("auth", "quota", "config")  # no other rollout would fare better
 _RETRIES = 1  # of a whole rollout; the model client has retried each call many times by then
 _WORKER_RETRIES = 3
-
-
-class Gradable(Protocol):
-    """The part of a task that rollouts need."""
-
-    @property
-    def grader(self) -> Grader | None: ...
-
-    @property
-    def evaluator(self) -> Evaluator | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +58,7 @@ class Rollouts:
 
     def __init__(
         self,
-        task: Gradable,
+        task: Task,
         agent: Agent | None,
         journal: Journal,
         events: EventLog,

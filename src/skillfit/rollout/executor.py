@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,8 +14,7 @@ from skillfit.tasks.item import Item
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
-
-Evaluator = Callable[["Skill", Item, int], Awaitable[tuple[Attempt, Score]]]
+    from skillfit.tasks.task import Evaluator
 
 
 @dataclass(frozen=True, slots=True)
