@@ -54,7 +54,7 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """The run in a directory; an error that says so when there is none."""
         run = cls(Path(path).absolute())
-        if not any(isinstance(event, RunStarted) for event in run._events):
+        if not run.has_started:
             raise InputError(f"{run.path} holds no started run.", hint="Give the directory named with --run.")
         return run
 
@@ -68,6 +68,10 @@ class Run:
 
     def _of(self, kind: type[T]) -> list[T]:
         return [event for event in self._events if isinstance(event, kind)]
+
+    @property
+    def has_started(self) -> bool:
+        return bool(self._of(RunStarted))
 
     @property
     def started(self) -> RunStarted:
@@ -202,7 +206,7 @@ async def evaluate_async(
     `train`. What was measured before with the same settings is not paid for again."""
     skills = {name: as_skill(one) for name, one in skill.items()} if isinstance(skill, Mapping) else {"skill": as_skill(skill)}
     first = next(iter(skills.values()))
-    material = prepare(skill=first, task=task, agent=agent, config=config, proposing=False, **sections)
+    material = prepare(skill=first, task=task, agent=agent, config=config, training=False, **sections)
     path = Path(run) if run else default_run(material, "evaluate")
     return await measure(material, skills, path, split=split, repeats=repeats, listeners=listeners, control=control)
 
@@ -238,10 +242,10 @@ def prepare(
     optimizer: ModelLike | None = None,
     budget: str | float | Mapping[str, float] | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
-    proposing: bool = True,
+    training: bool = True,
     **sections: Any,
 ) -> Material:
-    """Settings, skill and task, read and checked; nothing is spent. Without `proposing` no optimizer is needed."""
+    """Settings, skill and task, read and checked; nothing is spent. Without `training` no optimizer is needed."""
     given = dict(sections)
     if isinstance(agent, str | Mapping):
         given["model.agent"] = agent
@@ -252,8 +256,6 @@ def prepare(
     if budget is not None:
         given["budget"] = parse_budget(budget)
     loaded = load_config(config or {}, list(_overrides(given)))
-    if not proposing and loaded.model.optimizer is None:
-        loaded = loaded.model_copy(update={"optimizer": loaded.optimizer.model_copy(update={"proposer": "examples"})})
     return read_material(
         loaded,
         skill=None if skill is None else as_skill(skill),
@@ -263,6 +265,7 @@ def prepare(
         if isinstance(task, Task)
         else Task(task, grade=loaded.env.grader),
         agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
+        training=training,
     )
 
 

@@ -44,7 +44,8 @@ _HARMFUL = (
     "Answer in full sentences, so that the reader feels heard.",
     "When unsure, answer general.",
 )
-_RULE_WORDS = 5
+_RULE_WORDS = 3
+_RULES = 3  # that one analyst proposes
 FORMAT_RULE = "Answer with the label alone, in lower case: anything else cannot be read by the system behind you."
 
 
@@ -84,11 +85,11 @@ def _analyst(prompt: str, luck: random.Random, *, failures: bool) -> dict[str, A
     skill = _section(prompt, "current_skill")
     cases = _cases(_section(prompt, "trajectories"))
     rules = _rules(cases, skill)
-    edits = [_append(rule) for rule in rules]
+    edits = [_append(rule) for rule in rules[:_RULES]]
     talks = [case for case in cases if case.expected.lower() in words(case.answer) and case.answer.strip() != case.expected]
     if talks and FORMAT_RULE not in skill:
         edits.insert(0, _append(FORMAT_RULE))
-    if luck.random() < 0.5:
+    if luck.random() < 0.5 or not edits:
         edits.append(_append(luck.choice(_USELESS)))
     if luck.random() < 0.4:
         edits.insert(luck.randrange(len(edits) + 1), _append(luck.choice(_HARMFUL)))

@@ -1,0 +1,74 @@
+"""The `skillfit` command. Commands live beside this file; heavy imports happen inside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated
+
+import typer
+
+from skillfit import __version__
+from skillfit.cli import measuring, runs, starting, training
+from skillfit.errors import SkillfitError
+
+app = typer.Typer(
+    name="skillfit",
+    help="Train agent skills: a better SKILL.md, with the evidence that it is better.",
+    epilog="New here? `skillfit demo` trains a small skill in under a minute, with no key and no network.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (starting, training, measuring, runs):
+    for command in module.COMMANDS:
+        app.command(command.__name__.rstrip("_"))(command)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    if version:
+        print(f"skillfit {__version__}")
+        raise typer.Exit
+    if debug:
+        os.environ["SKILLFIT_DEBUG"] = "1"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Every foreseen error ends as one sentence, a hint and its exit code; an unforeseen one as a sentence and a log."""
+    arguments = sys.argv[1:] if argv is None else argv
+    sys.excepthook = _report_bug
+    try:
+        app(args=arguments)
+    except SkillfitError as error:
+        if os.environ.get("SKILLFIT_DEBUG"):
+            traceback.print_exception(error)
+        print(f"error: {error.message.rstrip()}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
+        if "--json" in arguments:
+            said = {"error": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
+            print(json.dumps({"finish_reason": error.exit_code.name.lower(), **said}))
+        sys.exit(int(error.exit_code))
+
+
+def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if os.environ.get("SKILLFIT_DEBUG"):
+        sys.__excepthook__(kind, error, trace)
+        return
+    handle, name = tempfile.mkstemp(prefix="skillfit-error-", suffix=".log")
+    with os.fdopen(handle, "w") as log:
+        traceback.print_exception(kind, error, trace, file=log)
+    said = traceback.format_exception_only(kind, error)[-1].strip()
+    print(f"error: skillfit itself failed ({said}). The traceback is in {Path(name)}; --debug shows it.", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

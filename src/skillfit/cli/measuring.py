@@ -1,0 +1,254 @@
+"""Commands that measure without training: `check`, `estimate`, `eval`, `verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skillfit.cli.output import Json, Overrides, console, show, table
+from skillfit.cli.training import RunOption, attend, read
+from skillfit.errors import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from skillfit.skill import Skill
+    from skillfit.train.assemble import Material
+    from skillfit.train.estimate import Range, Row
+    from skillfit.train.evaluate import Measured
+    from skillfit.train.parts import Control
+
+ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Rollouts an item.")]
+SplitName = Annotated[str, typer.Option(help="train, selection, test or all.")]
+_SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
+
+
+def check(config: ConfigFile, overrides: Overrides = None, run: RunOption = None, as_json: Json = False) -> None:
+    """Is this worth training? Tries keys, grader, noise, headroom and cost with a few rollouts that `train` does not pay for again.
+
+    Example: skillfit check skillfit.yaml
+    """
+    from skillfit.api import default_run
+
+    material = read(config, overrides)
+    path = run or default_run(material)
+    report = _work(path, lambda listener, control: _check(material, path, listener, control))
+    rows = [(one.verdict, one.name, one.message) for one in report.checks]
+    data = {
+        "verdict": report.verdict,
+        "checks": [{"verdict": verdict, "name": name, "message": message} for verdict, name, message in rows],
+    }
+    show(data, table(("", f"verdict: {report.verdict}", ""), rows), as_json)
+    raise typer.Exit(int(Exit.PREFLIGHT if report.verdict == "stop" else Exit.OK))
+
+
+async def _check(material: Material, path: Path, listener: Callable[..., None], control: Control) -> Any:
+    from skillfit.run.directory import RunDirectory
+    from skillfit.train.assemble import assemble
+    from skillfit.train.preflight import run_preflight
+
+    with RunDirectory.open(path, material.identity()) as opened:
+        async with assemble(material, opened, [listener], control) as parts:
+            return await run_preflight(parts)
+
+
+def estimate(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
+    """What a run would take, as ranges: calls, tokens, dollars and minutes per stage and role. Spends nothing.
+
+    Example: skillfit estimate skillfit.yaml train.num_epochs=2
+    """
+    from skillfit.train.estimate import estimate as work_out
+    from skillfit.train.plan import make_plan
+
+    material = read(config, overrides)
+    train = material.config.train
+    plan = make_plan(
+        material.task.train,
+        num_epochs=train.num_epochs,
+        batch_size=train.batch_size,
+        accumulation=train.accumulation,
+        seed=train.seed,
+    )
+    found = work_out(material.config, material.task, material.skill, plan)
+    rows = [_cost_row(row) for row in (*found.rows, found.total)]
+    names = ("stage", "role", "calls", "tokens", "usd")
+    data = {"rows": [_as_data(row) for row in found.rows], "total": _as_data(found.total), "minutes": _pair(found.minutes)}
+    shown = table(names, rows)
+    shown.caption = f"{plan.total_steps} steps, about {_span(found.minutes, '.1f')} minutes"
+    show(data, shown, as_json)
+
+
+def _cost_row(row: Row) -> tuple[str, ...]:
+    usd = f"${row.usd.low:,.2f} – {row.usd.high:,.2f}" if row.usd else "no price known"
+    return (row.stage, row.role, _span(row.calls), _span(row.tokens), usd)
+
+
+def _as_data(row: Row) -> dict[str, Any]:
+    usd = _pair(row.usd) if row.usd else None
+    return {"stage": row.stage, "role": row.role, "calls": _pair(row.calls), "tokens": _pair(row.tokens), "usd": usd}
+
+
+def _pair(span: Range) -> list[float]:
+    return [round(span.low, 4), round(span.high, 4)]
+
+
+def _span(span: Range, form: str = ",.0f") -> str:
+    return f"{span.low:{form}} – {span.high:{form}}" if span.high > span.low else f"{span.high:{form}}"
+
+
+def eval_(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    skill: Annotated[list[Path] | None, typer.Option(help="A skill to measure; may be given again. Default: the config's.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="An agent's model; may be given again. Default: the config's.")] = None,
+    split: SplitName = "selection",
+    repeats: Repeats = 1,
+    run: RunOption = None,
+    as_json: Json = False,
+) -> None:
+    """Measure skills on a split, with intervals and per type; several skills and models side by side.
+
+    Example: skillfit eval skillfit.yaml --skill old/ --skill new/ --model openai/gpt-5-mini --repeats 3
+    """
+    from skillfit.skill import Skill
+
+    found: list[tuple[str, Measured]] = []
+    for name in model or [""]:
+        material = read(config, [*(overrides or ()), *([f"model.agent={name}"] if name else [])], training=False)
+        skills = {str(path): Skill.load(path) for path in skill or ()} or {material.skill.name: material.skill}
+        agent = material.config.model.agent.id if material.config.model.agent else "the task's own"
+        found += [(agent, one) for one in _measure(material, skills, run, split=split, repeats=repeats)]
+    kinds = sorted({kind for _, one in found for kind in one.by_type} - {"all"})
+    rows = [_measured_row(agent, one, kinds) for agent, one in found]
+    show(
+        [_measured(agent, one, split) for agent, one in found],
+        table(("model", "skill", "score", "90 %", "scored", *kinds), rows),
+        as_json,
+    )
+
+
+def _measured(agent: str, one: Measured, split: str) -> dict[str, Any]:
+    tally, bounds = one.tally, one.interval
+    by_type = {kind: {"hard": part.hard, "scored": part.scored} for kind, part in one.by_type.items()}
+    scores = {"hard": tally.hard, "soft": tally.soft, "interval": [bounds.low, bounds.high]}
+    return {
+        "model": agent,
+        "skill": one.name,
+        "split": split,
+        **scores,
+        "scored": tally.scored,
+        "planned": tally.planned,
+        "by_type": by_type,
+    }
+
+
+def _measured_row(agent: str, one: Measured, kinds: list[str]) -> tuple[str, ...]:
+    tally, bounds, parts = one.tally, one.interval, one.by_type
+    of_kinds = [f"{parts[kind].hard:.2f}" if kind in parts else "" for kind in kinds]
+    interval = f"{max(0.0, bounds.low):.2f} … {bounds.high:.2f}"
+    return (agent, one.name, f"{tally.hard:.3f}", interval, f"{tally.scored}/{tally.planned}", *of_kinds)
+
+
+def verify(
+    recorded: Annotated[Path, typer.Argument(help="A run's directory, or a record written with --save.")],
+    overrides: Overrides = None,
+    skill: Annotated[Path | None, typer.Option(help="The skill to measure; default: the run's best.")] = None,
+    repeats: Repeats = 2,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the run's record to this file and end: small enough for a repository.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Does the skill still do as well as recorded? For CI and model upgrades. A drop is measured again before it counts (exit 8).
+
+    Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
+    """
+    from skillfit.cli.record import Record, compare
+    from skillfit.skill import Skill
+
+    record = Record.of_run(recorded) if recorded.is_dir() else Record.read(recorded)
+    if save is not None:
+        record.write(save)
+        return show({"record": str(save)}, f"Wrote {save}.", as_json)
+    material = record.material(overrides)
+    measured = Skill.load(skill) if skill else record.best(material.skill)
+
+    def look(number: int) -> Any:
+        (one,) = _measure(
+            material, {"skill": measured}, None, split="selection", repeats=repeats, series=f"verify/{number}", fresh=True
+        )
+        return compare(record.means, one.means)
+
+    found = look(1)
+    confirmed = found.p_value <= _SUSPICIOUS and (again := look(2)).p_value <= _SUSPICIOUS
+    if confirmed:
+        found = again
+    verdict = "regression" if confirmed else "ok"
+    data = {
+        "verdict": verdict,
+        "recorded": found.recorded,
+        "measured": found.measured,
+        "p_value": found.p_value,
+        "items": found.items,
+    }
+    said = f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on {found.items} items (p = {found.p_value:.3f})."
+    show(data, said + (" Measured twice." if confirmed else ""), as_json)
+    raise typer.Exit(int(Exit.REGRESSION if confirmed else Exit.OK))
+
+
+def _measure(
+    material: Material,
+    skills: Mapping[str, Skill],
+    run: Path | None,
+    *,
+    split: str,
+    repeats: int,
+    series: str = "evaluate",
+    fresh: bool = False,
+) -> list[Measured]:
+    """`fresh` leaves nothing behind, and nothing is taken from before."""
+    from tempfile import TemporaryDirectory
+
+    from skillfit.api import default_run
+    from skillfit.train.evaluate import evaluate
+
+    with TemporaryDirectory(prefix="skillfit-") as folder:
+        path = Path(folder) / "run" if fresh else run or default_run(material, "evaluate")
+        return list(
+            _work(
+                path,
+                lambda listener, control: evaluate(
+                    material, skills, path, split=split, repeats=repeats, series=series, listeners=[listener], control=control
+                ),
+            )
+        )
+
+
+def _work(path: Path, begin: Callable[[Callable[..., None], Control], Coroutine[Any, Any, Any]]) -> Any:
+    """Run the work with a count of rollouts on the terminal, and Ctrl-C as in training."""
+    import asyncio
+
+    from skillfit.run.events import RolloutFinished, Stored, Warned
+    from skillfit.train.parts import Control
+
+    screen, control, done = console(stderr=True), Control(), 0
+    with screen.status("0 rollouts") as status:
+
+        def hear(stored: Stored) -> None:
+            nonlocal done
+            if isinstance(stored.event, Warned):
+                screen.print(f"warning: {stored.event.message}", markup=False)
+            done += isinstance(stored.event, RolloutFinished)
+            status.update(f"{done} rollouts")
+
+        async def attended() -> Any:
+            say = lambda message: screen.print(message)  # noqa: E731
+            return await attend(begin(hear, control), path, control.stop, say, lambda *_: None)
+
+        return asyncio.run(attended())
+
+
+COMMANDS = (check, estimate, eval_, verify)

@@ -1,0 +1,152 @@
+"""Commands that look at runs and use what they found: `ls`, `show`, `diff`, `report`, `apply`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skillfit.cli.output import Json, coloured_diff, console, optional, show, table
+from skillfit.cli.training import in_words, line
+from skillfit.errors import InputError
+
+if TYPE_CHECKING:
+    from skillfit.api import Run
+
+RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
+
+
+def ls(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"), as_json: Json = False) -> None:
+    """List the runs in a folder, newest last.
+
+    Example: skillfit ls runs
+    """
+    from skillfit.api import Run
+    from skillfit.run.directory import JOURNAL
+
+    journals = sorted(folder.glob(f"**/{JOURNAL}"), key=lambda path: path.stat().st_mtime)
+    runs = [run for run in (Run(path.parent.absolute()) for path in journals) if run.has_started]
+    rows = [_listed(run) for run in runs]
+    shown = table(("run", "result", "baseline", "best", "calls"), rows) if rows else f"No runs in {folder}."
+    show([line(run.path, run.finish_reason, run.summary) for run in runs], shown, as_json)
+
+
+def _listed(run: Run) -> tuple[str, ...]:
+    said = line(run.path, run.finish_reason, run.summary)
+    scores = [said["selection"][name] for name in ("baseline", "best")]
+    shown = Path(run.path).relative_to(Path.cwd()) if run.path.is_relative_to(Path.cwd()) else run.path
+    return (
+        str(shown),
+        run.finish_reason,
+        *("" if one is None else f"{one:.3f}" for one in scores),
+        str(said["usage"]["calls"] or ""),
+    )
+
+
+def show_(run: RunFolder, as_json: Json = False) -> None:
+    """What a run did: result, score curve, verdicts with their evidence.
+
+    Example: skillfit show runs/first
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    from skillfit.api import Run
+    from skillfit.cli.terminal import Screen, render
+    from skillfit.run.directory import RunDirectory
+
+    opened = Run.open(run)
+    screen = Screen()
+    view = RunDirectory.read(run)
+    for stored in view.events.read():
+        screen(stored)
+    screen.spent, screen.bars = view.journal.spent(), {}
+    view.close()
+    said = line(opened.path, opened.finish_reason, opened.summary)
+    data = {**said, "verdicts": [{"name": one.name, "decision": one.decision, "reason": one.reason} for one in opened.verdicts]}
+    ending = in_words(said, opened.finished.diagnosis) if opened.finished else f"Not finished. Go on with: skillfit resume {run}"
+    seconds = said["wall_s"] or 0.0
+    show(data, Group(render(screen, seconds, console().width), Text(ending)), as_json)
+
+
+def diff(
+    run: RunFolder,
+    old: Annotated[str, typer.Argument(help="A step's number, initial or best.")] = "initial",
+    new: Annotated[str, typer.Argument(help="A step's number, initial or best.")] = "best",
+    as_json: Json = False,
+) -> None:
+    """What changed in the skill: from the initial one to the best, or between any two steps.
+
+    Example: skillfit diff runs/first 2 5
+    """
+    from skillfit.api import Run
+
+    found = Run.open(run).diff(old, new)
+    show({"old": old, "new": new, "diff": found}, coloured_diff(found or "Nothing changed."), as_json)
+
+
+def report(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: report.html or report.md in the run.")] = None,
+    format: Annotated[str, typer.Option(help="html, or md for pull requests.")] = "html",
+    as_json: Json = False,
+) -> None:
+    """Write the report of a run: one file, readable offline.
+
+    Example: skillfit report runs/first --format md
+    """
+    path = write_report(run, out, format)
+    show({"report": str(path)}, f"Wrote {path}.", as_json)
+
+
+def write_report(run: Path, out: Path | None = None, format: str = "html") -> Path:
+    from skillfit.api import Run
+
+    if format not in ("html", "md"):
+        raise InputError(f"There is no report format {format!r}.", hint="It is html or md.")
+    path = out or Run.open(run).path / f"report.{format}"
+    optional("skillfit.report", "write_report", "report")(run, path, format=format)
+    return path
+
+
+def apply(
+    run: RunFolder,
+    to: Annotated[Path | None, typer.Option(help="Skill folder or file; default: the one the run began with.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Put back what stood there before.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Although nothing improved, or the file changed since.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put the best skill into its folder, after showing what changes. The former text is kept in the run.
+
+    Example: skillfit apply runs/first --yes
+    """
+    from skillfit.api import Run
+    from skillfit.cli import apply as applying
+    from skillfit.skill import diff as diff_skills
+
+    opened = Run.open(run)
+    if undo:
+        document = applying.undo(opened, anyway=anyway)
+        return show({"restored": str(document)}, f"Put back {document}.", as_json)
+    change = applying.plan(opened, to, anyway=anyway)
+    found = diff_skills(change.present, change.wanted)
+    if not found:
+        return show({"applied": None, "diff": ""}, f"{change.document} has the best skill already.", as_json)
+    if not as_json:
+        console().print(coloured_diff(found))
+    if not yes and not _confirmed(change.document):
+        raise InputError(f"{change.document} was not changed.", hint="Apply without being asked: --yes")
+    kept = applying.apply(change)
+    data: dict[str, Any] = {"applied": str(change.document), "backup": str(kept), "diff": found}
+    return show(data, f"Changed {change.document}. Take it back with: skillfit apply {run} --undo", as_json)
+
+
+def _confirmed(document: Path) -> bool:
+    import sys
+
+    return sys.stdin.isatty() and typer.confirm(f"Change {document}?")
+
+
+COMMANDS = (ls, show_, diff, report, apply)
