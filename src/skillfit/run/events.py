@@ -53,6 +53,13 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsRead(Event):
+    """The items as faces show them, long texts cut: what a person needs to recognise one."""
+
+    items: list[dict[str, Any]]  # {id, split, type, input, expected}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFinished(Event):
     verdict: str  # go, warn, stop
     checks: list[dict[str, Any]]  # {name, verdict, message, detail}

@@ -34,6 +34,29 @@ class RunLock:
         self._file.close()
 
 
+def in_use(directory: Path) -> bool:
+    """Whether a process writes this run now. For faces: nothing is changed."""
+    try:
+        with (directory / NAME).open("r+", encoding="utf-8") as file:
+            return not _gone(file.read()) and not _try_lock(file)
+    except (FileNotFoundError, PermissionError):
+        return False
+
+
+def _gone(text: str) -> bool:
+    """Whether the last holder is known to be dead; then the lock need not be touched, which a starting run could feel."""
+    try:
+        owner = json.loads(text)
+        if sys.platform == "win32" or owner["host"] != socket.gethostname():
+            return False
+        os.kill(int(owner["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, KeyError, TypeError, PermissionError):
+        return False
+    return False
+
+
 def _holder(text: str) -> str:
     try:
         owner = json.loads(text)

@@ -1,0 +1,313 @@
+"""From events to the story: one reduction, fed event by event, so that a live page and a report of a finished run agree."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from functools import singledispatchmethod
+from pathlib import Path
+from typing import Any
+
+from skillfit.gate.statistics import interval
+from skillfit.models.providers.handoff import pending
+from skillfit.report.items import Rows, compare
+from skillfit.report.story import Cost, Decided, EditTold, Notice, Point, RunStory, Shipped, State
+from skillfit.report.verdict import sentence
+from skillfit.run.directory import RunDirectory, RunView
+from skillfit.run.events import (
+    CandidateBuilt,
+    CreditAssigned,
+    Discarded,
+    EvaluationFinished,
+    Event,
+    GateDecided,
+    ItemsRead,
+    PreflightFinished,
+    RolloutFinished,
+    RunFinished,
+    RunStarted,
+    ShipTested,
+    SlowUpdateFinished,
+    StageStarted,
+    StepFinished,
+    Stored,
+    Warned,
+)
+from skillfit.run.journal import Spend
+from skillfit.run.lock import in_use
+from skillfit.skill import Skill, diff_hunks, estimate_tokens
+
+_PURPOSES = {"rollout": "training"}  # of rollouts, where the stage's name would say little
+
+
+def read_story(path: Path) -> RunStory:
+    """The story of the run in `path`, which may still be going on."""
+    with closing(RunDirectory.read(path)) as view:
+        teller = Teller()
+        for stored in view.events.read():
+            teller(stored)
+        return teller.story(view)
+
+
+def state_of(view: RunView, finished: bool) -> State:
+    if in_use(view.path):
+        return "running"
+    if finished:
+        return "finished"
+    return "waiting" if pending(view.path / "handoff") else "stopped"
+
+
+class Teller:
+    """Listens to events; `story` tells what they add up to so far."""
+
+    def __init__(self) -> None:
+        self._started: RunStarted | None = None
+        self._finished: RunFinished | None = None
+        self._ship: ShipTested | None = None
+        self._credit: CreditAssigned | None = None
+        self._at = ""
+        self._times: list[float] = []
+        self._rows = Rows()
+        self._listed: dict[str, dict[str, Any]] = {}
+        self._points: dict[str, Point] = {}
+        self._decided: dict[str, Decided] = {}
+        self._hashes: dict[str, str] = {}  # skill text -> hash
+        self._best = ""
+        self._candidates: defaultdict[int, dict[str, CandidateBuilt]] = defaultdict(dict)
+        self._edits: dict[int, list[EditTold]] = {}  # accepted, per step
+        self._incumbent = ""
+        self._notices: dict[str, list[Notice]] = {}
+
+    def __call__(self, stored: Stored) -> None:
+        self._times = [*self._times[:1], stored.at]
+        self._finished = None  # whatever comes after an end says that the run went on
+        self._on(stored.event)
+
+    @singledispatchmethod
+    def _on(self, event: Event) -> None:
+        """Other events add nothing to the story."""
+
+    @_on.register
+    def _(self, event: RunStarted) -> None:
+        self._started = event
+        self._hashes[event.skill] = event.skill_hash
+        self._best = self._incumbent = event.skill
+        evaluation = event.config.get("evaluation", {})
+        self._rows.weigh(str(evaluation.get("gate_metric", "hard")), float(evaluation.get("gate_mixed_weight", 0.5)))
+
+    @_on.register
+    def _(self, event: ItemsRead) -> None:
+        self._listed = {item["id"]: item for item in event.items}
+
+    @_on.register
+    def _(self, event: PreflightFinished) -> None:
+        checks = [check for check in event.checks if check["verdict"] != "go"]
+        self._notices["check"] = [Notice("check", check["name"], check["message"]) for check in checks]
+
+    @_on.register
+    def _(self, event: StageStarted) -> None:
+        self._at = f"{event.stage} of step {event.step}" if event.epoch else event.stage
+
+    @_on.register
+    def _(self, event: RolloutFinished) -> None:
+        self._rows.add(event)
+
+    @_on.register
+    def _(self, event: EvaluationFinished) -> None:
+        if event.split not in ("selection", "test"):
+            return
+        score = self._rows.value(event.hard, event.soft)
+        means = list(self._rows.means(event.split, event.skill_hash, last=event.planned).values())
+        decided = self._decided.get(event.name)
+        self._points[event.name] = replace(
+            _point(event.name, event.split, means),
+            score=score,
+            items=len(means) or event.scored,
+            decision=decided.action if decided and not decided.accepted else "accept",
+        )
+
+    @_on.register
+    def _(self, event: CandidateBuilt) -> None:
+        self._hashes[event.skill] = event.skill_hash
+        self._candidates[event.step][event.label] = event
+
+    @_on.register
+    def _(self, event: GateDecided) -> None:
+        found = event.evidence
+        self._decided[event.name] = Decided(
+            name=event.name,
+            epoch=int(event.name.rpartition("_")[2]) if event.name.startswith("slow_update") else 0,
+            action=event.decision,
+            reason=event.reason,
+            difference=found.get("difference", 0.0),
+            interval=_pair(found.get("interval")),
+            probability=found.get("probability"),
+            fixed=tuple(found.get("fixed", ())),
+            broken=tuple(found.get("broken", ())),
+            rollouts=found.get("rollouts", 0),
+            candidates=tuple(event.candidates),
+        )
+
+    @_on.register
+    def _(self, event: StepFinished) -> None:
+        name = f"step_{event.step:04d}"
+        decided = self._decided.get(name, Decided(name, event.epoch, event.action, str(event.record.get("reason", ""))))
+        self._decided[name] = replace(decided, epoch=event.epoch, action=event.action)
+        self._hashes[event.skill] = event.skill_hash
+        if decided.accepted:
+            self._edits[event.step] = _taken(event, self._candidates[event.step].values(), self._incumbent)
+        self._incumbent, self._best = event.skill, event.best_skill
+
+    @_on.register
+    def _(self, event: SlowUpdateFinished) -> None:
+        name = f"slow_update_epoch_{event.epoch:02d}"
+        if event.action in ("accept", "reject", "inconclusive", "force_accept"):
+            self._decided[name] = replace(self._decided.get(name, Decided(name, event.epoch, event.action)), action=event.action)
+        self._incumbent, self._best = event.skill, event.best_skill
+
+    @_on.register
+    def _(self, event: Discarded) -> None:
+        leak = event.stage == "leak_check"
+        notice = Notice("blocked" if leak else "discarded", f"step {event.step}, {event.stage}", event.reason, event.what)
+        self._notices[event.key] = [notice]
+
+    @_on.register
+    def _(self, event: Warned) -> None:
+        self._notices[event.key] = [Notice("warning", "", event.message)]
+
+    @_on.register
+    def _(self, event: CreditAssigned) -> None:
+        self._credit = event
+
+    @_on.register
+    def _(self, event: ShipTested) -> None:
+        self._ship = event
+
+    @_on.register
+    def _(self, event: RunFinished) -> None:
+        self._finished, self._best = event, event.best_skill
+
+    def story(self, view: RunView) -> RunStory:
+        started, finished = self._started, self._finished
+        config = started.config if started else {}
+        models = config.get("model", {})
+        initial = started.skill if started else ""
+        costs = _costs(view.journal.bill(), self._rows)
+        story = RunStory(
+            run=view.run_id,
+            path=str(view.path),
+            state=state_of(view, finished is not None),
+            finish_reason=finished.finish_reason if finished else "",
+            verdict="",
+            diagnosis=finished.diagnosis if finished else "",
+            skill_name=str(config.get("env", {}).get("skill") or "a blank skill").rstrip("/").rpartition("/")[2],
+            agent=(models.get("agent") or {}).get("id", ""),
+            optimizer=(models.get("optimizer") or {}).get("id", ""),
+            version=started.version if started else "",
+            config=config,
+            splits=started.splits if started else {},
+            total_steps=started.total_epochs * started.steps_per_epoch if started else 0,
+            at=self._at,
+            begun=self._times[0] if self._times else None,
+            seconds=self._seconds(),
+            initial_skill=initial,
+            best_skill=self._best,
+            tokens=(estimate_tokens(initial), estimate_tokens(self._best)),
+            points=(*self._points.values(), *self._ship_points()),
+            ship=self._shipped(),
+            decided=tuple(self._decided.values()),
+            edits=self._told_edits(),
+            hunks=diff_hunks(initial, self._best),
+            items=compare(self._rows, started.skill_hash if started else "", self._best_hash(), self._listed),
+            costs=costs,
+            total=_sum(Cost("total", "", "", 0, 0, 0.0), costs),
+            notices=tuple(notice for notices in self._notices.values() for notice in notices) + self._rows.failed(),
+        )
+        return replace(story, verdict=sentence(story))
+
+    def _seconds(self) -> float:
+        counted = self._finished.summary.get("total_wall_time_s") if self._finished else None
+        return float(counted or (self._times[-1] - self._times[0] if self._times else 0.0))
+
+    def _best_hash(self) -> str:
+        tested = [skill for skill in self._rows.skills("ship") if self._started and skill != self._started.skill_hash]
+        if self._finished and tested:
+            return tested[-1]
+        known = self._hashes.get(self._best)
+        return known or Skill.from_text(self._best).hash
+
+    def _shipped(self) -> Shipped | None:
+        ship = self._ship
+        if ship is None or not ship.repeats:
+            return None
+        return Shipped(ship.verdict, ship.difference, _pair(ship.interval), str(ship.evidence.get("reason", "")), ship.repeats)
+
+    def _ship_points(self) -> list[Point]:
+        if self._ship is None or self._started is None:
+            return []
+        names = {self._started.skill_hash: "ship_initial", self._best_hash(): "ship_best"}
+        found = {name: list(self._rows.means("ship", skill).values()) for skill, name in names.items()}
+        return [_point(name, "ship", means) for name, means in found.items() if means]
+
+    def _told_edits(self) -> tuple[EditTold, ...]:
+        if self._credit is None:
+            return tuple(edit for edits in self._edits.values() for edit in edits)
+        return tuple(
+            EditTold(
+                step=worth["step"],
+                op=worth["edit"].get("op", ""),
+                target=worth["edit"].get("target", ""),
+                content=worth["edit"].get("content", "") or worth.get("label", ""),
+                worth=worth["worth"],
+                interval=_pair(worth["interval"]),
+                kept=worth["kept"],
+                reason=worth["reason"],
+            )
+            for worth in self._credit.edits
+        )
+
+
+def _taken(event: StepFinished, candidates: Iterable[CandidateBuilt], before: str) -> list[EditTold]:
+    """The edits of a step's candidates that are in the skill carried on. Winners may be stacked, so each candidate is looked at."""
+    reported = [edit for candidate in candidates for edit in candidate.report]
+    told = [EditTold(event.step, edit["op"], edit["target"], edit["content"]) for edit in reported]
+    fresh = [edit for edit in told if edit.content and edit.content in event.skill and edit.content not in before]
+    gone = [edit for edit in told if not edit.content and edit.target in before and edit.target not in event.skill]
+    return list(dict.fromkeys([*fresh, *gone]))
+
+
+def _point(name: str, split: Any, means: list[float]) -> Point:
+    bounds = interval(means)
+    return Point(name, split, bounds.mean, max(0.0, bounds.low), min(1.0, bounds.high), len(means))
+
+
+def _pair(found: Any) -> tuple[float, float]:
+    low, high = found or (0.0, 0.0)
+    return float(low), float(high)
+
+
+def _costs(bill: Iterable[Spend], rows: Rows) -> tuple[Cost, ...]:
+    """The bill by stage, role and model; the agent's rollouts by what they were for, and what failed attempts and retries cost."""
+    billed: dict[tuple[str, str, str], Cost] = {}
+    for spend in bill:
+        key = (spend.stage, spend.role, spend.model)
+        one = Cost(*key, spend.usage.calls, spend.usage.tokens, spend.usage.usd)
+        billed[key] = _sum(billed.get(key, Cost(*key, 0, 0, 0.0)), [one])
+    costs = []
+    for cost in billed.values():
+        phases = rows.phases() if (cost.stage, cost.role) == ("rollout", "agent") else {}
+        known = [Cost(f"rollouts: {_PURPOSES.get(name, name)}", cost.role, cost.model, *told) for name, told in phases.items()]
+        calls, tokens = (getattr(cost, name) - sum(getattr(row, name) for row in known) for name in ("calls", "tokens"))
+        usd = None if cost.usd is None else max(0.0, cost.usd - sum(row.usd or 0.0 for row in known))
+        left = replace(cost, stage="rollouts: other and retried", calls=max(0, calls), tokens=max(0, tokens), usd=usd)
+        costs += [*known, *([left] if left.calls else [])] if known else [cost]
+    return tuple(costs)
+
+
+def _sum(start: Cost, costs: Iterable[Cost]) -> Cost:
+    for cost in costs:
+        usd = None if start.usd is None or cost.usd is None else start.usd + cost.usd
+        start = replace(start, calls=start.calls + cost.calls, tokens=start.tokens + cost.tokens, usd=usd)
+    return start
