@@ -90,8 +90,6 @@ class InspectEvaluator:
     async def _run(self, batch: dict[str, _Rollout]) -> None:
         from inspect_ai import eval_async, task_with
         from inspect_ai.dataset import MemoryDataset
-        from inspect_ai.model import GenerateConfig
-        from inspect_ai.model import Model as InspectModel
         from inspect_ai.util._display import init_display_type
 
         init_display_type("none")
@@ -102,7 +100,7 @@ class InspectEvaluator:
             setup=[_enter(batch), *(setup if isinstance(setup, Sequence) else [setup])],
             epochs=1,
         )
-        model = InspectModel(_bridge(cast(Model, self._model)), GenerateConfig())
+        model = _bridge(cast(Model, self._model))
         logs = await eval_async(
             task,
             model=model,
@@ -211,7 +209,7 @@ def _finish(rollout: _Rollout, sample: Any) -> None:
 
 def _bridge(model: Model) -> Any:
     """skillfit's model as Inspect sees one."""
-    from inspect_ai.model import ChatCompletionChoice, ChatMessageAssistant, ModelAPI, ModelOutput, ModelUsage
+    from inspect_ai.model import ChatCompletionChoice, ChatMessageAssistant, ModelAPI, ModelOutput, ModelUsage, get_model, modelapi
     from inspect_ai.tool import ToolCall as InspectCall
 
     class Bridge(ModelAPI):
@@ -247,7 +245,8 @@ def _bridge(model: Model) -> Any:
                 usage=ModelUsage(input_tokens=used.input - used.cached, output_tokens=used.output, total_tokens=used.tokens),
             )
 
-    return Bridge(model.id)
+    modelapi(name="skillfit")(lambda: Bridge)
+    return get_model(f"skillfit/{model.id}", memoize=False)
 
 
 def _message(turn: Any) -> Message:

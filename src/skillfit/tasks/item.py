@@ -6,7 +6,7 @@ import hashlib
 import json
 import mimetypes
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,6 +60,10 @@ class Item:
     def content(self) -> Mapping[str, Any]:
         """The whole row under canonical names."""
         return canonical(self.row.read() if isinstance(self.row, RowAt) else self.row, self.fields)
+
+    def loaded(self) -> Item:
+        """The same item with its row in memory, for whoever reads several fields."""
+        return replace(self, row=self.row.read()) if isinstance(self.row, RowAt) else self
 
     @property
     def input(self) -> str:

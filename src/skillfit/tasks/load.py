@@ -22,9 +22,9 @@ from skillfit.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """What says which task it is. `tasks`: a string as in env.tasks, a Task, an evaluate function, or {command, items}."""
+    """What says which task it is. `tasks`: a string as in env.tasks, or a Task."""
 
-    tasks: str | Task | Mapping[str, str]
+    tasks: str | Task
     base: Path = Path()  # the config's folder: paths are relative to it
     grader: str | Mapping[str, Any] | Grader | None = None  # None: exact, for evals.json checklist
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -38,8 +38,6 @@ def load_task(settings: TaskSettings, *, judge: Model | None = None, model: Mode
     tasks = settings.tasks
     if isinstance(tasks, Task):
         return _resplit(tasks, settings)
-    if isinstance(tasks, Mapping):
-        return _command(tasks["command"], tasks.get("items", ""), settings)
     if tasks.startswith("command:"):
         line, _, items = tasks.removeprefix("command:").partition("<")
         return _command(line, items.strip(), settings)

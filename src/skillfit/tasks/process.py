@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,21 +51,23 @@ async def run_process(
 ) -> Result:
     """Run to the end or to the time limit. Raises OSError when the program cannot be started. Whoever it left behind in its process
     group is killed with it, on the way out and on cancellation too."""
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        cwd=cwd,
-        env=dict(env),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
     kept = (bytearray(), bytearray())
-    streams = (process.stdout, process.stderr)
-    readers = [
-        asyncio.ensure_future(_drain(stream, into, max_output)) for stream, into in zip(streams, kept, strict=True) if stream
-    ]
-    feeder = asyncio.ensure_future(_feed(process.stdin, stdin))
+    # Pipes of our own: asyncio's `wait` would go on until everyone who inherited its pipes has closed them.
+    readers, ends = [], []
+    for into in kept:
+        readable, writable = os.pipe()
+        ends.append(writable)
+        readers.append(asyncio.ensure_future(_drain(readable, into, max_output)))
+    try:
+        with tempfile.TemporaryFile() as given:
+            given.write(stdin)
+            given.seek(0)
+            process = await asyncio.create_subprocess_exec(
+                *argv, cwd=cwd, env=dict(env), stdin=given, stdout=ends[0], stderr=ends[1], start_new_session=True
+            )
+    finally:
+        for end in ends:
+            os.close(end)
     code: int | None = None
     try:
         with contextlib.suppress(TimeoutError):
@@ -73,21 +76,20 @@ async def run_process(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-        await asyncio.wait([*readers, feeder], timeout=1)  # someone who left the group may still hold the pipes
-        for task in (*readers, feeder):
-            task.cancel()
+        await asyncio.wait(readers, timeout=0.5)  # someone who left the group may still hold the other end
+        for reader in readers:
+            reader.cancel()
     stdout, stderr = (bytes(part[:max_output]).decode(errors="replace") for part in kept)
     return Result(code, stdout, stderr, any(len(part) > max_output for part in kept))
 
 
-async def _drain(stream: asyncio.StreamReader, into: bytearray, limit: int) -> None:
-    while chunk := await stream.read(1 << 16):
-        into += chunk[: max(limit + 1 - len(into), 0)]
-
-
-async def _feed(stream: asyncio.StreamWriter | None, data: bytes) -> None:
-    if stream is not None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            stream.write(data)
-            await stream.drain()
-        stream.close()
+async def _drain(pipe: int, into: bytearray, limit: int) -> None:
+    stream = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(pipe, "rb", 0)
+    )
+    try:
+        while chunk := await stream.read(1 << 16):
+            into += chunk[: max(limit + 1 - len(into), 0)]
+    finally:
+        transport.close()

@@ -77,7 +77,7 @@ def _item(row: Row, fields: Mapping[str, str]) -> Item:
     meaning = {name: value for name, value in content.items() if name not in ("split", "weight")}
     item = Item(
         id=str(content.get("id") or stable_hash(meaning)[:12]),
-        row=row.at or row.values,
+        row=row.values,
         type=str(content.get("type", "")),
         split=row.split or _split(content.get("split"), row.where),
         weight=_weight(content.get("weight", 1.0), row.where),
@@ -87,7 +87,7 @@ def _item(row: Row, fields: Mapping[str, str]) -> Item:
     for path in item.attachments() if "files" in content or "images" in content else ():
         if not path.is_file():
             raise InputError(f"{row.where}: {path} does not exist.", hint="Files and images are relative to the tasks file.")
-    return replace(item, digest=item.fingerprint())
+    return replace(item, row=row.at or row.values, digest=item.fingerprint())
 
 
 def _checked_fields(fields: Mapping[str, str]) -> dict[str, str]:

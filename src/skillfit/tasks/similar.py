@@ -78,6 +78,7 @@ def _likeness(one: frozenset[int], other: frozenset[int]) -> float:
 
 
 def _sketch(item: Item) -> _Sketch:
+    item = item.loaded()
     text = item.input.casefold()
     attached = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in item.attachments())
     words = _TOKEN.findall(text if len(text) <= 2 * _WINDOW else f"{text[:_WINDOW]} {text[-_WINDOW:]}")

@@ -66,7 +66,8 @@ def build_grader(setting: str | Mapping[str, Any] | Grader, *, judge: Model | No
 def check_items(grader: Grader, items: Iterable[Item]) -> None:
     """Refuse, before anything is paid for, an item that the grader cannot grade."""
     parts = _leaves(grader)
-    for item in items:
+    for item in items if parts else ():
+        item = item.loaded()
         for part in parts:
             if why := part.problem(item):
                 raise InputError(

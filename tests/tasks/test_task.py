@@ -1,0 +1,137 @@
+"""Tasks from Python: Task objects, evaluate functions, files that name them, and identity."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.errors import InputError
+from skillfit.models.protocol import RateLimited
+from skillfit.skill import Skill
+from skillfit.tasks import Attempt, Item, Score, SplitSettings, Task, TaskFailure, TaskSettings, load_task
+
+SKILL = Skill.from_text("Say yes.")
+ROWS = [{"id": str(number), "input": f"question number {number}", "answer": "yes"} for number in range(12)]
+
+
+async def run(task: Task, seed: int = 0) -> tuple[Attempt, Score]:
+    assert task.evaluator is not None
+    return await task.evaluator(SKILL, task.items[0], seed)
+
+
+async def test_run_gives_the_answer_and_the_grader_scores_it() -> None:
+    def answer(skill: str, item: dict[str, Any]) -> str:
+        return "yes" if "yes" in skill and item["id"] == "0" else "no"
+
+    attempt, score = await run(Task(ROWS, run=answer, grade="exact"))
+    assert (attempt.answer, score.hard) == ("yes", 1)
+
+
+async def test_run_and_grade_may_both_be_functions() -> None:
+    async def answer(skill: str, item: dict[str, Any], seed: int) -> Attempt:
+        return Attempt(f"seed {seed}")
+
+    attempt, score = await run(Task(ROWS, run=answer, grade=lambda item, answer: (0.5, answer)), seed=9)
+    assert (attempt.answer, score.feedback) == ("seed 9", "seed 9")
+
+
+async def test_a_sync_function_runs_beside_the_event_loop() -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def evaluate(skill: str, item: dict[str, Any]) -> float:
+        both.wait()  # passes only when two calls are in flight
+        return 1.0
+
+    task = Task(ROWS, evaluate=evaluate)
+    assert [score.hard for _, score in await asyncio.gather(run(task), run(task))] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "score"),
+    [(True, Score(1)), (0.25, Score(0.25)), ((0.5, 0.75), Score(0.5, 0.75)), (Score(1, 1, "f"), Score(1, 1, "f"))],
+)
+async def test_evaluate_may_give_any_form_of_score(value: Any, score: Score) -> None:
+    _, given = await run(Task(ROWS, evaluate=lambda skill, item: value))
+    assert given == score
+
+
+async def test_what_a_function_raises_is_a_failure_and_our_own_errors_pass_through() -> None:
+    def explode(skill: str, item: dict[str, Any]) -> float:
+        raise ZeroDivisionError("oh")
+
+    async def limited(skill: str, item: dict[str, Any]) -> float:
+        raise RateLimited("later")
+
+    with pytest.raises(TaskFailure, match="explode on item 0: ZeroDivisionError: oh") as failed:
+        await run(Task(ROWS, evaluate=explode))
+    assert failed.value.kind == "evaluate"
+    with pytest.raises(RateLimited):
+        await run(Task(ROWS, evaluate=limited))
+    for nonsense in (float("nan"), 2, None, "good"):
+        with pytest.raises(TaskFailure, match="not a score"):
+            await run(Task(ROWS, evaluate=lambda skill, item, value=nonsense: value))
+
+
+def test_a_failure_travels_between_processes() -> None:
+    failure = pickle.loads(pickle.dumps(TaskFailure("command", "broke", hint="mend it")))
+    assert (failure.kind, failure.message, failure.hint) == ("command", "broke", "mend it")
+
+
+def test_evaluate_goes_with_neither_run_nor_grade() -> None:
+    with pytest.raises(InputError, match="neither"):
+        Task(ROWS, evaluate=lambda skill, item: 1, grade="exact")
+
+
+def test_items_may_be_items_but_not_a_mix() -> None:
+    assert Task([Item("a", {"input": "q", "answer": "x"})]).items[0].id == "a"
+    with pytest.raises(InputError, match="all items"):
+        Task([Item("a", {"input": "q"}), {"input": "r"}])
+    with pytest.raises(InputError, match="'a' is used twice"):
+        Task([Item("a", {"input": "q"}), Item("a", {"input": "r"})])
+    with pytest.raises(InputError, match="no items"):
+        Task([])
+
+
+def test_identity_follows_items_grader_and_splits_and_not_their_order() -> None:
+    one = Task(ROWS).identity()
+    assert Task(ROWS[::-1]).identity() == one
+    assert Task(ROWS, grade="f1").identity() != one
+    assert Task(ROWS, splits=SplitSettings(seed=1)).identity() != one
+    assert Task([{**ROWS[0], "answer": "no"}, *ROWS[1:]]).identity() != one
+
+
+def test_a_python_file_may_hold_a_task_or_make_one_or_evaluate(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from skillfit.tasks import Task\n"
+        f"items = {ROWS!r}\n"
+        "ready = Task(items)\n"
+        "def make():\n    return Task(items[:10])\n"
+        "def evaluate(skill, item):\n    return 1.0\n"
+        "number = 3\n"
+    )
+
+    def load(name: str, **settings: Any) -> Task:
+        return load_task(TaskSettings(f"mine.py:{name}", base=tmp_path, **settings))
+
+    assert len(load("ready").items) == 12
+    assert len(load("make").items) == 10
+    assert load("evaluate").evaluator is not None and len(load("evaluate").items) == 12
+    assert len(load("ready", splits=SplitSettings(ratio="1:1:0")).train) == 6
+    with pytest.raises(InputError, match="is a int"):
+        load("number")
+    with pytest.raises(InputError, match="has no 'gone'"):
+        load("gone")
+    with pytest.raises(InputError, match="brings its own"):
+        load("ready", grader="exact")
+
+
+def test_an_evaluate_function_may_have_its_items_in_a_file_beside(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def evaluate(skill, item):\n    return 1.0\n")
+    (tmp_path / "mine.jsonl").write_text('{"question": "q"}')
+    task = load_task(TaskSettings("mine.py:evaluate", base=tmp_path, fields={"input": "question"}))
+    assert task.items[0].input == "q"
