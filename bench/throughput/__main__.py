@@ -99,7 +99,7 @@ def results(runs: list[tuple[Measured, Measured]], count: int, concurrency: int)
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.throughput", description=__doc__)
-    parser.add_argument("--items", type=int, default=600)
+    parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--concurrency", type=int, default=24)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--output", type=Path, default=HERE / "RESULTS.md")

@@ -86,7 +86,7 @@ async def test_retry_after_pauses_everybody_and_nobody_is_forgotten():
 
 async def test_an_overloaded_endpoint_loses_no_slot_and_grows_again_after_as_many_successes():
     clock = SimulatedClock()
-    limiter = Limiter(16, clock)
+    limiter = Limiter(16, clock, start=4)
     await clock.run(many(limiter, clock, 40, Overloaded("busy")))
     await clock.run(many(limiter, clock, 4))
     assert limiter.limit == 4
@@ -96,7 +96,7 @@ async def test_an_overloaded_endpoint_loses_no_slot_and_grows_again_after_as_man
 
 async def test_failures_now_and_then_do_not_keep_it_small():
     clock = SimulatedClock()
-    limiter = Limiter(16, clock)
+    limiter = Limiter(16, clock, start=4)
 
     async def one_in_five_fails() -> None:
         errors = [Overloaded("busy") if number % 5 == 0 else None for number in range(100)]

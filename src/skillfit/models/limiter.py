@@ -25,7 +25,7 @@ from skillfit.models.clock import Clock, WallClock
 from skillfit.models.patience import not_counted
 from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited, TimedOut
 
-START = 4
+START = 8
 LATEST = 20  # answers that say how frequent rate limits are
 FREQUENT = 0.25  # share of them that ends the doubling
 COOLDOWN = 2.0  # seconds after a cut in which further rate limits belong to the same episode
