@@ -109,6 +109,15 @@ def test_items_made_from_one_template_are_not_duplicates() -> None:
     assert all(len(group) == 1 for group in similar_groups(items))
 
 
+def test_a_near_duplicate_is_found_behind_a_long_template() -> None:
+    template = sentence("template", 60)
+    text = sentence("base", 200)
+    typo = text.replace(text.split()[100], "changed", 1)
+    others = [Item(str(at), {"input": f"{template} {sentence(at, 200)}"}) for at in range(20)]
+    items = [Item("a", {"input": f"{template} {text}"}), *others, Item("b", {"input": f"{template} {typo}"})]
+    assert [group for group in similar_groups(items) if len(group) > 1] == [[0, 21]]
+
+
 def test_the_same_question_about_two_pictures_is_two_items(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(name.encode())

@@ -66,15 +66,15 @@ def _near_pairs(sketches: Sequence[_Sketch]) -> list[tuple[int, int]]:
         for (one, other), count in shared.items()
         if count >= _MIN_SHARED
         and sketches[one].attached == sketches[other].attached
-        and _likeness(sketches[one].runs - template, sketches[other].runs - template) >= THRESHOLD
+        and _likeness(sketches[one].runs, sketches[other].runs, template) >= THRESHOLD
     ]
 
 
-def _likeness(one: frozenset[int], other: frozenset[int]) -> float:
-    """Jaccard index, estimated where both sketches are complete: below the smaller of their largest hashes when they were cut."""
-    cut = min(max(runs) if len(runs) >= _SKETCH else 1 << 32 for runs in (one, other))
-    one, other = frozenset(run for run in one if run <= cut), frozenset(run for run in other if run <= cut)
-    return len(one & other) / len(one | other)
+def _likeness(one: frozenset[int], other: frozenset[int], template: set[int]) -> float:
+    """Jaccard index without the template, over the hashes that both sketches would hold: up to the smaller end of those that were cut."""
+    end = min(max(runs) if len(runs) == _SKETCH else 1 << 32 for runs in (one, other))
+    either = {run for run in (one | other) - template if run <= end}
+    return len(either & one & other) / len(either)
 
 
 def _sketch(item: Item) -> _Sketch:
