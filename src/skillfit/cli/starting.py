@@ -119,9 +119,8 @@ def demo(
     result = drive(read(copied / "skillfit.yaml", overrides), copied / "run", as_json=as_json, plain=plain)
     said = line(result.run, result.finish_reason, result.summary)
     shown = in_words(said, result.diagnosis)
-    if not as_json:
-        shown += f"\nThe report: {write_report(result.run)}\nThe project, to change and train again: {copied}"
-    show(said, shown, as_json)
+    report = write_report(result.run)
+    show(said, f"{shown}\nThe report: {report}\nThe project, to change and train again: {copied}", as_json)
 
 
 def _copied(name: str, folder: Path) -> Path:

@@ -212,13 +212,15 @@ def _stages(screen: Screen) -> Table:
 
 
 def _verdicts(verdicts: list[GateDecided]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("verdict", "", "difference", "90 % interval", "fixed", "broken", "rollouts", "why"):
-        table.add_column(column, no_wrap=True, overflow="ellipsis")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    for column in ("verdict", "", "difference (90 %)", "fixed", "broken", "rollouts"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=1)
     for verdict in verdicts:
-        seen = evidence(verdict.evidence)
+        difference, interval, *counts = evidence(verdict.evidence)
+        name = verdict.name.replace("slow_update_epoch_", "slow update ")
         style = COLOURS.get(verdict.decision, "")
-        table.add_row(verdict.name, Text(verdict.decision, style), *seen, verdict.reason)
+        table.add_row(name, Text(verdict.decision, style), f"{difference} ({interval})", *counts, verdict.reason)
     return table
 
 

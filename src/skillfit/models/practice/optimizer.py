@@ -44,7 +44,7 @@ _HARMFUL = (
     "Answer in full sentences, so that the reader feels heard.",
     "When unsure, answer general.",
 )
-_RULE_WORDS = 3
+_RULE_WORDS = 4
 _RULES = 3  # that one analyst proposes
 FORMAT_RULE = "Answer with the label alone, in lower case: anything else cannot be read by the system behind you."
 
