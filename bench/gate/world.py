@@ -1,8 +1,8 @@
 """A world of noisy rollouts whose truth is known.
 
 Items stand in eight clusters (kinds of problem). An item's chance of success is a logistic of its cluster's level plus the item's
-own difficulty; a rollout is one coin with that chance (or, for graded tasks, a noisy grade around it). 30 % of edits help one or two
-clusters (some of these hurt a third a little), 40 % do nothing, 30 % harm. Edits act on clusters, so what is gained on the
+own difficulty; a rollout is one coin with that chance (or, for graded tasks, a noisy grade around it). 30 % of edits help one or
+two clusters (some of these hurt a third a little), 40 % do nothing, 30 % harm. Edits act on clusters, so what is gained on the
 selection items is gained on unseen items too: the true score is the mean over a large population.
 """
 

@@ -150,13 +150,12 @@ class _Race:
         return Candidate(applied.skill, edits, f"{one.label} + {other.label}")
 
     async def confirm(self, winner: Runner) -> Samples:
-        """A second, fresh pass, discordant items first: there luck shows soonest. Stops when both passes together look hopeless."""
-        differences = item_differences(winner.samples.means, self.record.means)
-        order = sorted(self._order, key=lambda item: abs(differences.get(item.id, 0.0)) <= 0.5)
+        """A second, fresh pass, items the race has not reached first: they tell most. Stops when all together looks hopeless."""
+        order = sorted(self._order, key=lambda item: item.id in winner.samples.means)
         fresh = Samples(self._settings)
-        quarter = max(BLOCK, len(order) // 4)
-        for start in range(0, len(order), quarter):
-            outcomes = await self._drawer.draw(winner.candidate.skill, order[start : start + quarter])
+        part = max(BLOCK, len(order) // 8)
+        for start in range(0, len(order), part):
+            outcomes = await self._drawer.draw(winner.candidate.skill, order[start : start + part])
             fresh.add(outcomes)
             winner.samples.add(outcomes)
             if winner.look(self.record).probability < HOPELESS:
