@@ -71,7 +71,7 @@ def _near_pairs(sketches: Sequence[_Sketch]) -> list[tuple[int, int]]:
 
 
 def _likeness(one: frozenset[int], other: frozenset[int], template: set[int]) -> float:
-    """Jaccard index without the template, over the hashes that both sketches would hold: up to the smaller end of those that were cut."""
+    """Jaccard index without the template, over hashes both sketches would hold: up to the smaller end of those that were cut."""
     end = min(max(runs) if len(runs) == _SKETCH else 1 << 32 for runs in (one, other))
     either = {run for run in (one | other) - template if run <= end}
     return len(either & one & other) / len(either)
