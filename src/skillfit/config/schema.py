@@ -32,25 +32,32 @@ class ModelSection(Section):
 
 class TrainSection(Section):
     num_epochs: int = Field(default=4, ge=1)
+    """Passes over the training items."""
     batch_size: int = Field(default=40, ge=1)
+    """Items rolled out in one batch; one step uses `accumulation` batches."""
     accumulation: int = Field(default=1, ge=1)
     """Batches rolled out and reflected on before one update."""
     train_size: int = Field(default=0, ge=0)
     """Training items to use; 0 = all."""
     seed: int = 42
+    """Decides shuffles, batches and the seeds sent to models."""
 
 
 class GradientSection(Section):
     minibatch_size: int = Field(default=8, ge=1)
+    """Trajectories one analyst reads."""
     merge_batch_size: int = Field(default=8, ge=2)
+    """Patches merged in one call; more are merged level by level."""
     analyst_workers: int = Field(default=16, ge=1)
     """Optimizer calls in flight at one time."""
     failure_only: bool = False
+    """Reflect on failures only."""
     rollouts_per_item: int = Field(default=1, ge=1)
     """More than one gives analysts successes and failures of the same item side by side."""
     deep_reflection: bool = False
     """Ask the optimizer for a diagnostic instruction, re-roll some failures with it, reflect on the answers too."""
     deep_reflection_items: int = Field(default=4, ge=1)
+    """Failures that are tried again with the diagnostic instruction, at the most."""
     trace_to_optimizer: bool = True
     """Coding-agent CLIs: show their event stream to the optimizer, not just the answer."""
 
@@ -59,36 +66,54 @@ class OptimizerSection(Section):
     learning_rate: int = Field(default=4, ge=0)
     """The edit budget: edits applied in one step at the most."""
     min_learning_rate: int = Field(default=2, ge=0)
+    """Where `linear` and `cosine` end."""
     lr_scheduler: Literal["constant", "linear", "cosine", "autonomous"] = "cosine"
+    """How the edit budget falls over the run; autonomous: no limit."""
     lr_control_mode: Literal["fixed", "autonomous", "none"] = "fixed"
+    """fixed: the schedule; autonomous: the optimizer chooses in each step; none: no limit."""
     skill_update_mode: Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"] = "patch"
+    """patch: edits are applied; the others let the optimizer write the skill anew, from suggestions or from each group."""
     proposer: Literal["reflect", "examples", "both"] = "reflect"
     """Where edits come from: the optimizer's reflections, solved training items as worked examples, or both."""
     max_skill_tokens: int | None = Field(default=None, gt=0)
     """Edits that would grow the skill beyond this are skipped."""
     use_slow_update: bool = True
+    """At each epoch's end, draw a lesson from the same items under the previous and the current skill."""
     slow_update_samples: int = Field(default=20, ge=1)
+    """Training items that this comparison rolls out."""
     slow_update_gate_with_selection: bool = True
+    """Put the lesson through the gate; false: carry it unasked, and measure it."""
     longitudinal_pair_policy: Literal["mixed", "changed", "unchanged"] = "mixed"
+    """Which pairs are shown: all, those whose result changed, or those where it did not."""
     use_meta_skill: bool = True
+    """Keep advice for the optimizer itself from epoch to epoch."""
     use_skill_aware_reflection: bool = False
+    """Tell rules that are missing from rules that were not followed; the latter become notes in an appendix."""
     skill_aware_appendix_source: Literal["both", "failure_only"] = "both"
+    """Whose notes are kept."""
     skill_aware_consolidate_threshold: int = Field(default=0, ge=0)
+    """Condense the notes when there are more than this; 0 = never."""
     rewrite_reasoning_effort: str | None = None
+    """Effort of the call that rewrites the skill, where it should differ."""
     rewrite_max_completion_tokens: int = Field(default=64000, gt=0)
+    """Ceiling of a reply that carries a whole skill."""
 
 
 class EvaluationSection(Section):
     gate: Literal["race", "strict"] = "race"
+    """race: candidates race on the same items and must win again on fresh rollouts; strict: one pass, mean strictly above."""
     use_gate: bool = True
     """false: accept every candidate, still score it and keep the best."""
     gate_metric: Literal["hard", "soft", "mixed"] = "hard"
+    """Which score decides."""
     gate_mixed_weight: float = Field(default=0.5, ge=0, le=1)
     """Weight of soft in `mixed`."""
     sel_env_num: int = Field(default=0, ge=0)
     """Selection items to use; 0 = all."""
     test_env_num: int = Field(default=0, ge=0)
+    """Test items to use; 0 = all."""
     eval_test: bool = True
+    """Read the test split once, at the end."""
     candidates: int = Field(default=4, ge=1)
     """race: candidates of one step at the most."""
     rollout_budget: int = Field(default=0, ge=0)
@@ -106,6 +131,7 @@ class EvaluationSection(Section):
     preflight: bool = True
     """Run `check` before the first step."""
     leak_check: bool = True
+    """Block edits that carry hidden items' text or answers, or the grader's rules."""
 
 
 class EnvSection(Section):
@@ -124,6 +150,7 @@ class EnvSection(Section):
     max_turns: int | None = Field(default=None, ge=1)
     """chat: turns, default 1; tools: tool rounds, default 20."""
     max_rollout_tokens: int | None = Field(default=None, gt=0)
+    """chat, tools: tokens after which a rollout takes no further turn."""
     exec_timeout: float = Field(default=120, gt=0)
     """Seconds one rollout may take; the work is really ended then."""
     split_mode: Literal["auto", "ratio", "split_dir"] = "auto"
@@ -131,6 +158,7 @@ class EnvSection(Section):
     split_ratio: str = "4:4:2"
     """train:selection:test"""
     split_seed: int = 42
+    """Another seed, another division into splits."""
     allow_fit_only: bool = False
     """Train although too few items are left for selection; the result is labelled unverified."""
     limit: int = Field(default=0, ge=0)
@@ -139,13 +167,18 @@ class EnvSection(Section):
 
 class BudgetSection(Section):
     usd: float | None = Field(default=None, gt=0)
+    """Dollars; needs a known price for every model."""
     tokens: int | None = Field(default=None, gt=0)
+    """Input and output together."""
     calls: int | None = Field(default=None, gt=0)
+    """Attempts at model calls; a run of a command-line agent counts as one."""
     minutes: float | None = Field(default=None, gt=0)
+    """Over all resumes of the run."""
 
 
 class Config(Section):
     recipe: Literal["default", "paper", "lite"] = "default"
+    """A named set of settings beneath yours."""
     model: ModelSection = Field(default_factory=ModelSection)
     train: TrainSection = Field(default_factory=TrainSection)
     gradient: GradientSection = Field(default_factory=GradientSection)

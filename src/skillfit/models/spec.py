@@ -24,9 +24,11 @@ class ModelSpec(BaseModel):
     key_env: str | None = None
     """Name of the environment variable that holds the key, when it is not the provider's usual one."""
     temperature: float | None = None
+    """default: the server's own"""
     max_tokens: int | None = Field(default=None, gt=0)
     """Ceiling of one reply; default 16384 for the optimizer and for models that reason, 4096 for agent and judge."""
     reasoning_effort: str | None = None
+    """low, medium, high and what else the vendor knows; default: the server's own"""
     timeout: float = Field(default=300, gt=0)
     """Seconds one attempt may take."""
     retries: int = Field(default=5, ge=0)

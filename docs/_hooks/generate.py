@@ -1,0 +1,177 @@
+"""Fills the parts of the documentation that the code knows best, while the site is built: they cannot be out of date.
+
+A page asks with a line of its own: `<!-- generate: config -->`, or `<!-- include: bench/gate/results.md -->`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+_ASKED = re.compile(r"^<!-- (generate|include): (\S+) -->$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return _ASKED.sub(lambda asked: _include(asked[2]) if asked[1] == "include" else GENERATORS[asked[2]](), markdown)
+
+
+def _include(name: str) -> str:
+    """A file the project wrote (measurements), its headings two levels down; a missing one is said."""
+    path = ROOT / name
+    if not path.is_file():
+        return f"*`{name}` is not there: it has not been measured in this checkout.*"
+    text = re.sub(r"^# .+\n", "", path.read_text(encoding="utf-8"), count=1)
+    return re.sub(r"^#", "###", text, flags=re.MULTILINE)
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for row in rows:
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
+    return "\n".join(lines)
+
+
+def config() -> str:
+    """Every setting, section by section. A role's model has the same keys for all roles and is shown once."""
+    from skillfit.config import describe_keys
+
+    sections: dict[str, list[tuple[str, ...]]] = {}
+    for key in describe_keys():
+        if re.match(r"model\.(optimizer|judge)\.", key.key):
+            continue
+        section = key.key.partition(".")[0] if "." in key.key else "top level"
+        section = "model.agent" if key.key.startswith("model.agent.") else section
+        sections.setdefault(section, []).append((f"`{key.key}`", _plain_type(key.type), _default(key.default), key.doc))
+    parts = []
+    for section, rows in sections.items():
+        note = "\n`model.optimizer` and `model.judge` take the same keys.\n" if section == "model.agent" else ""
+        parts.append(f"## {section}\n{note}\n{_table(('key', 'type', 'default', 'meaning'), rows)}")
+    return "\n\n".join(parts)
+
+
+def _plain_type(text: str) -> str:
+    return re.sub(r"\bstr\b", "text", text.replace("typing.", ""))
+
+
+def _default(value: Any) -> str:
+    if value is None or value in ("", (), {}):
+        return ""
+    return f"`{json.dumps(value, ensure_ascii=False, default=str)}`".replace('"', "")
+
+
+def recipes() -> str:
+    from skillfit.config.recipes import RECIPES
+
+    rows = [
+        (f"`{name}`", f"`{section}.{key}`", f"`{json.dumps(value)}`".replace('"', ""))
+        for name, sections in RECIPES.items()
+        for section, keys in sections.items()
+        for key, value in keys.items()
+    ]
+    return _table(("recipe", "sets", "to"), rows)
+
+
+def commands() -> str:
+    """Every command from the program itself."""
+    import typer
+
+    from skillfit.cli.app import app
+
+    group: Any = typer.main.get_command(app)
+    parts = []
+    for name, command in group.commands.items():
+        about, _, example = inspect.cleandoc(command.help or "").partition("Example:")
+        usage = " ".join(part for part in command.collect_usage_pieces(_context(command, name)))
+        options = [_parameter(parameter) for parameter in command.params if parameter.name != "help"]
+        shown = f"```sh\n{example.strip()}\n```\n\n" if example else ""
+        parts.append(
+            f"## {name}\n\n{about.strip()}\n\n{shown}`skillfit {name} {usage}`\n\n{_table(('argument or option', 'meaning', 'default'), options)}"
+        )
+    return "\n\n".join(parts)
+
+
+def _context(command: Any, name: str) -> Any:
+    return command.make_context(name, [], resilient_parsing=True)
+
+
+def _parameter(parameter: Any) -> tuple[str, str, str]:
+    named = ", ".join(f"`{option}`" for option in parameter.opts) if parameter.param_type_name == "option" else f"`{parameter.name}`"
+    default = "" if parameter.default in (None, False, "", [], ()) or callable(parameter.default) else f"`{parameter.default}`"
+    return named, getattr(parameter, "help", "") or "", default
+
+
+def exit_codes() -> str:
+    """The codes with the comment that stands beside each in errors.py."""
+    from skillfit import errors
+
+    said = re.findall(r"^    (\w+) = (\d+)(?:  # (.+))?$", inspect.getsource(errors.Exit), re.MULTILINE)
+    meanings = {"NO_IMPROVEMENT": "`train` finished; nothing better was found", "INCONCLUSIVE": "`train` finished; it cannot be told"}
+    rows = [(f"`{code}`", name.lower().replace("_", " "), about or meanings.get(name, "")) for name, code, about in said]
+    return _table(("code", "name", "meaning"), rows)
+
+
+def events() -> str:
+    from skillfit.run import events as module
+    from skillfit.run.events import Event, Unknown
+
+    docs = {node.name: ast.get_docstring(node) or "" for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)}
+    rows = [
+        (f"`{name}`", ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind)), docs.get(name, ""))
+        for name, kind in Event.kinds.items()
+        if kind is not Unknown and kind.__module__ == module.__name__
+    ]
+    return _table(("kind", "fields", "meaning"), rows)
+
+
+def providers() -> str:
+    import skillfit.agents  # noqa: F401  registers cli/…
+    from skillfit.models import known_providers
+
+    rows = [(f"`{one.name}/…`", one.about, " or ".join(f"`{key}`" for key in one.keys) or "none") for one in known_providers()]
+    return _table(("model id", "what it is", "key, from the environment"), rows)
+
+
+def programs() -> str:
+    from skillfit.agents.cli.description import BUILT_IN, load_description
+
+    found = [load_description(path.stem) for path in sorted(BUILT_IN.glob("*.yaml"))]
+    rows = [
+        (
+            f"`cli/{one.name}`",
+            f"`{one.program}`",
+            f"`{one.skills}`",
+            " or ".join(f"`{key}`" for key in one.keys[:2]),
+            ", ".join(f"`{name}`" for name in one.options) or "",
+        )
+        for one in found
+    ]
+    return _table(("model id", "program", "skill is put in", "key", "own options"), rows)
+
+
+def graders() -> str:
+    from skillfit.tasks.graders import BUILT_IN
+
+    rows = []
+    for name, kind in BUILT_IN.items():
+        own = [field for field in kind.model_fields if field != "extract"]
+        rows.append((f"`{name}`", inspect.cleandoc(kind.__doc__ or ""), ", ".join(f"`{field}`" for field in own)))
+    return _table(("grader", "what it does", "settings"), rows)
+
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "config": config,
+    "recipes": recipes,
+    "commands": commands,
+    "exit_codes": exit_codes,
+    "events": events,
+    "providers": providers,
+    "programs": programs,
+    "graders": graders,
+}
