@@ -1,0 +1,109 @@
+"""`train`, `resume` and the live run, from the outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from skillfit.api import Run
+from skillfit.run.directory import JOURNAL, RunDirectory
+from skillfit.run.events import RolloutFinished
+from tests.cli.world import SMALL, Shell, process
+
+
+def test_train_json_ends_with_exactly_one_line_that_says_everything(shell: Shell, config: Path) -> None:
+    said = shell("train", config, *SMALL, "--run", "here", "--json")
+    line = said.json
+    assert list(line) == ["finish_reason", "run", "best_step", "selection", "test", "ship", "usage", "wall_s"]
+    assert Path(line["run"]) == Path("here").absolute()
+    assert set(line["selection"]) == {"baseline", "best"} and set(line["test"]) == {"baseline", "best", "final"}
+    assert set(line["ship"]) == {"verdict", "difference", "interval"}
+    assert line["usage"]["calls"] > 30 and line["usage"]["tokens"] > line["usage"]["calls"]
+    codes = {"improved": 0, "no_improvement": 3, "inconclusive": 4}
+    assert said.code == codes[line["finish_reason"]]
+
+
+def test_the_same_command_again_pays_for_nothing(shell: Shell, config: Path) -> None:
+    first = shell("train", config, *SMALL, "--run", "here", "--json").json
+    again = shell("train", config, *SMALL, "--run", "here", "--json").json
+    assert {**again, "wall_s": 0} == {**first, "wall_s": 0}
+    resumed = shell("resume", "here", "--json").json
+    assert {**resumed, "wall_s": 0} == {**first, "wall_s": 0}
+
+
+def test_without_a_directory_equal_settings_share_one_and_others_do_not(shell: Shell, config: Path) -> None:
+    first = shell("train", config, *SMALL, "--json").json["run"]
+    other = shell("train", config, *SMALL, "train.seed=7", "--json").json["run"]
+    assert Path(first).parent == Path("runs").absolute() and first != other
+    assert shell("train", config, *SMALL, "--json").json["run"] == first
+
+
+def test_plain_lines_tell_the_story_and_name_the_practice_models(shell: Shell, config: Path) -> None:
+    said = shell("train", config, *SMALL, "--run", "here", "--plain")
+    assert "practice models, no language model" in said.err
+    assert "baseline: " in said.err and "ship test: " in said.err
+    assert "skillfit apply" in said.out
+
+
+def test_a_budget_ends_the_run_with_its_own_code_and_more_budget_goes_on(shell: Shell, config: Path) -> None:
+    stopped = shell("train", config, *SMALL, "budget.calls=12", "--run", "here", "--json")
+    assert stopped.code == 5 and stopped.json["finish_reason"] == "budget"
+    assert stopped.json["usage"]["calls"] <= 12
+    assert shell("resume", "here", "budget.calls=5000", "--json").json["finish_reason"] != "budget"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("presses", [1, 2])
+def test_an_interrupted_run_says_how_to_go_on_and_pays_nothing_twice(presses: int, shell: Shell, config: Path, tmp_path: Path) -> None:
+    running = process("train", config, *SMALL, "env.limit=0", "--run", "here", "--plain", cwd=tmp_path)
+    _wait_for_rollouts(tmp_path / "here", 10, running)
+    for _ in range(presses):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 130, told
+    assert "Go on with: skillfit resume" in told and "Traceback" not in told
+    paid = _rollouts(tmp_path / "here")
+    assert Run.open(tmp_path / "here").finish_reason == "unfinished"
+    ended = shell("resume", "here", "--json").json
+    assert ended["finish_reason"] in ("improved", "no_improvement", "inconclusive")
+    assert paid <= _rollouts(tmp_path / "here")
+
+
+def test_a_run_in_use_is_refused_in_one_sentence(shell: Shell, config: Path, tmp_path: Path) -> None:
+    running = process("train", config, "--run", "here", "--plain", cwd=tmp_path)
+    _wait_for_rollouts(tmp_path / "here", 1, running)
+    said = shell("train", config, "--run", "here")
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate()
+    assert said.code == 2 and said.err.startswith("error: The run in") and "in use by process" in said.err
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
+    code = "import sys; from skillfit.cli.app import main\ntry: main(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = json.loads(told.splitlines()[-1].replace("'", '"'))
+    heavy = {"openai", "anthropic", "ray", "starlette", "uvicorn", "pydantic", "sqlite3", "asyncio", "httpx", "skillfit.api"}
+    assert not heavy & set(loaded)
+
+
+def _wait_for_rollouts(run: Path, count: int, running: subprocess.Popen[str]) -> None:
+    while running.poll() is None:
+        if (run / "config.json").is_file() and (run / JOURNAL).is_file() and len(_rollouts(run)) >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(running.communicate())
+
+
+def _rollouts(run: Path) -> set[str]:
+    view = RunDirectory.read(run)
+    try:
+        events = (stored.event for stored in view.events.read())
+        return {event.rollout for event in events if isinstance(event, RolloutFinished) and event.status == "scored"}
+    finally:
+        view.close()
