@@ -120,14 +120,14 @@ def aa_settings() -> list[tuple[Setting, int]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gate", description=__doc__)
-    parser.add_argument("--full", action="store_true", help="more repetitions: about an hour on one core")
+    parser.add_argument("--full", action="store_true", help="more repetitions: about half an hour on one core")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    scale = 10 if options.full else 1
+    scale = 8 if options.full else 1
     worlds = [setting(n, noise) for n in SIZES for noise in NOISE]
     worlds += [setting(40, "middling", graded=True), setting(40, "middling", failures=0.1)]
     with ProcessPoolExecutor(options.jobs) as pool:
-        gains = [pool.submit(compare, world, scale * max(12, 1600 // world.items)) for world in worlds]
+        gains = [pool.submit(compare, world, scale * (60 if world.items < 100 else 30)) for world in worlds]
         null = [pool.submit(ship, world, 0.0, finalists, 200 * scale) for world, finalists in aa_settings()]
         powers = [pool.submit(ship, setting(n, "middling"), effect, 1, 60 * scale) for n in SIZES for effect in (0.4, 0.8, 1.6)]
         found = [[future.result() for future in futures] for futures in (gains, null, powers)]

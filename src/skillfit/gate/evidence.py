@@ -124,4 +124,5 @@ def conclude(
         incumbent_score=record.score,
         candidate_score=measured.score if measured else None,
         tally=measured.tally() if measured else None,
+        shown=shown.candidate if shown else None,
     )

@@ -14,7 +14,6 @@ from typing import Any
 from skillfit.errors import InputError
 from skillfit.gate.evidence import PRIOR_VARIANCE, Runner, Spending, conclude
 from skillfit.gate.samples import TOLERANCE, Records, Samples
-from skillfit.gate.statistics import item_differences
 from skillfit.gate.verdict import Candidate, Decision, GateSettings, Measure, Verdict
 from skillfit.rollout.gather import gather
 from skillfit.skill import Skill, apply_edits

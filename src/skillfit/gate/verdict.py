@@ -88,6 +88,7 @@ class Verdict:
     incumbent_score: float
     candidate_score: float | None  # of the candidate that was decided on
     tally: Tally | None  # of that candidate
+    shown: Candidate | None = None  # that candidate
 
     @property
     def accepted(self) -> bool:
