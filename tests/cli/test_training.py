@@ -59,7 +59,9 @@ def test_a_budget_ends_the_run_with_its_own_code_and_more_budget_goes_on(shell: 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("presses", [1, 2])
-def test_an_interrupted_run_says_how_to_go_on_and_pays_nothing_twice(presses: int, shell: Shell, config: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_says_how_to_go_on_and_pays_nothing_twice(
+    presses: int, shell: Shell, config: Path, tmp_path: Path
+) -> None:
     running = process("train", config, *SMALL, "env.limit=0", "--run", "here", "--plain", cwd=tmp_path)
     _wait_for_rollouts(tmp_path / "here", 10, running)
     for _ in range(presses):

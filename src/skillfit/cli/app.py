@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     sys.excepthook = _report_bug
     try:
-        app(args=arguments)
+        typer.main.get_command(app)(args=arguments)  # calling `app` itself would put typer's excepthook in place of ours
     except SkillfitError as error:
         if os.environ.get("SKILLFIT_DEBUG"):
             traceback.print_exception(error)

@@ -1,0 +1,161 @@
+"""What can be done with a run that is there: look at it, apply it, take it back, verify it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from skillfit.api import Run
+from tests.cli.world import Shell
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run, whose skill stands beside it."""
+    shutil.copytree(finished, tmp_path / "project", dirs_exist_ok=True)
+    journal = tmp_path / "project" / "run"
+    _point_at(journal, finished, tmp_path / "project")
+    return journal
+
+
+def _point_at(run: Path, old: Path, new: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(run / "journal.sqlite") as db:
+        db.execute("UPDATE events SET data = replace(data, ?, ?)", (str(old), str(new)))
+    db.close()
+
+
+def skill_of(run: Path) -> Path:
+    return run.parent / "triage-tickets" / "SKILL.md"
+
+
+def test_ls_and_show_tell_what_came_out(shell: Shell, run: Path) -> None:
+    (listed,) = shell("ls", run.parent, "--json").json
+    assert listed["run"] == str(run) and listed["finish_reason"] == "improved"
+    assert "improved" in shell("ls", run.parent).out
+    shown = shell("show", run)
+    assert shown.code == 0 and "step_0001" in shown.out and "accept" in shown.out and "●" in shown.out
+    assert shell("show", run, "--json").json["verdicts"][0]["name"] == "step_0001"
+    assert "No runs" in shell("ls", "empty").out
+
+
+def test_diff_shows_what_changed_between_any_two_steps(shell: Shell, run: Path) -> None:
+    assert "+- Mentions of" in shell("diff", run).out
+    assert shell("diff", run, "1", "1").out.strip() == "Nothing changed."
+    assert "no step '99'" in shell("diff", run, "99").err
+
+
+def test_apply_shows_the_diff_changes_the_skill_and_undo_puts_every_byte_back(shell: Shell, run: Path) -> None:
+    skill = skill_of(run)
+    before = skill.read_bytes()
+    refused = shell("apply", run)
+    assert refused.code == 2 and "+- Mentions of" in refused.out and skill.read_bytes() == before
+    assert shell("apply", run, "--yes").code == 0
+    assert skill.read_text() == Run.open(run).best_skill.text != before.decode()
+    assert "has the best skill already" in shell("apply", run, "--yes").out
+    assert shell("apply", run, "--undo").code == 0
+    assert skill.read_bytes() == before
+    assert "Nothing of the run" in shell("apply", run, "--undo").err
+
+
+def test_apply_refuses_a_skill_that_changed_since_and_never_touches_protected_text(shell: Shell, run: Path) -> None:
+    skill = skill_of(run)
+    mine = "<!-- PROTECTED_START -->\nNever promise a date.\n<!-- PROTECTED_END -->\n"
+    skill.write_text(skill.read_text() + "\n" + mine)
+    assert "has changed since the run began" in shell("apply", run, "--yes").err
+    assert shell("apply", run, "--yes", "--anyway").code == 0
+    assert "Never promise a date." in skill.read_text() and "Mentions of" in skill.read_text()
+
+
+def test_undo_refuses_when_somebody_wrote_since(shell: Shell, run: Path) -> None:
+    shell("apply", run, "--yes")
+    skill_of(run).write_text("mine now\n")
+    assert "has changed since it was applied" in shell("apply", run, "--undo").err
+    assert skill_of(run).read_text() == "mine now\n"
+
+
+def test_apply_refuses_a_run_that_did_not_improve(shell: Shell, config: Path) -> None:
+    shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "stopped")
+    assert "did not show an improvement (budget)" in shell("apply", "stopped", "--yes").err
+
+
+def test_apply_can_write_to_another_place(shell: Shell, run: Path, tmp_path: Path) -> None:
+    assert shell("apply", run, "--to", tmp_path / "elsewhere", "--yes").code == 0
+    assert (tmp_path / "elsewhere" / "SKILL.md").read_text() == Run.open(run).best_skill.text
+    shell("apply", run, "--undo")
+    assert not (tmp_path / "elsewhere" / "SKILL.md").exists()
+
+
+def test_a_run_can_be_gone_on_with_after_its_skill_was_applied(shell: Shell, run: Path) -> None:
+    shell("apply", run, "--yes")
+    assert shell("resume", run, "--json").json["finish_reason"] == "improved"
+
+
+def test_report_writes_one_file(shell: Shell, run: Path) -> None:
+    assert shell("report", run, "--json").json["report"].endswith("report.html")
+    assert shell("report", run, "--format", "md", "--out", "r.md").code == 0 and Path("r.md").stat().st_size > 200
+    assert "no report format" in shell("report", run, "--format", "pdf").err
+
+
+def test_verify_passes_what_holds_and_fails_a_confirmed_drop(shell: Shell, run: Path) -> None:
+    kept = shell("verify", run, "--json")
+    assert kept.code == 0 and kept.json["verdict"] == "ok"
+    weak = skill_of(run).parent.parent / "weak.md"
+    weak.write_text("Answer in full sentences.\n")
+    dropped = shell("verify", run, "--skill", weak, "--json")
+    assert dropped.code == 8 and dropped.json["verdict"] == "regression"
+    assert dropped.json["measured"] < dropped.json["recorded"]
+
+
+def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
+    assert shell("verify", run, "--save", "record.json").code == 0
+    record = json.loads(Path("record.json").read_text())
+    assert set(record) == {"config", "skill", "means"} and Path("record.json").stat().st_size < 20_000
+    shutil.rmtree(run)
+    assert shell("verify", "record.json", "--repeats", "1", "--json").json["verdict"] == "ok"
+    assert "neither a run nor a record" in shell("verify", "tasks.txt").err
+
+
+def test_eval_measures_several_skills_side_by_side_and_pays_once(shell: Shell, run: Path) -> None:
+    config = run.parent / "skillfit.yaml"
+    better = run.parent / "better.md"
+    better.write_text(Run.open(run).best_skill.text)
+    line = ("eval", config, "--skill", skill_of(run).parent, "--skill", better, "--split", "test", "--repeats", "2", "--json")
+    first, second = shell(*line).json
+    assert first["hard"] < second["hard"] and second["planned"] == 40
+    assert set(first["by_type"]) == {"billing", "delivery", "account", "returns", "technical"}
+    assert first["interval"][0] < first["hard"] < first["interval"][1]
+    assert shell(*line).json == [first, second]
+    assert "no split" in shell("eval", config, "--split", "validation").err
+
+
+def test_check_says_go_and_estimate_gives_ranges(shell: Shell, config: Path) -> None:
+    checked = shell("check", config, "--json")
+    assert checked.code in (0, 9) and {"gold", "coverage", "headroom"} <= {one["name"] for one in checked.json["checks"]}
+    found = shell("estimate", config, "--json").json
+    low, high = found["total"]["calls"]
+    assert 0 < low < high and {row["role"] for row in found["rows"]} == {"agent", "optimizer"}
+    assert "stage" in shell("estimate", config).out
+
+
+def test_init_writes_a_project_that_loads_and_never_writes_over_one(shell: Shell, tmp_path: Path) -> None:
+    assert shell("init", "new", "--agent", "practice/agent", "--optimizer", "practice/optimizer").code == 0
+    assert "at least 4 are needed" in shell("estimate", "new/skillfit.yaml", "budget.usd=null").err
+    refused = shell("init", "new")
+    assert refused.code == 2 and "is there already" in refused.err
+    assert shell("init", "new", "--force").code == 0
+
+
+def test_init_uses_a_skill_that_is_there(shell: Shell, run: Path) -> None:
+    assert shell("init", "--skill", skill_of(run).parent).code == 0
+    assert f"skill: {skill_of(run).parent}" in Path("skillfit.yaml").read_text() and not Path("my-skill").exists()
+
+
+def test_models_lists_providers_and_what_is_ready(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-shown-anywhere")
+    said = shell("models", "--json")
+    ready = {one["provider"]: one["ready"] for one in said.json}
+    assert ready["openai"] and ready["practice"] and "cli" in ready
+    assert "not-shown-anywhere" not in said.out + shell("models").out

@@ -1,0 +1,146 @@
+"""Whatever is wrong with what a person gives: one clear sentence, the right exit code, no traceback."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.world import COMMAND, SMALL, Said, Shell
+
+
+def one_sentence(said: Said, *words: str, code: int = 2) -> None:
+    assert said.code == code, said
+    assert said.err.count("error: ") == 1 and "Traceback" not in said.err + said.out
+    for word in words:
+        assert word in said.err
+
+
+def test_a_wrong_key_gets_a_suggestion(shell: Shell, config: Path) -> None:
+    one_sentence(shell("train", config, "train.num_epoch=2"), "unknown key train.num_epoch", "Did you mean train.num_epochs?")
+
+
+def test_a_config_that_is_not_there(shell: Shell) -> None:
+    one_sentence(shell("train", "nowhere.yaml"), "nowhere.yaml", "No such file")
+
+
+def test_a_skill_that_is_not_there(shell: Shell, config: Path) -> None:
+    one_sentence(shell("train", config, "env.skill=./nothing"), "Cannot read the skill")
+
+
+def test_tasks_that_are_not_there(shell: Shell, config: Path) -> None:
+    one_sentence(shell("train", config, "env.tasks=./nothing.jsonl"), "nothing.jsonl")
+
+
+def test_yaml_that_is_none(shell: Shell, config: Path) -> None:
+    config.write_text("model: {agent: practice/agent\nenv: [")
+    one_sentence(shell("train", config), "skillfit.yaml:2", "not valid YAML")
+
+
+@pytest.mark.parametrize("command", ["train", "check", "estimate", "eval"])
+def test_an_empty_config(command: str, shell: Shell, config: Path) -> None:
+    config.write_text("")
+    one_sentence(shell(command, config), "env.tasks is not set")
+
+
+def test_a_task_of_one_item(shell: Shell, config: Path) -> None:
+    (config.parent / "tasks.jsonl").write_text('{"input": "a", "answer": "b"}\n')
+    one_sentence(shell("train", config), "selection", "at least 4 are needed", "env.allow_fit_only")
+
+
+def test_an_empty_tasks_file(shell: Shell, config: Path) -> None:
+    (config.parent / "tasks.jsonl").write_text("")
+    one_sentence(shell("train", config), "tasks.jsonl")
+
+
+def test_a_row_that_is_no_json(shell: Shell, config: Path) -> None:
+    (config.parent / "tasks.jsonl").write_text('{"input": "a", "answer": "b"}\n{"input": \n')
+    one_sentence(shell("train", config), "tasks.jsonl:2", "not valid JSON")
+
+
+def test_a_skill_of_five_megabytes(shell: Shell, config: Path) -> None:
+    (config.parent / "triage-tickets" / "SKILL.md").write_text("x" * 5_000_000)
+    one_sentence(shell("train", config), "5,000,000 bytes", "references/")
+
+
+def test_a_provider_nobody_knows(shell: Shell, config: Path) -> None:
+    one_sentence(shell("train", config, "model.agent=opena/gpt-5"), "names no provider we know", "openai/")
+
+
+def test_a_missing_key(shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    one_sentence(shell("train", config, "model.agent=openai/gpt-5-mini", "--run", "r"), "OPENAI_API_KEY is not set", code=6)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a place where nobody may write, not even root")
+def test_a_folder_that_may_not_be_written(shell: Shell, config: Path) -> None:
+    one_sentence(shell("train", config, "--run", "/sys/skillfit-run"), "No permission to write")
+
+
+def test_a_run_directory_that_is_a_file(shell: Shell, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    one_sentence(shell("train", config, "--run", "file"), "is a file, not a directory")
+
+
+def test_a_run_directory_that_holds_other_things(shell: Shell, config: Path) -> None:
+    one_sentence(shell("train", config, "--run", config.parent), "holds other things")
+
+
+def test_another_run_in_the_directory(shell: Shell, config: Path) -> None:
+    shell("train", config, *SMALL, "budget.calls=3", "--run", "here")
+    one_sentence(shell("train", config, *SMALL, "train.seed=7", "--run", "here"), "other settings", "train.seed", "--force-new")
+    assert shell("train", config, *SMALL, "train.seed=7", "budget.calls=3", "--run", "here", "--force-new").code == 5
+    assert Path("here.old-1").is_dir()
+
+
+@pytest.mark.parametrize("command", ["resume", "show", "diff", "apply", "report"])
+def test_a_directory_without_a_run(command: str, shell: Shell, tmp_path: Path) -> None:
+    one_sentence(shell(command, tmp_path), "is not a run directory")
+
+
+def test_errors_are_json_for_programs(shell: Shell) -> None:
+    said = shell("train", "nowhere.yaml", "--json")
+    assert said.json == {**said.json, "finish_reason": "usage", "exit_code": 2} and "nowhere.yaml" in said.json["error"]
+
+
+def test_a_part_that_is_not_installed_says_so(shell: Shell, config: Path) -> None:
+    one_sentence(shell("train", config, "--track", "nobody-knows-this"), "nobody-knows-this")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="resource limits")
+def test_a_full_disk(config: Path, tmp_path: Path) -> None:
+    import resource
+
+    def no_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing then fails as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    line = [*COMMAND, "train", str(config), *SMALL, "--run", "here", "--plain"]
+    ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, preexec_fn=no_room)
+    assert ended.returncode in (2, 6) and "Traceback" not in ended.stderr
+    assert ended.stderr.count("error: ") == 1 and "disk" in ended.stderr.lower()
+
+
+def test_a_bug_leaves_a_sentence_and_a_log_and_debug_shows_it(tmp_path: Path) -> None:
+    code = "import sys, skillfit.models as m; m.known_providers = None; from skillfit.cli.app import main; main(sys.argv[1:])"
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    line = [sys.executable, "-c", code]
+    ended = subprocess.run([*line, "models"], capture_output=True, text=True, env=environ)
+    assert ended.returncode == 1 and "skillfit itself failed (TypeError" in ended.stderr and "Traceback" not in ended.stderr
+    (log,) = tmp_path.glob("skillfit-error-*.log")
+    assert "Traceback" in log.read_text() and str(log) in ended.stderr
+    debug = subprocess.run([*line, "--debug", "models"], capture_output=True, text=True, env=environ)
+    assert debug.returncode == 1 and "Traceback" in debug.stderr
+
+
+def test_lint_names_path_and_line(shell: Shell, config: Path) -> None:
+    skill = config.parent / "triage-tickets" / "SKILL.md"
+    assert shell("lint", skill.parent).code == 0
+    skill.write_text("---\nname: Wrong Name\ndescription: d\n---\nbody\n")
+    said = shell("lint", skill.parent)
+    assert said.code == 2 and f"{skill}:2: error: " in said.out
+    assert json.loads(shell("lint", skill.parent, "--json").out)[0]["line"] == 2
