@@ -46,7 +46,7 @@ def join(address: str) -> None:
 def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # Ray's sockets need a short path
+    folder = Path(tempfile.mkdtemp(prefix="ray"))  # Ray's sockets need a short path
     (folder / "ray").mkdir()
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_TMPDIR", str(folder))
