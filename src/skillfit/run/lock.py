@@ -38,7 +38,8 @@ def in_use(directory: Path) -> bool:
     """Whether a process writes this run now. For faces: nothing is changed."""
     try:
         with (directory / NAME).open("r+", encoding="utf-8") as file:
-            return not _gone(file.read()) and not _try_lock(file)
+            text = file.read()
+            return not text or (not _gone(text) and not _try_lock(file))  # no text yet: a run is taking its place now
     except (FileNotFoundError, PermissionError):
         return False
 
