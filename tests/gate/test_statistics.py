@@ -94,3 +94,5 @@ def test_more_items_or_repeats_show_smaller_effects():
     assert detectable_effect(1, 0.1) == 1.0
     assert repeats_for(100, 0.01, 0.05, 4) == 1
     assert repeats_for(20, 0.2, 0.05, 4) == 4
+    assert repeats_for(8, 0.0, 0.05, 4) == 1
+    assert detectable_effect(20, 0.0) == pytest.approx(0.216, abs=0.001)

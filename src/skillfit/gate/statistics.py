@@ -98,18 +98,18 @@ def within_item_variance(samples: Mapping[str, Sequence[float]]) -> float | None
 
 
 def detectable_effect(items: int, noise: float, repeats: int = 1, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Smallest true mean difference that a paired one-sided test finds with this power. `noise` is the within-item variance;
-    1 when nothing that small can be told (the effect is capped at the width of the scale)."""
+    """Smallest true mean difference that a paired one-sided test finds with this power. `noise` is the within-item variance.
+    However quiet the rollouts, a sign-flip test needs log2(1/alpha) winning items."""
     if items < 2:
         return 1.0
-    z = t_quantile(1 - alpha, items - 1) + _NORMAL.inv_cdf(power)
-    needed_wins = math.log2(1 / alpha) / items  # a sign-flip test can't reach alpha with fewer winning items than this
-    return min(1.0, max(needed_wins if noise > 0 else 1 / items, z * math.sqrt(2 * noise / repeats / items)))
+    return min(1.0, max(math.log2(1 / alpha) / items, _z(items, alpha, power) * math.sqrt(2 * noise / repeats / items)))
 
 
 def repeats_for(items: int, noise: float, effect: float, most: int, alpha: float = 0.05, power: float = 0.8) -> int:
-    """Rollouts per item and skill that make `effect` detectable, between 1 and `most`."""
-    for repeats in range(1, most):
-        if detectable_effect(items, noise, repeats, alpha, power) <= effect:
-            return repeats
-    return most
+    """Rollouts per item and skill that bring the noise down to where `effect` shows, between 1 and `most`."""
+    needed = math.ceil(2 * noise / max(items, 1) * (_z(items, alpha, power) / effect) ** 2)
+    return max(1, min(most, needed))
+
+
+def _z(items: int, alpha: float, power: float) -> float:
+    return t_quantile(1 - alpha, items - 1) + _NORMAL.inv_cdf(power)
