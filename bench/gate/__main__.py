@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from bench.gate.figures import bars
-from bench.gate.play import BATCH, PATCH, START, Played, play
+from bench.gate.play import BATCH, PATCH, START, Played, play, play_perfectly
 from bench.gate.world import Setting, World
 from skillfit.gate import Gate, GateSettings, RaceGate, StrictGate, ship_test
 from skillfit.skill import apply_edits
@@ -44,6 +44,7 @@ class Compared:
     ratio: float
     ratio_error: float  # standard error, by the paired runs
     lone_ratio: float
+    perfect_ratio: float  # strict's plan under a gate that is never wrong
     strict_false: float  # false accepts per run
     race_false: float
     strict_accepted: float
@@ -63,6 +64,7 @@ def compare(world: Setting, runs: int) -> Compared:
     strict = [once(StrictGate, seed, 1) for seed in range(runs)]
     race = [once(RaceGate, seed, CANDIDATES) for seed in range(runs)]
     lone = [once(RaceGate, seed, 1) for seed in range(runs)]
+    perfect = [play_perfectly(World(world, seed), pool=PATCH * CANDIDATES) for seed in range(runs)]
 
     def mean(played: list[Played], field: str) -> float:
         return statistics.fmean(getattr(one, field) for one in played)
@@ -79,6 +81,7 @@ def compare(world: Setting, runs: int) -> Compared:
         ratio=ratio,
         ratio_error=statistics.stdev(residuals) / math.sqrt(runs) / abs(base),
         lone_ratio=mean(lone, "gain") / base,
+        perfect_ratio=statistics.fmean(perfect) / base,
         strict_false=mean(strict, "false"),
         race_false=mean(race, "false"),
         strict_accepted=mean(strict, "accepted"),
@@ -151,8 +154,10 @@ def write(gains: list[Compared], null: list[Shipped], powers: list[Shipped]) -> 
 def report(gains: list[Compared], null: list[Shipped], powers: list[Shipped]) -> str:
     lines = [(HERE / "preface.md").read_text(encoding="utf-8")]
     lines += ["## True gain at equal rollouts", ""]
-    lines += ["| setting | rollouts | strict | race | race / strict | whole patch only / strict | false accepts | optimism |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
+    lines += [
+        "| setting | rollouts | strict | race | race / strict | whole patch only / strict | perfect strict / strict | false accepts | optimism |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|---|"]
     for one in gains:
         cells = [
             one.setting,
@@ -161,6 +166,7 @@ def report(gains: list[Compared], null: list[Shipped], powers: list[Shipped]) ->
             f"{one.race_gain:+.3f}",
             f"**{one.ratio:.2f}** ± {one.ratio_error:.2f}",
             f"{one.lone_ratio:.2f}",
+            f"{one.perfect_ratio:.2f}",
             f"{one.strict_false:.1f} of {one.strict_accepted:.1f}, {one.race_false:.1f} of {one.race_accepted:.1f}",
             f"{one.strict_optimism:+.3f}, {one.race_optimism:+.3f}",
         ]

@@ -44,3 +44,20 @@ async def play(world: World, gate: Gate, *, candidates: int, pool: int) -> Playe
                 skill, true = verdict.winner, now
     except Exhausted:
         return Played(true - start, steps, accepted, false, gate.best_score - true)
+
+
+def play_perfectly(world: World, *, pool: int) -> float:
+    """The gain of strict's plan under a gate that is never wrong about the patch, at strict's price: what a better rule alone
+    could reach."""
+    skill, start = START, world.true_score(START)
+    true = start
+    try:
+        world.spend(len(world.items))
+        while True:
+            world.spend(BATCH + len(world.items))
+            edits = [world.edit() for _ in range(pool)]
+            patched = propose(skill, edits[:PATCH], limit=1)[0].skill
+            if (now := world.true_score(patched)) > true:
+                skill, true = patched, now
+    except Exhausted:
+        return true - start
