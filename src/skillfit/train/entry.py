@@ -14,11 +14,13 @@ from skillfit.models.protocol import AnswerPending
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, RunStarted
-from skillfit.train.assemble import Listener, Material, assemble
+from skillfit.skill import Skill
+from skillfit.train.assemble import Listener, assemble
 from skillfit.train.finish import EXIT_OF, Ending, conclude, finish
 from skillfit.train.loop import train
+from skillfit.train.material import Material
 from skillfit.train.parts import Control, Parts
-from skillfit.train.preflight import run_preflight
+from skillfit.train.preflight import probe, run_preflight
 from skillfit.train.progress import Progress
 
 
@@ -68,11 +70,13 @@ def _result(path: Path, ended: RunFinished) -> Result:
     return Result(ended.finish_reason, ended.diagnosis, path, EXIT_OF[ended.finish_reason], ended.summary)
 
 
-def _best(parts: Parts, progress: Progress) -> Any:
+def _best(parts: Parts, progress: Progress) -> Skill:
     return parts.gate.best if progress.baseline is not None else parts.initial
 
 
 async def _preflight(parts: Parts, anyway: bool) -> None:
+    """Wrong keys and model names end every run here, before it spends; the rest can be switched off."""
+    await probe(parts)
     if not parts.config.evaluation.preflight:
         return
     report = await run_preflight(parts)

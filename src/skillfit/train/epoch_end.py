@@ -17,7 +17,7 @@ from skillfit.tasks.item import Item
 from skillfit.train.parts import Parts
 from skillfit.train.plan import Epoch
 from skillfit.train.progress import Progress, adopt, evaluation
-from skillfit.train.record import gate_evidence, leak_found
+from skillfit.train.record import gate_evidence
 
 
 async def slow_update(parts: Parts, epoch: Epoch, progress: Progress) -> tuple[Pair, ...]:
@@ -33,9 +33,8 @@ async def slow_update(parts: Parts, epoch: Epoch, progress: Progress) -> tuple[P
         previous = progress.epoch_start or parts.initial
         found = await lesson.slow_update(parts.optimizer, previous, progress.skill, kept, epoch=epoch.number, step=progress.step)
         candidate, action = progress.skill, "no_content"
-        text = _leak_free(parts, progress, found.text)
-        if text:
-            candidate = with_slow_update(progress.skill, text)
+        if found.text and parts.screen.passes(found.text, progress.step):
+            candidate = with_slow_update(progress.skill, found.text)
             action = await _carry(parts, epoch, progress, candidate)
         await parts.go_on_without_lost_calls()
     result = {
@@ -135,15 +134,6 @@ async def _carry(parts: Parts, epoch: Epoch, progress: Progress, candidate: Skil
     if verdict.chosen is not None:
         progress.carry(verdict.winner, name, verdict.candidate_score or 0.0)
     return verdict.decision
-
-
-def _leak_free(parts: Parts, progress: Progress, text: str) -> str:
-    leaks = parts.leaks.check(text) if parts.leaks is not None else ()
-    if not leaks:
-        return text
-    progress.blocked_edits += 1
-    parts.emit(leak_found(progress.step, text, leaks))
-    return ""
 
 
 def _say(

@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from math import ceil
 
 from skillfit.config.schema import Config
+from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models import Prices, Role
 from skillfit.models.spec import ModelSpec
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
 from skillfit.train.plan import Plan
 
+PREFLIGHT_ITEMS = 10  # training items the preflight tries
+PREFLIGHT_REPEATS = 2  # with the skill; and once with half of it
 _SAMPLE = 50  # items whose length is looked at
 _REPLY = (40, 600)  # tokens of an agent's answer
 _PROPOSAL = (300, 2_500)  # of an optimizer's reply
 _SECONDS = (1.0, 12.0)  # of one call
+_JUDGED = (1, 2)  # judge calls of one rollout: a pairwise judge is asked both ways round
 _TURNS = {"chat": (1, 1), "tools": (3, 12), "cli": (3, 12)}
 
 
@@ -68,6 +72,10 @@ def estimate(config: Config, task: Task, skill: Skill, plan: Plan) -> Estimate:
         rows += [
             optimizer.row(stage, count, material, Range(*_PROPOSAL)) for stage, count in _calls(config, plan).items() if count.high
         ]
+    if config.model.judge is not None:
+        judge = _Rate(config.model.judge, "judge", config)
+        graded = sum(rollouts.values(), Range(0, 0)) * Range(*_JUDGED)
+        rows.append(judge.row("grading", graded, Range(item_tokens + 300, item_tokens + 1_500 + _REPLY[1]), Range(*_REPLY)))
     calls = sum((row.calls for row in rows), Range(0, 0))
     speed = config.model.concurrency * 60
     return Estimate(tuple(rows), Range(calls.low * _SECONDS[0] / speed, calls.high * _SECONDS[1] / speed * 2))
@@ -75,39 +83,48 @@ def estimate(config: Config, task: Task, skill: Skill, plan: Plan) -> Estimate:
 
 def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
     """Rollouts per stage: from every step skipped to every candidate raced to the end."""
-    evaluation, optimizer = config.evaluation, config.optimizer
-    selection, test, steps, epochs = len(task.selection), len(task.test), plan.total_steps, len(plan.epochs)
-    batch = (
-        sum(len(b.items) for epoch in plan.epochs for step in epoch.steps for b in step.batches) * config.gradient.rollouts_per_item
+    evaluation, optimizer, gradient = config.evaluation, config.optimizer, config.gradient
+    selection, test, steps, later_epochs = len(task.selection), len(task.test), plan.total_steps, len(plan.epochs) - 1
+    items = sum(len(batch.items) for epoch in plan.epochs for step in epoch.steps for batch in step.batches)
+    race = evaluation.gate == "race"
+    # The race's own bound: a pass of each candidate and of the incumbent, a stack, a confirming pass, must-pass items again.
+    judged = evaluation.rollout_budget or selection * (evaluation.candidates + 4) if race else selection
+    # A skill that changed outside the gate is measured too: notes of a step, the slow update and its placeholder.
+    noted = steps * selection if optimizer.use_skill_aware_reflection else 0
+    looked_back = (
+        len(task.train) if optimizer.longitudinal_pair_policy == "changed" else min(optimizer.slow_update_samples, len(task.train))
     )
-    per_step = evaluation.rollout_budget or selection * (evaluation.candidates + 1 if evaluation.gate == "race" else 1)
-    slow = min(optimizer.slow_update_samples, len(task.train)) * 2 * max(0, epochs - 1) if optimizer.use_slow_update else 0
-    ship = selection * 2 if evaluation.ship_test else 0
+    looking_back = 2 * looked_back * later_epochs if optimizer.use_slow_update or optimizer.use_meta_skill else 0
+    memory = selection + later_epochs * judged if optimizer.use_slow_update and later_epochs else 0
+    tried = len(task.train[:PREFLIGHT_ITEMS]) * (PREFLIGHT_REPEATS + 1) if evaluation.preflight else 0
     return {
-        "preflight": Range(30, 30) if evaluation.preflight else Range(0, 0),
+        "preflight": Range(tried, tried),
         "baseline": Range(selection, selection),
-        "rollout": Range(batch, batch),
-        "gate": Range(0.3 * steps * selection, steps * per_step),
-        "slow_update": Range(slow, slow + (epochs * selection if slow else 0)),
-        "credit": Range(0, (evaluation.candidates + 2) * selection if evaluation.prune else 0),
-        "ship": Range(0, 4 * ship),
+        "rollout": Range(items * gradient.rollouts_per_item, items * gradient.rollouts_per_item),
+        "diagnosis": Range(0, steps * gradient.deep_reflection_items if gradient.deep_reflection else 0),
+        "gate": Range(0, steps * judged + noted),
+        "slow_update": Range(0, looking_back + memory),
+        "credit": Range(0, evaluation.rollout_budget or (evaluation.candidates + 2) * selection if evaluation.prune else 0),
+        "ship": Range(0, 2 * MOST_REPEATS * selection if evaluation.ship_test else 0),
         "test": Range(test, 3 * test) if evaluation.eval_test else Range(0, 0),
     }
 
 
 def _calls(config: Config, plan: Plan) -> dict[str, Range]:
-    gradient, steps, epochs = config.gradient, plan.total_steps, len(plan.epochs)
-    batch = config.train.batch_size * config.train.accumulation
-    groups = ceil(batch / gradient.minibatch_size) + (0 if gradient.failure_only else 1)
-    merges = ceil(groups / (gradient.merge_batch_size - 1)) + 2
-    slow = max(0, epochs - 1)
+    """The optimizer's, from nothing to say to something in every group; replies that have to be asked for again not counted."""
+    gradient, optimizer, steps, later_epochs = config.gradient, config.optimizer, plan.total_steps, len(plan.epochs) - 1
+    batches = [len(batch.items) for epoch in plan.epochs for step in epoch.steps for batch in step.batches]
+    groups = sum(ceil(size / gradient.minibatch_size) + (not gradient.failure_only and size > 1) for size in batches)
+    diagnoses = steps if gradient.deep_reflection else 0
+    deeper = diagnoses * ceil(gradient.deep_reflection_items / gradient.minibatch_size)
     return {
-        "reflect": Range(steps, steps * groups),
-        "merge": Range(0, steps * merges),
-        "rank": Range(0, steps),
-        "rewrite": Range(0, steps if config.optimizer.skill_update_mode == "rewrite_from_suggestions" else 0),
-        "slow_update": Range(0, slow if config.optimizer.use_slow_update else 0),
-        "meta_skill": Range(0, slow if config.optimizer.use_meta_skill else 0),
+        "reflect": Range(0 if gradient.failure_only else len(batches), groups + diagnoses + deeper),
+        "merge": Range(0, ceil((groups + deeper) / (gradient.merge_batch_size - 1)) + 2 * steps),
+        "select": Range(0, steps * (2 if optimizer.lr_control_mode == "autonomous" else 1)),
+        "update": Range(0, steps if optimizer.skill_update_mode == "rewrite_from_suggestions" else 0),
+        "appendix": Range(0, steps if optimizer.skill_aware_consolidate_threshold else 0),
+        "slow_update": Range(0, later_epochs if optimizer.use_slow_update else 0),
+        "meta_skill": Range(0, later_epochs if optimizer.use_meta_skill else 0),
     }
 
 

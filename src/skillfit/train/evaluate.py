@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from skillfit.config import identity
 from skillfit.errors import InputError
 from skillfit.gate.statistics import Interval, interval
 from skillfit.rollout.gather import gather
@@ -14,8 +16,9 @@ from skillfit.run.directory import RunDirectory
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
-from skillfit.train.assemble import Listener, Material, assemble
-from skillfit.train.parts import Control
+from skillfit.train.assemble import Listener, open_rollouts
+from skillfit.train.material import Material
+from skillfit.train.parts import Control, Interrupted
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +66,26 @@ async def evaluate(
 ) -> list[Measured]:
     """Roll out each skill on the split's items. What is recorded in the run directory `path` is not paid for again."""
     items = items_of(material.task, split)
-    identity = {"evaluate": material.identity()["task"], "model": str(material.config.model.agent)}
-    with RunDirectory.open(path, identity) as run:
-        async with assemble(material, run, listeners, control) as parts:
-            parts.at.stage = "evaluate"
+    with RunDirectory.open(path, _identity(material)) as run:
+        async with open_rollouts(material, run, listeners, control) as rollouts:
             found = await gather(
-                parts.rollouts.run(skill, items, phase="evaluate", repeats=range(repeats), series=series)
-                for skill in skills.values()
+                rollouts.run(skill, items, phase="evaluate", repeats=range(repeats), series=series) for skill in skills.values()
             )
-            for outcomes in found:
-                parts.refuse_skipped(outcomes)
+    if any(outcome.status == "skipped" for outcomes in found for outcome in outcomes):
+        raise Interrupted(path)
     return [Measured(name, skill, items, tuple(o)) for (name, skill), o in zip(skills.items(), found, strict=True)]
+
+
+def _identity(material: Material) -> dict[str, Any]:
+    """How answers come about and are graded. Items, splits, skills and repeats may change: each rollout is recorded by its own."""
+    config, task = identity(material.config), material.task
+    parts = (material.agent, task.grader, task.evaluator)
+    return {
+        "model": {role: config["model"][role] for role in ("agent", "judge")},
+        "env": {name: config["env"][name] for name in ("agent", "prompt", "max_turns", "max_rollout_tokens")},
+        "seed": config["train"]["seed"],
+        "described": [part.describe() if part else None for part in parts],
+    }
 
 
 def items_of(task: Task, split: str) -> tuple[Item, ...]:

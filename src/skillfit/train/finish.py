@@ -35,7 +35,6 @@ class Ending:
     ship: ShipResult | None = None
     final: Tally | None = None  # the carried skill on the selection split
     tests: dict[str, Tally] | None = None  # baseline, best, final
-    noise: float | None = None
 
 
 async def finish(parts: Parts, progress: Progress) -> RunFinished:
@@ -46,12 +45,15 @@ async def finish(parts: Parts, progress: Progress) -> RunFinished:
     ending.best = await _credit(parts, progress, ending.best)
     ending.ship = await _ship(parts, progress, ending)
     ending.tests = await _tests(parts, progress, ending.best)
-    return conclude(parts, progress, ending, _reason(parts, progress, ending))
+    reason = _reason(parts, progress, ending)
+    diagnosis = diagnose(_facts(parts, progress, ending, reason))
+    if diagnosis.cause == "infrastructure":
+        reason = "infrastructure"  # nothing can be said about the skill, whatever the scores are
+    return conclude(parts, progress, ending, reason, diagnosis.message)
 
 
-def conclude(parts: Parts, progress: Progress, ending: Ending, finish_reason: str, message: str = "") -> RunFinished:
+def conclude(parts: Parts, progress: Progress, ending: Ending, finish_reason: str, diagnosis: str) -> RunFinished:
     """Say that the run ended, and why. Also for runs that ended early."""
-    diagnosis = message or diagnose(_facts(parts, progress, ending, finish_reason)).message
     event = RunFinished(
         finish_reason=finish_reason,
         diagnosis=diagnosis,
@@ -88,12 +90,12 @@ async def _credit(parts: Parts, progress: Progress, best: Skill) -> Skill:
             discordant=parts.gate.discordant(best, parts.initial),
             rollout_budget=evaluation.rollout_budget or (evaluation.candidates + 2) * len(items),
         )
-    steps = {id(accepted.edit): accepted.step for accepted in progress.accepted}
+    steps = {accepted.edit: accepted.step for accepted in progress.accepted}
     parts.emit(
         CreditAssigned(
             edits=[
                 {
-                    "step": steps.get(id(worth.piece.edit), 0),
+                    "step": steps[worth.piece.edit] if worth.piece.edit else 0,
                     "label": worth.piece.label,
                     "edit": worth.piece.edit.as_dict() if worth.piece.edit else {},
                     "worth": worth.worth,
@@ -217,7 +219,6 @@ def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str)
         detectable=detectable_effect(len(parts.task.selection), noise, repeats),
         difference=ending.ship.difference if ending.ship else parts.gate.best_score - baseline,
         optimizer_failures=counts.discarded,
-        budget_reached=finish_reason == "budget",
         grader_blind=counts.grader_blind,
         fit_only=parts.task.fit_only,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from skillfit.config.schema import Config
 from skillfit.errors import Exit, SkillfitError
-from skillfit.gate import Gate, GateSettings, LeakIndex, RaceGate, StrictGate
+from skillfit.gate import Gate, GateSettings, RaceGate, StrictGate
 from skillfit.models import Model, Role
 from skillfit.optimize.optimizer import Optimizer
 from skillfit.rollout.engine import Rollouts
@@ -23,6 +23,7 @@ from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 from skillfit.train.ledger import Ledger
 from skillfit.train.plan import Plan
+from skillfit.train.screen import Screen
 
 
 class Interrupted(SkillfitError):
@@ -46,8 +47,19 @@ class Control:
         for tell in self._on_stop:
             tell()
 
+    def admit(self, run: Path) -> Callable[[], None]:
+        """To be asked before new work: raises once the person has asked to stop."""
+
+        def refuse() -> None:
+            if self.stopping:
+                raise Interrupted(run)
+
+        return refuse
+
     def on_stop(self, tell: Callable[[], None]) -> None:
         self._on_stop.append(tell)
+        if self.stopping:
+            tell()
 
 
 class Counts:
@@ -97,11 +109,10 @@ class Parts:
     optimizer: Optimizer | None  # None: only worked examples are proposed
     recorded: RecordedModel | None  # the optimizer's model
     probes: Mapping[Role, Model]  # the models as connected, for the preflight's tiny calls
-    leaks: LeakIndex | None
+    screen: Screen
     ledger: Ledger
     budget: Budget
     gate_settings: GateSettings
-    control: Control
     counts: Counts
     at: Position = field(default_factory=Position)
     gate: Gate = field(init=False)

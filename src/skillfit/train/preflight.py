@@ -18,11 +18,9 @@ from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import prove_gold
-from skillfit.train.estimate import estimate
+from skillfit.train.estimate import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, estimate
 from skillfit.train.parts import Parts
 
-_SAMPLE = 10  # training items tried
-_REPEATS = 2
 _UNPROBED = ("handoff", "scripted")  # a person answers, or a function
 
 
@@ -33,17 +31,17 @@ class PreflightReport:
 
 
 async def run_preflight(parts: Parts) -> PreflightReport:
-    """Raises at once what no training could survive (a wrong key, a wrong model name)."""
+    """Rolls out some training items, so call `probe` first."""
     with parts.stage("preflight"):
-        await _probe(parts)
         checks = [await _gold(parts), *await _tried(parts), _cost(parts)]
     report = PreflightReport(gate.overall(checks), tuple(checks))
     parts.emit(PreflightFinished(verdict=report.verdict, checks=[asdict(check) for check in checks]))
     return report
 
 
-async def _probe(parts: Parts) -> None:
-    """One tiny call per role. Whatever the model says, it could be reached with this key under this name."""
+async def probe(parts: Parts) -> None:
+    """One tiny call per role, which raises what no training could survive (a wrong key, a wrong model name). Whatever the model
+    says, it could be reached."""
     request = Request((Message("user", "Reply with: ok"),), stage="probe", purpose="probe")
     for role, client in parts.probes.items():
         if client.id.partition("/")[0] in _UNPROBED:
@@ -64,9 +62,9 @@ async def _gold(parts: Parts) -> Check:
 
 async def _tried(parts: Parts) -> list[Check]:
     """Rollouts of some training items with the skill and with half of it: noise, headroom, whether the grader sees anything."""
-    items = parts.task.train[:_SAMPLE]
+    items = parts.task.train[:PREFLIGHT_ITEMS]
     half = _half(parts.initial)
-    passes = [_roll(parts, parts.initial, items, repeat) for repeat in range(_REPEATS)]
+    passes = [_roll(parts, parts.initial, items, repeat) for repeat in range(PREFLIGHT_REPEATS)]
     *full, gutted = await gather([*passes, _roll(parts, half, items, 0)])
     outcomes = [outcome for one in full for outcome in one]
     tally = Tally.of(outcomes)

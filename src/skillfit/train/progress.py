@@ -36,7 +36,6 @@ class Progress:
     accepted: list[AcceptedEdit] = field(default_factory=list)
     proposed: int = 0  # proposals after merging, over the run
     valid_edits: int = 0  # of these, those that made a candidate
-    blocked_edits: int = 0
 
     def open_epoch(self) -> None:
         self.epoch_start = self.skill

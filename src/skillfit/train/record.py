@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from skillfit.config.schema import Config
-from skillfit.gate import Leak, Verdict
+from skillfit.gate import Verdict
 from skillfit.optimize.memory import StepMemory
 from skillfit.optimize.patch import Patch
 from skillfit.optimize.select import Selection
 from skillfit.optimize.update import Update
 from skillfit.rollout.outcome import Outcome, Tally
-from skillfit.run.events import Discarded, StepFinished
+from skillfit.run.events import StepFinished
 from skillfit.train.parts import Parts, Stage
 from skillfit.train.plan import Batch, PlannedStep
 from skillfit.train.progress import Progress
@@ -23,8 +22,11 @@ from skillfit.train.progress import Progress
 class StepRecord:
     """Filled stage by stage; `finish` gives the record."""
 
-    def __init__(self, planned: PlannedStep, config: Config) -> None:
-        self._planned = planned
+    def __init__(self, planned: PlannedStep, parts: Parts) -> None:
+        config = parts.config
+        self._parts = parts
+        self._blocked_before = parts.screen.blocked
+        parts.ledger.close()  # what was used between the steps is none of this one's
         self.action = "skip_no_patches"
         self._timing: dict[str, float] = {}
         self._rollout: Stage | None = None
@@ -57,7 +59,7 @@ class StepRecord:
         self, batches: Sequence[Batch], outcomes: Sequence[Sequence[Outcome]], patches: Sequence[Sequence[Patch]]
     ) -> None:
         whole = Tally.of(outcome for batch in outcomes for outcome in batch)
-        sides = [[_sides(found) for found in patches][at] for at in range(len(batches))]
+        sides = [_sides(found) for found in patches]
         self._fields |= {
             "rollout_hard": whole.hard,
             "rollout_soft": whole.soft,
@@ -85,10 +87,6 @@ class StepRecord:
     def merged(self, patch: Patch) -> None:
         self._fields |= {"n_edits_merged": len(patch.proposals), "support_counts": patch.support_counts}
 
-    def blocked(self, parts: Parts, text: str, leaks: Sequence[Leak]) -> None:
-        self._fields["n_edits_blocked"] = self._fields.get("n_edits_blocked", 0) + 1
-        parts.emit(leak_found(self._planned.step, text, leaks))
-
     def selected(self, selection: Selection) -> None:
         self._fields |= {"n_edits_ranked": len(selection.proposals), "edit_budget": selection.edit_budget}
         if "learning_rate" in selection.decision:
@@ -98,9 +96,9 @@ class StepRecord:
         if update.change_summary:
             self._fields["rewrite_change_summary"] = list(update.change_summary)
         if update.report:
-            applied = sum(str(result["status"]).startswith("applied") for result in update.report)
-            skipped = len(update.report) - applied
-            self._fields["edit_apply_summary"] = {"total": len(update.report), "applied": applied, "skipped": skipped, "errors": 0}
+            total = len(update.report)
+            counts = {"total": total, "applied": update.applied, "skipped": total - update.applied, "errors": 0}
+            self._fields["edit_apply_summary"] = counts
         if update.skill is not None:
             self._fields |= {"candidate_hash": update.skill.hash, "candidate_skill_len": len(update.skill.text)}
 
@@ -124,9 +122,11 @@ class StepRecord:
             "n_appendix_notes_consolidated": consolidated,
         }
 
-    def finish(self, parts: Parts, progress: Progress) -> dict[str, Any]:
+    def finish(self, progress: Progress) -> dict[str, Any]:
+        parts = self._parts
         return self._fields | {
             "action": self.action,
+            "n_edits_blocked": parts.screen.blocked - self._blocked_before,
             "current_score": progress.score,
             "best_score": parts.gate.best_score,
             "best_step": progress.best_step,
@@ -153,13 +153,6 @@ def step_finished(
         digest=entry.as_dict(),
         appendix_notes=notes,
     )
-
-
-def leak_found(step: int, text: str, leaks: Sequence[Leak]) -> Discarded:
-    """The evidence is kept for the person; the optimizer never sees it."""
-    reason = ", ".join(f"{leak.kind}{f' of item {leak.item}' if leak.item else ''}" for leak in leaks)
-    evidence = " | ".join(leak.evidence for leak in leaks)
-    return Discarded(step=step, stage="leak_check", what=text[:200], reason=f"carries {reason}", evidence=evidence)
 
 
 def gate_evidence(verdict: Verdict) -> dict[str, Any]:

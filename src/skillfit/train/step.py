@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +14,16 @@ from skillfit.optimize.appendix import collect_notes, consolidate
 from skillfit.optimize.diagnose import diagnose
 from skillfit.optimize.memory import StepMemory, failure_patterns, render_memory
 from skillfit.optimize.patch import Patch, Proposal
-from skillfit.optimize.reflect import Context, reflect
+from skillfit.optimize.reflect import Context, Reflection, reflect
 from skillfit.optimize.schedule import edit_budget
 from skillfit.optimize.select import Selection, select
 from skillfit.optimize.trajectories import Case
 from skillfit.optimize.update import Update, apply, update
 from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import CandidateBuilt, EditsSelected, GateDecided, PatchMerged
-from skillfit.skill import Edit, appendix_notes, apply_edits, with_consolidated_notes, with_notes
+from skillfit.skill import Edit, Skill, appendix_notes, apply_edits, with_consolidated_notes, with_notes
+from skillfit.tasks.item import Item
 from skillfit.train.parts import Parts
 from skillfit.train.plan import Batch, PlannedStep
 from skillfit.train.progress import AcceptedEdit, Progress, adopt, evaluation
@@ -39,11 +40,12 @@ class Step:
         self._skill = progress.skill
         self._settings = parts.config.optimizer
         self._context = Context(planned.step, self._scheduled_budget(), render_memory(progress.memory), progress.meta_skill)
+        self._analyst = parts.optimizer if self._settings.proposer != "examples" else None
         self._patches: tuple[Patch, ...] = ()
         self._outcomes: list[Outcome] = []
         self._merged: tuple[Proposal, ...] = ()
         self._selected: Selection | None = None
-        self._record = StepRecord(planned, parts.config)
+        self._record = StepRecord(planned, parts)
         parts.at.epoch, parts.at.step = planned.epoch, planned.step
 
     def _scheduled_budget(self) -> int | None:
@@ -75,74 +77,78 @@ class Step:
         )
 
     async def reflect(self, rollouts: Sequence[Sequence[Rollout]]) -> tuple[Patch, ...]:
-        """Analysts' patches over all batches, and worked examples where they are asked for."""
+        """Analysts' patches over all batches, and those of a deeper look at some failures where it is asked for."""
         with self._parts.stage("reflect") as stage:
             found = await gather(self._reflect_on(at, tasks) for at, tasks in enumerate(rollouts))
-            self._outcomes = [await task for batch in rollouts for task in batch]
+            outcomes = [[task.result() for task in tasks] for tasks in rollouts]
+            self._outcomes = [outcome for batch in outcomes for outcome in batch]
             self._parts.refuse_skipped(self._outcomes)
             self._parts.ledger.add_outcomes("rollout", self._outcomes)
-            diagnosed = await self._diagnose(rollouts)
+            diagnosed = await self._diagnose(outcomes)
         self._record.timed("reflect", stage)
+        self._record.rolled_out(self._planned.batches, outcomes, found)
         self._patches = (*(patch for patches in found for patch in patches), *diagnosed)
-        self._record.rolled_out(self._planned.batches, [[task.result() for task in tasks] for tasks in rollouts], found)
         return self._patches
 
     async def _reflect_on(self, at: int, rollouts: Sequence[Rollout]) -> tuple[Patch, ...]:
-        optimizer, items = self._parts.optimizer, self._planned.batches[at].items
-        if optimizer is None or self._settings.proposer == "examples":
+        """Whatever happens, ends no earlier than the batch's last rollout: what is in flight is paid for and must be recorded."""
+        if self._analyst is None:
             await gather(rollouts)
             return ()
         prefix = f"batch_{at}/" if len(self._planned.batches) > 1 else ""
-        reflection = await reflect(optimizer, self._skill, items, rollouts, self._context, prefix=prefix)
+        items = self._planned.batches[at].items
+        work: list[Awaitable[Any]] = [reflect(self._analyst, self._skill, items, rollouts, self._context, prefix=prefix), *rollouts]
+        reflection: Reflection = (await gather(work))[0]
         return reflection.patches
 
-    async def _diagnose(self, rollouts: Sequence[Sequence[Rollout]]) -> tuple[Patch, ...]:
-        optimizer, gradient = self._parts.optimizer, self._parts.config.gradient
-        if optimizer is None or not gradient.deep_reflection or self._settings.proposer == "examples":
+    async def _diagnose(self, outcomes: Sequence[Sequence[Outcome]]) -> tuple[Patch, ...]:
+        gradient = self._parts.config.gradient
+        if self._analyst is None or not gradient.deep_reflection:
             return ()
         cases = [
-            Case(item, tuple(task.result() for task in tasks[index :: len(batch.items)]))
-            for batch, tasks in zip(self._planned.batches, rollouts, strict=True)
+            Case(item, tuple(rolled[index :: len(batch.items)]))
+            for batch, rolled in zip(self._planned.batches, outcomes, strict=True)
             for index, item in enumerate(batch.items)
         ]
+        return await diagnose(self._analyst, self._skill, cases, self._reroll, self._context, limit=gradient.deep_reflection_items)
 
-        async def reroll(instruction: str, items: Sequence[Any]) -> list[Outcome]:
-            return await self._parts.rollouts.run(
-                self._skill,
-                items,
-                phase="reflect",
-                step=self._planned.step,
-                series=f"diagnosis/{self._planned.name}",
-                instruction=instruction,
-            )
-
-        return await diagnose(optimizer, self._skill, cases, reroll, self._context, limit=gradient.deep_reflection_items)
+    async def _reroll(self, instruction: str, items: Sequence[Item]) -> list[Outcome]:
+        outcomes = await self._parts.rollouts.run(
+            self._skill,
+            items,
+            phase="reflect",
+            step=self._planned.step,
+            series=f"diagnosis/{self._planned.name}",
+            instruction=instruction,
+        )
+        self._parts.refuse_skipped(outcomes)
+        self._parts.ledger.add_outcomes("rollout", outcomes)
+        return outcomes
 
     async def aggregate(self, patches: Sequence[Patch]) -> Patch | None:
         """One patch of all, without what the leak check blocks; None when nobody proposed anything."""
-        proposing = [self._without_leaks(patch) for patch in (*patches, *self._examples()) if patch.proposals]
-        if not any(patch.proposals for patch in proposing):
-            return None
+        screen, step = self._parts.screen, self._planned.step
+        proposing = [kept for patch in patches if (kept := screen.patch(patch, step)).proposals]
+        sources = [self._examples()]
         with self._parts.stage("aggregate") as stage:
-            merged = self._without_leaks(await self._merge(proposing))
+            if proposing and self._analyst is not None:
+                # A merge may put things in new words, so what comes out of it is screened again.
+                merged = await aggregate(self._analyst, self._skill, proposing, step=step, meta_skill=self._progress.meta_skill)
+                sources.insert(0, screen.patch(merged, step))
         self._record.timed("aggregate", stage)
-        self._parts.emit(PatchMerged(step=self._planned.step, patch=merged.as_dict(self._settings.skill_update_mode)))
-        self._record.merged(merged)
-        self._merged = merged.proposals
-        self._progress.proposed += len(merged.proposals)
-        return merged if merged.proposals else None
+        self._merged = tuple(proposal for patch in sources for proposal in patch.proposals)
+        if not self._merged:
+            return None
+        whole = replace(sources[0], proposals=self._merged)
+        self._parts.emit(PatchMerged(step=step, patch=whole.as_dict(self._settings.skill_update_mode)))
+        self._record.merged(whole)
+        self._progress.proposed += len(self._merged)
+        return whole
 
-    async def _merge(self, patches: Sequence[Patch]) -> Patch:
-        if self._parts.optimizer is None:
-            return patches[0]  # the worked examples
-        return await aggregate(
-            self._parts.optimizer, self._skill, patches, step=self._planned.step, meta_skill=self._progress.meta_skill
-        )
-
-    def _examples(self) -> list[Patch]:
-        """Solved training items that resemble this step's failures, where the proposer is asked for them."""
+    def _examples(self) -> Patch:
+        """Solved training items that resemble this step's failures, where the proposer is asked for them. No model merges them."""
         if self._settings.proposer == "reflect":
-            return []
+            return Patch((), "examples")
         failed = {outcome.item_id for outcome in self._outcomes if outcome.score is not None and not outcome.succeeded}
         patch = worked.propose_examples(
             self._skill,
@@ -153,19 +159,7 @@ class Step:
         )
         if patch.proposals:
             self._parts.emit(worked.reflection_event(patch, self._planned.step))
-        return [patch]
-
-    def _without_leaks(self, patch: Patch) -> Patch:
-        kept = [p for p in patch.proposals if not self._leaks(proposal_text(p.payload), examples=p.source == "examples")]
-        return replace(patch, proposals=tuple(kept))
-
-    def _leaks(self, text: str, *, examples: bool = False) -> bool:
-        """Whether a text carries what the agent must not be handed; then it is counted and said."""
-        leaks = self._parts.leaks.check(text, examples=examples) if self._parts.leaks is not None else ()
-        if leaks:
-            self._progress.blocked_edits += 1
-            self._record.blocked(self._parts, text, leaks)
-        return bool(leaks)
+        return self._parts.screen.patch(patch, self._planned.step)
 
     async def select(self, patch: Patch | None) -> Selection | None:
         if patch is None:
@@ -208,11 +202,11 @@ class Step:
         if whole.skill is None:
             self._record.action = "skip_no_rewrite"
             return []
-        leak = self._leak_of_rewrite(whole)
+        leak = whole.changed and self._leak_of_rewrite(whole.skill)
         if not whole.changed or leak:
             self._record.action = "skip_leak" if leak else "skip_no_change"
             return []
-        self._progress.valid_edits += len(selection.proposals)
+        self._progress.valid_edits += whole.applied if whole.report else len(selection.proposals)
         if self._settings.skill_update_mode != "patch":
             return [Candidate(whole.skill, (), "rewrite")]
         settings = self._parts.config.evaluation
@@ -227,13 +221,13 @@ class Step:
             max_tokens=self._settings.max_skill_tokens,
         )
 
-    def _leak_of_rewrite(self, whole: Update) -> bool:
+    def _leak_of_rewrite(self, candidate: Skill) -> bool:
         """A rewrite's new lines are checked as edits are."""
-        if self._settings.skill_update_mode == "patch" or whole.skill is None:
+        if self._settings.skill_update_mode == "patch":
             return False
         old = set(self._skill.body.splitlines())
-        new = "\n".join(line for line in whole.skill.body.splitlines() if line not in old)
-        return self._leaks(new)
+        new = "\n".join(line for line in candidate.body.splitlines() if line not in old)
+        return not self._parts.screen.passes(new, self._planned.step)
 
     def _say_candidate(self, number: int, candidate: Candidate, whole: Update) -> None:
         report = whole.report
@@ -267,9 +261,7 @@ class Step:
             )
         )
         if verdict.tally is not None:
-            self._parts.emit(
-                evaluation(self._planned.name, verdict.chosen.skill if verdict.chosen else candidates[0].skill, verdict.tally)
-            )
+            self._parts.emit(evaluation(self._planned.name, (verdict.shown or candidates[0]).skill, verdict.tally))
         return verdict
 
     async def close(self, verdict: Verdict | None) -> None:
@@ -288,7 +280,7 @@ class Step:
         entry = self._memory_entry(verdict, before)
         progress.memory.append(entry)
         await self._parts.go_on_without_lost_calls()
-        record = self._record.finish(self._parts, progress)
+        record = self._record.finish(progress)
         progress.records.append(record)
         self._parts.emit(step_finished(self._parts, self._planned, progress, record, entry, added))
 
@@ -298,11 +290,12 @@ class Step:
         notes = collect_notes(self._patches)
         if optimizer is None or not self._settings.use_skill_aware_reflection or not notes:
             return []
-        notes = tuple(note for note in notes if not self._leaks(note))
+        screen, step = self._parts.screen, self._planned.step
+        notes = tuple(note for note in notes if screen.passes(note, step))
         held = set(appendix_notes(self._progress.skill))
         skill = with_notes(self._progress.skill, notes)
-        condensed = await consolidate(optimizer, appendix_notes(skill), step=self._planned.step)
-        if condensed is not None:
+        condensed = await consolidate(optimizer, appendix_notes(skill), step=step)
+        if condensed is not None and all(screen.passes(note, step) for note in condensed):
             skill = with_consolidated_notes(skill, condensed)
         if skill.hash == self._progress.skill.hash:
             return []
@@ -312,26 +305,19 @@ class Step:
         return added
 
     def _memory_entry(self, verdict: Verdict | None, before: float) -> StepMemory:
-        failed = [outcome for outcome in self._outcomes if outcome.score is not None and not outcome.succeeded]
-        rejected = verdict is not None and not verdict.accepted and self._selected is not None
+        scored = [outcome for outcome in self._outcomes if outcome.score is not None]
+        turned_down = self._selected.proposals if self._selected and verdict and not verdict.accepted else ()
         return StepMemory(
             step=self._planned.step,
             action=self._record.action,
-            n_total=Tally.of(self._outcomes).scored,
-            n_fail=len(failed),
+            n_total=len(scored),
+            n_fail=sum(not outcome.succeeded for outcome in scored),
             failure_patterns=failure_patterns(self._outcomes, self._patches),
             score_before=before if verdict else None,
             score_after=verdict.candidate_score if verdict else None,
-            rejected_edits=tuple(proposal.as_dict() for proposal in self._selected.proposals)
-            if rejected and self._selected
-            else (),
+            rejected_edits=tuple(proposal.as_dict() for proposal in turned_down),
         )
 
 
 def _edits(proposals: Sequence[Proposal]) -> list[Edit]:
     return [edit for proposal in proposals if (edit := proposal.edit) is not None]
-
-
-def proposal_text(payload: Any) -> str:
-    """What a proposal would put into the skill."""
-    return str(getattr(payload, "content", "") or getattr(payload, "instruction", "") or getattr(payload, "new_skill", ""))

@@ -41,7 +41,7 @@ def summarise(parts: Parts, progress: Progress, ending: Ending, finish_reason: s
         "total_accepts": sum(action in _ACCEPTS for action in actions),
         "total_rejects": sum(action in ("reject", "inconclusive") for action in actions),
         "total_skips": sum(action.startswith("skip") for action in actions),
-        "edits_blocked": progress.blocked_edits,
+        "edits_blocked": parts.screen.blocked,
         "epoch_stats": _epochs(progress),
         **_tested("baseline_test", baseline),
         **_tested("test", best),

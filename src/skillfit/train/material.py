@@ -1,0 +1,139 @@
+"""What the person brought: config, skill and tasks, read and checked before anything is opened or spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skillfit.agents import Agent
+from skillfit.config import Config, identity
+from skillfit.errors import InputError
+from skillfit.models import Model, ModelSpec, Reply, Request
+from skillfit.skill import Skill
+from skillfit.tasks import SplitSettings, Task, TaskSettings, load_task
+from skillfit.tasks.item import stable_hash
+
+
+class LateModel:
+    """A model named before the run it is recorded in is open: graders hold it, and they are part of the run's identity."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.id = spec.id
+        self._model: Model | None = None
+
+    def arrive(self, model: Model) -> None:
+        self._model = model
+
+    @property
+    def context_window(self) -> int:
+        return self._arrived.context_window
+
+    async def complete(self, request: Request) -> Reply:
+        return await self._arrived.complete(request)
+
+    @property
+    def _arrived(self) -> Model:
+        if self._model is None:
+            raise RuntimeError(f"{self.id} is called before the run is open.")
+        return self._model
+
+
+@dataclass(slots=True)
+class Material:
+    config: Config
+    skill: Skill
+    task: Task
+    judge: LateModel | None = None
+    solver: LateModel | None = None  # the agent's model, where the task calls it itself (Inspect)
+    ship_task: Task | None = None  # the same items under the second grader
+    agent: Agent | None = None  # a Python agent given from the API
+
+    def identity(self) -> dict[str, Any]:
+        """What makes a run this run, in parts, so that a change can be named."""
+        return {"config": identity(self.config), "skill": self.skill.hash, "task": _task_identity(self.task)}
+
+
+def _task_identity(task: Task) -> dict[str, Any]:
+    parts: dict[str, Any] = {
+        f"{name} items": stable_hash(sorted(item.fingerprint() for item in getattr(task, name)))
+        for name in ("train", "selection", "test")
+    }
+    return {
+        **parts,
+        "grader": task.grader.describe() if task.grader else None,
+        "evaluator": task.evaluator.describe() if task.evaluator else None,
+    }
+
+
+def read_material(
+    config: Config,
+    *,
+    skill: Skill | None = None,
+    task: Task | None = None,
+    agent: Agent | None = None,
+    training: bool = True,
+) -> Material:
+    """Load skill and tasks. Wrong paths, bad rows and missing models are errors here. Without `training` no optimizer is needed."""
+    env = config.env
+    judge = LateModel(config.model.judge) if config.model.judge else None
+    solver = LateModel(config.model.agent) if config.model.agent and env.tasks.startswith("inspect:") else None
+    if skill is None:
+        skill = Skill.load(Path(env.skill)) if env.skill else Skill.from_text("")
+    given = task is not None
+    if task is None:
+        if not env.tasks:
+            raise InputError("env.tasks is not set: there is nothing to train on.", hint="Name a file, for example tasks.jsonl.")
+        _refuse_tasks_inside_skill(env.skill, env.tasks)
+        task = load_task(_task_settings(config, env.grader), judge=judge, model=solver)
+    ship_task = None
+    if (second := config.evaluation.ship_grader) is not None:
+        if given:
+            raise InputError("evaluation.ship_grader needs env.tasks: a task given from Python brings its own grader.")
+        ship_task = load_task(_task_settings(config, second), judge=judge)
+    _refuse_missing_models(config, task, agent, training)
+    _refuse_what_cannot_act(config)
+    return Material(config, skill, task, judge, solver, ship_task, agent)
+
+
+def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskSettings:
+    env, evaluation = config.env, config.evaluation
+    splits = SplitSettings(
+        mode=env.split_mode,
+        ratio=env.split_ratio,
+        seed=env.split_seed,
+        limit=env.limit,
+        caps={"train": config.train.train_size, "selection": evaluation.sel_env_num, "test": evaluation.test_env_num},
+        allow_fit_only=env.allow_fit_only,
+    )
+    return TaskSettings(env.tasks, grader=grader, fields=env.fields, splits=splits, timeout=env.exec_timeout)
+
+
+def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
+    """The agent is given the whole skill folder: answers in it would be handed over. The format's own evals/ is left out of it."""
+    folder, file = Path(skill), Path(tasks)
+    inside = skill and folder.is_dir() and file.exists() and folder.resolve() in file.resolve().parents
+    if inside and "evals" not in file.resolve().relative_to(folder.resolve()).parts and file.name != "evals.json":
+        raise InputError(f"{tasks} lies inside the skill folder {skill}: the agent would see the answers.", hint="Move it out.")
+
+
+def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, training: bool) -> None:
+    if task.evaluator is None and agent is None and config.model.agent is None:
+        raise InputError("model.agent is not set: nobody uses the skill.", hint="For example model.agent: openai/gpt-5-mini.")
+    if training and config.model.optimizer is None and config.optimizer.proposer != "examples":
+        raise InputError(
+            "model.optimizer is not set: nobody improves the skill.",
+            hint="Name one, or set optimizer.proposer: examples, which needs none.",
+        )
+
+
+def _refuse_what_cannot_act(config: Config) -> None:
+    """Every setting acts, or is refused with the reason."""
+    optimizer, evaluation = config.optimizer, config.evaluation
+    if optimizer.proposer != "reflect" and optimizer.skill_update_mode != "patch":
+        raise InputError(
+            f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and {optimizer.skill_update_mode} applies none.",
+            hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
+        )
+    if evaluation.must_pass and evaluation.gate != "race":
+        raise InputError("evaluation.must_pass needs evaluation.gate: race; strict looks at the mean alone.")

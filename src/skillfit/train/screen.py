@@ -1,0 +1,49 @@
+"""The leak check at work: text that carries what the agent must not be handed is left out, and the evidence kept for the person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from skillfit.gate import Leak, LeakIndex
+from skillfit.optimize.patch import Patch, Payload, SkillCandidate, Suggestion
+from skillfit.run.events import Discarded, Event
+from skillfit.skill import EXAMPLE_OP, Edit
+
+
+class Screen:
+    """`blocked` counts over the run. Without an index (`evaluation.leak_check: false`) everything passes."""
+
+    def __init__(self, index: LeakIndex | None, emit: Callable[[Event], None]) -> None:
+        self._index, self._emit = index, emit
+        self.blocked = 0
+
+    def passes(self, text: str, step: int, *, example: bool = False) -> bool:
+        leaks = self._index.check(text, examples=example) if self._index else ()
+        if leaks:
+            self.blocked += 1
+            self._emit(_found(step, text, leaks))
+        return not leaks
+
+    def patch(self, patch: Patch, step: int) -> Patch:
+        """The patch without the proposals that leak."""
+        kept = [p for p in patch.proposals if self.passes(_text(p.payload), step, example=_is_example(p.payload))]
+        return replace(patch, proposals=tuple(kept))
+
+
+def _found(step: int, text: str, leaks: Sequence[Leak]) -> Discarded:
+    reason = ", ".join(f"{leak.kind}{f' of item {leak.item}' if leak.item else ''}" for leak in leaks)
+    evidence = " | ".join(leak.evidence for leak in leaks)
+    return Discarded(step=step, stage="leak_check", what=text[:200], reason=f"carries {reason}", evidence=evidence)
+
+
+def _is_example(payload: Payload) -> bool:
+    """Only what goes into the fenced examples may show training answers, whatever it says about its source."""
+    return isinstance(payload, Edit) and payload.op == EXAMPLE_OP
+
+
+def _text(payload: Payload) -> str:
+    """What a proposal would put into the skill."""
+    if isinstance(payload, Suggestion):
+        return payload.instruction
+    return payload.new_skill if isinstance(payload, SkillCandidate) else payload.content

@@ -1,0 +1,110 @@
+"""Runs trainings in forked children, so that many can be killed while imports are paid once.
+
+One JSON line in: {config, settings, run, kill: null or [kind, n]}. One JSON line out: how the child ended and how many points of each
+kind it passed. A point is a row of the journal, an event, or a file in its place; SIGKILL comes right after the n-th.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import ssl
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp  # noqa: F401  imported by the client when first used
+import openai  # noqa: F401
+
+import skillfit.models.providers.vendors  # noqa: F401
+from skillfit.config import load_config
+from skillfit.errors import SkillfitError
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import EventLog
+from skillfit.run.journal import Journal
+from skillfit.train.assemble import read_material
+from skillfit.train.entry import start
+
+POINTS: dict[str, tuple[Any, str]] = {
+    "record": (Journal, "_insert"),
+    "event": (EventLog, "_insert"),
+    "file": (RunDirectory, "write_text"),
+}
+
+
+def spare_what_a_kill_cannot_touch() -> None:
+    """Certificates read once for all children; and no waiting for the disk, because a killed process leaves the kernel alive."""
+    context = ssl.create_default_context()
+    ssl.create_default_context = lambda *_, **__: context  # type: ignore[assignment]
+    os.fsync = lambda _: None  # type: ignore[assignment]
+
+
+def count_points(kill: list[Any] | None) -> Counter[str]:
+    """Make every point count, and one of them deadly."""
+    passed: Counter[str] = Counter()
+
+    def counting(kind: str, write: Callable[..., Any]) -> Callable[..., Any]:
+        def written(*args: Any) -> Any:
+            value = write(*args)
+            passed[kind] += 1
+            if kill == [kind, passed[kind]]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return value
+
+        return written
+
+    for kind, (owner, name) in POINTS.items():
+        setattr(owner, name, counting(kind, getattr(owner, name)))
+    return passed
+
+
+def train(order: dict[str, Any]) -> dict[str, Any]:
+    passed = count_points(order["kill"])
+    try:
+        material = read_material(load_config(order["config"], order["settings"]))
+        result = asyncio.run(start(material, Path(order["run"])))
+    except SkillfitError as error:
+        return {"error": type(error).__name__, "message": str(error), "exit": int(error.exit_code), "passed": passed}
+    return {"reason": result.finish_reason, "exit": int(result.exit_code), "passed": passed}
+
+
+def fork(order: dict[str, Any]) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(train(order), pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return {"killed": os.WIFSIGNALED(status), **(json.loads(said) if said else {})}
+
+
+def warm_up(order: dict[str, Any]) -> None:
+    """A whole run in this process: whatever is made once and kept is made before the first fork."""
+    with tempfile.TemporaryDirectory() as folder:
+        material = read_material(load_config(order["config"], order["settings"]))
+        asyncio.run(start(material, Path(folder) / "run"))
+
+
+def main() -> None:
+    spare_what_a_kill_cannot_touch()
+    warm = False
+    for line in sys.stdin:
+        order = json.loads(line)
+        if not warm:
+            warm_up(order)
+            warm = True
+        print(json.dumps(fork(order)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

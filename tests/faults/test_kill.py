@@ -1,0 +1,138 @@
+"""Paid once: a run killed at any point and started again ends as if nothing had happened, and asks nothing twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.chat_server import Call, ChatServer
+from tests.train.world import Script, World, analyse, answered, append, differences, fingerprint, items, project, readable
+
+ROOT = Path(__file__).parents[2]
+CHUNKS = 4
+ROWS = items(3, 4, 1, ("green", "blue", "gold"))
+USELESS = json.dumps({"success_patterns": ["short"], **append("- Be kind.")})  # a tie: rejected by strict, remembered
+SETTINGS = ["gradient.minibatch_size=1", "optimizer.learning_rate=1", "optimizer.min_learning_rate=1"]
+STRICT = [
+    *SETTINGS,
+    "train.num_epochs=2",
+    "train.batch_size=2",
+    *(f"evaluation.{s}" for s in ("gate=strict", "prune=false", "ship_test=false")),
+]
+RACE = [*SETTINGS, "optimizer.use_skill_aware_reflection=true", "evaluation.candidates=2", "evaluation.ship_test=false"]
+SHIPPED = [*SETTINGS, "evaluation.candidates=1", "evaluation.eval_test=false"]
+GATES = {"strict": STRICT, "race": RACE}
+
+
+def with_note(call: Call) -> str:
+    """An analyst that also leaves a note, where notes are asked for."""
+    return json.dumps({**analyse(call), "appendix_notes": ["Look at the first word."]})
+
+
+@dataclass
+class Killer:
+    """A world whose trainings run in children of the driver."""
+
+    world: World
+    driver: subprocess.Popen[str]
+
+    def train(self, run: Path, settings: list[str], kill: tuple[str, int] | None = None) -> dict[str, Any]:
+        order = {"config": self.world.config(), "settings": settings, "run": str(run), "kill": kill}
+        assert self.driver.stdin and self.driver.stdout
+        self.driver.stdin.write(json.dumps(order) + "\n")
+        self.driver.stdin.flush()
+        return json.loads(self.driver.stdout.readline())
+
+    def requests(self, run: Path, settings: list[str], kill: tuple[str, int] | None = None) -> tuple[dict[str, Any], Counter[str]]:
+        before = len(self.world.calls)
+        said = self.train(run, settings, kill)
+        return said, Counter(fingerprint(call) for call in self.world.calls[before:])
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
+    folder = project(tmp_path_factory.mktemp("killed"), ROWS)
+    environment = {**os.environ, "OPENAI_API_KEY": "a-key-of-the-tests", "PYTHONPATH": str(ROOT)}
+    with ChatServer(Script({"reflect.success": USELESS, "reflect.failure": with_note})) as server:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.driver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+        )
+        with driver:
+            killer = Killer(World(folder, server), driver)
+            killer.train(folder / "first", SETTINGS)
+            yield killer
+            assert driver.stdin
+            driver.stdin.close()
+
+
+@dataclass
+class Straight:
+    """The run nobody disturbed."""
+
+    files: dict[str, Any]
+    passed: dict[str, int]
+    requests: Counter[str]
+
+
+@pytest.fixture(scope="module", params=list(GATES))
+def straight(request: pytest.FixtureRequest, killer: Killer) -> tuple[list[str], Straight]:
+    settings = GATES[request.param]
+    return settings, undisturbed(killer, settings, request.param)
+
+
+def undisturbed(killer: Killer, settings: list[str], name: str) -> Straight:
+    run = killer.world.folder / f"straight-{name}"
+    said, requests = killer.requests(run, settings)
+    assert said["reason"] in ("improved", "inconclusive", "no_improvement"), said
+    return Straight(readable(run), said["passed"], requests)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_killed_after_any_record_the_run_ends_the_same_and_sends_nothing_again(
+    killer: Killer, straight: tuple[list[str], Straight], chunk: int
+) -> None:
+    settings, expected = straight
+    for number in range(1 + chunk, expected.passed["record"] + 1, CHUNKS):
+        check_kill(killer, settings, expected, ("record", number))
+
+
+@pytest.mark.parametrize("kind", ["event", "file"])
+def test_killed_between_events_or_files_the_run_ends_the_same(
+    killer: Killer, straight: tuple[list[str], Straight], kind: str
+) -> None:
+    settings, expected = straight
+    for number in range(1, expected.passed[kind] + 1, 9):
+        check_kill(killer, settings, expected, (kind, number))
+
+
+def test_killed_during_the_ship_test_the_run_ends_the_same(killer: Killer) -> None:
+    expected = undisturbed(killer, SHIPPED, "shipped")
+    for number in range(expected.passed["record"], expected.passed["record"] // 2, -11):
+        check_kill(killer, SHIPPED, expected, ("record", number))
+
+
+def check_kill(killer: Killer, settings: list[str], expected: Straight, kill: tuple[str, int]) -> None:
+    run = killer.world.folder / "killed"
+    shutil.rmtree(run, ignore_errors=True)
+    assert killer.train(run, settings, kill)["killed"]
+    recorded = answered(run)
+    said, again = killer.requests(run, settings)
+    assert not said["killed"] and "reason" in said, (kill, said)
+    assert not again & recorded, f"{kill}: requests sent again although their answers were recorded"
+    assert again + recorded == expected.requests, kill
+    assert differences(readable(run), expected.files) == [], kill

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.support.chat_server import Answer, Call, ChatServer
+from tests.train.world import SKILL, Reply, Script, World, items, project
+
+
+class MakeWorld(Protocol):
+    def __call__(
+        self,
+        *settings: str,
+        rows: Sequence[Mapping[str, Any]] = ...,
+        skill: str = ...,
+        agent: Callable[[Call], Answer] | None = ...,
+        optimizer: Mapping[str, Reply] | None = ...,
+        judge: Reply = ...,
+        script: Callable[[Call], Any] | None = ...,
+        name: str = ...,
+    ) -> World: ...
+
+
+@pytest.fixture
+def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
+    """Builds worlds; their servers end with the test."""
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
+    with ExitStack() as closing:
+
+        def make(
+            *settings: str,
+            rows: Sequence[Mapping[str, Any]] = tuple(items(8, 8, 4)),
+            skill: str = SKILL,
+            agent: Callable[[Call], Answer] | None = None,
+            optimizer: Mapping[str, Reply] | None = None,
+            judge: Reply = "",
+            script: Callable[[Call], Any] | None = None,
+            name: str = "project",
+        ) -> World:
+            server = closing.enter_context(ChatServer(script or Script(optimizer or {}, agent, judge)))
+            return World(project(tmp_path / name, rows, skill), server, list(settings))
+
+        yield make
