@@ -20,6 +20,7 @@ from skillfit.tasks.item import Item
 
 ALPHA = 0.05
 WANTED_EFFECT = 0.05  # repeats are sized to see this much
+MOST_REPEATS = 4  # of an item under one skill
 ASSUMED_NOISE = 0.12  # within-item variance when no item was ever repeated
 
 
@@ -44,7 +45,7 @@ async def ship_test(
     settings: GateSettings,
     *,
     noise: float | None = None,
-    most_repeats: int = 4,
+    most_repeats: int = MOST_REPEATS,
     fit_only: bool = False,
     training_gain: float | None = None,
 ) -> ShipResult:

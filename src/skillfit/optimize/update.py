@@ -26,6 +26,11 @@ class Update:
     change_summary: tuple[str, ...] = ()
     detail: dict[str, Any] = field(default_factory=dict)  # what rewrite_result.json or full_rewrite_result.json shows
 
+    @property
+    def applied(self) -> int:
+        """Edits that changed the skill."""
+        return sum(str(row["status"]).startswith("applied") for row in self.report)
+
 
 async def update(optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context) -> Update:
     """The candidate of the update mode. `changed` is False when nothing would differ from the incumbent."""
