@@ -169,6 +169,7 @@ async def train_async(
     budget: str | float | Mapping[str, float] | None = None,
     run: str | Path | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     force_new: bool = False,
     anyway: bool = False,
     listeners: Sequence[Listener] = (),
@@ -180,10 +181,12 @@ async def train_async(
     skill: a path, a text of several lines, or a Skill. task: a path or any other `env.tasks`, a Task, or dicts of items.
     agent: a model's id, a callable `(skill, item) -> answer`, or an Agent. optimizer: a model's id. budget: "$5", "2000 calls",
     "1M tokens", "30 min" or {usd, calls, tokens, minutes}. run: the directory; without one, runs/ and a name of the settings' own.
-    config: a YAML file or mapping to start from. Other names are sections: `train={"num_epochs": 2}`, `recipe="lite"`.
+    config: a YAML file or mapping to start from. settings: what to change in it, `{"optimizer.learning_rate": 2}`; sections may be
+    given by name too: `train={"num_epochs": 2}`, `recipe="lite"`.
     anyway: train although the preflight says stop. listeners: called with every event.
     """
-    material = prepare(skill=skill, task=task, agent=agent, optimizer=optimizer, budget=budget, config=config, **sections)
+    changed = {**(settings or {}), **sections}
+    material = prepare(skill=skill, task=task, agent=agent, optimizer=optimizer, budget=budget, config=config, settings=changed)
     path = Path(run) if run else default_run(material)
     await start(material, path, force_new=force_new, anyway=anyway, listeners=listeners, control=control)
     return Run.open(path)
@@ -198,6 +201,7 @@ async def evaluate_async(
     repeats: int = 1,
     run: str | Path | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
     **sections: Any,
@@ -206,7 +210,8 @@ async def evaluate_async(
     `train`. What was measured before with the same settings is not paid for again."""
     skills = {name: as_skill(one) for name, one in skill.items()} if isinstance(skill, Mapping) else {"skill": as_skill(skill)}
     first = next(iter(skills.values()))
-    material = prepare(skill=first, task=task, agent=agent, config=config, training=False, **sections)
+    changed = {**(settings or {}), **sections}
+    material = prepare(skill=first, task=task, agent=agent, config=config, settings=changed, training=False)
     path = Path(run) if run else default_run(material, "evaluate")
     return await measure(material, skills, path, split=split, repeats=repeats, listeners=listeners, control=control)
 
@@ -242,11 +247,11 @@ def prepare(
     optimizer: ModelLike | None = None,
     budget: str | float | Mapping[str, float] | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     training: bool = True,
-    **sections: Any,
 ) -> Material:
     """Settings, skill and task, read and checked; nothing is spent. Without `training` no optimizer is needed."""
-    given = dict(sections)
+    given = dict(settings or {})
     if isinstance(agent, str | Mapping):
         given["model.agent"] = agent
     if optimizer is not None:

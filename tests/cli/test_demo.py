@@ -1,0 +1,83 @@
+"""The demo as shipped: it trains, improves, and says what its models are; the SQL project grades by running queries."""
+
+import json
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import pytest
+
+from skillfit.config import load_config
+from skillfit.skill import Skill, lint
+from skillfit.tasks.function import load_object
+from skillfit.train.assemble import read_material
+from tests.cli.world import Shell, project
+
+
+def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(shell: Shell, tmp_path: Path) -> None:
+    said = shell("demo", "--plain", "--dir", "here")
+    assert said.code == 0, said.err
+    assert said.out.startswith("improved") and "report.html" in said.out
+    assert "practice models (no language model)" in said.err
+    assert ": accept, " in said.err and ": reject, " in said.err
+    assert (tmp_path / "here" / "run" / "report.html").stat().st_size > 10_000
+    again = shell("demo", "--dir", "here", "--json")
+    assert again.code == 0 and again.json["selection"]["best"] > again.json["selection"]["baseline"] + 0.3
+
+
+def test_the_demo_takes_no_folder_that_holds_other_things(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    said = shell("demo", "--dir", "mine")
+    assert said.code == 2 and "holds other things" in said.err
+
+
+@pytest.mark.parametrize("name", ["triage", "sql"])
+def test_shipped_projects_are_clean(name: str, tmp_path: Path) -> None:
+    config = load_config(project(tmp_path / name, name))
+    assert [problem for problem in lint(config.env.skill) if problem.severity == "error"] == []
+    task = read_material(config).task
+    assert not task.fit_only and len(task.selection) >= 19
+    assert len({item.input for item in task.items}) == len(task.items)
+
+
+def graded(answer: str, gold: str) -> tuple[float, str]:
+    with as_file(files("skillfit.cli") / "demo_data" / "sql" / "grader.py") as grader:
+        result: tuple[float, str] = load_object(f"{grader}:grade")({"answers": gold}, answer)
+    return result
+
+
+def test_every_gold_query_runs_and_scores_and_the_house_rules_matter(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (project(tmp_path, "sql").parent / "tasks.jsonl").read_text().splitlines()]
+    assert all(graded(row["answer"], row["answer"]) == (1.0, "") for row in rows)
+    for rule in (" AND deleted_at IS NULL", " AND status <> 'cancelled'", " / 100.0", " ORDER BY name"):
+        told = [graded(row["answer"].replace(rule, ""), row["answer"])[0] for row in rows if rule in row["answer"]]
+        assert told.count(0.0) > 0.7 * len(told), rule
+
+
+GOLD = "SELECT name FROM customers WHERE city = 'Lyon' AND deleted_at IS NULL ORDER BY name"
+
+
+def test_queries_are_found_in_fences_and_compared_by_rows() -> None:
+    assert graded(f"Here you are:\n```sql\n{GOLD};\n```", GOLD)[0] == 1.0
+    assert "order is not" in graded(GOLD + " DESC", GOLD)[1]
+    assert "Wrong rows" in graded("SELECT 1", GOLD)[1]
+    assert "no such column" in graded("SELECT surname FROM customers", GOLD)[1]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["DROP TABLE customers", "ATTACH 'x.db' AS x", "SELECT 1; SELECT 2", "PRAGMA user_version", "", "I cannot do that"],
+)
+def test_what_is_not_one_reading_query_scores_nothing(query: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert graded(query, GOLD)[0] == 0.0 and not list(tmp_path.iterdir())
+
+
+def test_a_query_without_end_is_ended() -> None:
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT count(*) FROM n"
+    assert "interrupted" in graded(endless, GOLD)[1]
+
+
+def test_the_skills_say_less_than_the_house_rules(tmp_path: Path) -> None:
+    text = Skill.load(project(tmp_path, "sql").parent / "shop-sql").body
+    assert "IS NULL" not in text and "100" not in text
