@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,8 +18,9 @@ _FENCE = re.compile(r"```[A-Za-z]*\s*\n(.*?)```", re.DOTALL)
 
 async def ask(model: Model, request: Request, reply_type: type[T]) -> T:
     """The reply as `reply_type`. One that does not fit is asked for again with the reason, once; then `BadReply`."""
-    form: TypeAdapter[T] = TypeAdapter(reply_type)
-    request = replace(request, schema=request.schema or form.json_schema())
+    form: TypeAdapter[T]
+    form, schema = _form(reply_type)
+    request = replace(request, schema=request.schema or schema)
     first = await model.complete(request)
     try:
         return parse(first.text, form)
@@ -30,6 +32,12 @@ async def ask(model: Model, request: Request, reply_type: type[T]) -> T:
     except ValueError as error:
         # No usage: both replies came through and were billed when they did.
         raise BadReply(f"{model.id} did not reply in the form asked for ({request.stage}), twice: {_reason(error)}") from error
+
+
+@lru_cache(maxsize=64)  # graders make types of their own, one an item
+def _form(reply_type: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
+    form = TypeAdapter(reply_type)
+    return form, form.json_schema()
 
 
 def parse(text: str, form: TypeAdapter[T]) -> T:
