@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,7 +20,7 @@ _FENCE = re.compile(r"```[A-Za-z]*\s*\n(.*?)```", re.DOTALL)
 async def ask(model: Model, request: Request, reply_type: type[T]) -> T:
     """The reply as `reply_type`. One that does not fit is asked for again with the reason, once; then `BadReply`."""
     form: TypeAdapter[T]
-    form, schema = _form(reply_type)
+    form, schema = _form(cast(Hashable, reply_type))
     request = replace(request, schema=request.schema or schema)
     first = await model.complete(request)
     try:
