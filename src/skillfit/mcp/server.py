@@ -89,7 +89,7 @@ async def follow(run: str, after: int = 0, wait: float = 20.0, limit: int = 40) 
 
 @server.tool()
 async def show(run: str) -> dict[str, Any]:
-    """What a run comes down to: verdict, scores with intervals, the steps' verdicts, edits and their worth, cost, the best skill."""
+    """What a run comes down to: verdict, scores with intervals, the steps' verdicts, edits and their worth, cost, best skill."""
     return _told(_story(Path(run).absolute()))
 
 

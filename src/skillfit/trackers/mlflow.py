@@ -8,6 +8,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
+from skillfit.errors import InputError
 from skillfit.run.events import RunFinished, RunStarted, Stored
 from skillfit.trackers.metrics import Meter, parameters
 
@@ -18,7 +19,11 @@ _STATUS = {"budget": "KILLED", "infrastructure": "FAILED"}
 
 class MLflow:
     def __init__(self, where: str) -> None:
-        self._client = MlflowClient(where or None)
+        try:
+            self._client = MlflowClient(where or None)
+        except MlflowException as error:
+            hint = "Give a server's address: --track mlflow:http://…, or set MLFLOW_TRACKING_URI."
+            raise InputError(f"MLflow cannot be used: {error}", hint=hint) from error
         self._run = ""
         self._heard = 0
         self._meter = Meter()
