@@ -1,149 +1,228 @@
-"""Inspect AI tasks: the skill goes in as the first system message, Inspect's solver and scorers do the rest, our model answers.
+"""Inspect AI tasks: the skill goes in as the first system message or as a file in the sandbox, Inspect's solver and scorers do the
+rest, our model answers.
 
-Inspect runs one eval at a time in a process, so rollouts that wait are run together, as samples of one eval; its logs are written
-as always and open in `inspect view`. Every model call goes through skillfit's model: journal, budget and limits hold.
+Inspect runs one eval at a time in a process. So rollouts are samples that are added to the eval that runs, each for itself: a slow
+one holds up no other, and one that is cancelled (its time is over) ends its sample. The eval, and its log, ends when no rollout is
+left. In a log, the same item under another skill or seed is another epoch of its sample; its store says which. What Inspect cannot
+interrupt, a scorer or a thread of the task's own, runs on to its end after a cancelled rollout, and the log is complete only then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import math
-from collections.abc import Sequence
-from contextvars import ContextVar
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
 from copy import copy
-from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from skillfit.errors import InputError, SkillfitError
-from skillfit.models.protocol import BadRequest, FinishReason, Message, Model, Request, Tool, ToolCall, Usage
+from skillfit.errors import InputError
+from skillfit.models.protocol import Model, Usage
 from skillfit.tasks.attempt import Attempt, Score, Step, TaskFailure, as_score
+from skillfit.tasks.inspect_bridge import InspectRollout, bridge, running, text_of
 from skillfit.tasks.item import Item
 from skillfit.tasks.rows import Row, items_of
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
 
-_STOP: dict[FinishReason, str] = {
-    "stop": "stop",
-    "length": "max_tokens",
-    "tool_calls": "tool_calls",
-    "refused": "content_filter",
-    "other": "unknown",
-}
-
-
-@dataclass(slots=True)
-class _Rollout:
-    """One waiting call, and what its sample does while it runs."""
-
-    skill: Skill
-    item: Item
-    seed: int
-    result: asyncio.Future[tuple[Attempt, Score]]
-    usage: Usage = field(default_factory=Usage)
-    calls: int = 0
-    error: SkillfitError | None = None
-
-
-_running: ContextVar[_Rollout] = ContextVar("_running")
+SkillAs = Literal["message", "file"]
+_SKILLS = ".agents/skills"  # where agents that know skills look, from their working folder
+_WRITE = "Write inspect:file.py@task or inspect:package/task."
 
 
 class InspectEvaluator:
     """Runs items of an Inspect task. The id of an item is the id of its sample."""
 
-    def __init__(self, task: Any, samples: dict[str, Any], model: Model | None, logs: Path, reference: str) -> None:
-        self._task, self._samples, self._model, self._logs, self._reference = task, samples, model, logs, reference
-        self._waiting: list[_Rollout] = []
+    def __init__(self, task: Any, samples: dict[str, Any], model: Model | None, reference: str, skill_as: SkillAs) -> None:
+        self._task, self._samples, self._model, self._reference, self._skill_as = task, samples, model, reference, skill_as
+        self._logs = Path("logs")  # where `inspect view` looks by itself
+        self._waiting: list[InspectRollout] = []
+        self._live: dict[tuple[str, int], InspectRollout] = {}
+        self._epochs: Counter[str] = Counter()
+        self._eval: Context | None = None  # of the eval that runs: samples can be added to it from there alone
         self._runner: asyncio.Task[None] | None = None
+
+    def __reduce__(self) -> str:
+        raise TypeError("Inspect runs its samples in the process that loaded the task")
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
         if self._model is None:
             raise InputError("An Inspect task needs the agent's model.", hint="Set model.agent.")
-        rollout = _Rollout(skill, item, seed, asyncio.get_running_loop().create_future())
+        rollout = InspectRollout(skill, item, seed, asyncio.get_running_loop().create_future())
         self._waiting.append(rollout)
-        if self._runner is None or self._runner.done():
-            self._runner = asyncio.create_task(self._run_waiting())
-        return await rollout.result
+        if self._eval is not None:
+            self._add_waiting(self._eval)
+        elif self._runner is None or self._runner.done():
+            # In a context of its own: it outlives this rollout, and must not run under its time limit.
+            self._runner = asyncio.create_task(self._run_waiting(), context=Context())
+        try:
+            return await rollout.result
+        except asyncio.CancelledError:
+            rollout.end_sample()
+            raise
+
+    @asynccontextmanager
+    async def logs_in(self, folder: Path) -> AsyncIterator[None]:
+        """Inspect writes its logs there. At the end, what still runs is ended and its log is completed."""
+        self._logs = folder
+        try:
+            yield
+        finally:
+            for rollout in (*self._waiting, *self._live.values()):
+                rollout.result.cancel()
+                rollout.end_sample()
+            if self._runner is not None:
+                await self._runner
 
     def describe(self) -> dict[str, Any]:
-        return {"inspect": self._reference}
+        return {"inspect": self._reference, "skill_as": self._skill_as}
 
     async def _run_waiting(self) -> None:
-        await asyncio.sleep(0.05)  # those who come together go together
         while self._waiting:
-            batch: dict[str, _Rollout] = {}
-            for rollout in self._waiting:
-                if rollout.skill.hash == self._waiting[0].skill.hash:
-                    batch.setdefault(rollout.item.id, rollout)
-            self._waiting = [rollout for rollout in self._waiting if batch.get(rollout.item.id) is not rollout]
-            running = asyncio.ensure_future(self._run(batch))
-            await asyncio.wait([running])
-            failed = running.exception()
-            for rollout in batch.values():
+            evaluation = asyncio.ensure_future(self._run())
+            await asyncio.wait([evaluation])
+            self._eval = None
+            failed = evaluation.exception()
+            left = [*self._live.values(), *(self._waiting if failed else [])]
+            self._live.clear()
+            for rollout in left:
+                if rollout in self._waiting:
+                    self._waiting.remove(rollout)
                 if not rollout.result.done():
                     rollout.result.set_exception(
                         failed or TaskFailure("inspect", f"Inspect gave no result for item {rollout.item.id}.")
                     )
 
-    async def _run(self, batch: dict[str, _Rollout]) -> None:
-        from inspect_ai import eval_async, task_with
+    async def _run(self) -> None:
+        from inspect_ai import SampleSource, eval_async, task_with
         from inspect_ai.dataset import MemoryDataset
         from inspect_ai.util._display import init_display_type
 
         init_display_type("none")
+        self._epochs.clear()
         setup = self._task.setup or []
         task = task_with(
             copy(self._task),
-            dataset=MemoryDataset([self._samples[name] for name in batch], name=self._task.dataset.name),
-            setup=[_enter(batch), *(setup if isinstance(setup, Sequence) else [setup])],
+            dataset=SampleSource.from_samples([], next_samples=self._next_samples, sample_complete=self._sample_complete),
+            setup=[_enter(self._live, self._skill_as), *(setup if isinstance(setup, Sequence) else [setup])],
             epochs=1,
         )
-        model = _bridge(cast(Model, self._model))
+        task.dataset = MemoryDataset([], name=self._task.dataset.name)
         logs = await eval_async(
             task,
-            model=model,
+            model=bridge(cast(Model, self._model), self._logs / "images"),
             log_dir=str(self._logs),
+            log_header_only=True,
             fail_on_error=False,
-            max_samples=len(batch),
+            max_samples=10_000,  # whoever starts rollouts decides how many run
             ctl_server=False,
             log_level="error",
         )
-        for sample in logs[0].samples or []:
-            rollout = batch[str(sample.id)]
-            if rollout.result.done():
-                continue  # whoever asked has given up
-            if rollout.error is not None:
-                rollout.result.set_exception(rollout.error)
-            elif sample.error is not None:
-                rollout.result.set_exception(TaskFailure("inspect", f"item {sample.id}: {sample.error.message}"))
-            else:
-                _finish(rollout, sample)
         if logs[0].error is not None:
             raise TaskFailure("inspect", f"Inspect stopped: {logs[0].error.message}")
 
+    async def _next_samples(self) -> None:
+        """Asked when no sample is left; the eval goes on when some were added meanwhile."""
+        self._eval = copy_context()
+        if not self._add_waiting(self._eval):
+            self._eval = None
 
-def load_inspect_task(reference: str, *, base: Path, model: Model | None, logs: Path) -> tuple[list[Item], InspectEvaluator]:
+    def _add_waiting(self, context: Context) -> bool:
+        from inspect_ai import enqueue_sample
+
+        wanted = [rollout for rollout in self._waiting if not rollout.result.done()]
+        self._waiting.clear()
+        for rollout in wanted:
+            name = rollout.item.id
+            self._epochs[name] += 1
+            self._live[name, self._epochs[name]] = rollout
+            context.run(enqueue_sample, self._samples[name], epoch=self._epochs[name])
+        return bool(wanted)
+
+    async def _sample_complete(self, sample: Any) -> None:
+        rollout = self._live.pop((str(sample.id), sample.epoch))
+        rollout.sample = None
+        if rollout.result.done():
+            return  # whoever asked has given up
+        if rollout.error is not None:
+            rollout.result.set_exception(rollout.error)
+            return
+        try:
+            rollout.result.set_result((_attempt(sample, rollout.usage), _score(sample)))
+        except TaskFailure as failure:
+            rollout.result.set_exception(failure)
+
+
+def load_inspect_task(reference: str, *, base: Path, model: Model | None, skill_as: SkillAs) -> tuple[list[Item], InspectEvaluator]:
     """The samples of `package/task` or `file.py@task` as items, and the evaluator that runs them."""
+    task = _find(reference, base)
+    samples: dict[str, Any] = {}
+    for number, sample in enumerate(task.dataset, 1):
+        sample.id = sample.id if sample.id is not None else number
+        samples[str(sample.id)] = sample
+    bare = next((name for name, sample in samples.items() if not (task.sandbox or sample.sandbox)), None)
+    if skill_as == "file" and bare is not None:
+        raise InputError(
+            f"env.skill_as: file: sample {bare} of {reference} has no sandbox to put the skill in.",
+            hint="Set env.skill_as: message, or give the task a sandbox.",
+        )
+    items = items_of((Row(_row(name, sample), f"sample {name}") for name, sample in samples.items()), {})
+    return items, InspectEvaluator(task, samples, model, reference, skill_as)
+
+
+def _find(reference: str, base: Path) -> Any:
     try:
         from inspect_ai._eval.loader import load_tasks
+        from inspect_ai._util.error import PrerequisiteError
     except ImportError as error:
         raise InputError("Inspect AI is not installed.", hint="pip install 'skillfit[inspect]'") from error
     file, at, name = reference.partition("@")
-    if at and not (base / file).is_file():
-        raise InputError(f"inspect: {base / file} does not exist.", hint="Write inspect:file.py@task or inspect:package/task.")
-    found = load_tasks([f"{(base / file).resolve()}@{name}" if at else reference])
+    if at or file.endswith(".py"):
+        path = (base / file).resolve()
+        if not path.is_file():
+            raise InputError(f"inspect: {path} does not exist.", hint=_WRITE)
+        reference = f"{path}{at}{name}"
+    else:
+        _refuse_unknown(reference)
+    try:
+        found = load_tasks([reference])
+    except PrerequisiteError as error:
+        raise InputError(f"inspect: {error.message}", hint=f"Is there a @task of this name? {_WRITE}") from error
     if len(found) != 1:
+        raise InputError(f"inspect: {reference!r} names {len(found)} tasks.", hint=_WRITE)
+    return found[0]
+
+
+def _refuse_unknown(reference: str) -> None:
+    """Inspect would take a name it does not know for a pattern of file names. Packages offer tasks through an entry point."""
+    from inspect_ai._util.registry import registry_find, registry_info
+
+    package, _, name = reference.partition("/")
+    offered = entry_points(group="inspect_ai", name=package)
+    if package == "hf":
+        return
+    if not name or not offered:
         raise InputError(
-            f"inspect: {reference!r} names {len(found)} tasks.", hint="Write inspect:file.py@task or inspect:package/task."
+            f"inspect: no installed package offers Inspect tasks as {package!r}.",
+            hint=f"Install it, as in pip install {package}. {_WRITE}",
         )
-    samples: dict[str, Any] = {}
-    for number, sample in enumerate(found[0].dataset, 1):
-        sample.id = sample.id if sample.id is not None else number
-        samples[str(sample.id)] = sample
-    items = items_of((Row(_row(name, sample), f"sample {name}") for name, sample in samples.items()), {})
-    return items, InspectEvaluator(found[0], samples, model, logs, reference)
+    for entry in offered:
+        try:
+            entry.load()
+        except ImportError as error:
+            raise InputError(f"inspect: {package} cannot be imported: {error}.", hint="It may need an extra of its own.") from error
+    known = [registry_info(one).name for one in registry_find(lambda info: info.type == "task")]
+    if reference not in known:
+        near = difflib.get_close_matches(reference, [one for one in known if one.startswith(f"{package}/")], n=5, cutoff=0)
+        raise InputError(f"inspect: {package} has no task {name!r}.", hint=f"It has, for example: {', '.join(near) or 'none'}.")
 
 
 def _row(name: str, sample: Any) -> dict[str, Any]:
@@ -158,17 +237,26 @@ def _row(name: str, sample: Any) -> dict[str, Any]:
     }
 
 
-def _enter(batch: dict[str, _Rollout]) -> Any:
+def _enter(live: dict[tuple[str, int], InspectRollout], skill_as: SkillAs) -> Any:
+    """The solver that runs before the task's own: it brings the skill in."""
+    from inspect_ai.log._samples import sample_active
     from inspect_ai.model import ChatMessageSystem
     from inspect_ai.solver import solver
 
     @solver(name="skillfit_skill")
     def enter() -> Any:
         async def solve(state: Any, generate: Any) -> Any:
-            rollout = batch[str(state.sample_id)]
-            _running.set(rollout)
-            if rollout.skill.text.strip():
-                state.messages.insert(0, ChatMessageSystem(content=rollout.skill.text))
+            rollout = live[str(state.sample_id), state.epoch]
+            running.set(rollout)
+            rollout.sample = sample_active()
+            if rollout.result.done():
+                rollout.end_sample()  # cancelled before it began
+            await _read_images(state.messages)
+            skill = rollout.skill
+            state.store.set("skillfit", {"skill": skill.hash, "seed": rollout.seed})
+            if skill.text.strip() or skill.files:
+                text = await _install(skill) if skill_as == "file" else skill.text
+                state.messages.insert(0, ChatMessageSystem(content=text))
             return state
 
         return solve
@@ -176,83 +264,59 @@ def _enter(batch: dict[str, _Rollout]) -> Any:
     return enter()
 
 
-def _finish(rollout: _Rollout, sample: Any) -> None:
+async def _read_images(turns: Sequence[Any]) -> None:
+    """Files and addresses of images that the task's author put into the sample. Inspect reads those of fixed datasets alone."""
+    from inspect_ai.util import materialize_media
+
+    for turn in turns:
+        for part in turn.content if isinstance(turn.content, list) else ():
+            if part.type == "image":
+                part.image = await materialize_media(part.image)
+
+
+async def _install(skill: Skill) -> str:
+    """Put the package into the sandbox; what to tell the model. The path is relative: the same in every sandbox, as journal keys
+    must be."""
+    from inspect_ai.util import sandbox
+
+    folder = f"{_SKILLS}/{re.sub(r'[^a-z0-9]+', '-', skill.name.lower()).strip('-')[:64] or 'skill'}"
+    files = {"SKILL.md": skill.text.encode(), **skill.files}
+    for name, data in files.items():
+        await sandbox().write_file(f"{folder}/{name}", data)
+    programs = [f"{folder}/{name}" for name, mode in skill.modes.items() if mode & 0o111]
+    if programs:
+        await sandbox().exec(["chmod", "+x", *programs])
+    return f"There is a skill for this kind of work in {folder}/SKILL.md. Read it before you start, and follow it."
+
+
+def _attempt(sample: Any, usage: Usage) -> Attempt:
+    if sample.error is not None:
+        raise TaskFailure("inspect", f"item {sample.id}: {sample.error.message}")
+    return Attempt(sample.output.completion, tuple(_steps(sample.messages)), usage=usage)
+
+
+def _steps(turns: Sequence[Any]) -> Iterator[Step]:
+    for turn in turns:
+        if turn.role == "tool":
+            yield Step("tool_result", text_of(turn), "tool", turn.function or "")
+        elif turn.role == "assistant":
+            if turn.text:
+                yield Step("message", turn.text)
+            for call in turn.tool_calls or ():
+                yield Step("tool_call", json.dumps(call.arguments, ensure_ascii=False), name=call.function)
+
+
+def _score(sample: Any) -> Score:
+    """The mean of the scorers, each the mean of its values."""
+    means = [_mean(score.value) for score in (sample.scores or {}).values()]
+    if not means or any(math.isnan(mean) for mean in means):
+        raise TaskFailure("grader", f"item {sample.id}: Inspect's scorers gave no score.")
+    evidence = [f"{name}: {score.explanation}" for name, score in sample.scores.items() if score.explanation]
+    return as_score({"score": sum(means) / len(means), "evidence": evidence}, source=f"Inspect on item {sample.id}")
+
+
+def _mean(value: Any) -> float:
     from inspect_ai.scorer import value_to_float
 
-    values = {}
-    for name, score in (sample.scores or {}).items():
-        parts = (
-            list(score.value.values())
-            if isinstance(score.value, dict)
-            else score.value
-            if isinstance(score.value, list)
-            else [score.value]
-        )
-        numbers = [float(value_to_float()(part)) for part in parts]
-        values[name] = sum(numbers) / len(numbers) if numbers else math.nan
-    if not values or any(math.isnan(value) for value in values.values()):
-        rollout.result.set_exception(TaskFailure("grader", f"item {sample.id}: Inspect's scorers gave no score."))
-        return
-    steps = tuple(
-        Step("tool_result" if turn.role == "tool" else "message", turn.text, turn.role) for turn in sample.messages if turn.text
-    )
-    evidence = [f"{name}: {score.explanation}" for name, score in sample.scores.items() if score.explanation]
-    own = tuple(step for step in steps if step.role in ("assistant", "tool"))
-    attempt = Attempt(sample.output.completion, own, usage=rollout.usage)
-    try:
-        score = as_score({"score": sum(values.values()) / len(values), "evidence": evidence}, source=f"Inspect on item {sample.id}")
-    except TaskFailure as failure:
-        rollout.result.set_exception(failure)
-    else:
-        rollout.result.set_result((attempt, score))
-
-
-def _bridge(model: Model) -> Any:
-    """skillfit's model as Inspect sees one."""
-    from inspect_ai.model import ChatCompletionChoice, ChatMessageAssistant, ModelAPI, ModelOutput, ModelUsage, get_model, modelapi
-    from inspect_ai.tool import ToolCall as InspectCall
-
-    class Bridge(ModelAPI):
-        def max_connections(self) -> int:
-            return 10_000  # skillfit's own limiter decides
-
-        async def generate(self, input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:
-            rollout = _running.get()
-            rollout.calls += 1
-            request = Request(
-                tuple(_message(turn) for turn in input),
-                stage="rollout",
-                tools=tuple(Tool(tool.name, tool.description, tool.parameters.model_dump(exclude_none=True)) for tool in tools),
-                temperature=config.temperature,
-                max_tokens=config.max_tokens,
-                seed=rollout.seed,
-                purpose=f"{rollout.item.id}/{rollout.seed}/{rollout.calls}",
-            )
-            try:
-                reply = await model.complete(request)
-            except SkillfitError as error:
-                rollout.error = error
-                raise
-            rollout.usage += reply.usage
-            calls = [
-                InspectCall(id=one.id, function=one.name, arguments=json.loads(one.arguments or "{}")) for one in reply.tool_calls
-            ]
-            message = ChatMessageAssistant(content=reply.text, tool_calls=calls or None, model=model.id, source="generate")
-            used = reply.usage
-            return ModelOutput(
-                model=model.id,
-                choices=[ChatCompletionChoice(message=message, stop_reason=_STOP[reply.finish_reason])],
-                usage=ModelUsage(input_tokens=used.input - used.cached, output_tokens=used.output, total_tokens=used.tokens),
-            )
-
-    modelapi(name="skillfit")(lambda: Bridge)
-    return get_model(f"skillfit/{model.id}", memoize=False)
-
-
-def _message(turn: Any) -> Message:
-    parts = [] if isinstance(turn.content, str) else turn.content
-    other = [part.type for part in parts if part.type not in ("text", "reasoning")]
-    if other:
-        raise BadRequest(f"An Inspect message holds {other[0]}.", hint="Only text is passed on to the agent's model.")
-    calls = tuple(ToolCall(one.id, one.function, json.dumps(one.arguments)) for one in getattr(turn, "tool_calls", None) or ())
-    return Message(turn.role, turn.text, tool_calls=calls, tool_call_id=getattr(turn, "tool_call_id", None) or "")
+    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    return sum(float(value_to_float()(part)) for part in parts) / len(parts) if parts else math.nan

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
@@ -30,12 +30,17 @@ class TaskSettings:
     fields: Mapping[str, str] = field(default_factory=dict)
     splits: SplitSettings = field(default_factory=SplitSettings)
     timeout: float = 120.0  # seconds one command may take
-    logs: Path | None = None  # where Inspect writes its logs
+    skill_as: Literal["message", "file"] = "message"  # how Inspect tasks are given the skill
 
 
 def load_task(settings: TaskSettings, *, judge: Model | None = None, model: Model | None = None) -> Task:
     """The task. `judge` is asked by graders that need one; `model` is the agent's, for tasks with their own solver (Inspect)."""
     tasks = settings.tasks
+    if settings.skill_as == "file" and not (isinstance(tasks, str) and tasks.startswith("inspect:")):
+        raise InputError(
+            "env.skill_as: file is for Inspect tasks.",
+            hint="Leave it out; env.agent: cli is given the skill as files by itself.",
+        )
     if isinstance(tasks, Task):
         return _resplit(tasks, settings)
     if tasks.startswith("command:"):
@@ -137,7 +142,7 @@ def _inspect(reference: str, settings: TaskSettings, model: Model | None) -> Tas
     from skillfit.tasks.inspect_ai import load_inspect_task
 
     _refuse_grader(settings, "an Inspect task")
-    items, evaluator = load_inspect_task(reference, base=settings.base, model=model, logs=settings.logs or settings.base / "logs")
+    items, evaluator = load_inspect_task(reference, base=settings.base, model=model, skill_as=settings.skill_as)
     return Task(items, evaluator=evaluator, splits=settings.splits)
 
 
