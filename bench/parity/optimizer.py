@@ -76,17 +76,15 @@ class Prompt:
 
 def reply(prompt: Prompt) -> str:
     seed = prompt.scenario.seed
+    if prompt.stage == "probe":  # skillfit's question whether anybody is there
+        return "ok"
     if prompt.stage == "rollout":
         notes = world.NOTE.findall(prompt.user)
         return world.answer(seed, notes[-1][0], prompt.system)
     if prompt.stage in ("slow_update", "meta_skill"):
-        kinds = prompt.compared()
-        texts = {
-            "slow_update": ("slow_update_content", lambda: world.guidance(seed, kinds, prompt.scenario.slip)),
-            "meta_skill": ("meta_skill_content", lambda: world.advice(seed, kinds, prompt.advice)),
-        }
-        field, text = texts[prompt.stage]
-        return json.dumps({"reasoning": "scripted", field: text()})
+        kinds, slow = prompt.compared(), prompt.stage == "slow_update"
+        text = world.guidance(seed, kinds, prompt.scenario.slip) if slow else world.advice(seed, kinds, prompt.advice)
+        return json.dumps({"reasoning": "scripted", f"{prompt.stage}_content": text})
     stages = {"failure": _analyst, "success": _analyst, "merge": _merge, "rank": _rank, "rewrite": _rewrite}
     return json.dumps(stages[prompt.stage](prompt))
 
@@ -98,11 +96,11 @@ def _ordered(prompt: Prompt, actions: Sequence[Action]) -> list[Action]:
 
 def _analyst(prompt: Prompt) -> dict[str, Any]:
     mind = world.from_failures if prompt.stage == "failure" else world.from_successes
-    actions = _ordered(prompt, mind(prompt.scenario.seed, prompt.kinds, prompt.skill, prompt.tried))
-    if not actions and prompt.scenario.probe != "silence":
-        actions = [world.nothing(prompt.kinds)]
-    if prompt.scenario.probe == "cut_memory" and world.REGION_START in prompt.skill:
-        actions = [Action("cut_memory", "r0-cut"), *actions]
+    actions = mind(prompt.scenario.seed, prompt.kinds, prompt.skill, prompt.tried) or [world.nothing(prompt.kinds)]
+    probe, remembers = prompt.scenario.probe, world.REGION_START in prompt.skill
+    if probe == "cut_memory" and remembers:
+        actions.append(Action("cut_memory", "r0-cut"))
+    actions = [] if probe == "silence" and not remembers else _ordered(prompt, actions)
     kinds = [{"failure_type": f"kind {kind}", "count": 1, "description": "misread"} for kind in sorted(prompt.kinds)]
     found = {"failure_summary": kinds} if prompt.stage == "failure" else {"success_patterns": ["read with care"]}
     return {"batch_size": len(_TRAJECTORY.findall(prompt.user)), **found, "patch": _patch(prompt, actions)}
@@ -166,7 +164,18 @@ def _merge(prompt: Prompt) -> dict[str, Any]:
 
 def _proposals(prompt: Prompt) -> list[dict[str, Any]]:
     """The proposals to merge, as they were sent."""
-    fields = ("op", "target", "content", "type", "title", "motivation", "instruction", "priority_hint", "change_summary", "new_skill")
+    fields = (
+        "op",
+        "target",
+        "content",
+        "type",
+        "title",
+        "motivation",
+        "instruction",
+        "priority_hint",
+        "change_summary",
+        "new_skill",
+    )
     entries = [json.loads(text) for text in _JSON_ENTRY.findall(prompt.user)]
     if not entries:
         patches = json.loads(prompt.user[prompt.user.index("\n[\n") :])

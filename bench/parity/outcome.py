@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -34,12 +34,12 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         """For the record. A final skill that is also the best is written once."""
         plain = asdict(self)
-        plain["steps"] = [[value for value in step.values()] for step in plain["steps"]]
+        plain["steps"] = [list(step.values()) for step in plain["steps"]]
         return {**plain, "best": None if self.best == self.final else self.best}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Outcome:
-        steps = tuple(StepRow(*values[:-1], facts=tuple(values[-1])) for values in plain["steps"])
+        steps = tuple(replace(StepRow(*values), facts=tuple(values[-1])) for values in plain["steps"])
         lists = {name: tuple(plain[name]) for name in ("memory", "advice", "test", "facts")}
         best = plain["final"] if plain["best"] is None else plain["best"]
         return cls(steps=steps, final=plain["final"], best=best, **lists)

@@ -6,32 +6,34 @@ Seeds from 1 on are plain. The probes beyond them each walk into one defect of t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 MODES = ("patch", "rewrite_from_suggestions", "full_rewrite_minibatch")
-REWRITES = MODES[1:]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A habit of the scripted models, or a setting, that meets a defect."""
+    """A habit of the scripted models, or a setting, that meets a defect; and the seeds with which it makes a difference."""
 
     defect: int
-    seed: int
-    modes: tuple[str, ...] = MODES
-    habit: str = ""
+    habit: str
+    seeds: Mapping[str, int]  # by update mode
 
+
+_PATCH, _REWRITE, _FULL = MODES
+_HELPFUL = {_PATCH: 2, _REWRITE: 2, _FULL: 1}
 
 PROBES: dict[str, Probe] = {
-    "helpful_slip": Probe(5, 1, habit="the slow update's text carries rules that help"),
-    "harmful_slip": Probe(5, 2, habit="the slow update's text carries rules that harm"),
-    "no_test": Probe(7, 1, habit="as helpful_slip in the last epoch, and the test split is not evaluated"),
-    "silence": Probe(19, 1, habit="analysts without anything new to say propose nothing, so steps are skipped"),
-    "cut_memory": Probe(24, 1, ("patch",), "an edit deletes text that reaches into the protected memory"),
-    "forgetful": Probe(25, 1, REWRITES, "rewrites leave the protected memory out"),
-    "null_target": Probe(26, 1, ("patch",), "appends are sent with `target: null`"),
-    "lost_anchor": Probe(27, 1, ("patch",), "insertions name an anchor the skill does not have"),
-    "no_control": Probe(29, 1, MODES[:2], "`lr_control_mode: none`"),
+    "helpful_slip": Probe(5, "the slow update's text carries rules that help", _HELPFUL),
+    "harmful_slip": Probe(5, "the slow update's text carries rules that harm", dict.fromkeys(MODES, 3)),
+    "no_test": Probe(7, "as helpful_slip, and the test split is not evaluated", {_PATCH: 10, _REWRITE: 10, _FULL: 1}),
+    "silence": Probe(19, "analysts say nothing in the first epoch, so its steps are skipped", {_PATCH: 1, _REWRITE: 1}),
+    "cut_memory": Probe(24, "an edit deletes text that reaches into the protected memory", {_PATCH: 1}),
+    "forgetful": Probe(25, "rewrites leave the protected memory out", {_REWRITE: 1, _FULL: 1}),
+    "null_target": Probe(26, "appends are sent with `target: null`", {_PATCH: 1}),
+    "lost_anchor": Probe(27, "insertions name an anchor the skill does not have", {_PATCH: 1}),
+    "no_control": Probe(29, "`lr_control_mode: none`", {_PATCH: 1, _REWRITE: 1}),
 }
 
 
@@ -102,4 +104,4 @@ def plain(seeds: int) -> list[Scenario]:
 
 
 def probes() -> list[Scenario]:
-    return [Scenario(probe.seed, mode, name) for name, probe in PROBES.items() for mode in probe.modes]
+    return [Scenario(seed, mode, name) for name, probe in PROBES.items() for mode, seed in probe.seeds.items()]

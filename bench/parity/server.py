@@ -69,7 +69,7 @@ def _prompt(body: dict[str, Any], stage: str) -> Prompt:
         if found is None:
             raise ValueError("a prompt without a stage")
         stage = found[1]
-    return Prompt(Scenario.parse(body["model"]), _STAGES.get(stage, stage), texts["system"], texts["user"])
+    return Prompt(Scenario.parse(body["model"]), _STAGES.get(stage, stage), texts.get("system", ""), texts["user"])
 
 
 def _completion(model: str, text: str) -> dict[str, Any]:

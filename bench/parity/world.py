@@ -21,15 +21,16 @@ SIZES = {"train": 36, "val": 24, "test": 12}
 
 RULE = re.compile(r"\[(r\d-\w+)\]")
 NOTE = re.compile(r"\b([a-z]+\d\d-k(\d))\b")
-_WORDS = (
+_WORDS = re.findall(
+    r"\w+",
     "amber basin candle drift ember fable garnet harbour island juniper kettle lantern meadow nectar orchard pebble quarry "
-    "ribbon saddle thicket umber velvet willow yarrow zephyr anchor bramble copper dune falcon glacier hollow ivory"
-).split()
+    "ribbon saddle thicket umber velvet willow yarrow zephyr anchor bramble copper dune falcon glacier hollow ivory",
+)
 
 
 @dataclass(frozen=True)
 class Action:
-    """One change the optimizer can ask for: add a rule, drop one, put `rule` in place of `old`, or a change that comes to nothing."""
+    """One change to ask for: add a rule, drop one, put `rule` in place of `old`, or something that comes to nothing."""
 
     op: str  # add, drop, swap, nothing, cut_memory
     rule: str
@@ -47,7 +48,7 @@ def draw(*names: object) -> float:
 
 def items(seed: int, split: str) -> list[dict[str, object]]:
     """SearchQA items; `input` says context and question once more in one text."""
-    rows = []
+    rows: list[dict[str, object]] = []
     for number in range(SIZES[split]):
         kind = int(draw(seed, split, number, "kind") * len(KINDS))
         note = f"{split}{number:02d}-k{kind}"
@@ -142,7 +143,7 @@ def nothing(kinds: Iterable[int]) -> Action:
 
 def priority(seed: int, rule: str, advice: str) -> tuple[int, float]:
     """One order for all, changed by the optimizer's own memory. Lessons of failures first, what comes to nothing last."""
-    rank = {"tip": 1, "ghost": 2}.get(rule[3:], 0)
+    rank = {"cut": -1, "tip": 1, "ghost": 2}.get(rule[3:], 0)
     return rank, draw(seed, rule, advice, "priority")
 
 
@@ -176,7 +177,7 @@ def between(skill: str, new: str) -> list[Action]:
 
 
 def guidance(seed: int, kinds: dict[str, set[int]], slip: str) -> str:
-    """The slow update's text: a remark, now and then nothing, and in a world with a `slip` a rule that changes what the agent does."""
+    """The slow update's text: a remark, now and then nothing, and with a `slip` rules that change what the agent does."""
     weak = sorted(kinds["regressed"] | kinds["persistent_fail"])
     if not any(kinds.values()) or (draw(seed, *weak, "silent") < 0.1 and not slip):
         return ""

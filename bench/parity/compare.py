@@ -1,0 +1,102 @@
+"""Where two runs part, and whether a defect of the reference is the reason.
+
+A difference counts as explained only when the reference's own files show the defect at the very place where the runs part. A step
+whose candidate is the incumbent itself is rejected there (9) and skipped here; nothing depends on it, so the comparison goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.parity.outcome import Outcome, StepRow
+from bench.parity.scenario import PROBES, Scenario
+
+DEFECTS = {
+    5: "a forced slow update leaves the recorded score stale: later gates compare with a score the carried skill does not have",
+    7: "the last skill is promoted only when the test split is evaluated",
+    9: "a candidate equal to the incumbent is not noticed; it is scored and turned down (or, with the gate off, taken)",
+    19: "skipped steps do not advance the learning-rate schedule",
+    24: "an edit that begins before a protected region reaches into it",
+    25: "rewrites may drop the protected region",
+    26: "an append with `target: null` is lost",
+    27: "an insertion whose anchor is missing is appended and counts as applied",
+    29: "`lr_control_mode: none` still follows the schedule",
+}
+_SKIPPED = "skip_no_change"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    scenario: Scenario
+    parted: str = ""  # what differed first; empty: nothing
+    defect: int | None = None  # the reason, where it is one of the reference's
+    unchanged: int = 0  # steps whose candidate was the incumbent (defect 9)
+    actions: tuple[str, ...] = ()  # ours
+
+    @property
+    def agrees(self) -> bool:
+        return not self.parted
+
+    @property
+    def expected(self) -> bool:
+        """Plain runs agree, or part for a known reason; a probe meets the defect it was made for."""
+        if self.scenario.probe:
+            return self.defect == PROBES[self.scenario.probe].defect
+        return self.agrees or self.defect is not None
+
+
+def compare(scenario: Scenario, reference: Outcome, ours: Outcome) -> Comparison:
+    actions = tuple(row.action for row in ours.steps)
+    unchanged = 0
+    for before, (theirs, mine) in enumerate(zip(reference.steps, ours.steps, strict=False)):
+        if _both_unchanged(theirs, mine):
+            unchanged += 1
+            theirs, mine = _decided(theirs), _decided(mine)
+        if (what := _difference(theirs, mine)) is not None:
+            parted = f"step {mine.step}, {what}: {getattr(theirs, what)} there, {getattr(mine, what)} here"
+            return Comparison(scenario, parted, _reason(scenario, reference.steps[:before], theirs, mine, what), unchanged, actions)
+    parted, defect = _at_the_end(scenario, reference, ours)
+    return Comparison(scenario, parted, defect, unchanged, actions)
+
+
+def _both_unchanged(theirs: StepRow, mine: StepRow) -> bool:
+    return mine.action == _SKIPPED and "unchanged" in theirs.facts
+
+
+def _decided(row: StepRow) -> StepRow:
+    return StepRow(row.step, "unchanged", row.edit_budget, None, None, row.facts)
+
+
+def _difference(theirs: StepRow, mine: StepRow) -> str | None:
+    """The first field that differs, in the order in which a step decides."""
+    for name in ("step", "edit_budget", "candidate", "action"):
+        if getattr(theirs, name) != getattr(mine, name):
+            return name
+    if theirs.score is None or mine.score is None:
+        return None if theirs.score is mine.score else "score"
+    return "score" if abs(theirs.score - mine.score) > 1e-9 else None
+
+
+def _reason(scenario: Scenario, before: tuple[StepRow, ...], theirs: StepRow, mine: StepRow, what: str) -> int | None:
+    if what == "edit_budget":
+        if scenario.settings()["optimizer"]["lr_control_mode"] == "none" and mine.edit_budget is None:
+            return 29
+        return 19 if any(row.action.startswith("skip") for row in before) else None
+    if what == "candidate":
+        signs = {"memory_touched": 24 if scenario.mode == "patch" else 25, "edit_lost": 26, "anchor_missed": 27}
+        return next((defect for sign, defect in signs.items() if sign in theirs.facts), None)
+    return 5 if what == "action" and "stale_score" in theirs.facts else None
+
+
+def _at_the_end(scenario: Scenario, reference: Outcome, ours: Outcome) -> tuple[str, int | None]:
+    """Differences of runs that agree in every step."""
+    for what in ("final", "best", "memory", "advice", "test"):
+        if getattr(reference, what) == getattr(ours, what):
+            continue
+        defect = None
+        if what == "best" and "unmeasured_best" in reference.facts and not scenario.settings()["evaluation"]["eval_test"]:
+            defect = 7
+        elif what == "best" and any("unmeasured_best" in row.facts for row in reference.steps):
+            defect = 5
+        return f"{what} differs", defect
+    return ("", None) if len(reference.steps) == len(ours.steps) else ("number of steps differs", None)

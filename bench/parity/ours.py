@@ -1,0 +1,93 @@
+"""skillfit on the same scenarios: `recipe: paper` through its own config and training entry, read back from the run's files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.parity import world
+from bench.parity.outcome import Outcome, StepRow, sha
+from bench.parity.scenario import Scenario
+from skillfit.config import Config, load_config
+from skillfit.train.assemble import read_material
+from skillfit.train.entry import start
+
+_KEY = "PARITY_API_KEY"
+
+
+def config(scenario: Scenario, url: str, folder: Path) -> Config:
+    """The smallest config that names the task, and the scenario's settings: the rest is the recipe's."""
+    spec = {"base_url": url, "key_env": _KEY, "context_window": 1_000_000}
+    return load_config(
+        {
+            "recipe": "paper",
+            "model": {
+                "agent": {"id": f"openai/target.{scenario.name}", **spec},
+                "optimizer": {"id": f"openai/optimizer.{scenario.name}", **spec},
+            },
+            "env": {
+                "skill": str(folder / "skill.md"),
+                "tasks": str(folder / "items"),
+                "grader": {"normalized": {"extract": "tag"}},
+            },
+            **scenario.settings(),
+        }
+    )
+
+
+async def run(scenario: Scenario, url: str, folder: Path) -> Outcome:
+    os.environ.setdefault(_KEY, "not-a-key")
+    for split in world.SIZES:
+        (folder / "items" / split).mkdir(parents=True)
+        (folder / "items" / split / "items.json").write_text(json.dumps(world.items(scenario.seed, split)))
+    (folder / "skill.md").write_text(world.SKILL)
+    result = await start(read_material(config(scenario, url, folder)), folder / "run")
+    return read(result.run)
+
+
+def run_all(scenarios: Sequence[Scenario], url: str, folder: Path) -> dict[str, Outcome]:
+    async def each() -> list[Outcome]:
+        return await asyncio.gather(*(one(scenario) for scenario in scenarios))
+
+    async def one(scenario: Scenario) -> Outcome:
+        async with few:
+            return await run(scenario, url, folder / scenario.name)
+
+    few = asyncio.Semaphore(4)
+    return dict(zip((scenario.name for scenario in scenarios), asyncio.run(each()), strict=True))
+
+
+def read(run: Path) -> Outcome:
+    rows = []
+    for record in _json(run / "history.json"):
+        candidate = run / "steps" / f"step_{record['step']:04d}" / "candidate_skill.md"
+        rows.append(
+            StepRow(
+                step=record["step"],
+                action=record["action"],
+                edit_budget=record.get("edit_budget"),
+                candidate=sha(candidate.read_text()) if candidate.exists() else None,
+                score=record.get("candidate_gate_score"),
+            )
+        )
+    summary = _json(run / "summary.json")
+    return Outcome(
+        steps=tuple(rows),
+        final=(run / _json(run / "runtime_state.json")["current_skill_path"]).read_text(),
+        best=(run / "best_skill.md").read_text(),
+        memory=_texts(run / "slow_update", "slow_result.json", "slow_update_content"),
+        advice=_texts(run / "meta_skill", "meta_skill_result.json", "meta_skill_content"),
+        test=tuple(summary.get(name) for name in ("baseline_test_hard", "test_hard", "final_test_hard")),
+    )
+
+
+def _texts(folder: Path, file: str, field: str) -> tuple[str, ...]:
+    return tuple(str(_json(found).get(field) or "") for found in sorted(folder.glob(f"epoch_*/{file}")))
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,141 @@
+"""`recipe: paper` against the recorded decisions of the reference. `python -m bench.parity --live` runs both side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from bench.parity import ours, world
+from bench.parity.__main__ import main, recorded
+from bench.parity.compare import compare
+from bench.parity.outcome import Outcome, StepRow
+from bench.parity.scenario import MODES, PROBES, Scenario, plain, probes
+from bench.parity.server import ParityServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+known = cache(recorded)
+
+# Refilled batches with pairs topped up, accumulation with the gate off, a soft metric with small merges.
+SEEDS = (4, 6, 10)
+SHORT_PROBES = [Scenario(probe.seeds["patch"], "patch", name) for name, probe in PROBES.items() if "patch" in probe.seeds]
+FORGETFUL = Scenario(1, "rewrite_from_suggestions", "forgetful")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ParityServer]:
+    with ParityServer() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def a_key_that_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARITY_API_KEY", "not-a-key")
+
+
+def reference(scenario: Scenario) -> Outcome:
+    return known(scenario.mode)[scenario.name]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_paper_recipe_decides_as_the_reference_did(server: ParityServer, tmp_path: Path, mode: str, seed: int) -> None:
+    scenario = Scenario(seed, mode)
+
+    outcome = await ours.run(scenario, server.url, tmp_path)
+
+    assert compare(scenario, reference(scenario), outcome).parted == ""
+
+
+@pytest.mark.parametrize("scenario", [*SHORT_PROBES, FORGETFUL], ids=lambda scenario: scenario.name)
+async def test_where_the_reference_is_wrong_the_runs_part_there_and_nowhere_before(
+    server: ParityServer, tmp_path: Path, scenario: Scenario
+) -> None:
+    outcome = await ours.run(scenario, server.url, tmp_path)
+
+    found = compare(scenario, reference(scenario), outcome)
+
+    assert found.defect == PROBES[scenario.probe].defect, found.parted
+
+
+def test_twenty_seeds_and_every_probe_are_recorded_for_each_mode() -> None:
+    for scenario in [*plain(20), *probes()]:
+        assert reference(scenario).steps
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_recorded_runs_hold_everything_worth_comparing(mode: str) -> None:
+    runs = [reference(scenario) for scenario in plain(20) if scenario.mode == mode]
+    steps = [step for run in runs for step in run.steps]
+
+    assert {"accept_new_best", "reject", "force_accept"} <= {step.action for step in steps}
+    assert mode == "full_rewrite_minibatch" or len({step.edit_budget for step in steps}) > 3
+    assert any(ties(run) for run in runs)
+    assert any(text for run in runs for text in run.memory)
+    assert any(text for run in runs for text in run.advice)
+    assert any(run.final != run.best for run in runs)
+    assert any(run.best != world.SKILL for run in runs)
+
+
+def ties(run: Outcome) -> list[StepRow]:
+    """Candidates that were rejected with the very score of the last accepted one."""
+    found, current = [], None
+    for step in run.steps:
+        found += [step] if step.action == "reject" and step.score == current and "unchanged" not in step.facts else []
+        current = step.score if "accept" in step.action else current
+    return found
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"action": "accept"}, {"edit_budget": 9}, {"candidate": "000000000000"}, {"score": 0.123}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_a_difference_without_a_known_defect_is_not_explained(changed: dict[str, object]) -> None:
+    scenario = Scenario(1, "patch")
+    run = reference(scenario)
+    at = next(number for number, step in enumerate(run.steps) if step.action == "reject")
+    other = replace(run, steps=(*run.steps[:at], replace(run.steps[at], **changed), *run.steps[at + 1 :]))
+
+    found = compare(scenario, run, other)
+
+    assert found.parted
+    assert not found.expected
+
+
+@pytest.mark.parametrize("part", ["final", "best"])
+def test_another_final_or_best_skill_is_not_explained(part: str) -> None:
+    scenario = Scenario(1, "patch")
+    run = reference(scenario)
+
+    assert not compare(scenario, run, replace(run, **{part: "# Something else\n"})).expected
+
+
+def test_more_seeds_than_recorded_need_the_reference_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--seeds", "1000"])
+
+    assert "--live" in capsys.readouterr().err
+
+
+@given(
+    seed=st.integers(1, 50),
+    groups=st.lists(st.sets(st.sampled_from(list(world.KINDS)), min_size=1), min_size=1, max_size=4),
+    rules=st.sets(st.tuples(st.sampled_from(list(world.KINDS)), st.sampled_from(["good", "shady", "harm"]))),
+    budget=st.integers(1, 6),
+)
+def test_the_scripted_optimizer_does_not_care_how_trajectories_are_grouped(
+    seed: int, groups: list[set[int]], rules: set[tuple[int, str]], budget: int
+) -> None:
+    skill = world.rewritten(seed, world.SKILL, [world.Action("add", f"r{kind}-{flavour}") for kind, flavour in sorted(rules)])
+
+    def best(actions: list[world.Action]) -> list[world.Action]:
+        return sorted(set(actions), key=lambda action: world.priority(seed, action.rule, ""))[:budget]
+
+    together = best(world.from_failures(seed, set().union(*groups), skill, ()))
+    apart = best([action for group in groups for action in best(world.from_failures(seed, group, skill, ()))])
+
+    assert apart == together
