@@ -145,6 +145,8 @@ class EnvSection(Section):
     """Canonical field -> your column: {input: question, answers: gold}."""
     agent: Literal["chat", "tools", "cli"] = "chat"
     """How the agent's model uses the skill. `cli/…` models imply cli."""
+    skill_as: Literal["message", "file"] = "message"
+    """Inspect tasks: the skill as the first system message, or as files in the sandbox, at .agents/skills/."""
     prompt: str | None = None
     """chat, tools: system prompt template with {skill}; default: a plain one."""
     max_turns: int | None = Field(default=None, ge=1)

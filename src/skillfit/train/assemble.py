@@ -20,6 +20,7 @@ from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.recorded import RecordedModel
 from skillfit.tasks import Task
+from skillfit.tasks.inspect_ai import InspectEvaluator
 from skillfit.train.ledger import CountedModel, Ledger
 from skillfit.train.material import Material, read_material
 from skillfit.train.parts import Control, Counts, Parts
@@ -87,6 +88,8 @@ async def _open(
             material.judge.arrive(models.connect("judge", config.model.judge))
         if material.solver is not None and config.model.agent is not None:
             material.solver.arrive(models.connect("agent", config.model.agent))
+        if isinstance(material.task.evaluator, InspectEvaluator):
+            await closing.enter_async_context(material.task.evaluator.logs_in(run.path / "inspect_logs"))
         agent = material.agent or _agent(material, models)
         in_sight = material.solver is not None or (agent is not None and agent.recorded and material.task.evaluator is None)
         meter = None if in_sight else models.budget
