@@ -1,7 +1,7 @@
 """Runs trainings in forked children, so that many can be killed while imports are paid once.
 
-One JSON line in: {config, settings, run, kill: null or [kind, n]}. One JSON line out: how the child ended and how many points of each
-kind it passed. A point is a row of the journal, an event, or a file in its place; SIGKILL comes right after the n-th.
+One JSON line in: {config, settings, run, kill: null or [kind, n]}. One JSON line out: how the child ended and how many points of
+each kind it passed. A point is a row of the journal, an event, or a file in its place; SIGKILL comes right after the n-th.
 """
 
 from __future__ import annotations

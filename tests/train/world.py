@@ -1,4 +1,4 @@
-"""A small world to train in: colour items, an agent that knows the colours its skill names, an optimizer that adds the missing ones.
+"""A small world to train in: colour items, an agent that knows the colours its skill names, an optimizer that adds missing ones.
 
 Everything between them is real: HTTP on loopback, journal, gate, files. What either says can be replaced stage by stage.
 """

@@ -1,0 +1,283 @@
+"""The end of a run: validated, pruned, shipped, tested once, and summed up."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from skillfit.errors import Exit, InputError
+from skillfit.run.events import CreditAssigned, Discarded, EvaluationFinished, RolloutFinished, ShipTested
+from skillfit.train.entry import PreflightStopped
+from tests.support.chat_server import Call
+from tests.train.making import MakeWorld
+from tests.train.world import SKILL, analyse, append, item, items, knowing, system, task
+
+ALONE = ("optimizer.use_slow_update=false", "optimizer.use_meta_skill=false")
+STRICT = ("evaluation.gate=strict", "evaluation.prune=false", "evaluation.ship_test=false")
+
+
+async def test_a_clear_gain_is_called_improved_on_fresh_rollouts(make_world: MakeWorld) -> None:
+    world = make_world(rows=items(8, 8, 4))
+    result = await world.train()
+    [shipped] = world.events(ShipTested)
+    assert (result.finish_reason, result.exit_code) == ("improved", Exit.OK)
+    assert shipped.verdict == "improved"
+    assert shipped.interval[0] > 0
+    fresh = {event.rollout for event in world.events(RolloutFinished) if event.phase == "ship"}
+    used = {event.rollout for event in world.events(RolloutFinished) if event.phase in ("baseline", "gate")}
+    assert fresh
+    assert not fresh & used
+
+
+async def test_a_gain_too_small_to_prove_is_inconclusive(make_world: MakeWorld) -> None:
+    rows = [item(f"{split}-{n}", "gold" if n == 0 else "red", split) for split in ("train", "selection") for n in range(6)]
+    result = await (world := make_world(rows=rows)).train()
+    assert (result.finish_reason, result.exit_code) == ("inconclusive", Exit.INCONCLUSIVE)
+    assert "add items" in result.diagnosis
+    assert world.summary()["ship"]["difference"] > 0
+
+
+async def test_nothing_accepted_is_no_improvement_and_says_why(make_world: MakeWorld) -> None:
+    world = make_world(optimizer={"reflect.failure": json.dumps(append("- Be kind."))})
+    result = await world.train()
+    assert (result.finish_reason, result.exit_code) == ("no_improvement", Exit.NO_IMPROVEMENT)
+    assert world.best() == SKILL
+    assert world.summary()["best_origin"] == "initial"
+
+
+async def test_replies_nobody_can_use_are_infrastructure_not_no_improvement(make_world: MakeWorld) -> None:
+    world = make_world(optimizer={"reflect.failure": "I would rather not.", "reflect.success": "Nor here."})
+    result = await world.train()
+    assert (result.finish_reason, result.exit_code) == ("infrastructure", Exit.INFRASTRUCTURE)
+    assert "optimizer calls failed" in result.diagnosis
+
+
+async def test_edits_nobody_can_apply_are_named_as_the_cause(make_world: MakeWorld) -> None:
+    lost = {"patch": {"edits": [{"op": "replace", "target": "a line that is not there", "content": "x"}]}}
+    result = await make_world(optimizer={"reflect.failure": json.dumps(lost)}).train()
+    assert result.finish_reason == "no_improvement"
+    assert "could be applied" in result.diagnosis
+
+
+async def test_the_test_split_is_read_once_for_each_distinct_skill(make_world: MakeWorld) -> None:
+    world = make_world(*STRICT, *ALONE, rows=items(8, 8, 4))
+    await world.train()
+    tested = [event for event in world.events(RolloutFinished) if event.phase == "test"]
+    assert len(tested) == 2 * 4  # initial and best; the final skill is the best one
+    summary = world.summary()
+    assert (summary["baseline_test_hard"], summary["test_hard"], summary["final_test_hard"]) == (0.25, 1.0, 1.0)
+    assert summary["test_delta_hard"] == 0.75
+    by_type = json.loads((world.folder / "run/test_eval/summary.json").read_text())
+    assert by_type == {colour: {"total": 1.0, "hard_acc": 1.0} for colour in ("blue", "gold", "green", "red")}
+    assert json.loads((world.folder / "run/test_eval_baseline/summary.json").read_text())["gold"]["hard_acc"] == 0.0
+
+
+async def test_an_unchanged_skill_is_tested_once(make_world: MakeWorld) -> None:
+    world = make_world(*STRICT, *ALONE, rows=items(4, 4, 3), optimizer={"reflect.failure": json.dumps(append())})
+    await world.train()
+    assert sum(event.phase == "test" for event in world.events(RolloutFinished)) == 3
+
+
+async def test_the_final_skill_is_promoted_when_it_is_better_also_without_a_test(make_world: MakeWorld) -> None:
+    # Forced at the last epoch's end: no step follows that could make it the best.
+    helpful = json.dumps({"slow_update_content": "gold means o. green means g. blue means b."})
+    forced = "optimizer.slow_update_gate_with_selection=false"
+    world = make_world(
+        *STRICT, forced, "train.num_epochs=2", "evaluation.eval_test=false",
+        optimizer={"slow_update": helpful, "reflect.failure": json.dumps(append())},
+    )  # fmt: skip
+    await world.train()
+    assert "gold means o." in world.best()
+    assert world.summary()["best_origin"] == "slow_update_epoch_02"
+    [final] = [event for event in world.events(EvaluationFinished) if event.name == "final"]
+    assert final.hard == 1.0
+
+
+async def test_a_useless_edit_that_came_along_is_pruned(make_world: MakeWorld) -> None:
+    def with_padding(call: Call) -> str:
+        reply = analyse(call)
+        reply["patch"]["edits"].append({"op": "append", "target": "", "content": "- Take your time and be kind to everyone."})
+        return json.dumps(reply)
+
+    world = make_world(*ALONE, rows=items(8, 12, 0), optimizer={"reflect.failure": with_padding})
+    result = await world.train()
+    [credit] = world.events(CreditAssigned)
+    fate = {entry["edit"]["content"]: entry["kept"] for entry in credit.edits}
+    assert fate["- Take your time and be kind to everyone."] is False
+    assert fate["- green means g."] is True
+    assert "be kind" not in world.best()
+    assert "green means g." in world.best()
+    assert world.summary()["best_origin"] == "pruned"
+    assert world.summary()["skill_tokens"]["best"] == credit.tokens_after < credit.tokens_before
+    assert result.finish_reason == "improved"
+    assert {entry["step"] for entry in credit.edits} == {1}
+
+
+async def test_a_candidate_that_breaks_a_must_pass_item_is_vetoed(make_world: MakeWorld) -> None:
+    def trading(call: Call) -> str:
+        reply = analyse(call)
+        reply["patch"]["edits"] = [{"op": "append", "target": "", "content": "- green means g.\n- blue means b.\n- red means no."}]
+        return json.dumps(reply)
+
+    settings = (*ALONE, "evaluation.must_pass=[selection-00]")
+    world = make_world(*settings, rows=items(8, 12, 0), optimizer={"reflect.failure": trading})
+    await world.train()
+    record = world.history()[0]
+    assert record["action"] == "reject"
+    assert "must-pass" in record["reason"]
+    assert "selection-00" in record["reason"]
+
+
+def test_must_pass_items_need_the_race(make_world: MakeWorld) -> None:
+    with pytest.raises(InputError, match="race"):
+        make_world().material("evaluation.gate=strict", "evaluation.must_pass=[selection-00]")
+
+
+async def test_a_second_grader_ships_and_the_gap_is_reported(make_world: MakeWorld) -> None:
+    # The first grader takes any answer that holds the letter, the second wants the letter alone.
+    def wordy(call: Call) -> str:
+        letter = knowing(call)
+        return f"[{letter}]" if letter != "unknown" else letter
+
+    settings = (*ALONE, "env.grader={contains: {}}", "evaluation.ship_grader=exact", "evaluation.prune=false")
+    rows = [{**row, "answer": f"{row['answer']}]"} for row in items(8, 8, 0)]
+    world = make_world(*settings, rows=rows, agent=wordy)
+    result = await world.train()
+    summary = world.summary()
+    assert summary["best_selection_hard"] == 1.0
+    assert result.finish_reason == "no_improvement"
+    assert summary["ship"]["gap"] == pytest.approx(0.75)
+
+
+async def test_a_proposal_that_carries_a_hidden_answer_is_blocked_and_kept_as_evidence(make_world: MakeWorld) -> None:
+    rows = [{**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]} for row in items(8, 8, 2)]
+    leaking = json.dumps(append("- Say a long and telling answer.", "- green means g."))
+    world = make_world(*STRICT, *ALONE, rows=rows, optimizer={"reflect.failure": leaking})
+    await world.train()
+    [blocked] = world.events(Discarded)
+    assert (blocked.stage, blocked.evidence) == ("leak_check", "a long and telling answer")
+    assert "item test-00" in blocked.reason or "item test-01" in blocked.reason
+    assert "telling" not in world.best()
+    assert "green means g." in world.best()
+    assert world.history()[0]["n_edits_blocked"] == 1
+    assert world.summary()["edits_blocked"] == 1
+    assert not any("long and telling" in section for section in map(system, world.asked("rollout")))
+
+
+@pytest.mark.parametrize("mode", ["rewrite_from_suggestions", "full_rewrite_minibatch"])
+async def test_a_rewrite_that_carries_a_hidden_answer_is_blocked_too(make_world: MakeWorld, mode: str) -> None:
+    rows = [{**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]} for row in items(8, 8, 2)]
+    leaking = "# Colours\n\n- Say a long and telling answer.\n"
+    patch = {
+        "revise_suggestions": [{"type": "add_rule", "title": "t", "motivation": "m", "instruction": "Add a rule."}],
+        "skill_candidates": [{"title": "t", "change_summary": [], "new_skill": leaking}],
+    }
+    world = make_world(
+        *STRICT, *ALONE, f"optimizer.skill_update_mode={mode}", rows=rows,
+        optimizer={"reflect.failure": json.dumps({"patch": patch}), "rewrite": json.dumps({"new_skill": leaking})},
+    )  # fmt: skip
+    await world.train()
+    assert world.best() == SKILL
+    assert world.summary()["edits_blocked"] == 1
+    assert world.history()[0]["action"] in ("skip_leak", "skip_no_patches")
+
+
+async def test_the_summary_has_the_known_fields_and_counts_every_call(make_world: MakeWorld) -> None:
+    world = make_world("train.num_epochs=2")
+    await world.train()
+    summary = world.summary()
+    known = """version config baseline_selection_hard best_selection_hard final_selection_hard final_selection_soft best_step
+        current_origin best_origin total_steps total_accepts total_rejects total_skips epoch_stats baseline_test_hard
+        baseline_test_soft test_hard test_soft final_test_hard final_test_soft test_delta_hard final_test_delta_hard
+        total_wall_time_s token_summary finish_reason diagnosis coverage usage usage_by_stage usage_by_role ship"""
+    assert set(known.split()) <= set(summary)
+    assert summary["usage"]["calls"] == len(world.calls)
+    assert sum(row["calls"] for row in summary["usage_by_role"].values()) == len(world.calls)
+    assert summary["usage_by_stage"]["rollout"]["calls"] == len(world.asked("rollout"))
+    assert summary["coverage"] == 1.0
+    assert [row["epoch"] for row in summary["epoch_stats"]] == [1, 2]
+    assert summary["total_accepts"] + summary["total_rejects"] + summary["total_skips"] == summary["total_steps"] == 2
+
+
+async def test_too_few_items_are_refused_or_the_result_labelled_unverified(make_world: MakeWorld) -> None:
+    rows = [{key: value for key, value in row.items() if key != "split"} for row in items(4, 2, 0)]
+    world = make_world(rows=rows)
+    with pytest.raises(InputError, match="allow_fit_only"):
+        await world.train()
+    result = await world.train("env.allow_fit_only=true")
+    assert (result.finish_reason, result.exit_code) == ("unverified", Exit.INCONCLUSIVE)
+    assert "unverified" in result.diagnosis
+    assert world.best() != SKILL
+
+
+class TestPreflight:
+    async def test_a_grader_that_takes_empty_answers_is_blind_and_stops_the_run(self, make_world: MakeWorld) -> None:
+        world = make_world("evaluation.preflight=true", 'env.grader={regex: {pattern: "^.*$"}}')
+        with pytest.raises(PreflightStopped, match="blind") as stopped:
+            await world.train()
+        assert stopped.value.exit_code == Exit.PREFLIGHT
+        assert not (world.folder / "run/history.json").exists()
+
+    async def test_a_skill_that_solves_everything_is_saturated(self, make_world: MakeWorld) -> None:
+        world = make_world("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))
+        with pytest.raises(PreflightStopped, match="Saturated"):
+            await world.train()
+
+    async def test_a_grader_that_rejects_every_gold_answer_stops_the_run(self, make_world: MakeWorld) -> None:
+        world = make_world("evaluation.preflight=true", 'env.grader={regex: {pattern: "^never this$"}}')
+        with pytest.raises(PreflightStopped, match="gold"):
+            await world.train()
+
+    async def test_the_same_run_goes_on_anyway_and_pays_for_the_preflight_once(self, make_world: MakeWorld) -> None:
+        world = make_world("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))
+        with pytest.raises(PreflightStopped):
+            await world.train()
+        before = len(world.calls)
+        result = await world.train(anyway=True)
+        assert result.finish_reason == "no_improvement"
+        assert "already" in result.diagnosis
+        rolled = [event for event in world.events(RolloutFinished) if event.phase == "preflight"]
+        assert len(rolled) == 24
+        assert before == 2 + 24  # probes, then two passes and one with half the skill
+
+    async def test_its_report_is_a_file(self, make_world: MakeWorld) -> None:
+        world = make_world("evaluation.preflight=true")
+        await world.train(anyway=True)
+        report = json.loads((world.folder / "run/preflight.json").read_text())
+        assert {check["name"] for check in report["checks"]} >= {"gold", "coverage", "blind", "headroom", "power", "cost"}
+        assert report["verdict"] in ("go", "warn")
+
+
+async def test_a_planted_rule_that_games_the_training_items_does_not_pass(make_world: MakeWorld) -> None:
+    """It solves every training item and breaks all others."""
+
+    def gamed(call: Call) -> str:
+        if "use the table" not in system(call):
+            return knowing(call)
+        return answers.get(task(call), "lost")
+
+    rows = items(8, 8, 0)
+    answers = {row["input"]: row["answer"] for row in rows if row["split"] == "train"}
+    world = make_world(*ALONE, rows=rows, agent=gamed, optimizer={"reflect.failure": json.dumps(append("- use the table."))})
+    result = await world.train()
+    assert world.history()[0]["action"] == "reject"
+    assert result.finish_reason == "no_improvement"
+    assert "use the table" in (world.folder / "run/steps/step_0001/candidate_skill.md").read_text()
+    verdict = json.loads((world.folder / "run/steps/step_0001/verdict.json").read_text())
+    assert len(verdict["evidence"]["broken"]) == 2
+
+
+async def test_noise_alone_ships_nothing(make_world: MakeWorld) -> None:
+    def coin(call: Call) -> str:
+        return "r" if random.Random(call.body["seed"]).random() < 0.5 else "unknown"
+
+    world = make_world(
+        "train.num_epochs=2",
+        rows=items(6, 8, 0, ("red",)),
+        agent=coin,
+        optimizer={"reflect.failure": json.dumps(append("- Be kind."))},
+    )
+    result = await world.train()
+    assert result.finish_reason in ("no_improvement", "inconclusive")
