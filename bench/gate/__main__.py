@@ -154,9 +154,7 @@ def write(gains: list[Compared], null: list[Shipped], powers: list[Shipped]) -> 
 def report(gains: list[Compared], null: list[Shipped], powers: list[Shipped]) -> str:
     lines = [(HERE / "preface.md").read_text(encoding="utf-8")]
     lines += ["## True gain at equal rollouts", ""]
-    lines += [
-        "| setting | rollouts | strict | race | race / strict | whole patch only / strict | perfect strict / strict | false accepts | optimism |"
-    ]
+    lines += ["| setting | rollouts | strict | race | race, × strict | lone patch, × | perfect strict, × | false | optimism |"]
     lines += ["|---|---|---|---|---|---|---|---|---|"]
     for one in gains:
         cells = [
