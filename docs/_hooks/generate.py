@@ -1,6 +1,7 @@
 """Fills the parts of the documentation that the code knows best, while the site is built: they cannot be out of date.
 
-A page asks with a line of its own: `<!-- generate: config -->`, or `<!-- include: bench/gate/results.md -->`.
+A page asks with a line of its own: `<!-- generate: config -->`, `<!-- include: bench/gate/results.md -->`, or inside a code block
+`--8<-- path/of/a/file`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _ASKED = re.compile(r"^<!-- (generate|include): (\S+) -->$", re.MULTILINE)
+_QUOTED = re.compile(r"^--8<-- (\S+)$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    return _ASKED.sub(lambda asked: _include(asked[2]) if asked[1] == "include" else GENERATORS[asked[2]](), markdown)
+    filled = _ASKED.sub(lambda asked: _include(asked[2]) if asked[1] == "include" else GENERATORS[asked[2]](), markdown)
+    return _QUOTED.sub(lambda asked: (ROOT / asked[1]).read_text(encoding="utf-8").rstrip(), filled)
 
 
 def _include(name: str) -> str:
@@ -92,7 +95,8 @@ def commands() -> str:
         options = [_parameter(parameter) for parameter in command.params if parameter.name != "help"]
         shown = f"```sh\n{example.strip()}\n```\n\n" if example else ""
         parts.append(
-            f"## {name}\n\n{about.strip()}\n\n{shown}`skillfit {name} {usage}`\n\n{_table(('argument or option', 'meaning', 'default'), options)}"
+            f"## {name}\n\n{about.strip()}\n\n{shown}`skillfit {name} {usage}`\n\n"
+            + _table(("argument or option", "meaning", "default"), options)
         )
     return "\n\n".join(parts)
 
@@ -102,7 +106,9 @@ def _context(command: Any, name: str) -> Any:
 
 
 def _parameter(parameter: Any) -> tuple[str, str, str]:
-    named = ", ".join(f"`{option}`" for option in parameter.opts) if parameter.param_type_name == "option" else f"`{parameter.name}`"
+    named = (
+        ", ".join(f"`{option}`" for option in parameter.opts) if parameter.param_type_name == "option" else f"`{parameter.name}`"
+    )
     default = "" if parameter.default in (None, False, "", [], ()) or callable(parameter.default) else f"`{parameter.default}`"
     return named, getattr(parameter, "help", "") or "", default
 
@@ -112,7 +118,10 @@ def exit_codes() -> str:
     from skillfit import errors
 
     said = re.findall(r"^    (\w+) = (\d+)(?:  # (.+))?$", inspect.getsource(errors.Exit), re.MULTILINE)
-    meanings = {"NO_IMPROVEMENT": "`train` finished; nothing better was found", "INCONCLUSIVE": "`train` finished; it cannot be told"}
+    meanings = {
+        "NO_IMPROVEMENT": "`train` finished; nothing better was found",
+        "INCONCLUSIVE": "`train` finished; it cannot be told",
+    }
     rows = [(f"`{code}`", name.lower().replace("_", " "), about or meanings.get(name, "")) for name, code, about in said]
     return _table(("code", "name", "meaning"), rows)
 
@@ -121,7 +130,11 @@ def events() -> str:
     from skillfit.run import events as module
     from skillfit.run.events import Event, Unknown
 
-    docs = {node.name: ast.get_docstring(node) or "" for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)}
+    docs = {
+        node.name: ast.get_docstring(node) or ""
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.ClassDef)
+    }
     rows = [
         (f"`{name}`", ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind)), docs.get(name, ""))
         for name, kind in Event.kinds.items()

@@ -1,0 +1,152 @@
+"""The documentation says what is true: its commands run, its snippets work, its lists are complete."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.config import describe_keys
+from skillfit.errors import Exit
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+_RUN = re.compile(r"<!-- run -->\n```sh\n(.*?)```", re.DOTALL)
+_PYTHON = re.compile(r"<!-- python -->\n```python\n(.*?)```", re.DOTALL)
+_YAML_GRADER = re.compile(r"^grader: (.+?)(?:\s{2,}#.*)?$", re.MULTILINE)
+SNIPPETS = [
+    pytest.param(code, id=f"{page.stem}-{number}")
+    for page in sorted(DOCS.glob("**/*.md"))
+    for number, code in enumerate(_PYTHON.findall(page.read_text(encoding="utf-8")))
+]
+
+
+@pytest.fixture(scope="module")
+def generated() -> Any:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "_hooks" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), "LANG": "C.UTF-8"}
+
+
+@pytest.mark.slow
+def test_every_command_of_the_quickstart_works_as_it_stands(tmp_path: Path) -> None:
+    blocks = _RUN.findall((DOCS / "quickstart.md").read_text(encoding="utf-8"))
+    commands = [line for block in blocks for line in block.splitlines() if line.strip()]
+    assert len(commands) >= 9
+    for command in commands:
+        assert command.startswith("skillfit ")
+        argv = [sys.executable, "-m", "skillfit.cli.app", *shlex.split(command)[1:]]
+        done = subprocess.run(
+            argv, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert "improved" in (tmp_path / "runs" / "first" / "summary.json").read_text(encoding="utf-8")
+    assert (tmp_path / "runs" / "first" / "report.html").is_file()
+    assert (tmp_path / "my-project" / "skillfit.yaml").is_file()
+
+
+@pytest.mark.parametrize("code", SNIPPETS)
+def test_a_snippet_of_the_documentation_runs(code: str, tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_graders_shown_in_the_documentation_can_be_built(tmp_path: Path) -> None:
+    import yaml
+
+    from skillfit.models import ScriptedModel
+    from skillfit.tasks.graders import BUILT_IN, build_grader
+
+    (tmp_path / "grade.py").write_text("def grade(item, answer):\n    return 1.0\n")
+    shown = _YAML_GRADER.findall((DOCS / "tasks.md").read_text(encoding="utf-8"))
+    graders = [build_grader(yaml.safe_load(text), judge=ScriptedModel([]), base=tmp_path) for text in shown]
+    assert len(graders) > 20
+    described = " ".join(str(grader.describe()) for grader in graders)
+    assert [name for name in BUILT_IN if f"'{name}'" not in described] == []
+
+
+def test_the_reference_lists_every_setting_with_its_meaning(generated: Any) -> None:
+    page = generated.config()
+    missing = [
+        key.key
+        for key in describe_keys()
+        if f"`{key.key}`" not in page and not key.key.startswith(("model.optimizer.", "model.judge."))
+    ]
+    assert missing == []
+    assert [key.key for key in describe_keys() if not key.doc.strip()] == []
+
+
+def test_the_reference_lists_every_command_and_exit_code(generated: Any) -> None:
+    import typer
+
+    from skillfit.cli.app import app
+
+    group: Any = typer.main.get_command(app)
+    page = generated.commands()
+    assert [name for name in group.commands if f"\n## {name}\n" not in f"\n{page}"] == []
+    codes = generated.exit_codes()
+    assert [code for code in Exit if f"| `{int(code)}` |" not in codes] == []
+    assert "|  |" not in codes
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 200
+    links = [target for target in re.findall(r"\]\(([^)#]+)", text) if not target.startswith("http")]
+    assert len(links) > 10
+    assert [target for target in links if not (ROOT / target).exists()] == []
+
+
+def test_every_command_the_readme_names_exists() -> None:
+    import typer
+
+    from skillfit.cli.app import app
+
+    group: Any = typer.main.get_command(app)
+    shown = "".join(re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL))
+    named = set(re.findall(r"^skillfit (\w+)", shown, re.MULTILINE))
+    assert len(named) > 3
+    assert named - set(group.commands) == set()
+
+
+def test_no_page_names_a_place_on_the_machine_it_was_written_on() -> None:
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *DOCS.glob("**/*.md"),
+        *DOCS.glob("images/*.svg"),
+        *(ROOT / "examples").glob("**/*.*"),
+    ]
+    foreign = re.compile(r"/(work|tmp|root|home)/")
+    found = [
+        str(page) for page in pages if page.is_file() and page.suffix != ".png" and foreign.search(page.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("material")
+    argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(
+        argv, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").glob("**/*.html"))
+    assert len(pages) > 15
+    loaded = re.compile(r"""<(?:script|img|iframe)[^>]+src=["']?https?:|<link[^>]+rel=["']?stylesheet[^>]+href=["']?https?:""")
+    assert [page.name for page in pages if loaded.search(page.read_text(encoding="utf-8"))] == []
