@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from skillfit.errors import InputError
+from skillfit.models.patience import not_counted
 from skillfit.models.protocol import Model, Usage
 from skillfit.tasks.attempt import Attempt, Score, Step, TaskFailure, as_score
 from skillfit.tasks.inspect_bridge import InspectRollout, bridge, running, text_of
@@ -64,9 +65,11 @@ class InspectEvaluator:
             # In a context of its own: it outlives this rollout, and must not run under its time limit.
             self._runner = asyncio.create_task(self._run_waiting(), context=Context())
         try:
+            with not_counted():  # Inspect and sandboxes start up
+                await rollout.begun.wait()
             return await rollout.result
         except asyncio.CancelledError:
-            rollout.end_sample()
+            rollout.give_up()
             raise
 
     @asynccontextmanager
@@ -77,8 +80,7 @@ class InspectEvaluator:
             yield
         finally:
             for rollout in (*self._waiting, *self._live.values()):
-                rollout.result.cancel()
-                rollout.end_sample()
+                rollout.give_up()
             if self._runner is not None:
                 await self._runner
 
@@ -249,8 +251,9 @@ def _enter(live: dict[tuple[str, int], InspectRollout], skill_as: SkillAs) -> An
             rollout = live[str(state.sample_id), state.epoch]
             running.set(rollout)
             rollout.sample = sample_active()
+            rollout.begun.set()
             if rollout.result.done():
-                rollout.end_sample()  # cancelled before it began
+                rollout.give_up()  # before it began
             await _read_images(state.messages)
             skill = rollout.skill
             state.store.set("skillfit", {"skill": skill.hash, "seed": rollout.seed})

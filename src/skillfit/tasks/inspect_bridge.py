@@ -43,8 +43,14 @@ class InspectRollout:
     calls: int = 0
     error: SkillfitError | None = None
     sample: Any = None  # Inspect's running sample
+    begun: asyncio.Event = field(default_factory=asyncio.Event)  # the sample has, or never will
 
-    def end_sample(self) -> None:
+    def __post_init__(self) -> None:
+        self.result.add_done_callback(lambda _: self.begun.set())
+
+    def give_up(self) -> None:
+        """Nobody waits for the result any more: the sample ends, if it runs."""
+        self.result.cancel()
         if self.sample is not None:
             self.sample.interrupt("cancel")
 
