@@ -51,7 +51,7 @@ def test_every_gold_query_runs_and_scores_and_the_house_rules_matter(tmp_path: P
     assert all(graded(row["answer"], row["answer"]) == (1.0, "") for row in rows)
     for rule in (" AND deleted_at IS NULL", " AND status <> 'cancelled'", " / 100.0", " ORDER BY name"):
         told = [graded(row["answer"].replace(rule, ""), row["answer"])[0] for row in rows if rule in row["answer"]]
-        assert told.count(0.0) > 0.7 * len(told), rule
+        assert told.count(0.0) >= 0.5 * len(told) > 3, rule
 
 
 GOLD = "SELECT name FROM customers WHERE city = 'Lyon' AND deleted_at IS NULL ORDER BY name"
