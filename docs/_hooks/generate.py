@@ -1,7 +1,7 @@
 """Fills the parts of the documentation that the code knows best, while the site is built: they cannot be out of date.
 
-A page asks with a line of its own: `<!-- generate: config -->`, `<!-- include: bench/gate/results.md -->`, or inside a code block
-`--8<-- path/of/a/file`.
+A page asks with a line of its own: `<!-- generate: config -->`, `<!-- include: bench/gate/results.md -->` (with `| Heading` behind
+the name: that section), or inside a code block `--8<-- path/of/a/file`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-_ASKED = re.compile(r"^<!-- (generate|include): (\S+) -->$", re.MULTILINE)
+_ASKED = re.compile(r"^<!-- (generate|include): (.+?) -->$", re.MULTILINE)
 _QUOTED = re.compile(r"^--8<-- (\S+)$", re.MULTILINE)
 
 
@@ -26,12 +26,17 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def _include(name: str) -> str:
-    """A file the project wrote (measurements), its headings two levels down; a missing one is said."""
-    path = ROOT / name
+    """A file the project wrote (measurements), or with `FILE | HEADING` one section of it; its headings go one level down."""
+    file, _, heading = name.partition(" | ")
+    path = ROOT / file
     if not path.is_file():
-        return f"*`{name}` is not there: it has not been measured in this checkout.*"
+        return f"*`{file}` is not there: it has not been measured in this checkout.*"
     text = re.sub(r"^# .+\n", "", path.read_text(encoding="utf-8"), count=1)
-    return re.sub(r"^#", "###", text, flags=re.MULTILINE)
+    if heading:
+        text = next(section for section in re.split(r"^## ", text, flags=re.MULTILINE) if section.startswith(heading)).partition(
+            "\n"
+        )[2]
+    return re.sub(r"^#", "##", text, flags=re.MULTILINE)
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

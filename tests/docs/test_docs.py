@@ -111,6 +111,18 @@ def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
     assert [target for target in links if not (ROOT / target).exists()] == []
 
 
+def test_the_readmes_numbers_are_those_the_bench_printed() -> None:
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    results = (ROOT / "bench" / "gate" / "results.md").read_text(encoding="utf-8")
+    for items in (40, 200):
+        ratios = re.findall(rf"^\| n={items} (?:quiet|middling|noisy) \|.*?\*\*([\d.]+)\*\*", results, re.MULTILINE)
+        low, high = min(map(float, ratios)), max(map(float, ratios))
+        assert f"{low:.1f} to {high:.1f} times" in readme, f"README: at {items} items it is {low:.1f} to {high:.1f} times"
+    share = re.search(r"^\| all \| ([\d.]+)% \|", results, re.MULTILINE)
+    assert share is not None
+    assert f"in {share[1]} % of simulated runs" in readme
+
+
 def test_every_command_the_readme_names_exists() -> None:
     import typer
 
