@@ -10,7 +10,6 @@ interrupt, a scorer or a thread of the task's own, runs on to its end after a ca
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 import math
 import re
@@ -19,7 +18,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from copy import copy
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -29,14 +27,12 @@ from skillfit.models.protocol import Model, Usage
 from skillfit.tasks.attempt import Attempt, Score, Step, TaskFailure, as_score
 from skillfit.tasks.inspect_bridge import InspectRollout, bridge, running, text_of
 from skillfit.tasks.item import Item
-from skillfit.tasks.rows import Row, items_of
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
 
 SkillAs = Literal["message", "file"]
 _SKILLS = ".agents/skills"  # where agents that know skills look, from their working folder
-_WRITE = "Write inspect:file.py@task or inspect:package/task."
 
 
 class InspectEvaluator:
@@ -161,82 +157,6 @@ class InspectEvaluator:
             rollout.result.set_result((_attempt(sample, rollout.usage), _score(sample)))
         except TaskFailure as failure:
             rollout.result.set_exception(failure)
-
-
-def load_inspect_task(reference: str, *, base: Path, model: Model | None, skill_as: SkillAs) -> tuple[list[Item], InspectEvaluator]:
-    """The samples of `package/task` or `file.py@task` as items, and the evaluator that runs them."""
-    task = _find(reference, base)
-    samples: dict[str, Any] = {}
-    for number, sample in enumerate(task.dataset, 1):
-        sample.id = sample.id if sample.id is not None else number
-        samples[str(sample.id)] = sample
-    bare = next((name for name, sample in samples.items() if not (task.sandbox or sample.sandbox)), None)
-    if skill_as == "file" and bare is not None:
-        raise InputError(
-            f"env.skill_as: file: sample {bare} of {reference} has no sandbox to put the skill in.",
-            hint="Set env.skill_as: message, or give the task a sandbox.",
-        )
-    items = items_of((Row(_row(name, sample), f"sample {name}") for name, sample in samples.items()), {})
-    return items, InspectEvaluator(task, samples, model, reference, skill_as)
-
-
-def _find(reference: str, base: Path) -> Any:
-    try:
-        from inspect_ai._eval.loader import load_tasks
-        from inspect_ai._util.error import PrerequisiteError
-    except ImportError as error:
-        raise InputError("Inspect AI is not installed.", hint="pip install 'skillfit[inspect]'") from error
-    file, at, name = reference.partition("@")
-    if at or file.endswith(".py"):
-        path = (base / file).resolve()
-        if not path.is_file():
-            raise InputError(f"inspect: {path} does not exist.", hint=_WRITE)
-        reference = f"{path}{at}{name}"
-    else:
-        _refuse_unknown(reference)
-    try:
-        found = load_tasks([reference])
-    except PrerequisiteError as error:
-        raise InputError(f"inspect: {error.message}", hint=f"Is there a @task of this name? {_WRITE}") from error
-    if len(found) != 1:
-        raise InputError(f"inspect: {reference!r} names {len(found)} tasks.", hint=_WRITE)
-    return found[0]
-
-
-def _refuse_unknown(reference: str) -> None:
-    """Inspect would take a name it does not know for a pattern of file names. Packages offer tasks through an entry point."""
-    from inspect_ai._util.registry import registry_find, registry_info
-
-    package, _, name = reference.partition("/")
-    offered = entry_points(group="inspect_ai", name=package)
-    if package == "hf":
-        return
-    if not name or not offered:
-        raise InputError(
-            f"inspect: no installed package offers Inspect tasks as {package!r}.",
-            hint=f"Install it, as in pip install {package}. {_WRITE}",
-        )
-    for entry in offered:
-        try:
-            entry.load()
-        except ImportError as error:
-            raise InputError(f"inspect: {package} cannot be imported: {error}.", hint="It may need an extra of its own.") from error
-    known = [registry_info(one).name for one in registry_find(lambda info: info.type == "task")]
-    if reference not in known:
-        near = difflib.get_close_matches(reference, [one for one in known if one.startswith(f"{package}/")], n=5, cutoff=0)
-        raise InputError(f"inspect: {package} has no task {name!r}.", hint=f"It has, for example: {', '.join(near) or 'none'}.")
-
-
-def _row(name: str, sample: Any) -> dict[str, Any]:
-    text = sample.input if isinstance(sample.input, str) else "\n\n".join(turn.text for turn in sample.input if turn.role == "user")
-    answers = [sample.target] if isinstance(sample.target, str) else list(sample.target)
-    kept = {"choices": sample.choices, "metadata": sample.metadata}
-    return {
-        "id": name,
-        "input": text,
-        "answers": [one for one in answers if one],
-        **{key: value for key, value in kept.items() if value},
-    }
 
 
 def _enter(live: dict[tuple[str, int], InspectRollout], skill_as: SkillAs) -> Any:

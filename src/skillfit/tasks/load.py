@@ -139,7 +139,7 @@ def _items_beside(file: Path, settings: TaskSettings) -> list[Item]:
 
 
 def _inspect(reference: str, settings: TaskSettings, model: Model | None) -> Task:
-    from skillfit.tasks.inspect_ai import load_inspect_task
+    from skillfit.tasks.inspect_load import load_inspect_task
 
     _refuse_grader(settings, "an Inspect task")
     items, evaluator = load_inspect_task(reference, base=settings.base, model=model, skill_as=settings.skill_as)
