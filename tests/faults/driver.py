@@ -1,7 +1,7 @@
 """Runs trainings in forked children, so that many can be killed while imports are paid once.
 
-One JSON line in: {config, settings, run, kill: null or [kind, n]}. One JSON line out: how the child ended and how many points of
-each kind it passed. A point is a row of the journal, an event, or a file in its place; SIGKILL comes right after the n-th.
+One JSON line in: {config, settings, run, key, kill: null or [kind, n]}. One JSON line out: how the child ended and how many
+points of each kind it passed. A point is a row of the journal, an event, or a file in its place; SIGKILL comes after the n-th.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def count_points(kill: list[Any] | None) -> Counter[str]:
 
 
 def train(order: dict[str, Any]) -> dict[str, Any]:
+    os.environ["OPENAI_API_KEY"] = order["key"]
     passed = count_points(order["kill"])
     try:
         material = read_material(load_config(order["config"], order["settings"]))

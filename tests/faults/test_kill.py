@@ -9,7 +9,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +46,18 @@ class Killer:
 
     world: World
     driver: subprocess.Popen[str]
+    numbers: Iterator[int] = field(default_factory=count)
 
-    def train(self, run: Path, settings: list[str], kill: tuple[str, int] | None = None) -> dict[str, Any]:
-        order = {"config": self.world.config(), "settings": settings, "run": str(run), "kill": kill}
+    def train(self, run: Path, settings: list[str], kill: tuple[str, int] | None = None) -> tuple[dict[str, Any], Counter[str]]:
+        """How it ended, and what it asked. Each child has a key of its own, so that what a killed one sent is not taken for the
+        next one's: a server may read a request after its sender's death."""
+        key = f"key-of-{self.world.folder.name}-{next(self.numbers)}"
+        order = {"config": self.world.config(), "settings": settings, "run": str(run), "key": key, "kill": kill}
         assert self.driver.stdin and self.driver.stdout
         self.driver.stdin.write(json.dumps(order) + "\n")
         self.driver.stdin.flush()
-        return json.loads(self.driver.stdout.readline())
-
-    def requests(self, run: Path, settings: list[str], kill: tuple[str, int] | None = None) -> tuple[dict[str, Any], Counter[str]]:
-        before = len(self.world.calls)
-        said = self.train(run, settings, kill)
-        return said, Counter(fingerprint(call) for call in self.world.calls[before:])
+        said = json.loads(self.driver.stdout.readline())
+        return said, Counter(fingerprint(call) for call in self.world.calls if call.headers["authorization"] == f"Bearer {key}")
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def straight(request: pytest.FixtureRequest, killer: Killer) -> tuple[list[str],
 
 def undisturbed(killer: Killer, settings: list[str], name: str) -> Straight:
     run = killer.world.folder / f"straight-{name}"
-    said, requests = killer.requests(run, settings)
+    said, requests = killer.train(run, settings)
     assert said["reason"] in ("improved", "inconclusive", "no_improvement"), said
     return Straight(readable(run), said["passed"], requests)
 
@@ -129,9 +130,9 @@ def test_killed_during_the_ship_test_the_run_ends_the_same(killer: Killer) -> No
 def check_kill(killer: Killer, settings: list[str], expected: Straight, kill: tuple[str, int]) -> None:
     run = killer.world.folder / "killed"
     shutil.rmtree(run, ignore_errors=True)
-    assert killer.train(run, settings, kill)["killed"]
+    assert killer.train(run, settings, kill)[0]["killed"]
     recorded = answered(run)
-    said, again = killer.requests(run, settings)
+    said, again = killer.train(run, settings)
     assert not said["killed"] and "reason" in said, (kill, said)
     assert not again & recorded, f"{kill}: requests sent again although their answers were recorded"
     assert again + recorded == expected.requests, kill

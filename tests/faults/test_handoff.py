@@ -1,0 +1,59 @@
+"""An optimizer without an API: prompts as files, answers dropped beside them, the same command again and again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from skillfit.errors import Exit
+from skillfit.models.protocol import AnswerPending
+from skillfit.models.providers.handoff import pending
+from tests.support.chat_server import Call
+from tests.train.making import MakeWorld
+from tests.train.world import OPTIMIZER, World, fingerprint, items
+
+SETTINGS = ("train.num_epochs=2", "gradient.minibatch_size=2")
+
+
+def answer_all(folder: Path) -> list[str]:
+    """Answer what waits, as the world's optimizer would; the stages that waited."""
+    stages = []
+    for waiting in pending(folder):
+        asked = json.loads((folder / f"{waiting.id}.request.json").read_text())
+        reply = OPTIMIZER[asked["stage"]]
+        call = Call({"model": "optimizer", "messages": asked["messages"]}, {}, 0)
+        waiting.answer.write_text(reply(call) if callable(reply) else str(reply))
+        stages.append(asked["stage"])
+    return stages
+
+
+async def to_the_end(world: World) -> list[list[str]]:
+    rounds = []
+    for _ in range(40):
+        try:
+            await world.train("model.optimizer=handoff")
+        except AnswerPending as waiting:
+            assert waiting.exit_code == Exit.HANDOFF
+            assert not (world.folder / "run/summary.json").exists()
+            rounds.append(answer_all(world.folder / "run/handoff"))
+            assert rounds[-1]
+        else:
+            return rounds
+    pytest.fail("the run never ended")
+
+
+async def test_all_prompts_of_a_stage_wait_together_and_the_same_command_goes_on_to_the_end(make_world: MakeWorld) -> None:
+    rows = items(8, 8, 2)
+    served, handed = make_world(*SETTINGS, rows=rows, name="served"), make_world(*SETTINGS, rows=rows, name="handed")
+    result = await served.train()
+    rounds = await to_the_end(handed)
+    assert result.finish_reason == handed.summary()["finish_reason"]
+    assert handed.best() == served.best()
+    assert sorted(rounds[0]) == ["reflect.failure"] * 3 + ["reflect.success"]  # eight items in groups of two
+    assert all(len(set(stages)) == 1 or stages == rounds[0] or "reflect" in stages[0] for stages in rounds)
+    agent_calls = [Counter(fingerprint(call) for call in world.asked("rollout")) for world in (served, handed)]
+    assert agent_calls[0] == agent_calls[1]
+    assert max(agent_calls[1].values()) == 1

@@ -1,0 +1,225 @@
+"""Stopped, broken off or in the way of each other: what a run directory holds stays good, and the same command goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.errors import Exit, InputError
+from skillfit.run.budget import BudgetReached
+from skillfit.run.events import RolloutFinished, RunFinished, StepFinished, Stored
+from skillfit.train.parts import Control, Interrupted
+from tests.support.chat_server import Call
+from tests.train.making import MakeWorld
+from tests.train.world import SKILL, Script, World, differences, fingerprint, items, readable
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = ("train.num_epochs=2", "train.batch_size=4", "gradient.minibatch_size=2")
+
+
+def best_of(world: World) -> str:
+    """The best skill the finished steps of a run know of."""
+    steps = world.events(StepFinished)
+    return steps[-1].best_skill if steps else SKILL
+
+
+@pytest.mark.parametrize("after", [1, 9, 17, 30, 45])
+async def test_a_run_that_was_asked_to_stop_goes_on_and_ends_the_same(make_world: MakeWorld, after: int) -> None:
+    world = make_world(*SETTINGS, "model.concurrency=4", rows=items(4, 4, 2))
+    await world.train(run="straight")
+    straight = sorted(map(fingerprint, world.calls))
+    world.calls.clear()
+    control, finished = Control(), 0
+
+    def stop(stored: Stored) -> None:
+        nonlocal finished
+        finished += isinstance(stored.event, RolloutFinished)
+        if finished == after:
+            control.stop()
+
+    with pytest.raises(Interrupted) as stopped:
+        await world.train(listeners=[stop], control=control)
+    assert stopped.value.exit_code == Exit.INTERRUPTED
+    assert world.events(RunFinished) == []
+    await world.train()
+    assert sorted(map(fingerprint, world.calls)) == straight  # what was in flight was finished and kept
+    assert differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
+
+
+async def test_asked_to_stop_before_it_begins_nothing_is_sent(make_world: MakeWorld) -> None:
+    world, control = make_world("evaluation.preflight=true"), Control()
+    control.stop()
+    with pytest.raises(Interrupted):
+        await world.train(control=control)
+    assert world.asked("rollout") == []
+
+
+async def test_cancelled_in_the_middle_the_run_is_closed_and_goes_on(make_world: MakeWorld) -> None:
+    world = make_world(*SETTINGS, rows=items(4, 4, 2))
+    await world.train(run="straight")
+    heard = asyncio.Event()
+
+    def hear(stored: Stored) -> None:
+        if isinstance(stored.event, RolloutFinished) and stored.event.phase == "rollout":
+            heard.set()
+
+    running = asyncio.create_task(world.train(listeners=[hear]))
+    await heard.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await world.train()
+    assert differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
+
+
+async def test_torn_and_missing_files_are_written_again(make_world: MakeWorld) -> None:
+    world = make_world(*SETTINGS, rows=items(4, 4, 2))
+    await world.train()
+    run = world.folder / "run"
+    before, asked = readable(run), len(world.calls)
+    for number, name in enumerate(before):
+        path = run / name
+        if number % 2:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        else:
+            path.unlink()
+    await world.train()
+    assert differences(readable(run), before) == []
+    assert len(world.calls) == asked
+
+
+async def test_a_finished_run_started_again_asks_nothing(make_world: MakeWorld) -> None:
+    world = make_world(*SETTINGS, rows=items(4, 4, 2))
+    first = await world.train()
+    asked = len(world.calls)
+    again = await world.train()
+    assert len(world.calls) == asked
+    assert (again.finish_reason, again.diagnosis) == (first.finish_reason, first.diagnosis)
+
+
+async def test_two_processes_cannot_write_one_run(make_world: MakeWorld, tmp_path: Path) -> None:
+    arrived, go_on = threading.Event(), threading.Event()
+    script = Script()
+
+    async def waiting(call: Call) -> Any:
+        arrived.set()
+        await asyncio.to_thread(go_on.wait)
+        return script(call)
+
+    world = make_world(script=waiting, rows=items(4, 4, 0))
+    order = {"config": world.config(), "settings": [], "run": str(world.folder / "run"), "key": "a-key", "kill": None}
+    program = "import json, sys; from tests.faults.driver import train; print(json.dumps(train(json.loads(sys.argv[1]))))"
+    other = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", program, json.dumps(order)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert await asyncio.to_thread(arrived.wait, 60)
+        with pytest.raises(InputError, match=rf"in use by .*{other.pid}"):
+            await world.train()
+    finally:
+        go_on.set()
+        said, _ = await asyncio.to_thread(other.communicate)
+    assert json.loads(said)["reason"] in ("improved", "inconclusive", "no_improvement")
+
+
+async def test_a_changed_config_is_refused_with_what_changed(make_world: MakeWorld) -> None:
+    world = make_world(rows=items(4, 4, 2))
+    await world.train()
+    with pytest.raises(InputError, match=r"config\.train\.seed: 42 -> 7") as refused:
+        await world.train("train.seed=7", "evaluation.candidates=2")
+    assert "config.evaluation.candidates: 4 -> 2" in refused.value.message
+    assert "batch_size" not in refused.value.message
+
+
+async def test_changed_tasks_or_skill_are_refused_with_what_changed(make_world: MakeWorld) -> None:
+    world = make_world(rows=items(4, 4, 2))
+    await world.train()
+    rows = items(4, 5, 2)
+    (world.folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match="selection items") as refused:
+        await world.train()
+    assert "train items" not in refused.value.message
+    with pytest.raises(InputError, match="grader"):
+        await world.train("env.grader=contains")
+    (world.folder / "SKILL.md").write_text(SKILL + "\nMore.\n")
+    with pytest.raises(InputError, match="skill"):
+        await world.train()
+
+
+async def test_how_fast_and_how_far_a_run_goes_may_change(make_world: MakeWorld) -> None:
+    world = make_world(rows=items(4, 4, 2))
+    first = await world.train("model.concurrency=2")
+    asked = len(world.calls)
+    again = await world.train("model.concurrency=16", "budget.calls=100000", "env.exec_timeout=60")
+    assert (again.finish_reason, len(world.calls)) == (first.finish_reason, asked)
+
+
+PRICES = {"agent": (100, 4000), "optimizer": (1, 1)}  # dollars per million tokens, read and written
+
+
+class TestBudget:
+    @pytest.mark.parametrize("calls", [1, 7, 23, 40])
+    async def test_a_cap_in_calls_is_never_passed_and_the_best_skill_so_far_is_handed_back(
+        self, make_world: MakeWorld, calls: int
+    ) -> None:
+        world = make_world(*SETTINGS, rows=items(4, 4, 2))
+        result = await world.train(f"budget.calls={calls}")
+        assert len(world.calls) == calls
+        assert (result.finish_reason, result.exit_code) == ("budget", Exit.BUDGET)
+        assert f"{calls} calls" in result.diagnosis
+        assert world.best() == best_of(world)
+
+    async def test_extended_and_started_again_the_run_ends_as_with_the_whole_budget(self, make_world: MakeWorld) -> None:
+        world = make_world(*SETTINGS, rows=items(4, 4, 2))
+        await world.train("budget.calls=1000", run="straight")
+        straight = len(world.calls)
+        for calls in (5, 20, 50, 1000):
+            result = await world.train(f"budget.calls={calls}")
+        assert result.finish_reason != "budget"
+        assert len(world.calls) == 2 * straight
+        assert differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
+
+    @pytest.mark.parametrize(("cap", "amount"), [("usd", 0.2), ("usd", 0.3), ("tokens", 3_000), ("tokens", 24_000)])
+    async def test_dollars_and_tokens_are_never_passed_by_even_one_call(
+        self, make_world: MakeWorld, cap: str, amount: float
+    ) -> None:
+        script, tokens, usd = Script(), 0, 0.0
+
+        def billing(call: Call) -> Any:
+            nonlocal tokens, usd
+            answer = script(call)
+            usage = json.loads(answer.body)["usage"]
+            read, written = PRICES[call.body["model"]]
+            tokens += usage["prompt_tokens"] + usage["completion_tokens"]
+            usd += (usage["prompt_tokens"] * read + usage["completion_tokens"] * written) / 1e6
+            return answer
+
+        table = {name: {"input": read, "output": written} for name, (read, written) in PRICES.items()}
+        limits = ("model.agent.max_tokens=16", f"model.prices={json.dumps(table)}")
+        world = make_world(*SETTINGS, *limits, script=billing, rows=items(4, 4, 2))
+        result = await world.train(f"budget.{cap}={amount}")
+        assert result.finish_reason == "budget"
+        assert (usd if cap == "usd" else tokens) <= amount
+        assert world.summary()["usage"]["calls"] == len(world.calls) > 0
+        assert world.summary()["usage"]["usd"] == pytest.approx(usd)
+
+    async def test_a_dollar_cap_without_a_known_price_is_refused_before_anything_is_spent(self, make_world: MakeWorld) -> None:
+        world = make_world()
+        with pytest.raises(InputError, match="no price is known"):
+            await world.train("budget.usd=1")
+        assert world.calls == []
+
+    def test_reaching_it_is_told_from_other_ends(self) -> None:
+        assert BudgetReached.exit_code not in (Exit.OK, Exit.NO_IMPROVEMENT, Exit.INCONCLUSIVE, Exit.INFRASTRUCTURE)
