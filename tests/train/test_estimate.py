@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from skillfit.models.protocol import Role
+from skillfit.train.estimate import Estimate, estimate
+from skillfit.train.plan import make_plan
+from tests.support.chat_server import Call
+from tests.train.making import MakeWorld
+from tests.train.world import World, items
+
+
+def of(world: World, *settings: str) -> Estimate:
+    material = world.material(*settings)
+    config = material.config
+    train = config.train
+    plan = make_plan(
+        material.task.train,
+        num_epochs=train.num_epochs,
+        batch_size=train.batch_size,
+        accumulation=train.accumulation,
+        seed=train.seed,
+    )
+    return estimate(config, material.task, material.skill, plan)
+
+
+def calls_of(found: Estimate, role: Role) -> tuple[float, float]:
+    rows = [row.calls for row in found.rows if row.role == role]
+    return sum(row.low for row in rows), sum(row.high for row in rows)
+
+
+EVERYTHING = (
+    "train.num_epochs=3",
+    "train.batch_size=4",
+    "gradient.minibatch_size=2",
+    "gradient.merge_batch_size=2",
+    "gradient.deep_reflection=true",
+    "optimizer.use_skill_aware_reflection=true",
+    "optimizer.learning_rate=1",
+    "optimizer.min_learning_rate=1",
+    "optimizer.longitudinal_pair_policy=changed",
+)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("evaluation.preflight=true",),
+        ("recipe=paper", "train.num_epochs=2"),
+        ("recipe=lite",),
+        EVERYTHING,
+        ("optimizer.skill_update_mode=rewrite_from_suggestions", "optimizer.lr_control_mode=autonomous"),
+    ],
+    ids=["default", "paper", "lite", "everything", "rewrite"],
+)
+async def test_the_calls_of_a_real_run_lie_within_its_estimate(make_world: MakeWorld, settings: tuple[str, ...]) -> None:
+    world = make_world(*settings, rows=items(8, 8, 4))
+    found = of(world)
+    await world.train(anyway=True)
+    for role in ("agent", "optimizer"):
+        low, high = calls_of(found, role)
+        used = sum(call.body["model"] == role and call.stage != "probe" for call in world.calls)
+        assert low <= used <= high, role
+        assert 0 < high <= 30 * used, role  # a range so wide that it says nothing would be no estimate
+
+
+async def test_dollars_are_unknown_without_a_price_and_a_range_with_one(make_world: MakeWorld) -> None:
+    world = make_world()
+    assert of(world).total.usd is None
+    prices = "model.prices={agent: {input: 1, output: 2}, optimizer: {input: 3, output: 4}}"
+    priced = of(world, prices).total.usd
+    assert priced is not None
+    assert 0 < priced.low < priced.high
+
+
+async def test_a_judge_is_part_of_the_estimate(make_world: MakeWorld) -> None:
+    def passing(call: Call) -> str:
+        return '{"reason": "fine", "score": 0.2}'
+
+    world = make_world(rows=items(4, 4, 0), judge=passing)
+    judge = f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}"
+    settings = (judge, "env.grader={rubric: {rubric: 'Names the letter.'}}", "evaluation.preflight=false")
+    low, high = calls_of(of(world, *settings), "judge")
+    await world.train(*settings)
+    used = sum(call.body["model"] == "judge" and call.stage != "probe" for call in world.calls)
+    assert low <= used <= high
+    assert used
