@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from skillfit.cli.plot import Point, plot, sparkline
+from skillfit.cli.plot import Point, plot
 from skillfit.cli.terminal import LiveTerminal, PlainTerminal, Screen, render, spend
 from skillfit.models.protocol import Usage
 from skillfit.run.directory import RunDirectory
@@ -143,4 +143,3 @@ def test_a_plot_holds_the_latest_points_within_its_width() -> None:
     lines = plot(points, width=40)
     assert all(len(line) <= 40 + 8 for line in lines) and "0.99" in lines[0]
     assert plot([Point("one", 1.0, True)])[0].startswith(" 1.00")
-    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█" and sparkline([]) == ""

@@ -14,6 +14,8 @@ from skillfit.errors import Exit
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from rich.console import RenderableType
+
     from skillfit.skill import Skill
     from skillfit.train.assemble import Material
     from skillfit.train.estimate import Range, Row
@@ -121,13 +123,17 @@ def eval_(
         skills = {str(path): Skill.load(path) for path in skill or ()} or {material.skill.name: material.skill}
         agent = material.config.model.agent.id if material.config.model.agent else "the task's own"
         found += [(agent, one) for one in _measure(material, skills, run, split=split, repeats=repeats)]
+    show([_measured(agent, one, split) for agent, one in found], _side_by_side(found), as_json)
+
+
+def _side_by_side(found: list[tuple[str, Measured]]) -> RenderableType:
+    """The scores, and under them the scores per type where there are types."""
+    from rich.console import Group
+
+    scores = table(("", "model", "skill", "score", "90 %", "scored"), [(at, *_row(*one)) for at, one in enumerate(found, 1)])
     kinds = sorted({kind for _, one in found for kind in one.by_type} - {"all"})
-    rows = [_measured_row(agent, one, kinds) for agent, one in found]
-    show(
-        [_measured(agent, one, split) for agent, one in found],
-        table(("model", "skill", "score", "90 %", "scored", *kinds), rows),
-        as_json,
-    )
+    cells = [(kind, *(f"{one.by_type[kind].hard:.2f}" if kind in one.by_type else "" for _, one in found)) for kind in kinds]
+    return Group(scores, table(("type", *map(str, range(1, len(found) + 1))), cells)) if kinds else scores
 
 
 def _measured(agent: str, one: Measured, split: str) -> dict[str, Any]:
@@ -145,11 +151,15 @@ def _measured(agent: str, one: Measured, split: str) -> dict[str, Any]:
     }
 
 
-def _measured_row(agent: str, one: Measured, kinds: list[str]) -> tuple[str, ...]:
-    tally, bounds, parts = one.tally, one.interval, one.by_type
-    of_kinds = [f"{parts[kind].hard:.2f}" if kind in parts else "" for kind in kinds]
-    interval = f"{max(0.0, bounds.low):.2f} … {bounds.high:.2f}"
-    return (agent, one.name, f"{tally.hard:.3f}", interval, f"{tally.scored}/{tally.planned}", *of_kinds)
+def _row(agent: str, one: Measured) -> tuple[str, ...]:
+    tally, bounds = one.tally, one.interval
+    return (
+        agent,
+        one.name,
+        f"{tally.hard:.3f}",
+        f"{max(0.0, bounds.low):.2f} … {bounds.high:.2f}",
+        f"{tally.scored}/{tally.planned}",
+    )
 
 
 def verify(

@@ -36,11 +36,3 @@ def plot(points: Sequence[Point], width: int = 60, height: int = _HEIGHT) -> lis
         grid[here][at * column] = "●" if point.accepted else "×"
     labels = {0: f"{high:.2f}", height - 1: f"{low:.2f}"}
     return [f"{labels.get(at, ''):>5} ┤{''.join(line).rstrip()}" for at, line in enumerate(grid)]
-
-
-_BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(scores: Sequence[float]) -> str:
-    low, high = min(scores, default=0.0), max(scores, default=1.0)
-    return "".join(_BLOCKS[round((score - low) / ((high - low) or 1.0) * (len(_BLOCKS) - 1))] for score in scores)

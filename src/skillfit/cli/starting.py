@@ -175,12 +175,14 @@ def models(as_json: Json = False) -> None:
 def studio(
     path: Annotated[Path, typer.Argument(help="A run, or a folder of runs.")] = Path("runs"),
     port: Annotated[int, typer.Option(help="0: any free one.")] = 8765,
+    host: Annotated[str, typer.Option(help="Another address than this machine's own needs a token.")] = "127.0.0.1",
+    token: Annotated[str, typer.Option(envvar="SKILLFIT_STUDIO_TOKEN", help="Who opens the app must know it.")] = "",
 ) -> None:
-    """Open the web app on this machine.
+    """Look at runs in the browser, also while they are going on.
 
     Example: skillfit studio runs --port 8765
     """
-    optional("skillfit.studio", "serve", "studio")(path, port)
+    optional("skillfit.studio", "serve", "studio")(path, port, host, token)
 
 
 def mcp() -> None:
