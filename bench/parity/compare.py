@@ -7,9 +7,13 @@ whose candidate is the incumbent itself is rejected there (9) and skipped here; 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from bench.parity.outcome import Outcome, StepRow
 from bench.parity.scenario import PROBES, Scenario
+from bench.parity.world import SIZES
+from skillfit.config import load_config
+from skillfit.optimize.schedule import edit_budget
 
 DEFECTS = {
     5: "a forced slow update leaves the recorded score stale: later gates compare with a score the carried skill does not have",
@@ -81,11 +85,26 @@ def _reason(scenario: Scenario, before: tuple[StepRow, ...], theirs: StepRow, mi
     if what == "edit_budget":
         if scenario.settings()["optimizer"]["lr_control_mode"] == "none" and mine.edit_budget is None:
             return 29
-        return 19 if any(row.action.startswith("skip") for row in before) else None
+        skipped = sum(row.action.startswith("skip") for row in before)
+        lagging = theirs.edit_budget == _scheduled(scenario, theirs.step - skipped)
+        return 19 if skipped and lagging and mine.edit_budget == _scheduled(scenario, mine.step) else None
     if what == "candidate":
         signs = {"memory_touched": 24 if scenario.mode == "patch" else 25, "edit_lost": 26, "anchor_missed": 27}
         return next((defect for sign, defect in signs.items() if sign in theirs.facts), None)
     return 5 if what == "action" and "stale_score" in theirs.facts else None
+
+
+def _scheduled(scenario: Scenario, step: int) -> int | None:
+    settings = load_config({"recipe": "paper", **scenario.settings()})
+    steps_per_epoch = ceil(SIZES["train"] / (settings.train.batch_size * settings.train.accumulation))
+    optimizer = settings.optimizer
+    return edit_budget(
+        optimizer.lr_scheduler,
+        step,
+        steps_per_epoch * settings.train.num_epochs,
+        maximum=optimizer.learning_rate,
+        minimum=optimizer.min_learning_rate,
+    )
 
 
 def _at_the_end(scenario: Scenario, reference: Outcome, ours: Outcome) -> tuple[str, int | None]:

@@ -45,15 +45,25 @@ def ready() -> Path:
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
         venv.create(ENVIRONMENT, with_pip=True)
+    package = _package(python)
+    if package is None:
         subprocess.run([python, "-m", "pip", "install", "--quiet", REQUIREMENT], check=True)
-    where = "import skillopt, pathlib; print(pathlib.Path(skillopt.__file__).parent)"
-    package = Path(subprocess.run([python, "-c", where], check=True, capture_output=True, text=True).stdout.strip())
+        package = _package(python)
+    if package is None:
+        raise ReferenceFailed(f"{REQUIREMENT} was installed into {ENVIRONMENT} but cannot be imported there.")
     for name, role in _ROLES.items():
         for suffix in _SUFFIXES[: 1 + _VARIANTS.get(name, 0)]:
             _write(package / "prompts" / f"{name}{suffix}.md", f"[stage: {name}]\n{role}\n")
     rollout = "[stage: rollout]\n{skill_section}Answer with <answer>…</answer>.\n"
     _write(package / "envs" / "searchqa" / "prompts" / "rollout_system.md", rollout)
     return python
+
+
+def _package(python: Path) -> Path | None:
+    """Where the reference is installed; None before it is."""
+    where = "import skillopt, pathlib; print(pathlib.Path(skillopt.__file__).parent)"
+    found = subprocess.run([python, "-c", where], capture_output=True, text=True)
+    return None if found.returncode else Path(found.stdout.strip())
 
 
 def _write(path: Path, text: str) -> None:

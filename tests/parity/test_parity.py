@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 known = cache(recorded)
 
-# Refilled batches with pairs topped up, accumulation with the gate off, a soft metric with small merges.
+# Refilled batches with pairs topped up; a soft metric; the gate off.
 SEEDS = (4, 6, 10)
 SHORT_PROBES = [Scenario(probe.seeds["patch"], "patch", name) for name, probe in PROBES.items() if "patch" in probe.seeds]
 FORGETFUL = Scenario(1, "rewrite_from_suggestions", "forgetful")
