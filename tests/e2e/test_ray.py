@@ -1,0 +1,45 @@
+"""The same run on a Ray cluster: same files, same requests."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.train.making import MakeWorld
+from tests.train.world import differences, fingerprint, items, readable
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    folder = Path(tempfile.mkdtemp(prefix="ray"))  # Ray's sockets need a short path
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_TMPDIR", str(folder))
+    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    environment = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}}
+    (folder / "ray").mkdir()
+    ray.init(
+        num_cpus=1, object_store_memory=80 * 1024 * 1024, include_dashboard=False, logging_level="error", runtime_env=environment
+    )
+    yield
+    ray.shutdown()
+    patch.undo()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def test_a_run_on_ray_is_the_run_it_is_locally(make_world: MakeWorld, cluster: None) -> None:
+    short = ("evaluation.gate=strict", "evaluation.ship_test=false", "evaluation.prune=false", "evaluation.eval_test=false")
+    world = make_world(*short, rows=items(4, 4, 0))
+    await world.train(run="local")
+    local = sorted(map(fingerprint, world.calls))
+    world.calls.clear()
+    await world.train("executor=ray", run="ray")
+    assert sorted(map(fingerprint, world.calls)) == local
+    assert set(differences(readable(world.folder / "ray"), readable(world.folder / "local"))) <= {"config.json", "summary.json"}
+    assert world.best("ray") == world.best("local")

@@ -1,0 +1,258 @@
+"""Whole runs the way a person starts them: a config file, its material, the training, the files that come out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skillfit.config import ConfigWarning, load_config
+from skillfit.errors import InputError
+from skillfit.optimize.schedule import edit_budget
+from skillfit.run.events import RolloutFinished
+from skillfit.skill import Skill, diff
+from skillfit.train.assemble import read_material
+from skillfit.train.entry import Result, start
+from tests.support.chat_server import Call
+from tests.train.making import MakeWorld
+from tests.train.world import SKILL, World, answer, item, items, section, system
+
+LEARNED = ("green means g.", "blue means b.", "gold means o.")
+SHORT = {"train": {"num_epochs": 2, "batch_size": 8}}
+
+
+def write_config(world: World, settings: Mapping[str, Any]) -> Path:
+    models = {name: {"id": f"openai/{name}", "base_url": world.server.url} for name in ("agent", "optimizer")}
+    env = {"skill": "SKILL.md", "tasks": "tasks.jsonl", "grader": "exact", **settings.get("env", {})}
+    config = {**settings, "model": {**models, **settings.get("model", {})}, "env": {k: v for k, v in env.items() if v is not None}}
+    path = world.folder / "skillfit.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+async def train(world: World, anyway: bool = False, **settings: Any) -> Result:
+    material = read_material(load_config(write_config(world, settings)))
+    return await start(material, world.folder / "run", anyway=anyway)
+
+
+def scored(world: World) -> list[RolloutFinished]:
+    return [event for event in world.events(RolloutFinished) if event.status == "scored"]
+
+
+@pytest.mark.parametrize("recipe", ["default", "paper", "lite"])
+async def test_every_recipe_trains_a_better_skill(make_world: MakeWorld, recipe: str) -> None:
+    world = make_world(rows=items(8, 8, 4))
+    result = await train(world, recipe=recipe, **SHORT)
+    assert (result.finish_reason, int(result.exit_code)) == ("improved", 0)
+    assert all(rule in world.best() for rule in LEARNED)
+    assert "+- green means g." in diff(Skill.from_text(SKILL), Skill.from_text(world.best()))
+    assert (world.folder / "run/preflight.json").exists() == (recipe != "paper")
+    assert (world.folder / "run/ship_test.json").exists() == (recipe != "paper")
+    for name in ("config.json", "history.json", "summary.json", "skills/skill_v0000.md", "steps/step_0001/step_record.json"):
+        assert (world.folder / "run" / name).exists(), name
+
+
+@pytest.mark.parametrize("mode", ["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"])
+async def test_every_update_mode_learns_the_same_rules(make_world: MakeWorld, mode: str) -> None:
+    world = make_world(rows=items(8, 8, 4))
+    result = await train(world, optimizer={"skill_update_mode": mode}, **SHORT)
+    assert result.finish_reason == "improved"
+    assert all(rule in world.best() for rule in LEARNED)
+
+
+async def test_a_folder_with_the_references_layout(make_world: MakeWorld) -> None:
+    world = make_world()
+    for split, folder in (("train", "train"), ("selection", "val"), ("test", "test")):
+        (world.folder / "data" / folder).mkdir(parents=True)
+        rows = [{key: value for key, value in row.items() if key != "split"} for row in items(8, 8, 4) if row["split"] == split]
+        (world.folder / "data" / folder / "items.json").write_text(json.dumps(rows))
+    result = await train(world, env={"tasks": "data"}, **SHORT)
+    assert result.finish_reason == "improved"
+
+
+async def test_a_csv_file_with_its_own_column_names_and_made_splits(make_world: MakeWorld) -> None:
+    world = make_world()
+    lines = ["question,gold,kind", *(f"{row['input']},{row['answer']},{row['type']}" for row in items(8, 8, 4))]
+    (world.folder / "tasks.csv").write_text("\n".join(lines) + "\n")
+    fields = {"input": "question", "answers": "gold", "type": "kind"}
+    result = await train(world, env={"tasks": "tasks.csv", "fields": fields}, **SHORT)
+    assert result.finish_reason in ("improved", "inconclusive")
+    assert len(scored(world)) > 20
+
+
+async def test_the_evals_of_a_skill_folder_graded_by_a_judge(make_world: MakeWorld) -> None:
+    def judge(call: Call) -> str:
+        passed = "unknown" not in section(call.text, "answer")
+        return json.dumps({"checks": [{"evidence": "seen", "passed": passed}], "advice": "Name the letter."})
+
+    world = make_world(judge=judge)
+    evals = [
+        {"id": number, "prompt": row["input"], "expected_output": row["answer"], "assertions": ["The answer is a known letter."]}
+        for number, row in enumerate(items(8, 8, 4))
+    ]
+    folder = world.folder / "colours"
+    (folder / "evals").mkdir(parents=True)
+    (folder / "SKILL.md").write_text(f"---\nname: colours\ndescription: Letters of colours.\n---\n{SKILL}")
+    (folder / "evals" / "evals.json").write_text(json.dumps({"skill_name": "colours", "evals": evals}))
+    models = {"judge": {"id": "openai/judge", "base_url": world.server.url}}
+    env = {"skill": "colours", "tasks": "colours/evals/evals.json", "grader": None}
+    result = await train(world, model=models, env=env, **SHORT)
+    assert result.finish_reason in ("improved", "inconclusive")
+    assert world.best().startswith("---\nname: colours\n")
+    assert world.summary()["usage_by_role"]["judge"]["calls"] > 20
+    assert not any("evals" in system(call) for call in world.asked("rollout"))
+
+
+FUNCTION = """
+import re
+
+def evaluate(skill, item):
+    colour = item["input"].split()[0]
+    letters = re.findall(colour + r" means (\\w+)\\.", skill)
+    right = bool(letters) and letters[-1] == item["answers"]
+    return {"score": float(right), "feedback": "" if right else f"{colour} was not known", "answer": (letters or ["unknown"])[-1]}
+"""
+
+
+async def test_a_python_function_that_runs_and_scores(make_world: MakeWorld) -> None:
+    world = make_world()
+    (world.folder / "colours.py").write_text(FUNCTION)
+    (world.folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in items(8, 8, 4)))
+    result = await train(world, env={"tasks": "colours.py:evaluate", "grader": None}, model={"agent": None}, **SHORT)
+    assert result.finish_reason == "improved"
+    assert all(rule in world.best() for rule in LEARNED)
+    assert {call.body["model"] for call in world.calls} == {"optimizer"}
+
+
+async def test_a_command_that_reads_the_item_and_prints_a_score(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world()
+    program = (
+        "import json, os, sys\n"
+        + FUNCTION.strip()
+        + ("\nskill = open(os.environ['SKILLFIT_SKILL']).read()\nprint(json.dumps(evaluate(skill, json.load(sys.stdin))))\n")
+    )
+    (world.folder / "grade.py").write_text(program)
+    (world.folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in items(4, 4, 0)))
+    monkeypatch.chdir(world.folder)
+    env = {"tasks": f"command: {sys.executable} -S grade.py < items.jsonl", "grader": None}
+    short = {"preflight": False, "ship_test": False, "prune": False, "gate": "strict"}
+    result = await train(world, env=env, model={"agent": None}, train={"num_epochs": 1}, evaluation=short)
+    assert result.finish_reason == "improved"
+    assert world.history()[0]["selection_hard"] == 1.0
+
+
+async def test_an_agent_that_works_with_tools_in_a_workspace(make_world: MakeWorld) -> None:
+    def working(call: Call) -> Any:
+        """Looks the skill up in its file, then finishes with what stands there."""
+        turns = call.body["messages"]
+        if turns[-1]["role"] != "tool":
+            return use("read", path="skill/SKILL.md")
+        colour = next(turn["content"] for turn in turns if turn["role"] == "user")
+        return use("finish", answer=answer(turns[-1]["content"], colour))
+
+    def use(name: str, **arguments: str) -> dict[str, Any]:
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        return {"content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
+
+    world = make_world(agent=working)
+    short = {"preflight": False, "ship_test": False, "prune": False, "gate": "strict", "eval_test": False}
+    result = await train(world, env={"agent": "tools"}, train={"num_epochs": 1}, evaluation=short)
+    assert result.finish_reason == "improved"
+    [analysed] = world.asked("reflect.failure")
+    assert "[calls read]" in analysed.text
+
+
+async def test_the_practice_pair_needs_no_key_and_no_network(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    words = {"billing": ("refund", "invoice", "charge"), "account": ("login", "password", "email")}
+    rows = [
+        {"id": name, "input": f"{item(name, 'red', split)['input']} {names[number % 3]}", "answer": label, "split": split}
+        for label, names in words.items()
+        for split in ("train", "selection")
+        for number in range(9)
+        if (name := f"{label}-{split}-{number}")
+    ]
+    world = make_world(rows=rows, skill="# Triage\n\nSend the ticket to billing or account. Mentions of refund mean billing.\n")
+    models = {"agent": "practice/agent", "optimizer": "practice/optimizer"}
+    result = await train(world, model=models, train={"num_epochs": 1, "batch_size": 20}, anyway=True)
+    assert result.finish_reason == "improved"
+    assert "label alone" in world.best()
+    assert world.calls == []
+
+
+async def test_a_config_of_the_reference_system_is_trained_as_it_is(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world()
+    for split in ("train", "val", "test"):
+        (world.folder / "data" / split).mkdir(parents=True)
+        ours = {"val": "selection"}.get(split, split)
+        rows = [{key: value for key, value in row.items() if key != "split"} for row in items(8, 8, 4) if row["split"] == ours]
+        (world.folder / "data" / split / "items.json").write_text(json.dumps(rows))
+    config = {
+        "model": {
+            "backend": "azure_openai",
+            "optimizer": "optimizer",
+            "target": "agent",
+            "azure_openai_endpoint": world.server.url,
+            "azure_openai_auth_mode": "openai_compatible",
+            "reasoning_effort": "medium",
+        },
+        "train": {"num_epochs": 2, "train_size": 0, "batch_size": 8, "accumulation": 1, "seed": 42},
+        "gradient": {"minibatch_size": 8, "merge_batch_size": 8, "analyst_workers": 4, "failure_only": False},
+        "optimizer": {"learning_rate": 4, "min_learning_rate": 2, "lr_scheduler": "cosine", "use_slow_update": True},
+        "evaluation": {"use_gate": True, "gate_metric": "hard", "sel_env_num": 0, "test_env_num": 0, "eval_test": True},
+        "env": {
+            "name": "searchqa",
+            "skill_init": "SKILL.md",
+            "split_mode": "split_dir",
+            "split_dir": "data",
+            "out_root": "outputs",
+        },
+    }
+    path = world.folder / "reference.yaml"
+    path.write_text(yaml.safe_dump(config))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConfigWarning)
+        loaded = load_config(path)
+    assert loaded.recipe == "paper"
+    assert "AZURE_OPENAI_API_KEY" not in os.environ
+    result = await start(read_material(loaded), world.folder / "run")
+    assert result.finish_reason == "improved"
+    assert all(rule in world.best() for rule in LEARNED)
+    first = world.history()[0]
+    assert (first["action"], first["edit_budget"]) == ("accept_new_best", edit_budget("cosine", 1, 2, maximum=4, minimum=2))
+    assert world.summary()["test_hard"] == 1.0
+
+
+async def test_text_beyond_ascii_and_long_prompts_go_through(make_world: MakeWorld) -> None:
+    long = "“quoted” — naïve 東京 text " * 2_500
+    skill = f"# Farben — 色\n\nAnswer with the letter.\n\n- red means r.\n\n{long}\n"
+    world = make_world(skill=skill, rows=items(4, 4, 0))
+    assert len(skill.encode()) > 60_000
+    short = {"preflight": False, "ship_test": False, "prune": False, "gate": "strict"}
+    result = await train(world, train={"num_epochs": 1}, evaluation=short)
+    assert result.finish_reason == "improved"
+    assert world.best().startswith(skill.rstrip())
+    assert long.strip() in system(world.asked("rollout")[0])
+
+
+async def test_a_config_without_tasks_or_models_says_what_is_missing(make_world: MakeWorld) -> None:
+    world = make_world()
+    with pytest.raises(InputError, match=r"env\.tasks is not set"):
+        await train(world, env={"tasks": ""})
+    with pytest.raises(InputError, match=r"model\.optimizer is not set"):
+        await train(world, model={"optimizer": None})
+    with pytest.raises(InputError, match=r"model\.agent is not set"):
+        await train(world, model={"agent": None})
+
+
+async def test_tasks_inside_the_skill_folder_are_refused(make_world: MakeWorld) -> None:
+    world = make_world()
+    with pytest.raises(InputError, match="the agent would see the answers"):
+        await train(world, env={"skill": "."})
