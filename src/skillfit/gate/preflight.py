@@ -10,6 +10,7 @@ from skillfit.gate.statistics import detectable_effect, interval
 
 Level = Literal["go", "warn", "stop"]
 SATURATED = 0.98
+SAYS_ENOUGH = 300  # tokens: half of a shorter skill may be missed by nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def blindness_check(full: float, gutted: Mapping[str, Sequence[float]], skill_to
     if empty is not None and full > 0 and empty.mean <= 0:
         return Check("blind", "stop", f"The grader is blind: an empty answer scores as high as the agent's ({full:.2f}).", detail)
     same = [name for name, loss in lost.items() if name != "empty answer" and loss.mean <= 0]
-    if same and skill_tokens > 100:
+    if same and full > 0 and skill_tokens > SAYS_ENOUGH:
         return Check("blind", "stop", f"The grader is blind to the skill: with {same[0]} it scores no lower ({full:.2f}).", detail)
     if same:
         return Check("blind", "warn", f"The skill does nothing yet: with {same[0]} the score is no lower.", detail)

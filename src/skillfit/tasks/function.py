@@ -44,7 +44,15 @@ def _load_module(path: Path, version: int) -> Any:
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # the file's own neighbours import as they do when it is run
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a person's own file may raise anything
+        del sys.modules[name]
+        at = next(
+            (frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == str(path)), None
+        )
+        at = at or getattr(error, "lineno", None)
+        raise InputError(f"{path}{f':{at}' if at else ''}: {type(error).__name__}: {error}", hint="Mend the file.") from error
     return module
 
 

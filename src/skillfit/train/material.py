@@ -51,7 +51,8 @@ class Material:
 
     def identity(self) -> dict[str, Any]:
         """What makes a run this run, in parts, so that a change can be named."""
-        return {"config": identity(self.config), "skill": self.skill.hash, "task": _task_identity(self.task)}
+        whole = {"config": identity(self.config), "skill": self.skill.hash, "task": _task_identity(self.task)}
+        return whole | ({"agent": self.agent.describe()} if self.agent is not None else {})
 
 
 def _task_identity(task: Task) -> dict[str, Any]:
