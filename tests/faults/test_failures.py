@@ -16,10 +16,12 @@ from starlette.responses import JSONResponse, Response
 
 from skillfit.errors import Exit, InfrastructureError
 from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, NetworkFailed
-from skillfit.run.events import EvaluationFinished, GateDecided, RolloutFinished, ShipTested
+from skillfit.run.events import Discarded, EvaluationFinished, GateDecided, RolloutFinished, ShipTested
+from skillfit.tasks.item import Item
+from skillfit.train.plan import make_plan
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
-from tests.train.world import Script, World, differences, fingerprint, items, readable
+from tests.train.world import Script, World, differences, fingerprint, items, readable, task
 
 IMPATIENT = ("model.agent.retries=0", "model.optimizer.retries=0")
 SETTINGS = (*IMPATIENT, "train.num_epochs=2", "optimizer.use_slow_update=false", "optimizer.use_meta_skill=false")
@@ -215,3 +217,52 @@ async def test_a_coding_agent_that_is_not_logged_in_ends_the_run_without_a_score
     assert {call.stage for call in world.calls} == {"probe"}
     assert world.events(EvaluationFinished) == []
     assert not any(event.status == "scored" for event in world.events(RolloutFinished))
+
+
+async def test_answers_in_flight_when_another_rollout_stops_the_run_are_kept(make_world: MakeWorld) -> None:
+    """The first of a batch fails at once and for good; the others are slower, paid for, and must not be asked again."""
+    script, rows = Script(), items(4, 4, 0)
+    plan = make_plan(
+        [Item(row["id"], row) for row in rows if row["split"] == "train"], num_epochs=1, batch_size=8, accumulation=1, seed=42
+    )
+    first = plan.epochs[0].steps[0].batches[0].items[0].input
+    wrong = True
+
+    async def uneven(call: Call) -> Any:
+        if call.stage == "rollout" and "train-" in ids[task(call)]:
+            if wrong and first in call.text:
+                return error(401, "Your key was revoked")
+            await asyncio.sleep(0.5)
+        return script(call)
+
+    ids = {row["input"]: row["id"] for row in rows}
+    world = make_world(*SETTINGS, "train.num_epochs=1", "model.concurrency=8", script=uneven, rows=rows)
+    with pytest.raises(AuthFailed):
+        await world.train()
+    wrong = False
+    await world.train()
+    asked = Counter(ids[task(call)] for call in world.asked("rollout") if "green means" not in call.text)
+    assert [asked[f"train-{number:02d}"] for number in range(4)].count(2) == 1, "only the refused one is asked again"
+    assert asked[ids[first]] == 2
+
+
+async def test_a_lost_analyst_stays_lost_when_the_run_is_started_again(make_world: MakeWorld) -> None:
+    """One group's analyst never answers. The step goes on without it and says so, and a second start decides and says the same."""
+    script = Script()
+
+    async def silent(call: Call) -> Any:
+        if call.stage == "reflect.failure" and "train-01" in call.text:
+            await asyncio.sleep(8)
+        return script(call)
+
+    settings = ("gradient.minibatch_size=2", "model.optimizer.timeout=4", "train.num_epochs=1", "evaluation.ship_test=false")
+    world = make_world(*SETTINGS, *settings, script=silent, rows=items(8, 8, 0))
+    await world.train()
+    [lost] = world.events(Discarded)
+    assert "timeout" in lost.reason
+    before, asked = readable(world.folder / "run"), len(world.calls)
+    await world.train()
+    assert len(world.calls) == asked
+    assert world.events(Discarded) == [lost]
+    assert differences(readable(world.folder / "run"), before) == []
+    assert world.history()[0]["n_failure_patches"] == 2

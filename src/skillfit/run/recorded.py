@@ -29,6 +29,7 @@ _BEARABLE = {kind.kind: kind for kind in (BadReply, ContextTooLong, NetworkFaile
 class _GivenUp:
     kind: str
     message: str
+    hint: str = ""
 
 
 class RecordedModel:
@@ -52,7 +53,7 @@ class RecordedModel:
         key = f"call/{self._role}/{request.stage}/{request.fingerprint()}"
         given_up = self._journal.get(f"given_up/{key}", _GivenUp)
         if given_up is not None:
-            raise _BEARABLE[given_up.kind](given_up.message)
+            raise _BEARABLE[given_up.kind](given_up.message, hint=given_up.hint)
         try:
             reply = await self._journal.once(
                 key,
@@ -65,7 +66,7 @@ class RecordedModel:
             )
         except ModelError as error:
             if error.kind in _BEARABLE:
-                self._lost[key] = _GivenUp(error.kind, error.message)
+                self._lost[key] = _GivenUp(error.kind, error.message, error.hint)
             raise
         self._lost.pop(key, None)
         return reply
