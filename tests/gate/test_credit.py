@@ -1,5 +1,5 @@
 from skillfit.gate import GateSettings, assign_credit, edit_pieces, paragraph_pieces
-from skillfit.skill import Edit, Skill, apply_edits
+from skillfit.skill import Edit, Example, Skill, apply_edits, example_edit, examples
 from tests.gate.scripted import BASE, Scripted, by_rule, candidate, items
 
 SETTINGS = GateSettings()
@@ -39,6 +39,15 @@ async def test_pieces_that_only_matter_together_survive_the_check_of_the_pruned_
     chance = lambda skill, item: float("- belt" in skill.body or "- braces" in skill.body)  # noqa: E731
     result = await credit(Scripted(chance), final.skill, edit_pieces(final.edits))
     assert result.skill.hash == final.skill.hash and all(worth.kept for worth in result.worths)
+
+
+async def test_a_worked_example_is_left_out_by_itself_and_goes_when_it_does_harm():
+    edits = [example_edit(Example(f"question {name}", f"answer {name}", name)) for name in ("good", "bad")]
+    final = apply_edits(BASE, edits).skill
+    chance = lambda skill, item: 0.3 + 0.5 * ("answer good" in skill.body) - 0.3 * ("answer bad" in skill.body)  # noqa: E731
+    result = await credit(Scripted(chance), final, edit_pieces(edits))
+    assert [worth.kept for worth in result.worths] == [True, False]
+    assert [example.item_id for example in examples(result.skill)] == ["good"]
 
 
 async def test_leaving_out_is_measured_on_the_discordant_items_only():

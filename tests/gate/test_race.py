@@ -107,6 +107,19 @@ async def test_a_step_never_uses_more_than_its_rollout_budget(budget):
     assert verdict.evidence.rollouts <= budget
 
 
+@pytest.mark.parametrize("budget", [0, 120, 200])
+async def test_must_pass_items_are_looked_at_again_within_the_budget(budget):
+    must = tuple(f"i{number:03d}" for number in range(10))
+
+    def chance(skill, item):
+        return float((item in must) != ("- good" in skill.body))
+
+    gate = await gate_for(Scripted(chance), rollout_budget=budget, must_pass=must)
+    verdict = await gate.judge("step_0001", BASE, [candidate("good")])
+    assert verdict.decision == "reject" and verdict.standings[0].fate == "vetoed"
+    assert verdict.evidence.rollouts <= (budget or 40 * 8 + 40)
+
+
 async def test_a_rollout_budget_too_small_to_decide_is_said_to_be():
     gate = await gate_for(Scripted(by_rule(0.1, good=0.9)), rollout_budget=30)
     verdict = await gate.judge("step_0001", BASE, [candidate("good")])

@@ -3,6 +3,7 @@ judges the pruned skill on rollouts of its own."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from skillfit.gate.samples import Drawer, Samples
 from skillfit.gate.statistics import interval, item_differences
 from skillfit.gate.verdict import GateSettings, Measure
 from skillfit.rollout.gather import gather
-from skillfit.skill import Edit, Skill, apply_edits
+from skillfit.skill import EXAMPLE_OP, Edit, Skill, apply_edits
 from skillfit.tasks.item import Item
 
 MARGIN = 0.01  # a loss up to this is no loss
@@ -46,12 +47,17 @@ class Credit:
 
 def edit_pieces(edits: Sequence[Edit]) -> list[Piece]:
     """Accepted edits as pieces of the final skill; what a deletion took away can't be left out again."""
-    pieces = []
-    for number, edit in enumerate(edits, start=1):
-        undo = Edit("replace", edit.content, edit.target) if edit.op == "replace" else Edit("delete", edit.content)
-        if edit.op != "delete":
-            pieces.append(Piece(edit.label or f"edit {number}", undo, edit))
-    return pieces
+    return [
+        Piece(edit.label or f"edit {number}", _undo(edit), edit)
+        for number, edit in enumerate(edits, start=1)
+        if edit.op != "delete" and (edit.content or edit.op != EXAMPLE_OP)
+    ]
+
+
+def _undo(edit: Edit) -> Edit:
+    if edit.op == EXAMPLE_OP:
+        return Edit(EXAMPLE_OP, str(json.loads(edit.content)["item_id"]))
+    return Edit("replace", edit.content, edit.target) if edit.op == "replace" else Edit("delete", edit.content)
 
 
 def paragraph_pieces(initial: Skill) -> list[Piece]:

@@ -23,6 +23,7 @@ BLOCK = 10  # items between two looks at the race
 HOPELESS = 0.4  # a candidate whose chance of being better falls below this stops
 CLEAR = 0.6  # a lone survivor with this chance goes straight to the confirming pass
 STACKABLE = 0.5  # a beaten candidate with this chance is tried on top of the winner
+AGAIN = 2  # rollouts of a must-pass item that looks broken, on each side
 INCUMBENT_REPEATS = 2  # the incumbent meets every candidate of a step: its noise is everybody's
 
 
@@ -81,10 +82,10 @@ class _Race:
         return Runner(candidate, Samples(self._settings), prior_variance)
 
     def _affords(self, rollouts: int) -> bool:
-        """Whether the race may go on with the survivor's confirming pass still in reach."""
-        count = len(self._order)
-        budget = self._settings.rollout_budget or count * (self._settings.candidates + 4)
-        return self.spending.rollouts + rollouts + count <= budget
+        """Whether the race may go on with the survivor's confirming pass and its must-pass items still in reach."""
+        count, again = len(self._order), 2 * AGAIN * len(set(self._settings.must_pass))
+        budget = self._settings.rollout_budget or count * (self._settings.candidates + 4) + again
+        return self.spending.rollouts + rollouts + count + again <= budget
 
     async def run(self) -> Runner | None:
         """Successive halving. The survivor, or None when all were stopped."""
@@ -162,12 +163,12 @@ class _Race:
         return fresh
 
     async def regressions(self, winner: Runner) -> list[str]:
-        """Must-pass items the winner breaks, confirmed by two more rollouts of each side; one bad draw is no veto."""
+        """Must-pass items the winner breaks, confirmed by more rollouts of each side; one bad draw is no veto."""
         old, new, must = self.record.means, winner.samples.means, self._settings.must_pass
         suspects = [i for i in self._order if i.id in must and old.get(i.id, 0.0) >= 0.5 > new.get(i.id, 1.0)]
         if not suspects or winner.belief.mean <= TOLERANCE:
             return []
-        kept, broken = [await self._drawer.sample(skill, suspects, 2) for skill in (self._skill, winner.candidate.skill)]
+        kept, broken = [await self._drawer.sample(skill, suspects, AGAIN) for skill in (self._skill, winner.candidate.skill)]
         return [i.id for i in suspects if kept.means.get(i.id, 0.0) >= 0.5 > broken.means.get(i.id, 1.0)]
 
     def decide(self, winner: Runner, fresh: Samples, regressions: Sequence[str]) -> tuple[Decision, str, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from skillfit.config.schema import Config
+from skillfit.gate.race import AGAIN
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models import Prices, Role
 from skillfit.models.spec import ModelSpec
@@ -88,7 +89,8 @@ def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
     items = sum(len(batch.items) for epoch in plan.epochs for step in epoch.steps for batch in step.batches)
     race = evaluation.gate == "race"
     # The race's own bound: a pass of each candidate and of the incumbent, a stack, a confirming pass, must-pass items again.
-    judged = evaluation.rollout_budget or selection * (evaluation.candidates + 4) if race else selection
+    again = 2 * AGAIN * len(set(evaluation.must_pass))
+    judged = evaluation.rollout_budget or selection * (evaluation.candidates + 4) + again if race else selection
     # A skill that changed outside the gate is measured too: notes of a step, the slow update and its placeholder.
     noted = steps * selection if optimizer.use_skill_aware_reflection else 0
     looked_back = (
