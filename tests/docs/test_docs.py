@@ -117,7 +117,7 @@ def test_the_readmes_numbers_are_those_the_bench_printed() -> None:
     for items in (40, 200):
         ratios = re.findall(rf"^\| n={items} (?:quiet|middling|noisy) \|.*?\*\*([\d.]+)\*\*", results, re.MULTILINE)
         low, high = min(map(float, ratios)), max(map(float, ratios))
-        assert f"{low:.1f} to {high:.1f} times" in readme, f"README: at {items} items it is {low:.1f} to {high:.1f} times"
+        assert f"{low:.1f} to {high:.1f} times" in readme, "run: python docs/_hooks/refresh.py --numbers"
     share = re.search(r"^\| all \| ([\d.]+)% \|", results, re.MULTILINE)
     assert share is not None
     assert f"in {share[1]} % of simulated runs" in readme
