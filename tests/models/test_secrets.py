@@ -50,6 +50,7 @@ def test_placeholder_keys_do_not_garble_text():
     "spec",
     [
         {"id": "openai/m", "base_url": "https://user:pa55word@host/v1"},
+        {"id": "openai/m", "base_url": "https://pa55word@host/v1"},
         {"id": "openai/m", "base_url": "https://host/v1?api_key=pa55word"},
         {"id": "openai/m", "options": {"api_key": "pa55word"}},
         {"id": "azure/m", "options": {"client_secret": "pa55word"}},

@@ -70,11 +70,46 @@ def test_a_spec_can_name_the_variable_of_its_key():
         ("opnai/gpt-5", {}, "Did you mean openai"),
         ("gpt-5", {}, "no provider"),
         ("azure/d", {"options": {"auth": "magic"}, "base_url": "https://x"}, "magic"),
+        ("practice/agent", {"base_url": "https://x"}, "base_url"),
+        ("local/m.gguf", {"base_url": "https://x"}, "base_url"),
+        ("handoff", {"base_url": "https://x"}, "base_url"),
     ],
 )
 def test_settings_that_would_do_nothing_are_refused(id, spec, problem):
     with pytest.raises(InputError, match=problem):
         at(id, {"OPENAI_API_KEY": "k", "MINIMAX_API_KEY": "k", "AZURE_OPENAI_API_KEY": "k"}, **spec)
+
+
+ADDRESSES = {
+    "openai/m": "OPENAI_BASE_URL",
+    "azure/m": "AZURE_OPENAI_ENDPOINT",
+    "anthropic/m": "ANTHROPIC_BASE_URL",
+    "qwen/m": "DASHSCOPE_BASE_URL",
+    "minimax/m": "MINIMAX_BASE_URL",
+}
+KEYS = {
+    name: "k" for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DASHSCOPE_API_KEY", "MINIMAX_API_KEY")
+}
+
+
+@pytest.mark.parametrize("id", ADDRESSES)
+def test_an_address_with_a_sign_in_is_refused_without_repeating_it(id):
+    with pytest.raises(InputError, match=f"{ADDRESSES[id]} of {id} carries") as caught:
+        at(id, {**KEYS, ADDRESSES[id]: "https://me:pa55word@gateway.example/v1"})
+    assert "pa55word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("id", ADDRESSES)
+@pytest.mark.parametrize("address", ["localhost:8000/v1", "http://host:80a/v1", "http://", "ftp://host/v1"])
+def test_what_is_no_address_is_said_before_anything_is_sent(id, address):
+    for environ, spec in (({ADDRESSES[id]: address}, {}), ({}, {"base_url": address})):
+        with pytest.raises(InputError, match="not an address"):
+            at(id, {**KEYS, **environ}, **spec)
+
+
+def test_an_ollama_host_that_is_no_address_is_said():
+    with pytest.raises(InputError, match="OLLAMA_HOST"):
+        at("ollama/m", {"OLLAMA_HOST": "host:80a"})
 
 
 @pytest.mark.parametrize(

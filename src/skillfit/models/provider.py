@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import AuthFailed, BadRequest, Reply, Request, Role
@@ -45,7 +46,7 @@ class Setup:
     notice: Notice = field(repr=False)
     folder: Path | None = None  # where handoff prompts go
 
-    def takes(self, *options: str, thinking: bool = False) -> None:
+    def takes(self, *options: str, thinking: bool = False, base_url: bool = True) -> None:
         """Every setting acts: refuse what this provider would ignore."""
         unknown = sorted(set(self.spec.options) - set(options))
         if unknown:
@@ -53,6 +54,8 @@ class Setup:
             raise InputError(f"{self.spec.id} has no option `{unknown[0]}`.", hint=hint)
         if self.spec.thinking != "default" and not thinking:
             raise InputError(f"{self.spec.id} has no `thinking` switch.", hint="Use reasoning_effort, or leave it out.")
+        if self.spec.base_url and not base_url:
+            raise InputError(f"{self.spec.id} is at no address: `base_url` means nothing to it.", hint="Leave it out.")
 
     def key(self, *usual: str, needed: bool) -> str:
         """The key, from the variable the spec names or one of the usual ones."""
@@ -65,6 +68,24 @@ class Setup:
     def variable(self, *names: str) -> str:
         """The first of these variables that is set, or nothing."""
         return next((self.environ[name].strip() for name in names if self.environ.get(name, "").strip()), "")
+
+    def address(self, *names: str, usual: str = "") -> str:
+        """The endpoint: the spec's, else the first of these variables, else the usual one. Messages show it, so a sign-in may not
+        stand in it; the SDKs, which send one of their own, could not use it anyway."""
+        url = self.spec.base_url or self.variable(*names) or usual
+        said = f"{'base_url' if self.spec.base_url else ' or '.join(names)} of {self.spec.id}"
+        try:
+            parts = urlsplit(url)
+            right = not url or (parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0)
+        except ValueError:  # a port that is no number, a broken IPv6 address
+            right = False
+        if "@" in url:
+            raise InputError(
+                f"{said} carries a user name or a key.", hint="Give the address alone, and the key in the environment."
+            )
+        if not right:
+            raise InputError(f"{said} is {url!r}: not an address.", hint="Write it out, for example http://127.0.0.1:8000/v1.")
+        return url
 
     def headers(self, request: Request) -> dict[str, str]:
         """So gateways can route and attribute cost."""

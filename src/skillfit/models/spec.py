@@ -46,7 +46,7 @@ class ModelSpec(BaseModel):
         """A config is written into the run directory, so no key may stand in it."""
         parts = urlsplit(self.base_url or "")
         names = [*self.options, *(name for name, _ in parse_qsl(parts.query))]
-        if parts.password or any(_SECRET.search(name) for name in names):
+        if parts.username or parts.password or any(_SECRET.search(name) for name in names):
             raise ValueError("keys are read from the environment: set the provider's usual variable, or name another with key_env")
         return self
 

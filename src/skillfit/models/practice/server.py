@@ -24,7 +24,7 @@ _SECONDS = 0.02  # a call takes about this long, so that progress can be seen
 
 def provider(setup: Setup) -> ChatProvider:
     """`practice/agent` or `practice/optimizer`."""
-    setup.takes()
+    setup.takes(base_url=False)
     if setup.name not in _MODELS:
         raise InputError(f"There is no practice model {setup.name!r}.", hint="There are practice/agent and practice/optimizer.")
     return ChatProvider(setup, base_url=_serve(), key="practice")

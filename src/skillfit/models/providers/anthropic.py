@@ -38,7 +38,7 @@ def anthropic(setup: Setup) -> AnthropicProvider:
         import anthropic as sdk
     except ImportError as error:
         raise InputError(f"{setup.spec.id} needs the anthropic package.", hint="pip install 'skillfit[anthropic]'") from error
-    base_url = setup.spec.base_url or setup.variable("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
+    base_url = setup.address("ANTHROPIC_BASE_URL", usual="https://api.anthropic.com")
     bearer = "" if setup.spec.key_env else setup.key("ANTHROPIC_AUTH_TOKEN", needed=False)
     key = "" if bearer else setup.key("ANTHROPIC_API_KEY", needed=True)
     how: dict[str, Any] = {"auth_token": bearer} if bearer else {"api_key": key}

@@ -21,7 +21,7 @@ _AUTH = ("api_key", "azure_cli", "managed_identity")
 def azure(setup: Setup) -> ChatProvider:
     setup.takes("api_version", "auth", "scope", "client_id")
     options = setup.spec.options
-    endpoint = setup.spec.base_url or setup.variable("AZURE_OPENAI_ENDPOINT")
+    endpoint = setup.address("AZURE_OPENAI_ENDPOINT")
     if not endpoint:
         raise InputError(f"No endpoint for {setup.spec.id}.", hint="Set base_url or AZURE_OPENAI_ENDPOINT.")
     auth = str(options.get("auth") or setup.variable("AZURE_OPENAI_AUTH_MODE") or "api_key")

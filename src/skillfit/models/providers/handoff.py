@@ -34,7 +34,7 @@ def pending(folder: Path) -> list[Pending]:
 
 
 def handoff(setup: Setup) -> HandoffProvider:
-    setup.takes()
+    setup.takes(base_url=False)
     if setup.folder is None:
         raise InputError("A handoff model needs a folder for its prompts.", hint="A run gives it one; elsewhere pass `folder`.")
     return HandoffProvider(setup.folder)

@@ -17,7 +17,7 @@ _MINIMAX = {"global": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.c
 def openai(setup: Setup) -> ChatProvider:
     """OpenAI, or whatever stands at `base_url` or OPENAI_BASE_URL; a server of one's own may need no key."""
     setup.takes("api")
-    base_url = setup.spec.base_url or setup.variable("OPENAI_BASE_URL")
+    base_url = setup.address("OPENAI_BASE_URL")
     api = setup.spec.options.get("api", "responses" if not base_url and needs_responses(setup.name) else "chat")
     if api not in ("chat", "responses"):
         raise InputError(f"The option `api` of {setup.spec.id} is {api!r}.", hint="It is chat or responses.")
@@ -29,19 +29,19 @@ def openai(setup: Setup) -> ChatProvider:
 def openrouter(setup: Setup) -> ChatProvider:
     setup.takes()
     key = setup.key("OPENROUTER_API_KEY", needed=True)
-    return ChatProvider(setup, base_url=setup.spec.base_url or "https://openrouter.ai/api/v1", key=key)
+    return ChatProvider(setup, base_url=setup.address(usual="https://openrouter.ai/api/v1"), key=key)
 
 
 def gemini(setup: Setup) -> ChatProvider:
     setup.takes()
     key = setup.key("GEMINI_API_KEY", "GOOGLE_API_KEY", needed=True)
-    return ChatProvider(setup, base_url=setup.spec.base_url or "https://generativelanguage.googleapis.com/v1beta/openai", key=key)
+    return ChatProvider(setup, base_url=setup.address(usual="https://generativelanguage.googleapis.com/v1beta/openai"), key=key)
 
 
 def qwen(setup: Setup) -> ChatProvider:
     """DashScope, or any server of Qwen models (vLLM, SGLang) at `base_url`; each has its own switch for thinking."""
     setup.takes(thinking=True)
-    own = setup.spec.base_url or setup.variable("QWEN_BASE_URL", "QWEN_CHAT_BASE_URL", "DASHSCOPE_BASE_URL")
+    own = setup.address("QWEN_BASE_URL", "QWEN_CHAT_BASE_URL", "DASHSCOPE_BASE_URL")
     base_url = own or "https://dashscope-intl.aliyuncs.com/compatible-mode/v1"
     key = setup.key("DASHSCOPE_API_KEY", "QWEN_API_KEY", "QWEN_CHAT_API_KEY", needed=not own)
     extra: dict[str, Any] = {}
@@ -60,7 +60,7 @@ def minimax(setup: Setup) -> ChatProvider:
     if setup.spec.thinking == "off" and re.match(r"minimax-m2", setup.name, re.IGNORECASE):
         raise InputError(f"{setup.spec.id} always thinks: `thinking: off` cannot be done.", hint="Leave `thinking` out.")
     thinking = {"on": "adaptive", "off": "disabled"}.get(setup.spec.thinking)
-    base_url = setup.spec.base_url or setup.variable("MINIMAX_BASE_URL") or _MINIMAX[region]
+    base_url = setup.address("MINIMAX_BASE_URL", usual=_MINIMAX[region])
     key = setup.key("MINIMAX_API_KEY", needed=True)
     return ChatProvider(setup, base_url=base_url, key=key, extra={"thinking": {"type": thinking}} if thinking else {})
 
@@ -68,7 +68,7 @@ def minimax(setup: Setup) -> ChatProvider:
 def ollama(setup: Setup) -> ChatProvider:
     """Ollama on this machine or at OLLAMA_HOST. It cuts longer prompts to its context size without a word, so ours is the same."""
     setup.takes()
-    base_url = setup.spec.base_url or f"{_ollama_address(setup.variable('OLLAMA_HOST'))}/v1"
+    base_url = setup.address(usual=f"{_ollama_address(setup.variable('OLLAMA_HOST'))}/v1")
     context = setup.variable("OLLAMA_CONTEXT_LENGTH")
     window = int(context) if context.isdigit() else None
     return ChatProvider(setup, base_url=base_url, key=setup.key(needed=False), context_window=window)
@@ -76,7 +76,10 @@ def ollama(setup: Setup) -> ChatProvider:
 
 def _ollama_address(host: str) -> str:
     """OLLAMA_HOST may be a URL, `host:port`, a bare host, or the address the server listens on."""
-    parts = urlsplit(host if "://" in host else f"http://{host}")
+    try:
+        parts = urlsplit(host if "://" in host else f"http://{host}")
+        port = parts.port or (443 if parts.scheme == "https" else 11434)
+    except ValueError as error:
+        raise InputError(f"OLLAMA_HOST is {host!r}: not an address ({error}).", hint="For example 127.0.0.1:11434.") from error
     name = parts.hostname if parts.hostname not in (None, "", "0.0.0.0") else "127.0.0.1"
-    port = parts.port or (443 if parts.scheme == "https" else 11434)
     return f"{parts.scheme}://{name}:{port}"
