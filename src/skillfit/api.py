@@ -264,11 +264,7 @@ def prepare(
     return read_material(
         loaded,
         skill=None if skill is None else as_skill(skill),
-        task=None
-        if task is None or isinstance(task, str | Path)
-        else task
-        if isinstance(task, Task)
-        else Task(task, grade=loaded.env.grader),
+        task=None if isinstance(task, str | Path) else task,
         agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
         training=training,
     )

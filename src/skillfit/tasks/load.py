@@ -148,6 +148,8 @@ def _inspect(reference: str, settings: TaskSettings, model: Model | None) -> Tas
 
 def _resplit(task: Task, settings: TaskSettings) -> Task:
     _refuse_grader(settings, "a Task")
+    if settings.fields:
+        raise InputError("env.fields: the items of a Task have their fields already.", hint="Give Task(…, fields=…) instead.")
     capped = any((settings.splits.caps or {}).values())
     unchanged = not capped and replace(settings.splits, caps=None) == SplitSettings()
     return task if unchanged else task.with_splits(settings.splits)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from skillfit.config import Config, identity
 from skillfit.errors import InputError
 from skillfit.models import Model, ModelSpec, Reply, Request
 from skillfit.skill import Skill
-from skillfit.tasks import SplitSettings, Task, TaskSettings, load_task
+from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
+from skillfit.tasks.inspect_ai import InspectEvaluator
 from skillfit.tasks.item import stable_hash
 
 
@@ -71,7 +73,7 @@ def read_material(
     config: Config,
     *,
     skill: Skill | None = None,
-    task: Task | None = None,
+    task: Task | Iterable[Item | Mapping[str, Any]] | None = None,
     agent: Agent | None = None,
     training: bool = True,
 ) -> Material:
@@ -82,19 +84,31 @@ def read_material(
     if skill is None:
         skill = Skill.load(Path(env.skill)) if env.skill else Skill.from_text("")
     given = task is not None
-    if task is None:
+    if task is not None:
+        task = _from_python(config, task, judge)
+    else:
         if not env.tasks:
             raise InputError("env.tasks is not set: there is nothing to train on.", hint="Name a file, for example tasks.jsonl.")
         _refuse_tasks_inside_skill(env.skill, env.tasks)
         task = load_task(_task_settings(config, env.grader), judge=judge, model=solver)
     ship_task = None
     if (second := config.evaluation.ship_grader) is not None:
-        if given:
-            raise InputError("evaluation.ship_grader needs env.tasks: a task given from Python brings its own grader.")
+        _refuse_second_grader(config, task, given)
         ship_task = load_task(_task_settings(config, second), judge=judge)
     _refuse_missing_models(config, task, agent, training)
-    _refuse_what_cannot_act(config)
+    _refuse_what_cannot_act(config, task, agent)
+    if training:
+        _refuse_unknown_must_pass(config, task)
     return Material(config, skill, task, judge, solver, ship_task, agent)
+
+
+def _from_python(config: Config, task: Task | Iterable[Item | Mapping[str, Any]], judge: Model | None) -> Task:
+    """A task or its rows given from Python, under the same settings as one from a file."""
+    settings = _task_settings(config, config.env.grader)
+    if not isinstance(task, Task):
+        task = Task(task, grade=settings.grader, fields=settings.fields, splits=settings.splits, judge=judge)
+        settings = replace(settings, grader=None, fields={})
+    return load_task(replace(settings, tasks=task))
 
 
 def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskSettings:
@@ -118,8 +132,27 @@ def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
         raise InputError(f"{tasks} lies inside the skill folder {skill}: the agent would see the answers.", hint="Move it out.")
 
 
+def _refuse_second_grader(config: Config, task: Task, given: bool) -> None:
+    if given or task.evaluator is not None or ".py:" in config.env.tasks:
+        raise InputError(
+            "evaluation.ship_grader: this task brings its own scores, and nothing is left for a second grader.",
+            hint="Use a tasks file with env.grader, or leave evaluation.ship_grader out.",
+        )
+    if not config.evaluation.ship_test:
+        raise InputError("evaluation.ship_grader needs evaluation.ship_test: true, the comparison it grades.")
+
+
+def _refuse_unknown_must_pass(config: Config, task: Task) -> None:
+    if unknown := set(config.evaluation.must_pass) - {item.id for item in task.selection}:
+        raise InputError(
+            f"evaluation.must_pass names items that are not in the selection split: {', '.join(sorted(unknown))}.",
+            hint="Give them `split: selection`, or take them off the list.",
+        )
+
+
 def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, training: bool) -> None:
-    if task.evaluator is None and agent is None and config.model.agent is None:
+    own = isinstance(task.evaluator, InspectEvaluator)  # it runs the items, and our model answers
+    if (task.evaluator is None or own) and agent is None and config.model.agent is None:
         raise InputError("model.agent is not set: nobody uses the skill.", hint="For example model.agent: openai/gpt-5-mini.")
     if training and config.model.optimizer is None and config.optimizer.proposer != "examples":
         raise InputError(
@@ -128,13 +161,20 @@ def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, trai
         )
 
 
-def _refuse_what_cannot_act(config: Config) -> None:
+def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> None:
     """Every setting acts, or is refused with the reason."""
-    optimizer, evaluation = config.optimizer, config.evaluation
+    optimizer, evaluation, env = config.optimizer, config.evaluation, config.env
+    if task.evaluator is not None or agent is not None:
+        given = {"agent": env.agent != "chat", "prompt": env.prompt, "max_turns": env.max_turns}
+        given["max_rollout_tokens"] = env.max_rollout_tokens
+        if task.evaluator is not None and agent is not None:
+            raise InputError("An agent was given, and the task runs its items itself.", hint="Leave one of them out.")
+        if unused := [f"env.{name}" for name, value in given.items() if value]:
+            raise InputError(f"{', '.join(unused)}: this task or agent runs items in its own way.", hint="Leave it out.")
     if optimizer.proposer != "reflect" and optimizer.skill_update_mode != "patch":
         raise InputError(
             f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and {optimizer.skill_update_mode} applies none.",
             hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
         )
-    if evaluation.must_pass and evaluation.gate != "race":
-        raise InputError("evaluation.must_pass needs evaluation.gate: race; strict looks at the mean alone.")
+    if evaluation.must_pass and (evaluation.gate != "race" or not evaluation.use_gate):
+        raise InputError("evaluation.must_pass needs evaluation.gate: race with use_gate: true; strict looks at the mean alone.")
