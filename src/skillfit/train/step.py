@@ -10,7 +10,6 @@ from typing import Any
 from skillfit.gate import Candidate, Verdict, propose
 from skillfit.optimize import examples as worked
 from skillfit.optimize.aggregate import aggregate
-from skillfit.optimize.appendix import collect_notes, consolidate
 from skillfit.optimize.diagnose import diagnose
 from skillfit.optimize.memory import StepMemory, failure_patterns, render_memory
 from skillfit.optimize.patch import Patch, Proposal
@@ -22,11 +21,12 @@ from skillfit.optimize.update import Update, apply, update
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import CandidateBuilt, EditsSelected, GateDecided, PatchMerged
-from skillfit.skill import Edit, Skill, appendix_notes, apply_edits, with_consolidated_notes, with_notes
+from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import Item
+from skillfit.train.notes import flush_notes
 from skillfit.train.parts import Parts
 from skillfit.train.plan import Batch, PlannedStep
-from skillfit.train.progress import AcceptedEdit, Progress, adopt, evaluation
+from skillfit.train.progress import AcceptedEdit, Progress, evaluation
 from skillfit.train.record import StepRecord, gate_evidence, step_finished
 
 Rollout = asyncio.Task[Outcome]
@@ -274,7 +274,7 @@ class Step:
             if verdict.chosen is not None:
                 progress.carry(verdict.winner, self._planned.name, verdict.candidate_score or 0.0)
                 progress.accepted += [AcceptedEdit(self._planned.step, edit) for edit in verdict.chosen.edits]
-        added = await self._flush_notes()
+        added = await flush_notes(self._parts, progress, self._planned, self._patches, self._record)
         progress.last_step_skill = progress.skill
         progress.track_best(self._parts.gate.best)
         entry = self._memory_entry(verdict, before)
@@ -283,26 +283,6 @@ class Step:
         record = self._record.finish(progress)
         progress.records.append(record)
         self._parts.emit(step_finished(self._parts, self._planned, progress, record, entry, added))
-
-    async def _flush_notes(self) -> list[str]:
-        """Execution notes go to the appendix whether or not a candidate was accepted; the skill that carries them is measured."""
-        optimizer = self._parts.optimizer
-        notes = collect_notes(self._patches)
-        if optimizer is None or not self._settings.use_skill_aware_reflection or not notes:
-            return []
-        screen, step = self._parts.screen, self._planned.step
-        notes = tuple(note for note in notes if screen.passes(note, step))
-        held = set(appendix_notes(self._progress.skill))
-        skill = with_notes(self._progress.skill, notes)
-        condensed = await consolidate(optimizer, appendix_notes(skill), step=step)
-        if condensed is not None and all(screen.passes(note, step) for note in condensed):
-            skill = with_consolidated_notes(skill, condensed)
-        if skill.hash == self._progress.skill.hash:
-            return []
-        await adopt(self._parts, self._progress, skill, f"appendix_{self._planned.name}")
-        added = [note for note in appendix_notes(skill) if note not in held]
-        self._record.noted(len(notes), len(added), len(appendix_notes(skill)), condensed is not None)
-        return added
 
     def _memory_entry(self, verdict: Verdict | None, before: float) -> StepMemory:
         scored = [outcome for outcome in self._outcomes if outcome.score is not None]

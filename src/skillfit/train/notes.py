@@ -1,0 +1,37 @@
+"""Execution notes: reminders of rules the agent knew and did not follow, kept in the skill's appendix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from skillfit.optimize.appendix import collect_notes, consolidate
+from skillfit.optimize.patch import Patch
+from skillfit.skill import appendix_notes, with_consolidated_notes, with_notes
+from skillfit.train.parts import Parts
+from skillfit.train.plan import PlannedStep
+from skillfit.train.progress import Progress, adopt
+from skillfit.train.record import StepRecord
+
+
+async def flush_notes(
+    parts: Parts, progress: Progress, planned: PlannedStep, patches: Sequence[Patch], record: StepRecord
+) -> list[str]:
+    """A step's notes go to the appendix whether or not a candidate was accepted; the skill that carries them is measured.
+    Returns those that are new."""
+    optimizer, step = parts.optimizer, planned.step
+    found = collect_notes(patches) if parts.config.optimizer.use_skill_aware_reflection else ()
+    notes = tuple(note for note in found if parts.screen.passes(note, step))
+    if optimizer is None or not notes:
+        return []
+    held = set(appendix_notes(progress.skill))
+    skill = with_notes(progress.skill, notes)
+    condensed = await consolidate(optimizer, appendix_notes(skill), step=step)
+    if condensed is not None and all(parts.screen.passes(note, step) for note in condensed):
+        skill = with_consolidated_notes(skill, condensed)
+    if skill.hash == progress.skill.hash:
+        return []
+    await adopt(parts, progress, skill, f"appendix_{planned.name}")
+    kept = appendix_notes(skill)
+    added = [note for note in kept if note not in held]
+    record.noted(len(notes), len(added), len(kept), condensed is not None)
+    return added
