@@ -129,7 +129,7 @@ class EvaluationSection(Section):
     prune: bool = True
     """Measure each accepted edit's worth at the end and drop what costs nothing to lose."""
     preflight: bool = True
-    """Run `check` before the first step."""
+    """Run `check` before the first step. Without it each model is still tried with one tiny call."""
     leak_check: bool = True
     """Block edits that carry hidden items' text or answers, or the grader's rules."""
 
