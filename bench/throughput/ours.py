@@ -23,8 +23,8 @@ def rows(numbers: range) -> list[dict[str, str]]:
     ]
 
 
-async def run(url: str, numbers: range, concurrency: int, folder: Path) -> tuple[list[Outcome], float, float]:
-    """The outcomes, and how long they took the first time and again from the journal."""
+async def run(url: str, numbers: range, concurrency: int, folder: Path) -> tuple[list[Outcome], float, float, float]:
+    """The outcomes, how long they took, the CPU that took, and how long they take again from the journal."""
     folder.mkdir(exist_ok=True)
     journal, events = Journal(folder / "journal.db"), EventLog(folder / "journal.db")
     spec = ModelSpec(id="openai/bench", base_url=url)
@@ -33,20 +33,18 @@ async def run(url: str, numbers: range, concurrency: int, folder: Path) -> tuple
     agent = ChatAgent(RecordedModel(client, journal, "agent"))
     rollouts = Rollouts(task, agent, journal, events, timeout=120, max_in_flight=2 * concurrency)
     skill = Skill.from_text(SKILL)
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     outcomes = await rollouts.run(skill, task.items, phase="baseline", series="selection")
-    done = time.perf_counter()
+    done, cpu = time.perf_counter(), time.process_time() - cpu
     await rollouts.run(skill, task.items, phase="baseline", series="selection")
     again = time.perf_counter()
     await client.close()
-    return outcomes, done - begun, again - done
+    return outcomes, done - begun, cpu, again - done
 
 
 async def main(url: str, count: int, concurrency: int, folder: Path) -> None:
     await run(url, range(count, count + concurrency), concurrency, folder / "warm")
-    cpu = time.process_time()
-    outcomes, seconds, resumed = await run(url, range(count), concurrency, folder / "run")
-    cpu = time.process_time() - cpu
+    outcomes, seconds, cpu, resumed = await run(url, range(count), concurrency, folder / "run")
     scores = [None if outcome.score is None else outcome.score.hard for outcome in outcomes]
     report(seconds, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, scores, resumed=resumed)
 
