@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
 from skillfit.errors import Exit, InputError
-from skillfit.run.events import CreditAssigned, Discarded, EvaluationFinished, RolloutFinished, ShipTested
+from skillfit.run.events import CreditAssigned, Discarded, EvaluationFinished, PreflightFinished, RolloutFinished, ShipTested
 from skillfit.train.entry import PreflightStopped
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
@@ -229,6 +230,30 @@ class TestPreflight:
         world = make_world("evaluation.preflight=true", 'env.grader={regex: {pattern: "^never this$"}}')
         with pytest.raises(PreflightStopped, match="gold"):
             await world.train()
+
+    async def test_a_wrong_gold_answer_is_named(self, make_world: MakeWorld) -> None:
+        rows = [{**row, "answer": "  " if row["id"] == "train-03" else row["answer"]} for row in items(8, 8, 0)]
+        world = make_world("evaluation.preflight=true", "env.grader={regex: '[a-z]'}", rows=rows)
+        with pytest.raises(PreflightStopped):  # any letter will do, so the grader is blind, too
+            await world.train()
+        [report] = world.events(PreflightFinished)
+        told = {check["name"]: check for check in report.checks}
+        assert told["gold"]["verdict"] == "warn" and "train-03" in told["gold"]["message"]
+        assert "agent (openai/agent)" in told["keys"]["message"] and "optimizer" in told["keys"]["message"]
+
+    async def test_no_gold_answer_is_called_proven_when_only_a_judge_grades(self, make_world: MakeWorld) -> None:
+        graded = json.dumps({"reason": "r", "score": 0.5, "advice": ""})
+        world = make_world("evaluation.preflight=true", "env.grader={rubric: Short.}", *STRICT, judge=graded)
+        world.settings.append(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
+        await world.train(anyway=True)
+        [report] = world.events(PreflightFinished)
+        [gold] = [check for check in report.checks if check["name"] == "gold"]
+        assert "judge" in gold["message"] and "score 1" not in gold["message"]
+
+    async def test_a_grader_that_breaks_on_an_empty_answer_stops_nothing(self, make_world: MakeWorld, tmp_path: Path) -> None:
+        (tmp_path / "grader.py").write_text("def grade(item, answer):\n    return float(answer[0] == item['answers'])\n")
+        world = make_world("evaluation.preflight=true", f"env.grader={tmp_path}/grader.py:grade", *STRICT)
+        assert (await world.train()).finish_reason == "improved"
 
     async def test_the_same_run_goes_on_anyway_and_pays_for_the_preflight_once(self, make_world: MakeWorld) -> None:
         world = make_world("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))

@@ -35,7 +35,10 @@ def gold_check(scores: Mapping[str, float | None]) -> Check:
     if len(wrong) == len(tried):
         return Check("gold", "stop", "The grader rejects every gold answer: it or the answers are wrong.", {"items": wrong[:10]})
     if wrong:
-        return Check("gold", "warn", f"The grader rejects {len(wrong)} of {len(tried)} gold answers.", {"items": wrong[:10]})
+        named = f"{', '.join(wrong[:5])}{', …' if len(wrong) > 5 else ''}"
+        return Check(
+            "gold", "warn", f"The grader rejects {len(wrong)} of {len(tried)} gold answers: {named}.", {"items": wrong[:10]}
+        )
     return Check("gold", "go", f"All {len(tried)} gold answers score 1.")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
-from skillfit.tasks.attempt import Attempt, Grader, Score, as_score
+from skillfit.tasks.attempt import Attempt, Grader, Score, TaskFailure, as_score
 from skillfit.tasks.function import call
 from skillfit.tasks.graders import BuiltIn, build_grader, check_items, without_judges
 from skillfit.tasks.item import Item, stable_hash
@@ -168,7 +168,10 @@ async def prove_gold(task: Task, *, judges: bool = False) -> list[GoldProblem]:
 
 
 async def _prove(grader: Grader, item: Item, gold: str) -> GoldProblem | None:
-    score = await grader.grade(item, Attempt(gold, bare=True))
+    try:
+        score = await grader.grade(item, Attempt(gold, bare=True))
+    except TaskFailure as failure:
+        return GoldProblem(item.id, None, str(failure))
     if score.hard >= 1:
         return None
     return GoldProblem(

@@ -15,7 +15,8 @@ from skillfit.rollout.outcome import Outcome, Tally
 from skillfit.run.events import PreflightFinished
 from skillfit.run.recorded import RecordedModel
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Attempt
+from skillfit.tasks.attempt import Attempt, TaskFailure
+from skillfit.tasks.graders import without_judges
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import prove_gold
 from skillfit.train.estimate import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, estimate
@@ -31,9 +32,9 @@ class PreflightReport:
 
 
 async def run_preflight(parts: Parts) -> PreflightReport:
-    """Rolls out some training items, so call `probe` first."""
+    """Rolls out some training items. Raises what `probe` raises."""
     with parts.stage("preflight"):
-        checks = [await _gold(parts), *await _tried(parts), _cost(parts)]
+        checks = [await _keys(parts), await _gold(parts), *await _tried(parts), _cost(parts)]
     report = PreflightReport(gate.overall(checks), tuple(checks))
     parts.emit(PreflightFinished(verdict=report.verdict, checks=[asdict(check) for check in checks]))
     return report
@@ -52,10 +53,18 @@ async def probe(parts: Parts) -> None:
             continue
 
 
+async def _keys(parts: Parts) -> Check:
+    await probe(parts)
+    asked = ", ".join(f"{role} ({client.id})" for role, client in parts.probes.items())
+    return Check("keys", "go", f"Reached: {asked}." if asked else "No model is called by skillfit itself.")
+
+
 async def _gold(parts: Parts) -> Check:
     items = parts.task.items
     if parts.task.grader is None:
         return Check("gold", "go", "The task scores itself: there are no gold answers to prove.")
+    if without_judges(parts.task.grader) is None:
+        return Check("gold", "go", "A judge grades: no gold answer was put to it.")
     wrong = {problem.item_id: problem.score.hard if problem.score else 0.0 for problem in await prove_gold(parts.task)}
     return gate.gold_check({item.id: wrong.get(item.id, 1.0) if item.answers or item.reference else None for item in items})
 
@@ -116,7 +125,10 @@ async def _empty(parts: Parts, items: Sequence[Item], full: Sequence[Outcome]) -
     lost = []
     for item in items:
         if item.id in scored:
-            score = await grader.grade(item, Attempt(""))
+            try:
+                score = await grader.grade(item, Attempt(""))
+            except TaskFailure:
+                continue  # a grader that breaks on nothing does not pay for it either
             lost.append(sum(scored[item.id]) / len(scored[item.id]) - parts.gate_settings.value(score.hard, score.soft))
     return lost
 

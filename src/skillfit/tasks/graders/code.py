@@ -61,7 +61,7 @@ class Code(BuiltIn):
         word = secrets.token_hex(16)
         with tempfile.TemporaryDirectory(prefix="skillfit-code-") as folder:
             for name, text in (("answer.py", code), ("tests.py", test), ("harness.py", _HARNESS)):
-                (Path(folder) / name).write_text(text)
+                (Path(folder) / name).write_text(text, encoding="utf-8", errors="replace")
             argv = [sys.executable, "-I", "harness.py"]
             try:
                 result = await run_isolated(

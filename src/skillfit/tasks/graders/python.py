@@ -32,5 +32,5 @@ class Python(BuiltIn):
         return as_score(given, source=self.path)
 
     def describe(self) -> dict[str, Any]:
-        source = (self._base / self.path.rpartition(":")[0]).read_text()
+        source = (self._base / self.path.rpartition(":")[0]).read_text(encoding="utf-8")
         return {"python": self.path, "source": stable_hash(source)}
