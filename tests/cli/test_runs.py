@@ -5,9 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from starlette.responses import JSONResponse
 
 from skillfit.api import Run
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import RolloutFinished
 from tests.cli.world import Shell
+from tests.support.chat_server import ChatServer
 
 
 @pytest.fixture
@@ -138,6 +142,14 @@ def test_check_says_go_and_estimate_gives_ranges(shell: Shell, config: Path) -> 
     low, high = found["total"]["calls"]
     assert 0 < low < high and {row["role"] for row in found["rows"]} == {"agent", "optimizer"}
     assert "stage" in shell("estimate", config).out
+
+
+def test_check_tries_the_optimizers_key_too_before_any_rollout(shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
+    with ChatServer(lambda call: JSONResponse({"error": {"message": "Incorrect API key"}}, 401)) as server:
+        refused = shell("check", config, "model.optimizer=openai/gpt-5", f"model.optimizer.base_url={server.url}", "--run", "r")
+    assert refused.code == 6 and "Incorrect API key" in refused.err
+    assert [event for event in RunDirectory.read("r").events.read() if isinstance(event.event, RolloutFinished)] == []
 
 
 def test_init_writes_a_project_that_loads_and_never_writes_over_one(shell: Shell, tmp_path: Path) -> None:

@@ -232,6 +232,14 @@ def test_azure_sign_in_and_addresses_go_to_the_role_they_are_for() -> None:
     }
 
 
+def test_a_ceiling_the_reference_sets_by_itself_does_not_cut_the_optimizers_replies() -> None:
+    minimax = {"target_backend": "minimax_chat", "optimizer_backend": "minimax_chat", "target": "t", "optimizer": "o"}
+    config, _ = read({"model": {**minimax, "minimax_max_tokens": "8000"}})
+    assert agent(config)["max_tokens"] == 8000 and "max_tokens" not in optimizer(config)
+    config, _ = read({"model": {**minimax, "minimax_max_tokens": "32000"}})
+    assert optimizer(config)["max_tokens"] == 32000
+
+
 def test_a_key_in_the_file_is_dropped_with_the_variable_to_use_and_never_repeated() -> None:
     config, warnings = read(
         {

@@ -40,6 +40,7 @@ async def to_the_end(world: World) -> list[list[str]]:
             assert not (world.folder / "run/summary.json").exists()
             rounds.append(answer_all(world.folder / "run/handoff"))
             assert rounds[-1]
+            assert waiting.message.startswith(f"{len(rounds[-1])} prompt")
         else:
             return rounds
     pytest.fail("the run never ended")

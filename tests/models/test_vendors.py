@@ -87,9 +87,7 @@ ADDRESSES = {
     "qwen/m": "DASHSCOPE_BASE_URL",
     "minimax/m": "MINIMAX_BASE_URL",
 }
-KEYS = {
-    name: "k" for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DASHSCOPE_API_KEY", "MINIMAX_API_KEY")
-}
+KEYS = dict.fromkeys(("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DASHSCOPE_API_KEY", "MINIMAX_API_KEY"), "k")
 
 
 @pytest.mark.parametrize("id", ADDRESSES)

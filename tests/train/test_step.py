@@ -239,3 +239,11 @@ async def test_the_skill_as_it_is_now_is_what_agents_read(make_world: MakeWorld)
     read = [system(call) for call in world.asked("rollout")]
     assert answer(read[0], "green x") == "unknown"
     assert answer(read[-1], "green x") == "g"
+
+
+async def test_the_optimizers_ceiling_of_a_reply_is_the_one_its_model_was_given(make_world: MakeWorld) -> None:
+    usual, raised = make_world(*STRICT, name="usual"), make_world(*STRICT, "model.optimizer.max_tokens=20000", name="raised")
+    for world in (usual, raised):
+        await world.train()
+    (sent,), (sent_raised,) = ({call.body["max_tokens"] for call in world.asked("reflect.failure")} for world in (usual, raised))
+    assert (sent, sent_raised) == (16384, 20000)

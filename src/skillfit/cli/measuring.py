@@ -50,10 +50,11 @@ def check(config: ConfigFile, overrides: Overrides = None, run: RunOption = None
 async def _check(material: Material, path: Path, listener: Callable[..., None], control: Control) -> Any:
     from skillfit.run.directory import RunDirectory
     from skillfit.train.assemble import assemble
-    from skillfit.train.preflight import run_preflight
+    from skillfit.train.preflight import probe, run_preflight
 
     with RunDirectory.open(path, material.identity()) as opened:
         async with assemble(material, opened, [listener], control) as parts:
+            await probe(parts)
             return await run_preflight(parts)
 
 

@@ -200,6 +200,8 @@ class _Translation:
             self.put(f"model.{role}.max_tokens", ceiling.value, ceiling.key)
         for theirs_name, setting in family.items():
             if (given := self.get(f"{theirs}_{theirs_name}", theirs_name)) is not None:
+                if role == "optimizer" and setting == "max_tokens" and given.value == self.table.defaults.get(theirs_name):
+                    continue  # a ceiling nobody chose, which cut analysts' replies short
                 value = self.table.values.get(setting, {}).get(str(given.value).lower(), given.value)
                 self.put(f"model.{role}.{setting}", value, given.key)
 

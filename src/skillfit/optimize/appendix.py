@@ -9,7 +9,6 @@ from skillfit.optimize.patch import Patch, union
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.replies import NotesReply
 
-_REPLY_TOKENS = 4_096
 _STAY = "the notes stay as they are"
 
 
@@ -24,7 +23,7 @@ async def consolidate(optimizer: Optimizer, notes: Sequence[str], *, step: int) 
     if not threshold or len(notes) <= threshold:
         return None
     user = sections(notes="\n".join(f"- {note}" for note in notes))
-    call = Call("appendix_consolidate", step, "notes", render("consolidate", count=len(notes)), user, _REPLY_TOKENS)
+    call = Call("appendix_consolidate", step, "notes", render("consolidate", count=len(notes)), user)
     reply = await optimizer.try_ask(NotesReply, call, otherwise=_STAY)
     if reply is None:
         return None

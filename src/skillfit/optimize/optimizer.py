@@ -49,6 +49,7 @@ class OptimizeSettings:
     consolidate_threshold: int = 0
     trace_to_optimizer: bool = True
     max_skill_tokens: int | None = None
+    reply_tokens: int = REPLY_TOKENS  # ceiling of a reply that carries no whole skill
     rewrite_reasoning_effort: str | None = None
     rewrite_max_tokens: int = 64_000
 
@@ -62,7 +63,7 @@ class Call:
     name: str
     system: str
     user: str
-    reply_tokens: int = REPLY_TOKENS
+    reply_tokens: int | None = None  # None: the settings' own
     reasoning_effort: str | None = None
 
 
@@ -73,15 +74,16 @@ class Optimizer:
     workers: asyncio.Semaphore  # calls in flight at one time
     settings: OptimizeSettings = field(default_factory=OptimizeSettings)
 
-    def reply_tokens(self, wanted: int = REPLY_TOKENS) -> int:
+    def reply_tokens(self, wanted: int | None = None) -> int:
         """Room for a reply: what the stage wants, but never more than half of what the model holds."""
-        return min(wanted, self.model.context_window // 2)
+        return min(wanted or self.settings.reply_tokens, self.model.context_window // 2)
 
     def patch_tokens(self) -> int:
         """What a reply with proposals may take: whole skills need more room than edits."""
-        return self.settings.rewrite_max_tokens if self.settings.update_mode == "full_rewrite_minibatch" else REPLY_TOKENS
+        settings = self.settings
+        return settings.rewrite_max_tokens if settings.update_mode == "full_rewrite_minibatch" else settings.reply_tokens
 
-    def room(self, *fixed: str, reply: int = REPLY_TOKENS) -> int:
+    def room(self, *fixed: str, reply: int | None = None) -> int:
         """Tokens left for material beside the fixed parts of a prompt. Estimates err, so a tenth of the window stays free."""
         window = self.model.context_window
         used = sum(estimate_tokens(part) for part in fixed)

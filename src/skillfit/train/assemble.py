@@ -12,7 +12,9 @@ from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.gate import GateSettings, LeakIndex
 from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, connect
-from skillfit.optimize.optimizer import Optimizer, OptimizeSettings
+from skillfit.models.protocol import AnswerPending
+from skillfit.models.providers.handoff import waiting
+from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer, OptimizeSettings
 from skillfit.rollout.engine import Rollouts
 from skillfit.rollout.executor import Executor, LocalExecutor
 from skillfit.run.budget import Budget, BudgetWarning, Caps, refuse_unpriced
@@ -29,6 +31,7 @@ from skillfit.train.screen import Screen
 
 __all__ = ["Listener", "Material", "assemble", "open_rollouts", "read_material"]
 
+HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
 Listener = Callable[[Stored], None]
 
 
@@ -100,7 +103,10 @@ async def _open(
         for engine in filter(None, (engines.train, engines.ship)):
             control.on_stop(engine.stop)
             closing.push_async_callback(engine.close)
-        yield models, engines
+        try:
+            yield models, engines
+        except AnswerPending as first:
+            raise waiting(run.path / HANDOFF) from first
 
 
 class _Models:
@@ -130,7 +136,7 @@ class _Models:
             prices=self._prices,
             concurrency=self._config.model.concurrency,
             notice=lambda message: self._run.events.emit(Warned(what=f"{role} model: {message}", message=message)),
-            folder=self._run.path / "handoff",
+            folder=self._run.path / HANDOFF,
         )
         self._closing.push_async_callback(client.close)
         self.clients[role] = client
@@ -181,7 +187,7 @@ def _executor(name: str) -> Executor:
 
 
 def _optimizer(config: Config, model: Model, run: RunDirectory) -> Optimizer:
-    gradient, optimizer = config.gradient, config.optimizer
+    gradient, optimizer, spec = config.gradient, config.optimizer, config.model.optimizer
     return Optimizer(
         model,
         run.events.emit,
@@ -196,6 +202,7 @@ def _optimizer(config: Config, model: Model, run: RunDirectory) -> Optimizer:
             consolidate_threshold=optimizer.skill_aware_consolidate_threshold,
             trace_to_optimizer=gradient.trace_to_optimizer,
             max_skill_tokens=optimizer.max_skill_tokens,
+            reply_tokens=(spec.max_tokens if spec else None) or REPLY_TOKENS,
             rewrite_reasoning_effort=optimizer.rewrite_reasoning_effort,
             rewrite_max_tokens=optimizer.rewrite_max_completion_tokens,
         ),

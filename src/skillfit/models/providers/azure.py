@@ -27,7 +27,10 @@ def azure(setup: Setup) -> ChatProvider:
     auth = str(options.get("auth") or setup.variable("AZURE_OPENAI_AUTH_MODE") or "api_key")
     if auth not in _AUTH:
         raise InputError(f"Azure cannot be signed in to by {auth!r}.", hint=f"`auth` is one of {', '.join(_AUTH)}.")
-    key = setup.key("AZURE_OPENAI_API_KEY", needed=True) if auth == "api_key" else ""
+    key = setup.key("AZURE_OPENAI_API_KEY", needed=False) if auth == "api_key" else ""
+    if auth == "api_key" and not key:
+        hint = "Set it, or sign in without a key by the option `auth`: azure_cli or managed_identity."
+        raise AuthFailed(f"No key for {setup.spec.id}: AZURE_OPENAI_API_KEY is not set.", hint=hint)
     token = None if auth == "api_key" else _token_source(setup, auth)
     version = str(options.get("api_version") or setup.variable("AZURE_OPENAI_API_VERSION", "OPENAI_API_VERSION") or _API_VERSION)
 

@@ -33,6 +33,16 @@ def pending(folder: Path) -> list[Pending]:
     return [Pending(n, folder / f"{n}.prompt.md", folder / f"{n}.answer.md") for n in names if _answer(folder, n) is None]
 
 
+def waiting(folder: Path) -> AnswerPending:
+    """What a run that stops for answers says: how many, and where they go."""
+    prompts = pending(folder)
+    many = f"{len(prompts)} prompts wait for their answers" if len(prompts) != 1 else "1 prompt waits for its answer"
+    first = prompts[0].answer.name if prompts else "ID.answer.md"
+    return AnswerPending(
+        f"{many} in {folder}.", hint=f"Write each answer beside its prompt ({first}), then run the same command again."
+    )
+
+
 def handoff(setup: Setup) -> HandoffProvider:
     setup.takes(base_url=False)
     if setup.folder is None:
