@@ -226,3 +226,12 @@ def test_whatever_a_config_holds_it_loads_or_is_refused_in_words(data: object) -
         assert isinstance(load_config(source, warn=lambda _: None), Config)
     except InputError as error:
         assert error.message
+
+
+def test_commands_are_at_home_in_the_folder_of_the_config(tmp_path, monkeypatch):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "c.yaml").write_text('env: {tasks: "command: ./grade.sh < items.jsonl"}\n')
+    monkeypatch.chdir(tmp_path)
+    assert load_config(project / "c.yaml").env.folder == str(project)
+    assert load_config(project / "c.yaml", ["env.folder=elsewhere"]).env.folder == str(tmp_path / "elsewhere")

@@ -26,6 +26,7 @@ _FREE = frozenset(
         "env.exec_timeout",
         "env.skill",
         "env.tasks",
+        "env.folder",
     }
 )
 _FREE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})

@@ -104,6 +104,8 @@ def _resolve_paths(data: dict[str, Any], settings: Settings) -> None:
             env["skill"] = str(_absolute(env["skill"], settings.place("env.skill")))
         if isinstance(env.get("tasks"), str) and env["tasks"]:
             env["tasks"] = _resolved_tasks(env["tasks"], settings.place("env.tasks"))
+            named = "env.folder" if env.get("folder") else "env.tasks"
+            env["folder"] = str(_absolute(str(env.get("folder") or "."), settings.place(named)))
         if "grader" in env:
             env["grader"] = _resolved_functions(env["grader"], settings.place("env.grader"))
     evaluation = data.get("evaluation")

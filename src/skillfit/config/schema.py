@@ -141,6 +141,9 @@ class EnvSection(Section):
     """JSONL/JSON/CSV file, folder with train/ val/ test/, evals.json, file.py:name, `command: …`, inspect:…"""
     grader: str | dict[str, Any] | None = None
     """A grader's name, or {name: settings}, or a list under `all`/`any`/`mean`. Default: exact; for evals.json, checklist."""
+    folder: str = ""
+    """Where `command:` and `inspect:` tasks are at home: they run there, and their relative paths begin there. Default: the config
+    file's folder."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Canonical field -> your column: {input: question, answers: gold}."""
     agent: Literal["chat", "tools", "cli"] = "chat"

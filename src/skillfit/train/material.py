@@ -121,7 +121,15 @@ def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskS
         caps={"train": config.train.train_size, "selection": evaluation.sel_env_num, "test": evaluation.test_env_num},
         allow_fit_only=env.allow_fit_only,
     )
-    return TaskSettings(env.tasks, grader=grader, fields=env.fields, splits=splits, timeout=env.exec_timeout, skill_as=env.skill_as)
+    return TaskSettings(
+        env.tasks,
+        Path(env.folder),
+        grader=grader,
+        fields=env.fields,
+        splits=splits,
+        timeout=env.exec_timeout,
+        skill_as=env.skill_as,
+    )
 
 
 def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
