@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import Exit, InputError
+from skillfit.report import read_story
 from skillfit.run.events import CreditAssigned, Discarded, EvaluationFinished, PreflightFinished, RolloutFinished, ShipTested
 from skillfit.train.entry import PreflightStopped
 from tests.support.chat_server import Call
@@ -165,6 +166,20 @@ async def test_a_proposal_that_carries_a_hidden_answer_is_blocked_and_kept_as_ev
     assert world.history()[0]["n_edits_blocked"] == 1
     assert world.summary()["edits_blocked"] == 1
     assert not any("long and telling" in section for section in map(system, world.asked("rollout")))
+
+
+async def test_a_proposal_that_quotes_the_graders_rule_or_a_selection_item_is_blocked(make_world: MakeWorld) -> None:
+    rows = [{**row, "rule": f"^{row['answer']}(?#house rule)$"} for row in items(8, 8, 0)]
+    hidden = next(row["input"] for row in rows if row["split"] == "selection" and row["type"] == "gold")
+    rows = [{**row, "input": f"{row['input']} {row['input']}x" if row["input"] == hidden else row["input"]} for row in rows]
+    quoting = json.dumps(append("- Match ^g(?#house rule)$ always.", f"- For {hidden} {hidden} say o.", "- green means g."))
+    world = make_world(*STRICT, *ALONE, "env.grader={regex: {column: rule}}", rows=rows, optimizer={"reflect.failure": quoting})
+    await world.train()
+    assert [event.reason.partition(" of item")[0] for event in world.events(Discarded)] == ["carries grader", "carries item text"]
+    assert "house rule" not in world.best() and hidden not in world.best() and "green means g." in world.best()
+    story = read_story(world.folder / "run")
+    told = [notice for notice in story.notices if notice.kind == "blocked"]
+    assert len(told) == 2 and "^g(?#house rule)$" in told[0].text
 
 
 @pytest.mark.parametrize("mode", ["rewrite_from_suggestions", "full_rewrite_minibatch"])

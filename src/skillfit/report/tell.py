@@ -170,7 +170,8 @@ class Teller:
     @_on.register
     def _(self, event: Discarded) -> None:
         leak = event.stage == "leak_check"
-        notice = Notice("blocked" if leak else "discarded", f"step {event.step}, {event.stage}", event.reason, event.what)
+        reason = f"{event.reason}: {event.evidence}" if leak and event.evidence else event.reason
+        notice = Notice("blocked" if leak else "discarded", f"step {event.step}, {event.stage}", reason, event.what)
         self._notices[event.key] = [notice]
 
     @_on.register

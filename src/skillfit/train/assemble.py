@@ -22,6 +22,7 @@ from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.recorded import RecordedModel
 from skillfit.tasks import Task
+from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.inspect_ai import InspectEvaluator
 from skillfit.train.ledger import CountedModel, Ledger
 from skillfit.train.material import Material, read_material
@@ -226,7 +227,8 @@ def _gate_settings(config: Config) -> GateSettings:
 
 def _leaks(material: Material) -> LeakIndex:
     task = material.task
-    patterns = [pattern for each in (task, material.ship_task) if each and each.grader for pattern in each.grader.patterns()]
+    graders = [each.grader for each in (task, material.ship_task) if each and each.grader]
+    patterns = [pattern for grader in graders for pattern in all_patterns(grader, task.items)]
     return LeakIndex.build(task.train, [*task.selection, *task.test], patterns, material.skill.text)
 
 

@@ -42,7 +42,7 @@ BUILT_IN: Mapping[str, type[BuiltIn]] = {
 }
 _COMPOSITIONS = ("all", "any", "mean")
 
-__all__ = ["BUILT_IN", "BuiltIn", "build_grader", "check_items", "without_judges"]
+__all__ = ["BUILT_IN", "BuiltIn", "all_patterns", "build_grader", "check_items", "without_judges"]
 
 
 def build_grader(setting: str | Mapping[str, Any] | Grader, *, judge: Model | None = None, base: Path = Path()) -> Grader:
@@ -73,6 +73,13 @@ def check_items(grader: Grader, items: Iterable[Item]) -> None:
                 raise InputError(
                     f"item {item.id}: {why}.", hint="Change the item, map its column with env.fields, or choose another env.grader."
                 )
+
+
+def all_patterns(grader: Grader, items: Iterable[Item]) -> tuple[str, ...]:
+    """What would give the grader away: its own rules, and those that items bring to it."""
+    parts = [part for part in _leaves(grader) if type(part).patterns_of is not BuiltIn.patterns_of]
+    rows = (item.loaded() for item in items) if parts else ()
+    return tuple(dict.fromkeys([*grader.patterns(), *(rule for item in rows for part in parts for rule in part.patterns_of(item))]))
 
 
 def without_judges(grader: Grader) -> Grader | None:

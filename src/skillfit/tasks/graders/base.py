@@ -40,6 +40,10 @@ class BuiltIn(BaseModel):
     def patterns(self) -> tuple[str, ...]:
         return ()
 
+    def patterns_of(self, item: Item) -> tuple[str, ...]:
+        """The same for what this item brings to the grader (its own regex, checks, tests)."""
+        return ()
+
     def describe(self) -> dict[str, Any]:
         return {self.name: self.model_dump(mode="json", exclude_defaults=True)}
 

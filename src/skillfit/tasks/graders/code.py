@@ -76,5 +76,8 @@ class Code(BuiltIn):
         last = result.stderr.strip().splitlines()[-1:] or ["the program ended before the tests did."]
         return last[0][:300]
 
+    def patterns_of(self, item: Item) -> tuple[str, ...]:
+        return tuple(self._tests(item))
+
     def problem(self, item: Item) -> str:
         return "" if self._tests(item) else f"has no tests in its column {self.column!r}, which the grader 'code' runs"

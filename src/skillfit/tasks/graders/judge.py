@@ -85,7 +85,14 @@ class Rubric(JudgeGrader):
         return "" if self._of(item) else "has no rubric, and neither has the grader"
 
     def patterns(self) -> tuple[str, ...]:
-        return tuple(line.strip() for line in self.rubric.splitlines() if line.strip())
+        return _lines(self.rubric)
+
+    def patterns_of(self, item: Item) -> tuple[str, ...]:
+        return _lines(str(item.content().get("rubric", "")))
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 class Checklist(JudgeGrader):
@@ -111,9 +118,7 @@ class Checklist(JudgeGrader):
         return Score(passed / len(checks), feedback=feedback, evidence=evidence)
 
     def _of(self, item: Item) -> tuple[str, ...]:
-        content = item.content()
-        own = [*content.get("assertions", ()), *content.get("expectations", ())]
-        texts = [str(one.get("text") or one.get("description") or one) if isinstance(one, dict) else str(one) for one in own]
+        texts = self.patterns_of(item)
         expected = (
             [f"The result is what was expected: {item.reference}"] if item.reference and not texts and not self.checks else []
         )
@@ -124,6 +129,11 @@ class Checklist(JudgeGrader):
 
     def patterns(self) -> tuple[str, ...]:
         return self.checks
+
+    def patterns_of(self, item: Item) -> tuple[str, ...]:
+        content = item.content()
+        own = [*content.get("assertions", ()), *content.get("expectations", ())]
+        return tuple(str(one.get("text") or one.get("description") or one) if isinstance(one, dict) else str(one) for one in own)
 
 
 class Pairwise(JudgeGrader):

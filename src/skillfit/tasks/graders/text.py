@@ -115,6 +115,9 @@ class Regex(TextGrader):
     def patterns(self) -> tuple[str, ...]:
         return (self.pattern,) if self.pattern else ()
 
+    def patterns_of(self, item: Item) -> tuple[str, ...]:
+        return () if self.pattern else (self._of(item),)
+
 
 class Anls(TextGrader):
     """Average normalised Levenshtein similarity, as DocVQA uses it: soft is 0 below `threshold`, hard from 0.999."""
