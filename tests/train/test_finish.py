@@ -151,6 +151,16 @@ async def test_a_second_grader_ships_and_the_gap_is_reported(make_world: MakeWor
     assert summary["best_selection_hard"] == 1.0
     assert result.finish_reason == "no_improvement"
     assert summary["ship"]["gap"] == pytest.approx(0.75)
+    assert "by the one trained on, the gain differs by +75.0 points" in read_story(world.folder / "run").verdict
+
+
+async def test_a_score_that_a_one_line_rule_reaches_is_told(make_world: MakeWorld) -> None:
+    world = make_world(*STRICT, *ALONE, rows=items(8, 8, 0, ("green",)), optimizer={"reflect.failure": json.dumps(append("- a"))})
+    await world.train()
+    assert any("one-line rule (majority answer)" in notice.text for notice in read_story(world.folder / "run").notices)
+    fair = make_world(*STRICT, *ALONE, name="fair")
+    await fair.train()
+    assert not any("one-line" in notice.text for notice in read_story(fair.folder / "run").notices)
 
 
 async def test_a_proposal_that_carries_a_hidden_answer_is_blocked_and_kept_as_evidence(make_world: MakeWorld) -> None:

@@ -136,6 +136,7 @@ class Shipped:
     interval: tuple[float, float]
     reason: str
     repeats: int
+    gap: float | None = None  # with a second grader: gain under the one that was trained on, minus the gain here
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,8 @@ class Teller:
         ship = self._ship
         if ship is None or not ship.repeats:
             return None
-        return Shipped(ship.verdict, ship.difference, _pair(ship.interval), str(ship.evidence.get("reason", "")), ship.repeats)
+        reason, gap = str(ship.evidence.get("reason", "")), ship.evidence.get("gap")
+        return Shipped(ship.verdict, ship.difference, _pair(ship.interval), reason, ship.repeats, gap)
 
     def _ship_points(self) -> list[Point]:
         if self._ship is None or self._started is None:

@@ -16,7 +16,7 @@ def points(difference: float) -> str:
 
 def sentence(story: RunStory) -> str:
     if story.state == "finished":
-        return _ENDINGS.get(story.finish_reason, _no_claim)(story)
+        return _ENDINGS.get(story.finish_reason, _no_claim)(story) + _gap(story)
     done = sum(decided.name.startswith("step_") for decided in story.decided)
     where = f"after {done} of {story.total_steps} steps" if done else "before the first step was done"
     if story.state == "running":
@@ -71,6 +71,12 @@ _ENDINGS = {
     "budget": _budget,
     "infrastructure": _infrastructure,
 }
+
+
+def _gap(story: RunStory) -> str:
+    if story.ship is None or story.ship.gap is None:
+        return ""
+    return f" That is by the second grader; by the one trained on, the gain differs by {points(story.ship.gap)} points."
 
 
 def _difference(story: RunStory) -> str:

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, assign_credit, diagnose, edit_pieces, ship_test
+from skillfit.gate.shortcut import audit, shortcuts
 from skillfit.gate.statistics import detectable_effect
 from skillfit.rollout.outcome import Outcome, Tally
-from skillfit.run.events import CreditAssigned, EvaluationFinished, RunFinished, ShipTested
+from skillfit.run.events import CreditAssigned, EvaluationFinished, RunFinished, ShipTested, Warned
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 from skillfit.train.parts import Parts
@@ -45,6 +46,7 @@ async def finish(parts: Parts, progress: Progress) -> RunFinished:
     ending.best = await _credit(parts, progress, ending.best)
     ending.ship = await _ship(parts, progress, ending)
     ending.tests = await _tests(parts, progress, ending.best)
+    _audit(parts, progress)
     reason = _reason(parts, progress, ending)
     diagnosis = diagnose(_facts(parts, progress, ending, reason))
     if diagnosis.cause == "infrastructure":
@@ -142,6 +144,13 @@ async def _ship(parts: Parts, progress: Progress, ending: Ending) -> ShipResult 
         )
     )
     return result
+
+
+def _audit(parts: Parts, progress: Progress) -> None:
+    """A score that a one-line rule reaches too says little about the skill."""
+    found = audit(shortcuts(parts.task.train, parts.task.selection), progress.baseline_score, parts.gate.best_score)
+    if found.verdict != "go":
+        parts.emit(Warned(what="shortcut", message=found.message))
 
 
 async def _tests(parts: Parts, progress: Progress, best: Skill) -> dict[str, Tally] | None:
