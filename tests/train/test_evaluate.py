@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.skill import Skill
 from skillfit.train.evaluate import evaluate
@@ -49,7 +50,7 @@ async def test_neither_an_optimizer_nor_splits_are_needed(make_world: MakeWorld,
     rows = [{key: value for key, value in row.items() if key != "split"} for row in items(3, 0, 0)]
     world = make_world("model.optimizer=anthropic/claude-sonnet", rows=rows)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    material = read_material(world.material().config, training=False)
+    material = read_material(load_config(world.config(), world.settings), training=False)
     [measured] = await evaluate(material, {"new": SKILLS["new"]}, world.folder / "measured", split="all")
     assert measured.tally.scored == 3
 
