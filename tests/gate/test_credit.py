@@ -39,6 +39,7 @@ async def test_pieces_that_only_matter_together_survive_the_check_of_the_pruned_
     chance = lambda skill, item: float("- belt" in skill.body or "- braces" in skill.body)  # noqa: E731
     result = await credit(Scripted(chance), final.skill, edit_pieces(final.edits))
     assert result.skill.hash == final.skill.hash and all(worth.kept for worth in result.worths)
+    assert {worth.reason for worth in result.worths} == {"not missed at first, but the pruned skill did not hold up"}
 
 
 async def test_a_worked_example_is_left_out_by_itself_and_goes_when_it_does_harm():

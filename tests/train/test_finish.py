@@ -106,7 +106,7 @@ async def test_a_useless_edit_that_came_along_is_pruned(make_world: MakeWorld) -
     world = make_world(*ALONE, rows=items(8, 12, 0), optimizer={"reflect.failure": with_padding})
     result = await world.train()
     [credit] = world.events(CreditAssigned)
-    fate = {entry["edit"]["content"]: entry["kept"] for entry in credit.edits}
+    fate = {entry["edit"]["content"]: entry["kept"] for entry in credit.edits if entry["edit"]}
     assert fate["- Take your time and be kind to everyone."] is False
     assert fate["- green means g."] is True
     assert "be kind" not in world.best()
@@ -115,6 +115,19 @@ async def test_a_useless_edit_that_came_along_is_pruned(make_world: MakeWorld) -
     assert world.summary()["skill_tokens"]["best"] == credit.tokens_after < credit.tokens_before
     assert result.finish_reason == "improved"
     assert {entry["step"] for entry in credit.edits} == {1}
+
+
+async def test_old_text_goes_when_a_loss_can_be_excluded(make_world: MakeWorld) -> None:
+    skill = SKILL + "\nThese words are long, and no colour is named in them, so nobody misses them when they are gone.\n"
+    world = make_world(*ALONE, "evaluation.candidates=8", rows=items(8, 32, 0), skill=skill)
+    assert (await world.train()).finish_reason == "improved"
+    [credit] = world.events(CreditAssigned)
+    old = {entry["label"][:15]: entry["kept"] for entry in credit.edits if not entry["edit"]}
+    assert not old["old text: These"]
+    assert "These words" not in world.best() and "red means r" in world.best()
+    few = make_world(*ALONE, "evaluation.candidates=8", rows=items(8, 12, 0), skill=skill, name="few")
+    await few.train()
+    assert "These words" in few.best()
 
 
 async def test_a_candidate_that_breaks_a_must_pass_item_is_vetoed(make_world: MakeWorld) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from skillfit.gate.evidence import believe
 from skillfit.gate.samples import Drawer, Samples
@@ -16,6 +16,7 @@ from skillfit.skill import EXAMPLE_OP, Edit, Skill, apply_edits
 from skillfit.tasks.item import Item
 
 MARGIN = 0.01  # a loss up to this is no loss
+OLD_MARGIN = 0.05  # a person's own text goes only when a loss of more than this can be excluded
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,33 +78,46 @@ async def assign_credit(
     rollout_budget: int,
     prune: bool = True,
 ) -> Credit:
-    """Leave each piece out on the discordant items (where the final skill and the initial one differ; all items if none are named),
-    as far as the budget goes; then drop what is worth nothing, and believe that only after the pruned skill was measured too."""
+    """Leave each edit out on the discordant items (where the final skill and the initial one differ; all items if none are named)
+    and old text on all items, as far as the budget goes; then drop what is worth nothing, and believe that only after the pruned
+    skill was measured too."""
     drawer = Drawer(measure, "credit", settings)
     shown = [item for item in items if item.id in set(discordant)] or list(items)
-    without = {piece: _removed(final, [piece]) for piece in pieces}
     reserve = 2 * len(items) if prune else 0
-    room = (rollout_budget - reserve) // len(shown) - 1 if shown else 0
-    measured = [piece for piece in pieces if without[piece] is not None][: max(0, room)]
-    arms = [final, *(without[piece] or final for piece in measured)] if measured else []
-    full, *parts = await gather(drawer.sample(skill, shown) for skill in arms) if arms else [Samples(settings)]
-    found = dict(zip(measured, parts, strict=True))
-    worths = [_worth(piece, found.get(piece), full, without[piece] is not None, len(items)) for piece in pieces]
+    worths: list[Worth] = []
+    for some, where in (([p for p in pieces if p.edit], shown), ([p for p in pieces if not p.edit], list(items))):
+        worths += await _left_out(drawer, final, some, where, rollout_budget - reserve - drawer.spent, len(items))
     skill = final
     if prune and rollout_budget >= reserve:
         skill = await _pruned(drawer, items, final, [worth.piece for worth in worths if not worth.kept], settings)
     if skill.hash == final.hash:
-        worths = [Worth(w.piece, w.worth, w.interval, True, w.reason) for w in worths]
+        refuted = "not missed at first, but the pruned skill did not hold up"
+        worths = [w if w.kept else replace(w, kept=True, reason=refuted if prune else w.reason) for w in worths]
     return Credit(skill, tuple(worths), final.tokens, skill.tokens, drawer.spent)
 
 
-def _worth(piece: Piece, part: Samples | None, full: Samples, separable: bool, count: int) -> Worth:
-    if part is None:
+async def _left_out(
+    drawer: Drawer, final: Skill, pieces: Sequence[Piece], shown: Sequence[Item], room: int, count: int
+) -> list[Worth]:
+    """The worth of each piece on the items shown, of as many as there is room for."""
+    without = {piece: _removed(final, [piece]) for piece in pieces}
+    fitting = max(0, room // len(shown) - 1) if shown else 0
+    measured = [piece for piece in pieces if without[piece] is not None][:fitting]
+    arms = [final, *(without[piece] or final for piece in measured)] if measured else []
+    full, *parts = await gather(drawer.sample(skill, shown) for skill in arms) if arms else [None]
+    found = dict(zip(measured, parts, strict=True))
+    return [_worth(piece, found.get(piece), full, without[piece] is not None, count) for piece in pieces]
+
+
+def _worth(piece: Piece, part: Samples | None, full: Samples | None, separable: bool, count: int) -> Worth:
+    if part is None or full is None:
         return Worth(piece, None, (0.0, 0.0), True, "not measured: budget" if separable else "can't be taken out alone")
     differences = list(item_differences(full.means, part.means).values())
     share = len(differences) / count  # the other items were not moved by any edit
     estimate = interval(differences, 0.8)
     costless = bool(differences) and share * believe(differences).mean <= MARGIN / 2 and estimate.mean <= 0.0
+    if piece.edit is None:
+        costless = costless and share * estimate.high <= OLD_MARGIN
     reason = "can go without loss" if costless else "earns its place" if estimate.low > 0 else "may help"
     return Worth(piece, share * estimate.mean, (share * estimate.low, share * estimate.high), not costless, reason)
 

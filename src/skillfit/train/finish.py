@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from skillfit.errors import Exit
-from skillfit.gate import Facts, ShipResult, assign_credit, diagnose, edit_pieces, ship_test
+from skillfit.gate import Facts, ShipResult, assign_credit, diagnose, edit_pieces, paragraph_pieces, ship_test
 from skillfit.gate.shortcut import audit, shortcuts
 from skillfit.gate.statistics import detectable_effect
 from skillfit.rollout.outcome import Outcome, Tally
@@ -76,10 +76,11 @@ async def _validate(parts: Parts, progress: Progress) -> Tally:
 
 
 async def _credit(parts: Parts, progress: Progress, best: Skill) -> Skill:
-    """What each accepted edit is worth, and the best skill without those that are worth nothing."""
+    """What each accepted edit and each old paragraph is worth, and the best skill without those that are worth nothing."""
     evaluation = parts.config.evaluation
-    pieces = edit_pieces([accepted.edit for accepted in progress.accepted])
-    if not evaluation.prune or not pieces or best.hash == parts.initial.hash:
+    edits = edit_pieces([accepted.edit for accepted in progress.accepted])
+    pieces = [*edits, *paragraph_pieces(parts.initial)]
+    if not evaluation.prune or not edits or best.hash == parts.initial.hash:
         return best
     items = parts.task.selection
     with parts.stage("credit"):
@@ -106,6 +107,7 @@ async def _credit(parts: Parts, progress: Progress, best: Skill) -> Skill:
                     "reason": worth.reason,
                 }
                 for worth in credit.worths
+                if worth.piece.edit or worth.worth is not None  # old text is told where it was looked at
             ],
             tokens_before=credit.tokens_before,
             tokens_after=credit.tokens_after,
