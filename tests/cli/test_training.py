@@ -77,6 +77,18 @@ def test_an_interrupted_run_says_how_to_go_on_and_pays_nothing_twice(
     assert paid <= _rollouts(tmp_path / "here")
 
 
+@pytest.mark.parametrize("form", ["--plain", "--json"])
+def test_a_terminal_that_lacks_characters_shows_what_it_can(config: Path, tmp_path: Path, form: str) -> None:
+    (config.parent / "漢字.md").write_text("# 漢字 – é\n", encoding="utf-8")
+    settings = (f"env.skill={config.parent / '漢字.md'}", *SMALL)
+    with process("train", config, *settings, form, "--run", "run–漢字", cwd=tmp_path, PYTHONIOENCODING="cp1252") as running:
+        out, err = running.communicate(timeout=120)
+    assert running.returncode in (0, 3, 4), err
+    assert "skillfit itself failed" not in err and out
+    if form == "--json":
+        assert json.loads(out)["run"].endswith("run–漢字")
+
+
 def test_a_run_in_use_is_refused_in_one_sentence(shell: Shell, config: Path, tmp_path: Path) -> None:
     running = process("train", config, "--run", "here", "--plain", cwd=tmp_path)
     _wait_for_rollouts(tmp_path / "here", 1, running)

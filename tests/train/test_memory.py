@@ -83,6 +83,9 @@ async def test_the_first_epoch_leaves_an_empty_memory_and_the_second_fills_it(ma
     assert {"slow_update_epoch_01", "slow_update_epoch_02"} <= names  # what is carried is always measured
     for name in ("slow_result.json", "comparison_pairs.json", "candidate_skill.md", "rollout/results.jsonl"):
         assert (world.folder / "run/slow_update/epoch_02" / name).exists()
+    result = json.loads((world.folder / "run/slow_update/epoch_02/slow_result.json").read_text())
+    state = json.loads((world.folder / "run/runtime_state.json").read_text())
+    assert result["selection_hard"] == state["current_score"] and state["current_origin"] == "slow_update_epoch_02"
 
 
 async def test_a_slow_update_the_gate_rejects_is_not_carried(make_world: MakeWorld) -> None:
@@ -171,6 +174,7 @@ async def test_the_meta_skill_needs_no_slow_update(make_world: MakeWorld) -> Non
     assert len(world.asked("meta_skill")) == 1
     assert world.events(SlowUpdateFinished) == []
     assert "SLOW_UPDATE" not in world.best()
+    assert (world.folder / "run/meta_skill/epoch_02/rollout/results.jsonl").exists()
 
 
 def by_example(call: Call) -> str:

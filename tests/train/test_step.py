@@ -68,10 +68,13 @@ async def test_a_rewrite_that_brings_nothing_usable_is_skipped(make_world: MakeW
 
 
 async def test_an_edit_budget_of_zero_applies_nothing(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, "optimizer.learning_rate=0", "optimizer.min_learning_rate=0")
+    world = make_world(*STRICT, "train.num_epochs=2", "optimizer.learning_rate=0", "optimizer.use_slow_update=false")
     await world.train()
     assert world.best() == SKILL
-    assert world.history()[0]["action"].startswith("skip")
+    assert [record["action"].partition("_")[0] for record in world.history()] == ["skip"] * 2
+    asked = [call.text for call in world.asked("reflect.failure")]
+    assert all("Edit budget: at most 0" in text for text in asked)  # the default least of 2 does not lift it
+    assert len(asked) > 1
 
 
 async def test_the_edit_budgets_in_prompts_follow_the_schedule(make_world: MakeWorld) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import traceback
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated
@@ -47,6 +48,9 @@ def main(argv: list[str] | None = None) -> None:
     """Every foreseen error ends as one sentence, a hint and its exit code; an unforeseen one as a sentence and a log."""
     arguments = sys.argv[1:] if argv is None else argv
     sys.excepthook = _report_bug
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark for it
     try:
         typer.main.get_command(app)(args=arguments)  # calling `app` itself would put typer's excepthook in place of ours
     except SkillfitError as error:
@@ -64,7 +68,7 @@ def _report_bug(kind: type[BaseException], error: BaseException, trace: Tracebac
         sys.__excepthook__(kind, error, trace)
         return
     handle, name = tempfile.mkstemp(prefix="skillfit-error-", suffix=".log")
-    with os.fdopen(handle, "w") as log:
+    with os.fdopen(handle, "w", encoding="utf-8") as log:
         traceback.print_exception(kind, error, trace, file=log)
     said = traceback.format_exception_only(kind, error)[-1].strip()
     print(f"error: skillfit itself failed ({said}). The traceback is in {Path(name)}; --debug shows it.", file=sys.stderr)

@@ -37,7 +37,7 @@ def console(*, stderr: bool = False) -> Console:
 def show(data: Any, shown: RenderableType, as_json: bool) -> None:
     """The result, in the form that was asked for."""
     if as_json:
-        print(json.dumps(data, ensure_ascii=False, default=str))
+        print(json.dumps(data, default=str))  # ASCII: it arrives whole whatever the terminal's encoding
     else:
         console().print(shown, soft_wrap=isinstance(shown, str), markup=False)
 

@@ -152,8 +152,7 @@ class RunFiles:
     @_on.register
     def _(self, event: SlowUpdateFinished) -> None:
         folder = f"slow_update/epoch_{event.epoch:02d}"
-        for phase, step in [key for key in self._rollouts if key[0] == "slow_update"]:
-            self._write_results(f"{folder}/rollout", list(self._rollouts.pop((phase, step)).values()))
+        self._write_looking_back(folder)
         self._directory.write_json(f"{folder}/slow_result.json", {**event.result, "action": event.action})
         self._directory.write_json(f"{folder}/comparison_pairs.json", event.pairs)
         if event.all_pairs != event.pairs:
@@ -165,7 +164,9 @@ class RunFiles:
 
     @_on.register
     def _(self, event: MetaSkillFinished) -> None:
-        self._directory.write_json(f"meta_skill/epoch_{event.epoch:02d}/meta_skill_result.json", event.result)
+        folder = f"meta_skill/epoch_{event.epoch:02d}"
+        self._write_looking_back(folder)
+        self._directory.write_json(f"{folder}/meta_skill_result.json", event.result)
 
     @_on.register
     def _(self, event: ShipTested) -> None:
@@ -191,6 +192,11 @@ class RunFiles:
         state = {"last_completed_step": self._step, "current_skill_path": skill, "best_skill_path": "best_skill.md"}
         names = ("current_score", "current_origin", "best_score", "best_step", "best_origin")
         self._directory.write_json("runtime_state.json", {**state, **{name: last.get(name) for name in names}})
+
+    def _write_looking_back(self, folder: str) -> None:
+        """The rollouts of an epoch's end: the slow update's, or the meta skill's own where there is no slow update."""
+        for key in [key for key in self._rollouts if key[0] == "slow_update"]:
+            self._write_results(f"{folder}/rollout", list(self._rollouts.pop(key).values()))
 
     def _write_results(self, folder: str, rollouts: list[RolloutFinished]) -> None:
         if rollouts:  # in an order of their own: they finish in any

@@ -32,10 +32,10 @@ async def slow_update(parts: Parts, epoch: Epoch, progress: Progress) -> tuple[P
         everything, kept, previous_tally, current_tally = await _pairs(parts, epoch, progress)
         previous = progress.epoch_start or parts.initial
         found = await lesson.slow_update(parts.optimizer, previous, progress.skill, kept, epoch=epoch.number, step=progress.step)
-        candidate, action = progress.skill, "no_content"
+        candidate, action, tally = progress.skill, "no_content", None
         if found.text and parts.screen.passes(found.text, progress.step):
             candidate = with_slow_update(progress.skill, found.text)
-            action = await _carry(parts, epoch, progress, candidate)
+            action, tally = await _carry(parts, epoch, progress, candidate)
         await parts.go_on_without_lost_calls()
     result = {
         "reasoning": found.reasoning,
@@ -46,6 +46,8 @@ async def slow_update(parts: Parts, epoch: Epoch, progress: Progress) -> tuple[P
         "update_origin": "slow_update_momentum",
         "update_target": "current_skill",
         "action": action,
+        "selection_hard": tally.hard if tally else None,
+        "selection_soft": tally.soft if tally else None,
     }
     _say(parts, epoch, progress, action, result, kept, everything, candidate)
     return kept
@@ -117,14 +119,14 @@ async def _roll(parts: Parts, epoch: Epoch, skill: Skill, items: Sequence[Item])
     return outcomes
 
 
-async def _carry(parts: Parts, epoch: Epoch, progress: Progress, candidate: Skill) -> str:
-    """Through the gate, or carried as it is: then it is measured, and the best skill stays unless this one is better."""
+async def _carry(parts: Parts, epoch: Epoch, progress: Progress, candidate: Skill) -> tuple[str, Tally | None]:
+    """Through the gate, or carried as it is: then it is measured, and the best skill stays unless this one is better. What was done,
+    and how the candidate did on the selection split."""
     name = f"slow_update_epoch_{epoch.number:02d}"
     if candidate.hash == progress.skill.hash:
-        return "no_content"
+        return "no_content", None
     if not parts.config.optimizer.slow_update_gate_with_selection:
-        await adopt(parts, progress, candidate, name)
-        return "force_accept"
+        return "force_accept", await adopt(parts, progress, candidate, name)
     verdict = await parts.gate.judge(name, progress.skill, [Candidate(candidate, (), "slow update")])
     parts.emit(
         GateDecided(name=name, step=progress.step, decision=verdict.decision, reason=verdict.reason, **gate_evidence(verdict))
@@ -133,7 +135,7 @@ async def _carry(parts: Parts, epoch: Epoch, progress: Progress, candidate: Skil
         parts.emit(evaluation(name, candidate, verdict.tally))
     if verdict.chosen is not None:
         progress.carry(verdict.winner, name, verdict.candidate_score or 0.0)
-    return verdict.decision
+    return verdict.decision, verdict.tally
 
 
 def _say(
@@ -147,11 +149,18 @@ def _say(
     candidate: Skill,
 ) -> None:
     progress.track_best(parts.gate.best)
+    standing = {
+        "current_score": progress.score,
+        "current_origin": progress.origin,
+        "best_score": parts.gate.best_score,
+        "best_step": progress.best_step,
+        "best_origin": progress.best_origin,
+    }
     parts.emit(
         SlowUpdateFinished(
             epoch=epoch.number,
             action=action,
-            result=result,
+            result={**result, **standing},
             pairs=[pair.as_dict() for pair in kept],
             all_pairs=[pair.as_dict() for pair in everything],
             candidate=candidate.text,

@@ -57,7 +57,7 @@ class Step:
             self._planned.step,
             self._parts.plan.total_steps,
             maximum=settings.learning_rate,
-            minimum=settings.min_learning_rate,
+            minimum=min(settings.min_learning_rate, settings.learning_rate),  # the learning rate is the most, whatever the least is
         )
 
     def roll_out(self) -> list[list[Rollout]]:
