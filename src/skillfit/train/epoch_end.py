@@ -120,8 +120,8 @@ async def _roll(parts: Parts, epoch: Epoch, skill: Skill, items: Sequence[Item])
 
 
 async def _carry(parts: Parts, epoch: Epoch, progress: Progress, candidate: Skill) -> tuple[str, Tally | None]:
-    """Through the gate, or carried as it is: then it is measured, and the best skill stays unless this one is better. What was done,
-    and how the candidate did on the selection split."""
+    """Through the gate, or carried as it is: then it is measured, and the best skill stays unless this one is better. Returns what
+    was done, and how the candidate did on the selection split."""
     name = f"slow_update_epoch_{epoch.number:02d}"
     if candidate.hash == progress.skill.hash:
         return "no_content", None
