@@ -1,5 +1,6 @@
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,27 @@ async def test_calls_out_of_our_sight_are_metered_and_billed_with_their_rollout(
     with pytest.raises(BudgetReached):
         await engine.run(SKILL, items(9), phase="rollout", series="step_1")
     assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 1.0
+
+
+async def test_what_a_program_costs_is_learnt_from_the_first_alone_so_that_no_cap_is_passed(world: World) -> None:
+    running = most = 0
+
+    async def program(item: Item, call: Calling) -> Attempt:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return Attempt(right(item), usage=Usage(calls=1, input=1000, usd=None))
+
+    def price(usage: Usage) -> Usage:
+        return replace(usage, usd=usage.tokens / 4000)
+
+    meter = Budget(Caps(usd=1), world.journal)
+    with pytest.raises(BudgetReached):
+        await world.engine(program, meter=meter, price=price, careful=True).run(SKILL, items(9), phase="rollout", series="step_1")
+    assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 1.0
+    assert most == 3  # beside each other once the cost is known
 
 
 async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(world: World) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -54,7 +54,9 @@ class Rollouts:
 
     `max_in_flight` is the window: make it about twice the model's concurrency, so that a rollout that waits out a retry or grades
     its answer leaves no request slot idle. `meter` is for agents and evaluators whose calls happen out of our sight (programs, the
-    user's own code): each rollout is then metered and billed as a whole. `timeout` counts the work, not the wait for a slot."""
+    user's own code): each rollout is then metered and billed as a whole, at what `price` makes of its tokens where it names no
+    dollars. What one costs is known afterwards only, so as much is set aside as the dearest one so far took, and with `careful` (a
+    cap on dollars or tokens) the first one runs alone. `timeout` counts the work, not the wait for a slot."""
 
     def __init__(
         self,
@@ -65,6 +67,8 @@ class Rollouts:
         *,
         executor: Executor | None = None,
         meter: Meter | None = None,
+        price: Callable[[Usage], Usage] = lambda usage: usage,
+        careful: bool = False,
         timeout: float | None = None,
         max_in_flight: int = 64,
         coverage_floor: float = 0.6,
@@ -75,7 +79,9 @@ class Rollouts:
         self._events = events
         self._executor = executor or LocalExecutor()
         self._meter = meter
+        self._price = price
         self._dearest = Usage(calls=1)  # what a metered rollout may cost: the most one has cost so far
+        self._cost_unknown, self._alone = meter is not None and careful, asyncio.Lock()
         self._timeout = timeout
         self._window = asyncio.Semaphore(max_in_flight)
         self._coverage_floor = coverage_floor
@@ -185,15 +191,24 @@ class Rollouts:
                 raise
 
     async def _roll(self, plan: _Planned) -> Outcome:
+        if self._cost_unknown:
+            async with self._alone:
+                if self._cost_unknown:
+                    outcome = await self._roll_metered(plan)
+                    self._cost_unknown = False
+                    return outcome
+        return await self._roll_metered(plan)
+
+    async def _roll_metered(self, plan: _Planned) -> Outcome:
         purpose = f"{plan.series}/{plan.item.id}/{plan.repeat}"
         assignment = Assignment(plan.skill, plan.item, _seed(self._seed, plan), purpose, plan.instruction, self._timeout)
         reservation = await self._meter.reserve("agent", self._dearest) if self._meter else None
         begun, used = time.monotonic(), self._dearest
         try:
             attempt, score = await self._executor.run(self._worker, assignment)
-            used = attempt.usage
+            used = self._price(attempt.usage)
         except ModelError as error:
-            used = error.usage
+            used = error.usage = self._price(error.usage)
             raise
         finally:
             if reservation:

@@ -11,7 +11,7 @@ from skillfit.agents import Agent, build_agent
 from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.gate import GateSettings, LeakIndex
-from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, connect
+from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, connect
 from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer, OptimizeSettings
@@ -98,8 +98,8 @@ async def _open(
         in_sight = material.solver is not None or (agent is not None and agent.recorded and material.task.evaluator is None)
         meter = None if in_sight else models.budget
         engines = _Engines(
-            _rollouts(material.task, run, agent, config, meter),
-            _rollouts(material.ship_task, run, agent, config, meter) if material.ship_task else None,
+            _rollouts(material.task, run, agent, config, meter, models.price_of_agent),
+            _rollouts(material.ship_task, run, agent, config, meter, models.price_of_agent) if material.ship_task else None,
         )
         for engine in filter(None, (engines.train, engines.ship)):
             control.on_stop(engine.stop)
@@ -123,6 +123,11 @@ class _Models:
         refuse_unpriced(caps, [spec.id for spec in specs if self._prices.of(spec.id) is None])
         self.budget = Budget(caps, run.journal, on_warning=self._warn)
         closing.callback(self.budget.save_minutes)
+
+    def price_of_agent(self, usage: Usage) -> Usage:
+        """What a program used, in dollars: its own word where it gives one, else by the price of its model."""
+        spec = self._config.model.agent
+        return usage if usage.usd is not None or spec is None else self._prices.priced(spec.id, usage)
 
     def _warn(self, warning: BudgetWarning) -> None:
         self._run.events.emit(Warned(what=f"budget {warning.cap} {warning.percent}", message=warning.message))
@@ -161,7 +166,9 @@ def _agent(material: Material, models: _Models) -> Agent | None:
     )
 
 
-def _rollouts(task: Task, run: RunDirectory, agent: Agent | None, config: Config, meter: Budget | None) -> Rollouts:
+def _rollouts(
+    task: Task, run: RunDirectory, agent: Agent | None, config: Config, meter: Budget | None, price: Callable[[Usage], Usage]
+) -> Rollouts:
     """`meter` bills whole rollouts, for agents and tasks whose model calls happen out of our sight."""
     return Rollouts(
         task,
@@ -170,6 +177,8 @@ def _rollouts(task: Task, run: RunDirectory, agent: Agent | None, config: Config
         run.events,
         executor=_executor(config.executor),
         meter=meter,
+        price=price,
+        careful=config.budget.usd is not None or config.budget.tokens is not None,
         timeout=config.env.exec_timeout,
         max_in_flight=getattr(agent, "slots", None) or 2 * config.model.concurrency,
         coverage_floor=config.evaluation.coverage_floor,
