@@ -89,3 +89,9 @@ def test_models_that_reason_are_known_by_name(model):
 )
 def test_others_are_not_taken_for_them(model):
     assert not is_reasoning(model)
+
+
+def test_a_program_that_counts_its_dollars_is_believed_where_no_price_is_known():
+    assert Prices().priced("cli/claude", Usage(calls=1, input=10, usd=0.5)).usd == 0.5
+    assert Prices().priced("cli/claude", Usage(calls=1, input=10)).usd is None
+    assert Prices({"cli/claude": {"input": 1, "output": 1}}).priced("cli/claude", Usage(calls=1, input=10**6, usd=0.5)).usd == 1

@@ -66,9 +66,9 @@ class Prices:
         return _price(name, row) if row and "input" in row else None
 
     def priced(self, model_id: str, usage: Usage) -> Usage:
-        """`usage` with its dollars; None where the price is unknown."""
+        """`usage` with its dollars: by the price, else by the word of a program that counts them itself, else None."""
         price = self.of(model_id)
-        return replace(usage, usd=price.cost(usage) if price else None)
+        return replace(usage, usd=price.cost(usage) if price else usage.usd or None)
 
     def upper_bound(self, model_id: str, request: Request, max_tokens: int) -> Usage:
         """The most one attempt can cost. No tokenizer makes more tokens of a text than it has UTF-8 bytes."""
