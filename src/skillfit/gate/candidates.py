@@ -22,8 +22,8 @@ def propose(
     best first. Spare edits that share a training item or a target stay together; `sources` names the items, one entry per edit, the
     spare ones after the others. Distinct skills that differ from the incumbent, `limit` at the most.
 
-    Parts of the whole patch are not raced: they move the score too little to be seen at these split sizes, and rollouts spent on
-    them cost more than they find (bench/gate). Credit sorts out a patch's edits at the end."""
+    Parts of the whole patch are not raced: they move the score too little to be seen at these split sizes, and their rollouts are
+    better spent on other edits. Credit sorts out a patch's edits at the end."""
     found: dict[str, Candidate] = {}
     for number, group in enumerate([list(edits), *clusters(spare, sources[len(edits) :], max(1, len(edits)))]):
         applied = apply_edits(incumbent, group, max_tokens)

@@ -59,8 +59,8 @@ def audit(found: Sequence[Shortcut], baseline: float, best: float, measured: Map
     """Compares the score reached with the best trivial rule, measured where it was and predicted otherwise."""
     scores = {s.name: (measured or {}).get(s.name, s.predicted) for s in found}
     name = max(scores, key=lambda key: scores[key], default="")
-    if name and scores[name] >= best - 0.02:
-        message = f"A one-line rule ({name}) scores {scores[name]:.2f}, the skill {best:.2f}: the items don't need the task done."
+    if name and scores[name] > 0 and scores[name] >= best - 0.02:
+        message = f"A one-line rule ({name}) scores {scores[name]:.2f}, the skill {best:.2f}: that score needs no skill."
         return Check("shortcut", "warn", message, scores)
     if name and scores[name] > max(baseline, 0.5):
         return Check("shortcut", "warn", f"A one-line rule ({name}) beats the initial skill: {scores[name]:.2f}.", scores)
