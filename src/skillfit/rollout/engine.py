@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -88,6 +88,7 @@ class Rollouts:
         self._seed = seed
         self._stopped_by: SkillfitError | None = None
         self._proven = False
+        self._open: dict[str, Outcome] = {}  # failed, and nothing decided without them yet
         self.stopping = False
 
     def start(
@@ -153,15 +154,21 @@ class Rollouts:
         if outcome.failure is not None:
             plan.batch.given_up[_asking(plan, key)] = outcome
         if plan.batch.complete:
-            await self._go_on_without(plan.batch)
+            if plan.batch.coverage >= self._coverage_floor:
+                await self._give_up(plan.batch.given_up)
+            else:
+                self._open |= plan.batch.given_up
         return outcome
 
-    async def _go_on_without(self, batch: Batch) -> None:
-        """The run now decides without these rollouts. A later run of the same code must decide the same, so their failure is a fact
-        from here on; whoever asks at another step tries them again. Too few scored is no basis to go on: those stay open."""
-        if batch.coverage < self._coverage_floor:
-            return
-        for key, outcome in batch.given_up.items():
+    async def go_on_without_failed(self) -> None:
+        """The run has decided without batches of which too few rollouts were scored. A later run of the same code must decide the
+        same, so their failure is a fact from here on; whoever asks at another step tries them again. Until this is called, starting
+        again tries them again. Single failures among enough scored rollouts are given up at once."""
+        failed, self._open = self._open, {}
+        await self._give_up(failed)
+
+    async def _give_up(self, failed: Mapping[str, Outcome]) -> None:
+        for key, outcome in failed.items():
             await self._journal.once(key, partial(_done, outcome), returns=Outcome, stage="rollout")
 
     async def _journaled(self, key: str, plan: _Planned) -> Outcome:

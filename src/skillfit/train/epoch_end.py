@@ -36,7 +36,7 @@ async def slow_update(parts: Parts, epoch: Epoch, progress: Progress) -> tuple[P
         if found.text and parts.screen.passes(found.text, progress.step):
             candidate = with_slow_update(progress.skill, found.text)
             action, tally = await _carry(parts, epoch, progress, candidate)
-        await parts.go_on_without_lost_calls()
+        await parts.go_on_without_lost()
     result = {
         "reasoning": found.reasoning,
         "slow_update_content": found.text,
@@ -72,7 +72,7 @@ async def meta_skill(parts: Parts, epoch: Epoch, progress: Progress, pairs: tupl
             epoch=epoch.number,
             step=progress.step,
         )
-        await parts.go_on_without_lost_calls()
+        await parts.go_on_without_lost()
     progress.meta_skill = found.text or progress.meta_skill
     action = "write_meta_skill" if found.text else "no_content"
     result = {"reasoning": found.reasoning, "meta_skill_content": found.text, "action": action}

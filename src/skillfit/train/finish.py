@@ -50,7 +50,9 @@ async def finish(parts: Parts, progress: Progress) -> RunFinished:
     reason = _reason(parts, progress, ending)
     diagnosis = diagnose(_facts(parts, progress, ending, reason))
     if diagnosis.cause == "infrastructure":
-        reason = "infrastructure"  # nothing can be said about the skill, whatever the scores are
+        reason = "infrastructure"  # nothing can be said about the skill, whatever the scores are; starting again tries again
+    else:
+        await parts.go_on_without_lost()
     return conclude(parts, progress, ending, reason, diagnosis.message)
 
 

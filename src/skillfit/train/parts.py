@@ -147,8 +147,10 @@ class Parts:
         if any(outcome.status == "skipped" for outcome in outcomes):
             raise Interrupted(self.run.path)
 
-    async def go_on_without_lost_calls(self) -> None:
-        """Before a decision is said: optimizer replies that could not be had stay lost on replay."""
+    async def go_on_without_lost(self) -> None:
+        """Before a decision is said: what could not be had for it, rollouts and optimizer replies, stays lost on replay."""
+        for engine in filter(None, (self.rollouts, self.ship_rollouts)):
+            await engine.go_on_without_failed()
         if self.recorded is not None:
             await self.recorded.go_on_without_lost()
 

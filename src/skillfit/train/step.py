@@ -279,7 +279,7 @@ class Step:
         progress.track_best(self._parts.gate.best)
         entry = self._memory_entry(verdict, before)
         progress.memory.append(entry)
-        await self._parts.go_on_without_lost_calls()
+        await self._parts.go_on_without_lost()
         record = self._record.finish(progress)
         progress.records.append(record)
         self._parts.emit(step_finished(self._parts, self._planned, progress, record, entry, added))
