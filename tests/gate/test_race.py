@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.errors import InputError
-from skillfit.gate import Candidate, GateSettings, RaceGate
+from skillfit.gate import Candidate, GateSettings, RaceGate, StrictGate
 from skillfit.skill import Edit, apply_edits
 from skillfit.tasks.attempt import Score
 from tests.gate.scripted import BASE, Scripted, by_rule, candidate, items
@@ -152,6 +152,20 @@ async def test_an_unconfirmed_regression_on_a_must_pass_item_does_not_veto():
 def test_must_pass_items_must_exist():
     with pytest.raises(InputError, match="nowhere"):
         RaceGate(Scripted(by_rule(0.5)), items(5), GateSettings(must_pass=("nowhere",)))
+
+
+@pytest.mark.parametrize("gate", [RaceGate, StrictGate])
+@pytest.mark.parametrize(("weight", "decision"), [(1.0, "accept"), (30.0, "reject")])
+async def test_an_item_that_weighs_more_counts_more(gate, weight, decision):
+    def chance(skill, item):
+        return float((item == "i007") != ("- good" in skill.body))
+
+    chosen = gate(Scripted(chance), items(20), GateSettings(weights={"i007": weight}))
+    await chosen.baseline(BASE)
+    verdict = await chosen.judge("step_0001", BASE, [candidate("good")])
+    assert verdict.decision == decision
+    assert verdict.incumbent_score == pytest.approx(weight / (19 + weight))
+    assert verdict.evidence.difference == pytest.approx((19 - weight) / (19 + weight))
 
 
 async def test_a_fifth_of_rollouts_lost_at_random_moves_no_mean_and_blocks_nothing():

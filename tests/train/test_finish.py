@@ -130,6 +130,16 @@ async def test_old_text_goes_when_a_loss_can_be_excluded(make_world: MakeWorld) 
     assert "These words" in few.best()
 
 
+async def test_weights_of_items_decide_and_belong_to_the_run(make_world: MakeWorld) -> None:
+    rows = [{**row, "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
+    world = make_world(*STRICT, *ALONE, rows=rows)
+    await world.train()
+    assert world.summary()["baseline_selection_hard"] == pytest.approx(10 / 16)
+    assert world.summary()["baseline_test_hard"] == pytest.approx(5 / 8)
+    plain = make_world(*STRICT, *ALONE, rows=items(8, 8, 4), name="plain")
+    assert plain.material().identity()["task"] != world.material().identity()["task"]
+
+
 async def test_a_candidate_that_breaks_a_must_pass_item_is_vetoed(make_world: MakeWorld) -> None:
     def trading(call: Call) -> str:
         reply = analyse(call)

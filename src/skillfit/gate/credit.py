@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from skillfit.gate.evidence import believe
 from skillfit.gate.samples import Drawer, Samples
-from skillfit.gate.statistics import interval, item_differences
+from skillfit.gate.statistics import interval
 from skillfit.gate.verdict import GateSettings, Measure
 from skillfit.rollout.gather import gather
 from skillfit.skill import EXAMPLE_OP, Edit, Skill, apply_edits
@@ -112,7 +112,7 @@ async def _left_out(
 def _worth(piece: Piece, part: Samples | None, full: Samples | None, separable: bool, count: int) -> Worth:
     if part is None or full is None:
         return Worth(piece, None, (0.0, 0.0), True, "not measured: budget" if separable else "can't be taken out alone")
-    differences = list(item_differences(full.means, part.means).values())
+    differences = list(full.against(part).values())
     share = len(differences) / count  # the other items were not moved by any edit
     estimate = interval(differences, 0.8)
     costless = bool(differences) and share * believe(differences).mean <= MARGIN / 2 and estimate.mean <= 0.0
@@ -133,6 +133,6 @@ async def _pruned(drawer: Drawer, items: Sequence[Item], final: Skill, going: Se
     if pruned is None:
         return final
     old, new = await gather(drawer.sample(skill, items) for skill in (final, pruned))
-    differences = item_differences(new.means, old.means).values()
+    differences = new.against(old).values()
     enough = bool(differences) and min(old.coverage, new.coverage) >= settings.coverage_floor
     return pruned if enough and believe([value + MARGIN for value in differences]).probability > 0.5 else final

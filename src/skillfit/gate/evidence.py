@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from skillfit.gate.samples import Drawer, Samples
-from skillfit.gate.statistics import interval, item_differences, mean, probability_positive, variance
+from skillfit.gate.statistics import interval, mean, probability_positive, variance
 from skillfit.gate.verdict import Action, Candidate, Decision, Evidence, Standing, Verdict
 from skillfit.skill import Skill
 
@@ -45,7 +45,7 @@ class Runner:
     fate: str = "not measured"
 
     def look(self, incumbent: Samples) -> Belief:
-        differences = item_differences(self.samples.means, incumbent.means)
+        differences = self.samples.against(incumbent)
         self.belief = believe(differences.values(), self.prior_variance)
         return self.belief
 
@@ -56,7 +56,7 @@ class Runner:
             items=self.belief.items,
             rollouts=self.samples.planned,
             score=self.samples.score,
-            difference=mean(list(item_differences(self.samples.means, incumbent.means).values())),
+            difference=mean(list(self.samples.against(incumbent).values())),
             probability=self.belief.probability,
             fate=self.fate,
         )
@@ -78,7 +78,7 @@ class Spending:
 
 
 def compare(candidate: Samples, incumbent: Samples, *, rollouts: int, coverage: float) -> Evidence:
-    differences = item_differences(candidate.means, incumbent.means)
+    differences = candidate.against(incumbent)
     solved = {item: (candidate.means[item] >= 0.5, incumbent.means[item] >= 0.5) for item in differences}
     estimate = interval(list(differences.values()))
     return Evidence(

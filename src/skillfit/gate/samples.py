@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from skillfit.gate.statistics import item_differences, within_item_variance
 from skillfit.gate.verdict import GateSettings, Measure
 from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.rollout.outcome import Outcome, Tally, weighted_mean
 from skillfit.skill import Skill
 from skillfit.tasks.attempt import Score
 from skillfit.tasks.item import Item
@@ -47,13 +47,20 @@ class Samples:
     @property
     def score(self) -> float:
         """Mean over items of the items' means, so that extra repeats of some items don't tilt it."""
-        return math.fsum(self.means.values()) / len(self.means) if self.means else 0.0
+        return weighted_mean(self.means, self.settings.weights)
+
+    def against(self, incumbent: Samples) -> dict[str, float]:
+        """Differences to the incumbent on items scored in both, so weighted that their plain mean is the weighted one."""
+        found = item_differences(self.means, incumbent.means)
+        weights = {item: self.settings.weights.get(item, 1.0) for item in found}
+        whole = math.fsum(weights.values()) / len(found) if found else 1.0
+        return {item: value * weights[item] / whole for item, value in found.items()}
 
     def tally(self) -> Tally:
-        count = len(self.scores) or 1
-        hard = math.fsum(math.fsum(s.hard for s in scores) / len(scores) for scores in self.scores.values())
-        soft = math.fsum(math.fsum(s.soft for s in scores) / len(scores) for scores in self.scores.values())
-        return Tally(hard / count, soft / count, self.scored, self.planned)
+        hard = {item: math.fsum(s.hard for s in scores) / len(scores) for item, scores in self.scores.items()}
+        soft = {item: math.fsum(s.soft for s in scores) / len(scores) for item, scores in self.scores.items()}
+        weights = self.settings.weights
+        return Tally(weighted_mean(hard, weights), weighted_mean(soft, weights), self.scored, self.planned)
 
 
 class Drawer:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from skillfit.gate.evidence import compare
 from skillfit.gate.samples import TOLERANCE, Drawer
-from skillfit.gate.statistics import interval, item_differences, repeats_for, sign_flip_p
+from skillfit.gate.statistics import interval, repeats_for, sign_flip_p
 from skillfit.gate.verdict import Evidence, GateSettings, Measure
 from skillfit.rollout.gather import gather
 from skillfit.skill import Skill
@@ -57,7 +57,7 @@ async def ship_test(
         return ShipResult("no improvement", "no candidate was accepted", initial, 0.0, (0.0, 0.0), 1.0, 0, Evidence())
     drawer = Drawer(measure, "ship", settings)
     old, *new = await gather(drawer.sample(skill, items, repeats) for skill in (initial, *entrants))
-    tested = [list(item_differences(samples.means, old.means).values()) for samples in new]
+    tested = [list(samples.against(old).values()) for samples in new]
     corrected = holm([sign_flip_p(differences) for differences in tested])
     chosen = min(range(len(entrants)), key=lambda index: (corrected[index], -sum(tested[index])))
     evidence = compare(new[chosen], old, rollouts=drawer.spent, coverage=drawer.scored / max(1, drawer.spent))

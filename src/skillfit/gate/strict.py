@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from skillfit.gate.evidence import Runner, Spending, conclude
 from skillfit.gate.samples import TOLERANCE, Records, Samples
-from skillfit.gate.statistics import item_differences, mean
+from skillfit.gate.statistics import mean
 from skillfit.gate.verdict import Action, Candidate, Decision, Verdict
 from skillfit.skill import Skill
 
@@ -35,7 +35,7 @@ class StrictGate(Records):
         if covered < floor:
             return "inconclusive", f"only {covered:.0%} of the rollouts were scored (floor {floor:.0%})"
         # On the items scored in both; with nothing failed this is the difference of the two means.
-        difference = mean(list(item_differences(new.means, old.means).values()))
+        difference = mean(list(new.against(old).values()))
         if difference > TOLERANCE:
             return "accept", f"mean {difference:+.4f} above the incumbent"
         return "reject", f"mean {difference:+.4f}: not strictly above the incumbent"

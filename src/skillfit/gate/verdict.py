@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from skillfit.rollout.outcome import Metric, Outcome, Tally
@@ -31,6 +31,7 @@ class GateSettings:
     use_gate: bool = True
     max_skill_tokens: int | None = None  # a stack of winners may not grow beyond it
     seed: int = 42
+    weights: Mapping[str, float] = field(default_factory=dict)  # item id -> how much it counts; 1 where not named
 
     def value(self, hard: float, soft: float) -> float:
         """One number under the metric."""

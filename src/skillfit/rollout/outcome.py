@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from skillfit.models.protocol import Usage
 from skillfit.tasks.attempt import Attempt, Score
 
 Metric = Literal["hard", "soft", "mixed"]
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,20 @@ class Tally:
         return self.scored / self.planned if self.planned else 0.0
 
     @classmethod
-    def of(cls, outcomes: Iterable[Outcome]) -> Tally:
+    def of(cls, outcomes: Iterable[Outcome], weights: Mapping[str, float] | None = None) -> Tally:
+        """`weights`: item id -> how much it counts, 1 where not named."""
         listed = list(outcomes)
-        scores = [outcome.score for outcome in listed if outcome.score is not None]
-        count = len(scores)
+        scores = {at: outcome.score for at, outcome in enumerate(listed) if outcome.score is not None}
+        counts = {at: (weights or {}).get(listed[at].item_id, 1.0) for at in scores}
         return cls(
-            hard=sum(score.hard for score in scores) / count if count else 0.0,
-            soft=sum(score.soft for score in scores) / count if count else 0.0,
-            scored=count,
+            hard=weighted_mean({at: score.hard for at, score in scores.items()}, counts),
+            soft=weighted_mean({at: score.soft for at, score in scores.items()}, counts),
+            scored=len(scores),
             planned=sum(outcome.status != "skipped" for outcome in listed),
         )
+
+
+def weighted_mean(values: Mapping[Key, float], weights: Mapping[Key, float]) -> float:
+    """The mean of values whose weight is 1 where none is given; 0 of nothing."""
+    total = math.fsum(weights.get(key, 1.0) for key in values)
+    return math.fsum(value * weights.get(key, 1.0) for key, value in values.items()) / total if values else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mimetypes
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -133,6 +133,11 @@ def canonical(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, An
     claimed = set(found.values()) | set(found)
     rest = {name: value for name, value in row.items() if name not in claimed}
     return {name: row[column] for name, column in found.items()} | rest
+
+
+def weights_of(items: Iterable[Item]) -> dict[str, float]:
+    """Item id -> how much it counts, of the items that don't count 1."""
+    return {item.id: item.weight for item in items if item.weight != 1.0}
 
 
 def stable_hash(value: Any) -> str:

@@ -24,6 +24,7 @@ from skillfit.run.recorded import RecordedModel
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.inspect_ai import InspectEvaluator
+from skillfit.tasks.item import weights_of
 from skillfit.train.ledger import CountedModel, Ledger
 from skillfit.train.material import Material, read_material
 from skillfit.train.parts import Control, Counts, Parts
@@ -59,7 +60,7 @@ async def assemble(
             screen=Screen(leaks, run.events.emit),
             ledger=ledger,
             budget=models.budget,
-            gate_settings=_gate_settings(config),
+            gate_settings=_gate_settings(config, material.task),
             counts=counts,
         )
 
@@ -219,7 +220,7 @@ def _optimizer(config: Config, model: Model, run: RunDirectory) -> Optimizer:
     )
 
 
-def _gate_settings(config: Config) -> GateSettings:
+def _gate_settings(config: Config, task: Task) -> GateSettings:
     evaluation = config.evaluation
     return GateSettings(
         metric=evaluation.gate_metric,
@@ -231,6 +232,7 @@ def _gate_settings(config: Config) -> GateSettings:
         max_skill_tokens=config.optimizer.max_skill_tokens,
         use_gate=evaluation.use_gate,
         seed=config.train.seed,
+        weights=weights_of(task.items),
     )
 
 

@@ -14,7 +14,7 @@ from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome, Tally
 from skillfit.run.directory import RunDirectory
 from skillfit.skill import Skill
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.task import Task
 from skillfit.train.assemble import Listener, open_rollouts
 from skillfit.train.material import Material
@@ -32,7 +32,7 @@ class Measured:
 
     @property
     def tally(self) -> Tally:
-        return Tally.of(self.outcomes)
+        return Tally.of(self.outcomes, weights_of(self.items))
 
     @property
     def means(self) -> dict[str, float]:
@@ -45,12 +45,17 @@ class Measured:
 
     @property
     def interval(self) -> Interval:
-        return interval(list(self.means.values()))
+        means, weights = self.means, weights_of(self.items)
+        whole = sum(weights.get(item, 1.0) for item in means) / max(1, len(means))
+        return interval([mean * weights.get(item, 1.0) / whole for item, mean in means.items()])
 
     @property
     def by_type(self) -> dict[str, Tally]:
         kinds = {item.id: item.type or "all" for item in self.items}
-        return {kind: Tally.of(o for o in self.outcomes if kinds[o.item_id] == kind) for kind in sorted(set(kinds.values()))}
+        return {
+            kind: Tally.of((o for o in self.outcomes if kinds[o.item_id] == kind), weights_of(self.items))
+            for kind in sorted(set(kinds.values()))
+        }
 
 
 async def evaluate(

@@ -169,7 +169,7 @@ async def _tests(parts: Parts, progress: Progress, best: Skill) -> dict[str, Tal
     tallies = {}
     for name, skill in named.items():
         outcomes = found[skill.hash]
-        tallies[name] = Tally.of(outcomes)
+        tallies[name] = Tally.of(outcomes, parts.gate_settings.weights)
         parts.emit(_tested(f"test_{name}", skill, tallies[name], _by_type(items, outcomes)))
     return tallies
 

@@ -14,7 +14,7 @@ from skillfit.models import Model, ModelSpec, Reply, Request
 from skillfit.skill import Skill
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.inspect_ai import InspectEvaluator
-from skillfit.tasks.item import stable_hash
+from skillfit.tasks.item import stable_hash, weights_of
 
 
 class LateModel:
@@ -62,6 +62,8 @@ def _task_identity(task: Task) -> dict[str, Any]:
         f"{name} items": stable_hash(sorted(item.fingerprint() for item in getattr(task, name)))
         for name in ("train", "selection", "test")
     }
+    if weights := weights_of(task.items):
+        parts["weights"] = stable_hash(weights)
     return {
         **parts,
         "grader": task.grader.describe() if task.grader else None,
