@@ -12,6 +12,7 @@ from skillfit.skill import (
     with_examples,
     with_notes,
     with_slow_update,
+    without_placeholder,
 )
 
 BASE = Skill.from_text("# T\n\nbody\n")
@@ -97,3 +98,10 @@ def test_regions_of_a_windows_file_get_its_newlines() -> None:
 def test_removing_a_region_never_joins_the_text_around_it_into_a_marker() -> None:
     skill = Skill.from_text("<!--\n<!-- EXAMPLES_START -->\n<!-- EXAMPLES_END -->\nPROTECTED_START --> text\n")
     assert with_examples(skill, []).text == skill.text
+
+
+def test_an_empty_slow_update_region_can_be_left_out_and_a_full_one_stays():
+    skill = Skill.from_text("# Skill\n\nBe kind.\n")
+    assert without_placeholder(with_slow_update(skill)).body.strip() == skill.body.strip()
+    full = with_slow_update(skill, "Remember the form.")
+    assert without_placeholder(full) == full

@@ -114,7 +114,7 @@ async def test_a_useless_edit_that_came_along_is_pruned(make_world: MakeWorld) -
     assert world.summary()["best_origin"] == "pruned"
     assert world.summary()["skill_tokens"]["best"] == credit.tokens_after < credit.tokens_before
     assert result.finish_reason == "improved"
-    assert {entry["step"] for entry in credit.edits} == {1}
+    assert {entry["step"] for entry in credit.edits if entry["edit"]} == {1}  # old text belongs to no step
 
 
 async def test_old_text_goes_when_a_loss_can_be_excluded(make_world: MakeWorld) -> None:
@@ -128,6 +128,14 @@ async def test_old_text_goes_when_a_loss_can_be_excluded(make_world: MakeWorld) 
     few = make_world(*ALONE, "evaluation.candidates=8", rows=items(8, 12, 0), skill=skill, name="few")
     await few.train()
     assert "These words" in few.best()
+
+
+async def test_the_report_shows_what_each_item_asked_and_expected(make_world: MakeWorld) -> None:
+    world = make_world(*STRICT, *ALONE)
+    await world.train()
+    shown = {item.id: item for item in read_story(world.folder / "run").items}
+    rows = {row["id"]: row for row in items(8, 8, 4)}
+    assert shown["test-01"].input == rows["test-01"]["input"] and shown["selection-02"].expected == rows["selection-02"]["answer"]
 
 
 async def test_weights_of_items_decide_and_belong_to_the_run(make_world: MakeWorld) -> None:

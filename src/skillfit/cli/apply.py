@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skillfit.api import Run
 from skillfit.errors import InputError
-from skillfit.skill import Skill, rewrite
+from skillfit.skill import Skill, rewrite, without_placeholder
 from skillfit.skill.package import find_document, write_whole
 
 _BACKUPS = "applied"
@@ -31,17 +31,18 @@ def plan(run: Run, to: Path | None, *, anyway: bool) -> Change:
             f"The run in {run.path} did not show an improvement ({run.finish_reason.replace('_', ' ')}).",
             hint="Apply its best skill all the same with --anyway.",
         )
+    best = without_placeholder(run.best_skill)
     named = to or (Path(run.config["env"]["skill"]) if run.config["env"]["skill"] else None)
     if named is None:
         raise InputError("The run began with a blank skill, so there is no file to change.", hint="Name one: --to SKILL.md")
     if not named.exists() and to is not None:
-        return Change(run, named / "SKILL.md" if not named.suffix else named, Skill.from_text(""), run.best_skill)
+        return Change(run, named / "SKILL.md" if not named.suffix else named, Skill.from_text(""), best)
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
-    if present.text in (run.initial_skill.text, run.best_skill.text):
-        return Change(run, document, present, present.with_body(run.best_skill.body))
+    if present.text in (run.initial_skill.text, run.best_skill.text, best.text):
+        return Change(run, document, present, present.with_body(best.body))
     if not anyway:
         raise InputError(f"{document} has changed since the run began.", hint="Look at it, then apply all the same with --anyway.")
-    return Change(run, document, present, rewrite(present, run.best_skill.unix_body))
+    return Change(run, document, present, rewrite(present, best.unix_body))
 
 
 def apply(change: Change) -> Path:

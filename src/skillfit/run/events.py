@@ -67,7 +67,7 @@ class PreflightFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStarted(Event):
-    """`total` units of work begin; rollouts report one RolloutFinished each, optimizer stages one CallFinished each."""
+    """`total` rollouts begin, each of which reports a RolloutFinished; 0 for stages that only ask the optimizer."""
 
     identity = ("epoch", "step", "stage")
     epoch: int

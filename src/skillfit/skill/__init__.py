@@ -14,6 +14,7 @@ from skillfit.skill.memory import (
     with_examples,
     with_notes,
     with_slow_update,
+    without_placeholder,
 )
 from skillfit.skill.rewrite import rewrite
 
@@ -43,4 +44,5 @@ __all__ = [
     "with_notes",
     "with_slow_update",
     "without_edit",
+    "without_placeholder",
 ]

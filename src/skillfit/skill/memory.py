@@ -51,6 +51,11 @@ def with_slow_update(skill: Skill, text: str | None = None) -> Skill:
     return _with(skill, SLOW_UPDATE, fence(SLOW_UPDATE, clean(text).strip()))
 
 
+def without_placeholder(skill: Skill) -> Skill:
+    """The skill without an empty slow-update region: it only keeps the place while training."""
+    return _with(skill, SLOW_UPDATE, "") if _inner(skill, SLOW_UPDATE) is not None and not slow_update_text(skill) else skill
+
+
 def appendix_notes(skill: Skill) -> tuple[str, ...]:
     """The notes in the appendix, in order. Lines that follow a bullet belong to it."""
     notes: list[str] = []

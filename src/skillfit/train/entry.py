@@ -13,8 +13,9 @@ from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import RunFinished, RunStarted
+from skillfit.run.events import ItemsRead, RunFinished, RunStarted
 from skillfit.skill import Skill
+from skillfit.tasks import Item
 from skillfit.train.assemble import Listener, assemble
 from skillfit.train.finish import EXIT_OF, Ending, conclude, finish
 from skillfit.train.loop import train
@@ -22,6 +23,8 @@ from skillfit.train.material import Material
 from skillfit.train.parts import Control, Parts
 from skillfit.train.preflight import probe, run_preflight
 from skillfit.train.progress import Progress
+
+_SHOWN = 400  # characters of an item's text
 
 
 class PreflightStopped(SkillfitError):
@@ -51,6 +54,8 @@ async def start(
     with RunDirectory.open(path, material.identity(), force_new=force_new) as run:
         async with assemble(material, run, listeners, control or Control()) as parts:
             parts.emit(_started(parts))
+            parts.emit(_items(parts))
+            parts.emit(ItemsRead(items=[_recognisable(item) for item in (*parts.task.selection, *parts.task.test)]))
             progress = Progress(skill=parts.initial)
             try:
                 await _preflight(parts, anyway)
@@ -83,6 +88,24 @@ async def _preflight(parts: Parts, anyway: bool) -> None:
     if report.verdict == "stop" and not anyway:
         reasons = " ".join(check.message for check in report.checks if check.verdict == "stop")
         raise PreflightStopped(f"Not worth training yet: {reasons}", hint="Mend that, or train all the same with --anyway.")
+
+
+def _recognisable(item: Item) -> dict[str, Any]:
+    """What the report shows of an item it compares two skills on."""
+    item = item.loaded()
+    expected = " | ".join(item.answers) or item.reference
+    return {"id": item.id, "split": item.split, "type": item.type, "input": item.input[:_SHOWN], "expected": expected[:_SHOWN]}
+
+
+def _items(parts: Parts) -> ItemsRead:
+    shown = []
+    for split in ("train", "selection", "test"):
+        for item in map(Item.loaded, getattr(parts.task, split)):
+            expected = "\n".join(item.answers) or item.reference
+            shown.append(
+                {"id": item.id, "split": split, "type": item.type, "input": item.input[:_SHOWN], "expected": expected[:_SHOWN]}
+            )
+    return ItemsRead(items=shown)
 
 
 def _started(parts: Parts) -> RunStarted:

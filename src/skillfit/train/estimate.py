@@ -106,7 +106,7 @@ def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
         "diagnosis": Range(0, steps * gradient.deep_reflection_items if gradient.deep_reflection else 0),
         "gate": Range(0, steps * judged + noted),
         "slow_update": Range(0, looking_back + memory),
-        "credit": Range(0, evaluation.rollout_budget or (evaluation.candidates + 2) * selection if evaluation.prune else 0),
+        "credit": Range(0, evaluation.rollout_budget or (evaluation.candidates + 4) * selection if evaluation.prune else 0),
         "ship": Range(0, 2 * MOST_REPEATS * selection if evaluation.ship_test else 0),
         "test": Range(test, 3 * test) if evaluation.eval_test else Range(0, 0),
     }

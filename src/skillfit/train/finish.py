@@ -93,7 +93,7 @@ async def _credit(parts: Parts, progress: Progress, best: Skill) -> Skill:
             pieces,
             parts.gate_settings,
             discordant=parts.gate.discordant(best, parts.initial),
-            rollout_budget=evaluation.rollout_budget or (evaluation.candidates + 2) * len(items),
+            rollout_budget=evaluation.rollout_budget or (evaluation.candidates + 4) * len(items),
         )
     steps = {accepted.edit: accepted.step for accepted in progress.accepted}
     parts.emit(
