@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 COUNT, SIZE, LIMIT = 10_000, 100_000, 500
+ON_DISK = 100  # rows that the items share: each is read anew at every use, so memory would not tell
 
 RUN = """
 import asyncio, json, resource, sys
@@ -16,19 +17,19 @@ from skillfit.rollout import Tally
 from skillfit.tasks.item import Item, RowAt
 from tests.rollout.world import SKILL, World
 
-async def main(folder, count, length):
+async def main(folder, count, length, on_disk):
     async def read(item, call):
         text = item.input
         await asyncio.sleep(0.005)
         return str(len(text))
 
     rows = Path(folder, "rows.jsonl")
-    items = [Item(f"long-{at}", RowAt(rows, at * length, length)) for at in range(count)]
+    items = [Item(f"long-{at}", RowAt(rows, at % on_disk * length, length)) for at in range(count)]
     outcomes = await World(Path(folder)).engine(read).run(SKILL, items, phase="baseline", series="selection")
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"scored": Tally.of(outcomes).hard * len(outcomes), "megabytes": megabytes}))
 
-asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))
 """
 
 
@@ -36,12 +37,12 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
 def test_ten_thousand_long_items_stay_under_500_megabytes(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     with rows.open("wb") as file:
-        for at in range(COUNT):
+        for at in range(ON_DISK):
             text = f"{at:08d} " + "context " * (SIZE // 8)
             file.write(json.dumps({"input": text, "answers": [str(len(text))]}).encode() + b"\n")
     try:
-        length = rows.stat().st_size // COUNT
-        command = [sys.executable, "-c", RUN, str(tmp_path), str(COUNT), str(length)]
+        length = rows.stat().st_size // ON_DISK
+        command = [sys.executable, "-c", RUN, str(tmp_path), str(COUNT), str(length), str(ON_DISK)]
         done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=200)
     finally:
         rows.unlink()
