@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 def rollouts(phase: str, step: int, skill: str, count: int = 3) -> list[Event]:
     return [
         RolloutFinished(
-            rollout=f"{phase}/{step}/{skill}/{n}",
+            rollout=f"rollout/{phase}/{step}/{skill}/{n}",
             phase=phase,
             step=step,
             item=f"item{n}",
@@ -73,12 +73,13 @@ def story(mode: str = "patch") -> Iterator[Event]:
     for epoch in (1, 2):
         for step in (2 * epoch - 1, 2 * epoch):
             yield from step_story(epoch, step)
+        yield from rollouts("slow_update", 2 * epoch, f"s{2 * epoch - 2}")
         yield from rollouts("slow_update", 2 * epoch, f"s{2 * epoch}")
         yield GateDecided(name=f"slow_update_epoch_{epoch:02d}", step=2 * epoch, decision="accept", reason="", evidence={})
         yield SlowUpdateFinished(
             epoch=epoch,
             action="accept",
-            result={"slow_update_content": "x", "current_score": 0.9},
+            result={"slow_update_content": "x", "current_score": 0.9, "prev_hash": f"s{2 * epoch - 2}"},
             pairs=[{"id": 1}],
             all_pairs=[{"id": 1}, {"id": 2}],
             candidate=f"# slow candidate {epoch}\n",
@@ -175,7 +176,8 @@ def test_every_file_the_reference_writes_is_at_its_place(whole: Path) -> None:
         "comparison_pairs.json",
         "comparison_pairs_all.json",
         "candidate_skill.md",
-        "rollout/results.jsonl",
+        "rollout_prev/results.jsonl",
+        "rollout_curr/results.jsonl",
     }
     top = {"config.json", "history.json", "runtime_state.json", "summary.json", "best_skill.md", "lr_history.jsonl"}
     expected = (

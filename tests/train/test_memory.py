@@ -8,7 +8,7 @@ import pytest
 
 from skillfit.config import load_config
 from skillfit.errors import InputError
-from skillfit.run.events import EvaluationFinished, MetaSkillFinished, ReflectionFinished, SlowUpdateFinished
+from skillfit.run.events import Discarded, EvaluationFinished, MetaSkillFinished, ReflectionFinished, SlowUpdateFinished
 from skillfit.skill import Skill, appendix_notes, examples, slow_update_text
 from skillfit.train.material import read_material
 from tests.support.chat_server import Call
@@ -81,8 +81,11 @@ async def test_the_first_epoch_leaves_an_empty_memory_and_the_second_fills_it(ma
     assert slow_update_text(Skill.from_text(second.skill)) == "Name every colour once."
     names = {event.name for event in world.events(EvaluationFinished)}
     assert {"slow_update_epoch_01", "slow_update_epoch_02"} <= names  # what is carried is always measured
-    for name in ("slow_result.json", "comparison_pairs.json", "candidate_skill.md", "rollout/results.jsonl"):
-        assert (world.folder / "run/slow_update/epoch_02" / name).exists()
+    folder = world.folder / "run/slow_update/epoch_02"
+    for name in ("slow_result.json", "comparison_pairs.json", "candidate_skill.md", "selection_eval/results.jsonl"):
+        assert (folder / name).exists()
+    compared = [(folder / f"rollout_{skill}/results.jsonl").read_text().splitlines() for skill in ("prev", "curr")]
+    assert len(compared[0]) == len(compared[1]) > 0
     result = json.loads((world.folder / "run/slow_update/epoch_02/slow_result.json").read_text())
     state = json.loads((world.folder / "run/runtime_state.json").read_text())
     assert result["selection_hard"] == state["current_score"] and state["current_origin"] == "slow_update_epoch_02"
@@ -168,13 +171,21 @@ async def test_the_meta_skill_written_after_an_epoch_is_in_the_prompts_of_the_ne
     assert advice in last.text  # and it is carried on
 
 
+async def test_a_lesson_that_passes_the_token_ceiling_is_left_out_and_said(make_world: MakeWorld) -> None:
+    long = json.dumps({"slow_update_content": "Name every colour once, and then name it again. " * 40})
+    world = make_world(*STRICT, "train.num_epochs=2", "optimizer.max_skill_tokens=200", optimizer={"slow_update": long})
+    await world.train()
+    assert [event.action for event in world.events(SlowUpdateFinished)] == ["inject_placeholder", "no_content"]
+    assert any(event.stage == "slow_update" and "200 are allowed" in event.reason for event in world.events(Discarded))
+
+
 async def test_the_meta_skill_needs_no_slow_update(make_world: MakeWorld) -> None:
     world = make_world(*STRICT, "train.num_epochs=2", "optimizer.use_slow_update=false")
     await world.train()
     assert len(world.asked("meta_skill")) == 1
     assert world.events(SlowUpdateFinished) == []
     assert "SLOW_UPDATE" not in world.best()
-    assert (world.folder / "run/meta_skill/epoch_02/rollout/results.jsonl").exists()
+    assert (world.folder / "run/meta_skill/epoch_02/rollout_prev/results.jsonl").exists()
 
 
 def by_example(call: Call) -> str:

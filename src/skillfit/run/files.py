@@ -152,7 +152,7 @@ class RunFiles:
     @_on.register
     def _(self, event: SlowUpdateFinished) -> None:
         folder = f"slow_update/epoch_{event.epoch:02d}"
-        self._write_looking_back(folder)
+        self._write_looking_back(folder, event.result)
         self._directory.write_json(f"{folder}/slow_result.json", {**event.result, "action": event.action})
         self._directory.write_json(f"{folder}/comparison_pairs.json", event.pairs)
         if event.all_pairs != event.pairs:
@@ -165,7 +165,7 @@ class RunFiles:
     @_on.register
     def _(self, event: MetaSkillFinished) -> None:
         folder = f"meta_skill/epoch_{event.epoch:02d}"
-        self._write_looking_back(folder)
+        self._write_looking_back(folder, event.result)
         self._directory.write_json(f"{folder}/meta_skill_result.json", event.result)
 
     @_on.register
@@ -193,10 +193,17 @@ class RunFiles:
         names = ("current_score", "current_origin", "best_score", "best_step", "best_origin")
         self._directory.write_json("runtime_state.json", {**state, **{name: last.get(name) for name in names}})
 
-    def _write_looking_back(self, folder: str) -> None:
-        """The rollouts of an epoch's end: the slow update's, or the meta skill's own where there is no slow update."""
-        for key in [key for key in self._rollouts if key[0] == "slow_update"]:
-            self._write_results(f"{folder}/rollout", list(self._rollouts.pop(key).values()))
+    def _write_looking_back(self, folder: str, result: dict[str, Any]) -> None:
+        """The rollouts of an epoch's end: both skills on the same items, and the gate's. The meta skill has its own where there is
+        no slow update."""
+        keys = [key for key in self._rollouts if key[0] in ("slow_update", "meta_skill")]
+        rows = [row for key in keys for row in self._rollouts.pop(key).values()]
+        compared = [row for row in rows if row.rollout.startswith("rollout/slow_update/")]
+        before = [row for row in compared if row.skill_hash == result.get("prev_hash")]
+        after = [row for row in compared if row not in before] or before  # an epoch may leave the skill as it was
+        self._write_results(f"{folder}/rollout_prev", before)
+        self._write_results(f"{folder}/rollout_curr", after)
+        self._write_results(f"{folder}/selection_eval", [row for row in rows if row not in compared])
 
     def _write_results(self, folder: str, rollouts: list[RolloutFinished]) -> None:
         if rollouts:  # in an order of their own: they finish in any

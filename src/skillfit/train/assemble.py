@@ -57,7 +57,7 @@ async def assemble(
             optimizer=_optimizer(config, CountedModel(recorded, ledger, control.admit(run.path)), run) if recorded else None,
             recorded=recorded,
             probes=models.clients,
-            screen=Screen(leaks, run.events.emit),
+            screen=Screen(leaks, run.events.emit, config.optimizer.max_skill_tokens),
             ledger=ledger,
             budget=models.budget,
             gate_settings=_gate_settings(config, material.task),

@@ -55,7 +55,6 @@ async def start(
         async with assemble(material, run, listeners, control or Control()) as parts:
             parts.emit(_started(parts))
             parts.emit(_items(parts))
-            parts.emit(ItemsRead(items=[_recognisable(item) for item in (*parts.task.selection, *parts.task.test)]))
             progress = Progress(skill=parts.initial)
             try:
                 await _preflight(parts, anyway)
@@ -88,13 +87,6 @@ async def _preflight(parts: Parts, anyway: bool) -> None:
     if report.verdict == "stop" and not anyway:
         reasons = " ".join(check.message for check in report.checks if check.verdict == "stop")
         raise PreflightStopped(f"Not worth training yet: {reasons}", hint="Mend that, or train all the same with --anyway.")
-
-
-def _recognisable(item: Item) -> dict[str, Any]:
-    """What the report shows of an item it compares two skills on."""
-    item = item.loaded()
-    expected = " | ".join(item.answers) or item.reference
-    return {"id": item.id, "split": item.split, "type": item.type, "input": item.input[:_SHOWN], "expected": expected[:_SHOWN]}
 
 
 def _items(parts: Parts) -> ItemsRead:

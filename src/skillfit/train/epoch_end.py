@@ -34,12 +34,15 @@ async def slow_update(parts: Parts, epoch: Epoch, progress: Progress) -> tuple[P
         found = await lesson.slow_update(parts.optimizer, previous, progress.skill, kept, epoch=epoch.number, step=progress.step)
         candidate, action, tally = progress.skill, "no_content", None
         if found.text and parts.screen.passes(found.text, progress.step):
-            candidate = with_slow_update(progress.skill, found.text)
-            action, tally = await _carry(parts, epoch, progress, candidate)
+            wanted = with_slow_update(progress.skill, found.text)
+            if parts.screen.fits(wanted, progress.skill, progress.step, "slow_update"):
+                candidate = wanted
+                action, tally = await _carry(parts, epoch, progress, candidate)
         await parts.go_on_without_lost()
     result = {
         "reasoning": found.reasoning,
         "slow_update_content": found.text,
+        "prev_hash": previous.hash,
         "prev_hard": previous_tally.hard,
         "curr_hard": current_tally.hard,
         "candidate_hash": candidate.hash,
@@ -75,7 +78,8 @@ async def meta_skill(parts: Parts, epoch: Epoch, progress: Progress, pairs: tupl
         await parts.go_on_without_lost()
     progress.meta_skill = found.text or progress.meta_skill
     action = "write_meta_skill" if found.text else "no_content"
-    result = {"reasoning": found.reasoning, "meta_skill_content": found.text, "action": action}
+    previous = (progress.epoch_start or parts.initial).hash
+    result = {"reasoning": found.reasoning, "meta_skill_content": found.text, "action": action, "prev_hash": previous}
     parts.emit(MetaSkillFinished(epoch=epoch.number, result=result))
 
 

@@ -28,7 +28,7 @@ async def flush_notes(
     condensed = await consolidate(optimizer, appendix_notes(skill), step=step)
     if condensed is not None and all(parts.screen.passes(note, step) for note in condensed):
         skill = with_consolidated_notes(skill, condensed)
-    if skill.hash == progress.skill.hash:
+    if skill.hash == progress.skill.hash or not parts.screen.fits(skill, progress.skill, step, "appendix"):
         return []
     await adopt(parts, progress, skill, f"appendix_{planned.name}")
     kept = appendix_notes(skill)

@@ -1,4 +1,5 @@
-"""The leak check at work: text that carries what the agent must not be handed is left out, and the evidence kept for the person."""
+"""What may enter the skill: text that carries what the agent must not be handed is left out, and so is what passes the token
+ceiling. Both are said, and the evidence kept for the person."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from dataclasses import replace
 from skillfit.gate import Leak, LeakIndex
 from skillfit.optimize.patch import Patch, Payload, SkillCandidate, Suggestion
 from skillfit.run.events import Discarded, Event
-from skillfit.skill import EXAMPLE_OP, Edit
+from skillfit.skill import EXAMPLE_OP, Edit, Skill
 
 
 class Screen:
     """`blocked` counts over the run. Without an index (`evaluation.leak_check: false`) everything passes."""
 
-    def __init__(self, index: LeakIndex | None, emit: Callable[[Event], None]) -> None:
-        self._index, self._emit = index, emit
+    def __init__(self, index: LeakIndex | None, emit: Callable[[Event], None], max_tokens: int | None = None) -> None:
+        self._index, self._emit, self._max_tokens = index, emit, max_tokens
         self.blocked = 0
 
     def passes(self, text: str, step: int, *, example: bool = False) -> bool:
@@ -24,6 +25,15 @@ class Screen:
             self.blocked += 1
             self._emit(_found(step, text, leaks))
         return not leaks
+
+    def fits(self, wanted: Skill, present: Skill, step: int, what: str) -> bool:
+        """Whether a skill that grows outside the step's edits stays below the ceiling; one that shrinks always may."""
+        limit = self._max_tokens
+        if limit is None or wanted.tokens <= max(limit, present.tokens):
+            return True
+        reason = f"the skill would have about {wanted.tokens} tokens; {limit} are allowed"
+        self._emit(Discarded(step=step, stage=what, what="text", reason=reason, evidence="the skill stays as it is"))
+        return False
 
     def patch(self, patch: Patch, step: int) -> Patch:
         """The patch without the proposals that leak."""
