@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs cli-agents setup-demo setup clean
+.PHONY: demo test lint docs system cli-agents setup-demo setup clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,10 @@ lint: setup  ## style, types, and the house plan
 
 docs: setup  ## the documentation site, into site/
 	$(BIN)/mkdocs build --strict
+
+system:  ## Debian packages that some tests use: a browser for the pages, bubblewrap for the sandbox
+	command -v chromium >/dev/null && command -v bwrap >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium bubblewrap >/dev/null; }
 
 cli-agents:  ## the real coding-agent programs from npm, for tests/agents/test_real_clis.py
 	npm install --prefix .bench/cli-agents --no-fund --no-audit @anthropic-ai/claude-code @openai/codex opencode-ai @github/copilot @google/gemini-cli
