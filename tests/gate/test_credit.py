@@ -51,6 +51,17 @@ async def test_a_worked_example_is_left_out_by_itself_and_goes_when_it_does_harm
     assert [example.item_id for example in examples(result.skill)] == ["good"]
 
 
+async def test_nothing_is_pruned_that_a_must_pass_item_needs():
+    final = candidate("rare", "strong")
+    chance = lambda skill, item: float("- strong" in skill.body and (item != "i007" or "- rare" in skill.body))  # noqa: E731
+    pieces, others = edit_pieces(final.edits), [item.id for item in items(40)[8:]]
+    for must, rare in (((), False), (("i007",), True)):
+        settings = GateSettings(must_pass=must)
+        found = [item for item in items(200) if item.id in others or item.id > "i007"] + [items(8)[7]]
+        result = await assign_credit(Scripted(chance), found, final.skill, pieces, settings, discordant=others, rollout_budget=4000)
+        assert ("- rare" in result.skill.body) == rare
+
+
 async def test_leaving_out_is_measured_on_the_discordant_items_only():
     measure = Scripted(by_rule(0.2, strong=0.6))
     final = candidate("strong")

@@ -135,4 +135,5 @@ async def _pruned(drawer: Drawer, items: Sequence[Item], final: Skill, going: Se
     old, new = await gather(drawer.sample(skill, items) for skill in (final, pruned))
     differences = new.against(old).values()
     enough = bool(differences) and min(old.coverage, new.coverage) >= settings.coverage_floor
-    return pruned if enough and believe([value + MARGIN for value in differences]).probability > 0.5 else final
+    broken = [item for item in settings.must_pass if old.means.get(item, 0.0) >= 0.5 > new.means.get(item, 0.0)]
+    return pruned if enough and not broken and believe([value + MARGIN for value in differences]).probability > 0.5 else final
