@@ -22,7 +22,7 @@ demo: setup-demo  ## train a small skill with the built-in practice models: no k
 	$(BIN)/skillfit demo
 
 test: setup  ## the whole test suite
-	$(BIN)/python -m pytest -n auto --dist worksteal -q
+	$(BIN)/python -m pytest -n auto --dist loadgroup -q
 
 lint: setup  ## style, types, and the house plan
 	$(BIN)/ruff check src tests bench examples
