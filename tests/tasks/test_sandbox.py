@@ -150,3 +150,16 @@ async def test_a_program_that_is_not_there_is_an_error_of_the_machinery(tmp_path
 async def test_a_program_that_does_not_read_its_input_is_no_problem(tmp_path: Path) -> None:
     done = await run_process(["/bin/sh", "-c", "exit 3"], cwd=tmp_path, timeout=20, env={}, stdin=b"x" * 1_000_000)
     assert done.code == 3
+
+
+@each
+async def test_cancelling_while_it_starts_leaves_nobody_behind(tmp_path: Path, isolation: Isolation) -> None:
+    mark = f"skillfit-early-{os.getpid()}-{isolation}"
+    for milliseconds in range(0, 30, 2):
+        argv = [sys.executable, "-c", "import time; time.sleep(600)", mark]
+        running = asyncio.ensure_future(run_isolated(argv, cwd=tmp_path, timeout=600, isolation=isolation))
+        await asyncio.sleep(milliseconds / 1000)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert await gone(mark)

@@ -62,10 +62,12 @@ async def run_isolated(
     path = os.pathsep.join(dict.fromkeys([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]))
     given = {"PATH": path, "HOME": str(cwd), "LANG": "C.UTF-8", **(env or {}), _MARK: mark}
     wrapped = [*_wrapper(chosen, cwd, network, readable), *_limits(timeout, memory), *argv]
+    result = None
     try:
         result = await run_process(wrapped, cwd=cwd, timeout=timeout, env=given, stdin=stdin, max_output=max_output)
     finally:
-        if chosen == "rlimits":
+        # Bubblewrap that is killed while it starts may leave its child behind.
+        if chosen == "rlimits" or result is None or result.timed_out:
             _kill_marked(mark)
     return replace(result, isolation=chosen)
 
