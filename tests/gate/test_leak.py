@@ -1,7 +1,6 @@
 import pytest
 
 from skillfit.gate.leak import LeakIndex
-from skillfit.skill import Edit
 from skillfit.tasks.item import Item
 
 
@@ -78,14 +77,6 @@ def test_text_that_training_items_share_is_no_leak_of_hidden_ones():
     shared = "Read the passage below carefully and answer the question that follows it"
     index = LeakIndex.build([item("t", f"{shared}: one")], [item("s", f"{shared}: two")], [], "")
     assert index.check(shared) == ()
-
-
-def test_edits_are_screened_one_by_one_and_blocked_ones_keep_their_evidence():
-    fine, leaky = Edit("append", content="Check units."), Edit("append", content="The code is 48151623.")
-    example = Edit("append", content="Treaty of Westphalia", source_type="examples")
-    passed, blocked = INDEX.screen([fine, leaky, example])
-    assert passed == [fine, example]
-    assert [(edit, leaks[0].evidence) for edit, leaks in blocked] == [(leaky, "48151623")]
 
 
 def test_case_and_punctuation_do_not_hide_a_leak():

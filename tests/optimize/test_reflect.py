@@ -172,7 +172,7 @@ async def test_an_unreachable_optimizer_is_not_mistaken_for_nothing_to_learn():
 async def test_analysts_that_all_talk_nonsense_are_counted_as_such():
     it = world(lambda request: "I would rather not use JSON")
     reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4))
-    assert reflection.nothing_usable and not reflection.patches
+    assert reflection.discarded == reflection.groups == 1 and not reflection.patches
 
 
 async def test_a_prompt_too_long_is_sent_once_more_with_half_the_room():

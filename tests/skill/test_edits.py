@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from skillfit.skill import Edit, Example, Skill, apply_edits, example_edit, examples, without_edit
+from skillfit.skill import Edit, Example, Skill, apply_edits, example_edit, examples
 
 BODY = "# Title\n\nIntro text here.\n\n## Rules\n\n- first rule\n- second  rule\n\n## Rules for tables\n\nLast words.\n"
 SLOW = "<!-- SLOW_UPDATE_START -->\nguidance\n<!-- SLOW_UPDATE_END -->\n"
@@ -175,13 +175,6 @@ def test_a_result_has_a_plain_form() -> None:
         "status": "skipped_delete_target_not_found",
         "reason": "the target is not in the skill",
     }
-
-
-def test_one_edit_can_be_taken_back_out_even_when_later_steps_built_on_others() -> None:
-    edits = [Edit("append", content="- a"), Edit("append", content="- b"), Edit("replace", "- a", "- a, better")]
-    initial = Skill.from_text("# T\n")
-    assert without_edit(initial, edits, 1).text == "# T\n\n- a, better\n"
-    assert without_edit(initial, edits, 0).text == "# T\n\n- b\n"
 
 
 def test_worked_examples_are_edits_that_add_replace_and_remove() -> None:

@@ -33,6 +33,17 @@ async def test_a_clear_gain_is_called_improved_on_fresh_rollouts(make_world: Mak
     assert not fresh & used
 
 
+async def test_several_finalists_meet_the_initial_skill_when_asked_for(make_world: MakeWorld) -> None:
+    steps = ("train.batch_size=2", "train.num_epochs=2", "optimizer.learning_rate=1", "evaluation.prune=false")
+    spent = {}
+    for count in (1, 2):
+        world = make_world(*ALONE, *steps, f"evaluation.finalists={count}", rows=items(8, 12, 0), name=f"{count} finalists")
+        await world.train()
+        [shipped] = world.events(ShipTested)
+        spent[count] = shipped.evidence["rollouts"] / shipped.repeats
+    assert spent == {1: 2 * 12, 2: 3 * 12}
+
+
 async def test_a_gain_too_small_to_prove_is_inconclusive(make_world: MakeWorld) -> None:
     rows = [item(f"{split}-{n}", "gold" if n == 0 else "red", split) for split in ("train", "selection") for n in range(6)]
     result = await (world := make_world(rows=rows)).train()

@@ -124,6 +124,9 @@ class EvaluationSection(Section):
     """Ids of items a candidate may not break."""
     ship_test: bool = True
     """Meet the initial skill on fresh rollouts at the end."""
+    finalists: int = Field(default=1, ge=1)
+    """Skills that meet the initial one in the ship test: the best, then those accepted before it. The choice is corrected for, so
+    each one more costs power."""
     ship_grader: str | dict[str, Any] | None = None
     """A second grader for the ship test: optimise on one, ship on another."""
     prune: bool = True

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from skillfit.skill import Edit
 from skillfit.tasks.item import Item
 
 RUN = 8
@@ -84,17 +83,6 @@ class LeakIndex:
         if not examples:
             leaks += self._answers(said, self.training_answers, "training answer")
         return tuple({(leak.kind, leak.item): leak for leak in reversed(leaks)}.values())[::-1]
-
-    def screen(self, edits: Iterable[Edit]) -> tuple[list[Edit], list[tuple[Edit, tuple[Leak, ...]]]]:
-        """Edits that may pass, and the blocked ones with what gave them away."""
-        passed, blocked = [], []
-        for edit in edits:
-            leaks = self.check(edit.content, examples=edit.source_type == "examples")
-            if leaks:
-                blocked.append((edit, leaks))
-            else:
-                passed.append(edit)
-        return passed, blocked
 
     @staticmethod
     def _answers(said: Words, golds: dict[Words, str], kind: Literal["answer", "training answer"]) -> Iterator[Leak]:

@@ -58,11 +58,6 @@ class Reflection:
     groups: int
     discarded: int
 
-    @property
-    def nothing_usable(self) -> bool:
-        """Every analyst was discarded: that is not the same as nothing to learn."""
-        return self.groups > 0 and self.discarded == self.groups
-
 
 async def reflect(
     optimizer: Optimizer,

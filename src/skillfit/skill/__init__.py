@@ -3,7 +3,7 @@
 from skillfit.skill.diff import DiffLine, Hunk, diff, diff_hunks
 from skillfit.skill.document import Skill, estimate_tokens
 from skillfit.skill.edit import EXAMPLE_OP, Edit, EditResult
-from skillfit.skill.edits import MAX_EXAMPLES, Applied, apply_edits, example_edit, without_edit
+from skillfit.skill.edits import MAX_EXAMPLES, Applied, apply_edits, example_edit
 from skillfit.skill.lint import Problem, lint
 from skillfit.skill.memory import (
     Example,
@@ -43,6 +43,5 @@ __all__ = [
     "with_examples",
     "with_notes",
     "with_slow_update",
-    "without_edit",
     "without_placeholder",
 ]

@@ -50,14 +50,6 @@ def _tried(apply: Callable[[Edit], str], edit: Edit) -> EditResult:
         return EditResult(edit, f"skipped_{skip.status}", skip.reason)
 
 
-def without_edit(initial: Skill, edits: Sequence[Edit], index: int) -> Skill:
-    """The skill that all edits but one give. They may come from several steps, so each counts as a patch of its own."""
-    skill = initial
-    for edit in [*edits[:index], *edits[index + 1 :]]:
-        skill = apply_edits(skill, [edit]).skill
-    return skill
-
-
 def example_edit(example: Example, replaces: str = "") -> Edit:
     """The edit that shows an example, in the place of another item's if one is named."""
     content = {"item_id": example.item_id, "input": example.input, "output": example.output}

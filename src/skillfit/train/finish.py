@@ -125,7 +125,9 @@ async def _ship(parts: Parts, progress: Progress, ending: Ending) -> ShipResult 
     if not parts.config.evaluation.ship_test:
         return None
     second = parts.ship_rollouts is not None
-    finalists = [] if ending.best.hash == parts.initial.hash else [ending.best]
+    # The best one may have been pruned since the gate saw it; it goes first all the same.
+    others = parts.gate.finalists(parts.config.evaluation.finalists)[1:]
+    finalists = [] if ending.best.hash == parts.initial.hash else [ending.best, *others]
     with parts.stage("ship"):
         result = await ship_test(
             parts.measure_to_ship,
@@ -147,6 +149,8 @@ async def _ship(parts: Parts, progress: Progress, ending: Ending) -> ShipResult 
             evidence={**asdict(result.evidence), "reason": result.reason, "p_value": result.p_value, "gap": result.gap},
         )
     )
+    if result.verdict == "improved":
+        ending.best = result.skill
     return result
 
 
