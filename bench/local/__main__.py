@@ -50,7 +50,8 @@ def main() -> None:
     head = [
         "# A real skill on small local models",
         "",
-        "SQL with house rules on a shop database: queries are executed, their rows compared. No optimizer model: edits are worked examples.",
+        "SQL with house rules on a shop database: queries are executed, their rows compared. No optimizer model: edits are",
+        "worked examples.",
         "Made by `skillfit demo --model local/PATH.gguf --dir DIR` and read with `python -m bench.local DIR/run`.",
         "",
     ]
