@@ -251,12 +251,12 @@ def _work(path: Path, begin: Callable[[Callable[..., None], Control], Coroutine[
         def hear(stored: Stored) -> None:
             nonlocal done
             if isinstance(stored.event, Warned):
-                screen.print(f"warning: {stored.event.message}", markup=False)
+                screen.print(f"warning: {stored.event.message}", markup=False, soft_wrap=True)
             done += isinstance(stored.event, RolloutFinished)
             status.update(f"{done} rollouts")
 
         async def attended() -> Any:
-            say = lambda message: screen.print(message)  # noqa: E731
+            say = lambda message: screen.print(message, soft_wrap=True)  # noqa: E731
             return await attend(begin(hear, control), path, control.stop, say, lambda *_: None)
 
         return asyncio.run(attended())

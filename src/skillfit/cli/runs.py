@@ -135,7 +135,7 @@ def apply(
     if not found:
         return show({"applied": None, "diff": ""}, f"{change.document} has the best skill already.", as_json)
     if not as_json:
-        console().print(coloured_diff(found))
+        console().print(coloured_diff(found), soft_wrap=True)
     if not yes and not _confirmed(change.document):
         raise InputError(f"{change.document} was not changed.", hint="Apply without being asked: --yes")
     kept = applying.apply(change)

@@ -115,7 +115,7 @@ def demo(
     copied = _copied("sql" if model else "triage", folder)
     if not as_json:
         what = f"SQL with house rules for {model}" if model else "ticket triage with practice models (no language model)"
-        console(stderr=True).print(f"The project is in {copied}: {what}.", markup=False)
+        console(stderr=True).print(f"The project is in {copied}: {what}.", markup=False, soft_wrap=True)
     result = drive(read(copied / "skillfit.yaml", overrides), copied / "run", as_json=as_json, plain=plain, anyway=True)
     said = line(result.run, result.finish_reason, result.summary)
     shown = in_words(said, result.diagnosis)

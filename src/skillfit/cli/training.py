@@ -73,7 +73,9 @@ def read(config: Path, overrides: Sequence[str] | None, *, training: bool = True
     from skillfit.train.assemble import read_material
 
     warn = console(stderr=True)
-    loaded = load_config(config, overrides or (), warn=lambda message: warn.print(f"warning: {message}", markup=False))
+    loaded = load_config(
+        config, overrides or (), warn=lambda message: warn.print(f"warning: {message}", markup=False, soft_wrap=True)
+    )
     if not training:
         loaded = loaded.model_copy(update={"model": loaded.model.model_copy(update={"optimizer": None})})
     return read_material(loaded, training=training)
