@@ -1,9 +1,9 @@
 """Trackers with the real packages: what a run said stands there once, also when the run was told again."""
 
-import builtins
 import gzip
 import importlib.util
 import json
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -171,13 +171,7 @@ def test_an_unknown_tracker_and_a_missing_file_are_said(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name == "wandb":
-            raise ModuleNotFoundError("No module named 'wandb'", name="wandb")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "skillfit.trackers.wandb", raising=False)
     with pytest.raises(InputError, match=r"needs wandb.*skillfit\[wandb\]"), warnings.catch_warnings():
         make("wandb")
