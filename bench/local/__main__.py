@@ -38,7 +38,9 @@ def told(path: Path) -> list[str]:
             low, high = event.interval
             lines += ["", f"Ship test: **{event.verdict}**, {event.difference:+.3f} ({low:+.2f} … {high:+.2f})."]
     minutes = float(view.journal.fact("minutes") or 0.0)
-    lines += ["", f"{len(rollouts)} rollouts, {seconds:.1f} s each with two in flight, {minutes:.0f} minutes in all.", ""]
+    limit = started.config["model"]["agent"]["max_tokens"]
+    spent = f"{len(rollouts)} rollouts, {seconds:.1f} s each with two in flight, {minutes:.0f} minutes in all"
+    lines += ["", f"{spent}; answers of at most {limit} tokens.", ""]
     view.close()
     return lines
 
