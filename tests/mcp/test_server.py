@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp import Client, StdioServerParameters
+from skillfit.skill import Skill, without_placeholder
 
 LABELS = {"refund": "billing", "parcel": "delivery", "login": "account"}
 SKILL = (
@@ -67,9 +68,13 @@ async def test_an_agent_estimates_starts_follows_shows_and_applies_a_run(tmp_pat
     async with client() as agent:
         tools = {tool.name for tool in (await agent.list_tools()).tools}
         assert tools == {"check", "estimate", "start", "follow", "show", "apply", "prompts", "answer"}
+        checked = await call(agent, "check", config=str(config))
+        assert checked["verdict"] in ("go", "warn")
+        assert {check["name"] for check in checked["checks"]} >= {"gold", "blind", "headroom", "power"}
         estimated = await call(agent, "estimate", config=str(config))
-        assert estimated
-        begun = await call(agent, "start", config=str(config), run=str(run))
+        assert estimated["total"]["calls"]
+        longer = ["train.num_epochs=4", "evaluation.candidates=4"]
+        begun = await call(agent, "start", config=str(config), run=str(run), overrides=longer)
         assert begun["state"] in ("running", "finished")
         told, seen = await follow_to_the_end(agent, run)
         assert told["state"] == "finished"
@@ -80,12 +85,12 @@ async def test_an_agent_estimates_starts_follows_shows_and_applies_a_run(tmp_pat
         assert shown["practice"] is True
         assert shown["points"][0]["name"] == "baseline"
         assert shown["total"]["calls"] > 0
-        if shown["finish_reason"] == "improved":
-            offered = await call(agent, "apply", run=str(run))
-            assert (tmp_path / "triage" / "SKILL.md").read_text() == SKILL, "nothing is changed before it is confirmed"
-            assert offered
-            await call(agent, "apply", run=str(run), confirm=True)
-            assert (tmp_path / "triage" / "SKILL.md").read_text() == shown["best_skill"]
+        assert shown["finish_reason"] == "improved"
+        assert await call(agent, "apply", run=str(run))
+        assert (tmp_path / "triage" / "SKILL.md").read_text() == SKILL, "nothing is changed before it is confirmed"
+        await call(agent, "apply", run=str(run), confirm=True)
+        best = without_placeholder(Skill.from_text(shown["best_skill"]))
+        assert (tmp_path / "triage" / "SKILL.md").read_text() == best.text != SKILL
 
 
 async def test_the_agent_is_the_optimizer_of_a_handoff_run(tmp_path: Path) -> None:
