@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp  # noqa: F401  imported by the client when first used
-import openai  # noqa: F401
 
 import skillfit.models.providers.vendors  # noqa: F401
 from skillfit.config import load_config

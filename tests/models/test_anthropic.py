@@ -33,7 +33,7 @@ async def test_what_stays_the_same_is_marked_for_the_cache():
     ]
     assert body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "item 7"}]}]
     assert (body["model"], body["max_tokens"], body["temperature"]) == ("claude-sonnet-4-6", 4096, 0.3)
-    assert KEY["ANTHROPIC_API_KEY"] in headers.get("x-api-key", "") + headers.get("authorization", "")  # either, as the SDK likes
+    assert (headers["x-api-key"], headers["anthropic-version"]) == (KEY["ANTHROPIC_API_KEY"], "2023-06-01")
     assert (headers["x-skillfit-stage"], headers["x-skillfit-run"]) == ("rollout", "run-1")
 
 

@@ -64,7 +64,6 @@ _FINER: dict[type[ModelError], tuple[type[ModelError], ...]] = {
     TimedOut: (),
     Overloaded: (QuotaExhausted, ContextTooLong),
 }
-_NEVER_SENT = ("ConnectError", "ConnectTimeout", "UnsupportedProtocol")
 _HINTS: dict[type[ModelError], str] = {
     AuthFailed: "Check the key in the environment and that it may use this model (`skillfit models` shows which keys are set).",
     QuotaExhausted: "Top up the account or use another model; the run goes on from here when started again.",
@@ -83,22 +82,6 @@ def classify(status: int, body: Any, headers: Mapping[str, str], where: str) -> 
     kind = _kind(status, said if isinstance(body, str) else json.dumps(body, ensure_ascii=False, default=str))
     message = redact(f"{where} answered {status}: {said}" if said else f"{where} answered {status}.")
     return kind(message, hint=_HINTS.get(kind, ""), retry_after=_retry_after(headers, said))
-
-
-def classify_exception(error: Exception, sdk: Any, where: str) -> ModelError:
-    """The typed failure for an exception of an SDK (openai and anthropic name theirs alike)."""
-    if isinstance(error, sdk.APIStatusError):
-        status: Any = error
-        return classify(status.status_code, status.body or status.response.text, status.response.headers, where)
-    cause = error.__cause__ or error
-    # By name, because the SDKs have moved between HTTP libraries that name these alike.
-    if isinstance(error, sdk.APIConnectionError) and type(cause).__name__ in _NEVER_SENT:
-        return NotReached(redact(f"Cannot reach {where}: {cause}."), hint="Is the server running and the base_url right?")
-    if isinstance(error, sdk.APITimeoutError):
-        return TimedOut(f"{where} did not answer in time.", hint="Raise the model's `timeout` if replies take that long.")
-    if isinstance(error, sdk.APIConnectionError):
-        return NetworkFailed(redact(f"The connection to {where} broke off: {type(cause).__name__} {cause}"))
-    return BadReply(redact(f"{where} answered with something unreadable: {error}"))
 
 
 def read_json(text: str, content_type: str, where: str) -> dict[str, Any]:

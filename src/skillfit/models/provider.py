@@ -71,7 +71,7 @@ class Setup:
 
     def address(self, *names: str, usual: str = "") -> str:
         """The endpoint: the spec's, else the first of these variables, else the usual one. Messages show it, so a sign-in may not
-        stand in it; the SDKs, which send one of their own, could not use it anyway."""
+        stand in it; requests carry one of their own, so it could not be used anyway."""
         url = self.spec.base_url or self.variable(*names) or usual
         said = f"{'base_url' if self.spec.base_url else ' or '.join(names)} of {self.spec.id}"
         try:
@@ -86,6 +86,11 @@ class Setup:
         if not right:
             raise InputError(f"{said} is {url!r}: not an address.", hint="Write it out, for example http://127.0.0.1:8000/v1.")
         return url
+
+    def custom_headers(self, name: str) -> dict[str, str]:
+        """Headers that a person wants sent along, from this variable: `Name: value`, one a line."""
+        pairs = (line.partition(":") for line in self.environ.get(name, "").splitlines() if ":" in line)
+        return {header.strip(): value.strip() for header, _, value in pairs}
 
     def headers(self, request: Request) -> dict[str, str]:
         """So gateways can route and attribute cost."""

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API through its SDK, with cache marks on what stays the same from call to call."""
+"""Anthropic's Messages API, with cache marks on what stays the same from call to call."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from skillfit.errors import InputError
-from skillfit.models.classify import classify_exception, read_json
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import full_name
-from skillfit.models.protocol import BadReply, FinishReason, Message, Reply, Request, ToolCall, Usage
+from skillfit.models.protocol import BadReply, BadRequest, FinishReason, Message, Reply, Request, ToolCall, Usage
 from skillfit.models.provider import Setup
-from skillfit.models.providers.sdk import OptionalParameters, PerLoop
+from skillfit.models.providers.http import Endpoint, bearer, join
+from skillfit.models.providers.optional import OptionalParameters
 from skillfit.models.wire import read_image, schema_in_prompt, strict_schema, unreported_usage
 
+_VERSION = "2023-06-01"
 _CACHED = {"type": "ephemeral"}
 _WORDS = {
     "schema": ("output_config.format", "output_format", "json_schema", "schema", "structured output"),
@@ -34,54 +34,39 @@ _FINISH: dict[str, FinishReason] = {
 
 def anthropic(setup: Setup) -> AnthropicProvider:
     setup.takes()
-    try:
-        import anthropic as sdk
-    except ImportError as error:
-        raise InputError(f"{setup.spec.id} needs the anthropic package.", hint="pip install 'skillfit[anthropic]'") from error
     base_url = setup.address("ANTHROPIC_BASE_URL", usual="https://api.anthropic.com")
-    bearer = "" if setup.spec.key_env else setup.key("ANTHROPIC_AUTH_TOKEN", needed=False)
-    key = "" if bearer else setup.key("ANTHROPIC_API_KEY", needed=True)
-    how: dict[str, Any] = {"auth_token": bearer} if bearer else {"api_key": key}
-
-    def make_client() -> Any:
-        return sdk.AsyncAnthropic(base_url=base_url, max_retries=0, timeout=setup.spec.timeout, **how)
-
-    return AnthropicProvider(setup, base_url, key or bearer, PerLoop(make_client))
+    token = "" if setup.spec.key_env else setup.key("ANTHROPIC_AUTH_TOKEN", needed=False)
+    key = token or setup.key("ANTHROPIC_API_KEY", needed=True)
+    return AnthropicProvider(setup, base_url, key, bearer(token) if token else {"x-api-key": key})
 
 
 class AnthropicProvider:
     slots: int | None = None
     context_window: int | None = None
 
-    def __init__(self, setup: Setup, base_url: str, key: str, sdk: PerLoop) -> None:
+    def __init__(self, setup: Setup, base_url: str, key: str, sign_in: Mapping[str, str]) -> None:
+        where = f"{setup.spec.id} at {base_url}"
+        headers = {"anthropic-version": _VERSION, **sign_in, **setup.custom_headers("ANTHROPIC_CUSTOM_HEADERS")}
         self.endpoint = endpoint_of(base_url, key)
         self._setup = setup
-        self._sdk = sdk
-        self._where = f"{setup.spec.id} at {base_url}"
-        self._optional = OptionalParameters(self._where, setup.notice, _WORDS, _INSTEAD)
+        self._api = Endpoint(join(base_url, "/v1/messages"), where, headers)
+        self._optional = OptionalParameters(where, setup.notice, _WORDS, _INSTEAD)
 
     async def send(self, request: Request) -> Reply:
-        import anthropic as sdk
-
         if request.seed is not None:
             self._optional.leave_out("seed", "the Messages API has none")
-        extra, sent = self._optional_body(request)
+        optional, sent = self._optional_body(request)
         asked = request if "schema" in sent else schema_in_prompt(request)
+        body = {"model": full_name(self._setup.name), "max_tokens": request.max_tokens or 4096, "messages": _messages(asked)}
         try:
-            raw = await self._sdk.client().messages.with_raw_response.create(
-                model=full_name(self._setup.name),
-                max_tokens=request.max_tokens or 4096,
-                messages=_messages(asked),
-                extra_body=extra | _system(asked) | _tools(asked),
-                extra_headers=self._setup.headers(request),
-            )
-        except sdk.AnthropicError as error:
-            raise self._optional.adapt(classify_exception(error, sdk, self._where), sent) from error
-        answer = read_json(raw.http_response.text, raw.headers.get("content-type", ""), self._where)
+            answer = await self._api.post(body | optional | _system(asked) | _tools(asked), self._setup.headers(request))
+        except BadRequest as error:
+            self._optional.adapt(error, sent)
+            raise
         return _reply(answer, request, self._setup.spec.id)
 
     async def close(self) -> None:
-        await self._sdk.close()
+        await self._api.close()
 
     def _optional_body(self, request: Request) -> tuple[dict[str, Any], set[str]]:
         """What may be left out, as sent, and the names of what is in it."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from urllib.parse import quote
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import AuthFailed
 from skillfit.models.provider import Setup
 from skillfit.models.providers.chat import ChatProvider
+from skillfit.models.providers.http import SignIn, bearer, join
 from skillfit.models.providers.responses import ResponsesProvider, needs_responses
+from skillfit.models.providers.vendors import openai_headers
 from skillfit.models.secrets import remember_secret
 
 _API_VERSION = "2025-04-01-preview"
@@ -31,22 +32,20 @@ def azure(setup: Setup) -> ChatProvider:
     if auth == "api_key" and not key:
         hint = "Set it, or sign in without a key by the option `auth`: azure_cli or managed_identity."
         raise AuthFailed(f"No key for {setup.spec.id}: AZURE_OPENAI_API_KEY is not set.", hint=hint)
-    token = None if auth == "api_key" else _token_source(setup, auth)
     version = str(options.get("api_version") or setup.variable("AZURE_OPENAI_API_VERSION", "OPENAI_API_VERSION") or _API_VERSION)
+    responses = needs_responses(setup.name)
+    root = join(endpoint, "/openai" if responses else f"/openai/deployments/{quote(setup.name, safe='')}")
+    return (ResponsesProvider if responses else ChatProvider)(
+        setup,
+        base_url=endpoint,
+        key=key,
+        root=f"{root}?api-version={version}",
+        headers=openai_headers(setup) | ({"api-key": key} if key else {}),
+        sign_in=None if auth == "api_key" else _sign_in(setup, auth),
+    )
 
-    def make_client() -> Any:
-        import openai
 
-        how: dict[str, Any] = {"azure_ad_token_provider": token} if token else {"api_key": key}
-        return openai.AsyncAzureOpenAI(
-            azure_endpoint=endpoint, api_version=version, max_retries=0, timeout=setup.spec.timeout, azure_ad_token=None, **how
-        )
-
-    kind = ResponsesProvider if needs_responses(setup.name) else ChatProvider
-    return kind(setup, base_url=endpoint, key=key, make_client=make_client)
-
-
-def _token_source(setup: Setup, auth: str) -> Callable[[], Awaitable[str]]:
+def _sign_in(setup: Setup, auth: str) -> SignIn:
     try:
         from azure.core.exceptions import ClientAuthenticationError
         from azure.identity import AzureCliCredential, ManagedIdentityCredential, get_bearer_token_provider
@@ -57,11 +56,11 @@ def _token_source(setup: Setup, auth: str) -> Callable[[], Awaitable[str]]:
     scope = str(setup.spec.options.get("scope") or setup.variable("AZURE_OPENAI_AD_SCOPE") or _SCOPE)
     fresh = get_bearer_token_provider(credential, scope)
 
-    async def token() -> str:
+    async def sign_in() -> dict[str, str]:
         try:
-            return remember_secret(await asyncio.to_thread(fresh))
+            return bearer(remember_secret(await asyncio.to_thread(fresh)))
         except ClientAuthenticationError as error:
             hint = "Run `az login`." if auth == "azure_cli" else "Is a managed identity assigned to this machine?"
             raise AuthFailed(f"Azure gave no token for {setup.spec.id} ({auth}): {error.message}", hint=hint) from error
 
-    return token
+    return sign_in

@@ -19,7 +19,6 @@ def needs_responses(name: str) -> bool:
 
 class ResponsesProvider(ChatProvider):
     _path: ClassVar[str] = "/responses"
-    _messages: ClassVar[str] = "input"
     _canonical: ClassVar[Mapping[str, str]] = {"text": "response_format", "reasoning": "reasoning_effort"}
 
     def _body(self, request: Request) -> dict[str, Any]:
@@ -43,7 +42,8 @@ class ResponsesProvider(ChatProvider):
                 for tool in request.tools
             ]
         body = {key: value for key, value in wanted.items() if value is not None and key not in left_out}
-        return {"messages": [item for message in request.messages for item in _items(message)], **body, **self._extra}
+        items = [item for message in request.messages for item in _items(message)]
+        return {"model": self._setup.name, "input": items, **body, **self._extra}
 
     def _reply(self, answer: Mapping[str, Any], request: Request) -> Reply:
         output = [item for item in answer.get("output") or () if isinstance(item, Mapping)]

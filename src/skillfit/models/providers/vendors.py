@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from skillfit.errors import InputError
 from skillfit.models.provider import Setup
 from skillfit.models.providers.chat import ChatProvider
+from skillfit.models.providers.http import bearer
 from skillfit.models.providers.responses import ResponsesProvider, needs_responses
 
 _MINIMAX = {"global": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.com/v1"}
@@ -23,7 +24,14 @@ def openai(setup: Setup) -> ChatProvider:
         raise InputError(f"The option `api` of {setup.spec.id} is {api!r}.", hint="It is chat or responses.")
     kind = ResponsesProvider if api == "responses" else ChatProvider
     key = setup.key("OPENAI_API_KEY", needed=not base_url)
-    return kind(setup, base_url=base_url or "https://api.openai.com/v1", key=key)
+    headers = bearer(key) | openai_headers(setup)
+    return kind(setup, base_url=base_url or "https://api.openai.com/v1", key=key, headers=headers)
+
+
+def openai_headers(setup: Setup) -> dict[str, str]:
+    """What OpenAI's own variables ask to be sent along."""
+    asked = {"OpenAI-Organization": setup.variable("OPENAI_ORG_ID"), "OpenAI-Project": setup.variable("OPENAI_PROJECT_ID")}
+    return {name: value for name, value in asked.items() if value} | setup.custom_headers("OPENAI_CUSTOM_HEADERS")
 
 
 def openrouter(setup: Setup) -> ChatProvider:

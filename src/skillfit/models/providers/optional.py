@@ -1,39 +1,17 @@
-"""What all providers over a vendor's SDK share: one client per event loop, and parameters an endpoint turns out not to take."""
+"""Parameters a request can do without: what an endpoint turns out not to take is left out from then on."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
-from skillfit.models.protocol import BadRequest, ModelError
+from skillfit.models.protocol import BadRequest
 from skillfit.models.provider import Adapted, Notice
 
 _NOT_TAKEN = re.compile(
     r"unsupported|not support|n't support|unrecognized|unknown|unexpected|not permitted|not allowed|extra (field|input)|unavailable"
     r"|not available|deprecated|only the default"
 )
-
-
-class PerLoop:
-    """An SDK client made when first needed; a connection pool belongs to the event loop it was made in."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._client: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def client(self) -> Any:
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._client, self._loop = self._make(), loop
-        return self._client
-
-    async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.close()
 
 
 class OptionalParameters:
@@ -54,14 +32,11 @@ class OptionalParameters:
             self.left_out.add(name)
             self._notice(f"{self._where} does not take `{name}`: {self._instead.get(name, 'it is left out')}. ({why})")
 
-    def adapt(self, failure: ModelError, sent: Collection[str]) -> ModelError:
-        """The failure itself, or `Adapted` when it is about a parameter that was sent and need not be."""
-        if type(failure) is not BadRequest:
-            return failure
+    def adapt(self, failure: BadRequest, sent: Collection[str]) -> None:
+        """Raises `Adapted` when the failure is about a parameter that was sent and need not be."""
         said = failure.message.lower()
         for name, words in self._words.items():
             about_it = name in sent and any(word in said for word in words)
             if about_it and (name in self._instead or _NOT_TAKEN.search(said)):
                 self.leave_out(name, failure.message)
-                return Adapted(failure.message)
-        return failure
+                raise Adapted(failure.message) from failure

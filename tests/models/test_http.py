@@ -1,0 +1,256 @@
+"""How requests travel: proxies and certificates as the environment says, keys to nobody but the server they are for."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.responses import RedirectResponse, Response
+
+from skillfit.errors import InputError
+from skillfit.models.classify import NotReached
+from skillfit.models.protocol import BadReply, BadRequest, NetworkFailed
+from skillfit.models.providers.http import join, proxy_for
+from tests.models.support import Purse, say, to
+from tests.support.chat_server import ChatServer, RawServer, completion, http
+
+KEY = {"OPENAI_API_KEY": "key-for-the-model-server"}
+WHOLE = http(json.dumps(completion({"content": "fine"}, "m")))
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+class Proxy:
+    """Forwards nothing of plain HTTP (it answers itself), and tunnels the rest. `heads` is what it got to see."""
+
+    def __init__(self) -> None:
+        self.heads: list[str] = []
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.heads.append(head)
+        if head.startswith("CONNECT"):
+            host, _, port = head.split()[1].rpartition(":")
+            there = await asyncio.open_connection(host, int(port))
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            await asyncio.gather(_pipe(reader, there[1]), _pipe(there[0], writer))
+        else:
+            writer.write(WHOLE)
+            writer.close()
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+
+
+@asynccontextmanager
+async def a_proxy() -> AsyncIterator[Proxy]:
+    proxy = Proxy()
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        server.close()
+
+
+def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate nobody knows for 127.0.0.1, and what a server needs to show it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "loopback")])
+    today = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(today - datetime.timedelta(days=1))
+        .not_valid_after(today + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    public, private = folder / "public.pem", folder / "private.pem"
+    public.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    encoding, form, unlocked = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    private.write_bytes(key.private_bytes(encoding, form, unlocked))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(public, private)
+    return public, context
+
+
+@asynccontextmanager
+async def a_tls_server(context: ssl.SSLContext) -> AsyncIterator[str]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        await reader.readexactly(int(head.partition("content-length: ")[2].split()[0]))
+        writer.write(WHOLE)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    try:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    finally:
+        server.close()
+
+
+async def test_http_proxy_is_used_with_its_own_sign_in(monkeypatch):
+    async with a_proxy() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://me:word@127.0.0.1:{proxy.port}")
+        assert (await to("http://model.example/v1", environ=KEY).complete(say("x"))).text == "fine"
+    assert proxy.heads[0].startswith("POST http://model.example/v1/chat/completions HTTP/1.1\r\n")
+    assert "Proxy-Authorization: Basic bWU6d29yZA==" in proxy.heads[0]
+
+
+async def test_all_proxy_is_used_where_no_other_is_named(monkeypatch):
+    async with a_proxy() as proxy:
+        monkeypatch.setenv("ALL_PROXY", f"127.0.0.1:{proxy.port}")
+        assert (await to("http://model.example/v1").complete(say("x"))).text == "fine"
+    assert len(proxy.heads) == 1
+
+
+async def test_hosts_in_no_proxy_are_called_directly(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
+    with ChatServer(lambda call: "direct") as server:
+        assert (await to(server.url).complete(say("x"))).text == "direct"
+
+
+async def test_a_tunnel_shows_the_proxy_no_key(monkeypatch, tmp_path):
+    public, context = certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(public))
+    async with a_proxy() as proxy, a_tls_server(context) as url:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+        model = to(url, environ=KEY)
+        assert (await model.complete(say("x"))).text == "fine"
+        await model.close()
+    assert proxy.heads[0].startswith("CONNECT 127.0.0.1:")
+    assert KEY["OPENAI_API_KEY"] not in "".join(proxy.heads)
+
+
+async def test_a_proxy_that_is_not_there_costs_nothing(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    purse = Purse()
+    with pytest.raises(NotReached):
+        await to("http://model.example/v1", retries=0, meter=purse).complete(say("x"))
+    assert purse.spent.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("environ", "url", "proxy"),
+    [
+        ({"HTTPS_PROXY": "http://p:1"}, "https://a.example/v1", "http://p:1"),
+        ({"HTTPS_PROXY": "http://p:1"}, "http://a.example/v1", None),
+        ({"https_proxy": "p:1", "ALL_PROXY": "q:2"}, "https://a.example/v1", "http://p:1"),
+        ({"ALL_PROXY": "http://q:2", "NO_PROXY": ".example"}, "https://a.example/v1", None),
+        ({"ALL_PROXY": "http://q:2", "NO_PROXY": "a.example:8443"}, "https://a.example:8443/v1", None),
+        ({"ALL_PROXY": "http://q:2", "NO_PROXY": "*"}, "https://a.example/v1", None),
+    ],
+)
+def test_which_proxy_an_address_gets(monkeypatch, environ, url, proxy):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_for(url) == proxy
+
+
+def test_a_proxy_of_a_kind_we_cannot_use_is_said(monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
+    with pytest.raises(InputError, match="socks5"):
+        proxy_for("https://a.example/v1")
+
+
+async def test_certificates_are_checked_and_ssl_cert_file_names_those_to_trust(monkeypatch, tmp_path):
+    public, context = certificate(tmp_path)
+    async with a_tls_server(context) as url:
+        with pytest.raises(NetworkFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            await to(url, retries=0).complete(say("x"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(public))
+        assert (await to(url).complete(say("x"))).text == "fine"
+
+
+async def test_a_redirect_is_followed_with_the_whole_request_and_a_key_stays_with_its_host():
+    with ChatServer(lambda call: "moved") as there:
+        elsewhere = f"{there.url}/chat/completions"
+        with ChatServer(lambda call: RedirectResponse(elsewhere)) as here:
+            assert (await to(here.url, environ=KEY).complete(say("x"))).text == "moved"
+    assert here.calls[0].headers["authorization"] == f"Bearer {KEY['OPENAI_API_KEY']}"
+    assert there.calls[0].text == "x"
+    assert "authorization" not in there.calls[0].headers
+
+
+@pytest.mark.parametrize(("id", "variable"), [("azure/d", "AZURE_OPENAI_API_KEY"), ("anthropic/c", "ANTHROPIC_API_KEY")])
+async def test_keys_in_headers_of_their_own_never_follow_a_redirect(id, variable):
+    with ChatServer(lambda call: "taken") as there, ChatServer(lambda call: RedirectResponse(f"{there.root}/v1/messages")) as here:
+        with pytest.raises(BadRequest, match="307"):
+            await to(here.root, id, environ={variable: "secret-key-123"}).complete(say("x"))
+        assert there.calls == []
+
+
+async def test_openais_own_variables_go_along():
+    environ = KEY | {
+        "OPENAI_ORG_ID": "org-1",
+        "OPENAI_PROJECT_ID": "proj-2",
+        "OPENAI_CUSTOM_HEADERS": "X-Team: blue\nX-Route: a:b\nnothing",
+    }
+    with ChatServer(lambda call: "ok") as server:
+        await to(server.url, environ=environ).complete(say("x"))
+    headers = server.calls[0].headers
+    assert (headers["openai-organization"], headers["openai-project"]) == ("org-1", "proj-2")
+    assert (headers["x-team"], headers["x-route"]) == ("blue", "a:b")
+    assert headers["user-agent"] == "skillfit"
+
+
+async def test_a_connection_cut_before_any_answer_may_have_been_billed():
+    purse = Purse()
+    with RawServer(lambda number: b"") as server, pytest.raises(NetworkFailed) as caught:
+        await to(server.url, retries=0, meter=purse).complete(say("x"))
+    assert not isinstance(caught.value, NotReached)
+    assert purse.settled == purse.bounds
+
+
+async def test_what_is_no_http_at_all_is_a_network_failure():
+    with RawServer(lambda number: b"SSH-2.0-OpenSSH_9.6\r\n") as server, pytest.raises(NetworkFailed):
+        await to(server.url, retries=0).complete(say("x"))
+
+
+async def test_a_body_in_another_charset_is_read_as_it_says():
+    body = json.dumps(completion({"content": "Größe"}, "m"), ensure_ascii=False).encode("latin-1")
+    with ChatServer(lambda call: Response(body, media_type="application/json; charset=latin-1")) as server:
+        assert (await to(server.url).complete(say("x"))).text == "Größe"
+
+
+async def test_bytes_that_are_no_text_are_a_failure_in_words():
+    noise = Response(b"\xff\xfe\x00", media_type="application/octet-stream")
+    with ChatServer(lambda call: noise) as server, pytest.raises(BadReply, match="octet-stream"):
+        await to(server.url, retries=0).complete(say("x"))
+
+
+@pytest.mark.parametrize(
+    ("base", "joined"),
+    [
+        ("https://h/v1", "https://h/v1/chat"),
+        ("https://h/v1/", "https://h/v1/chat"),
+        ("https://h", "https://h/chat"),
+        ("https://h/openai?api-version=1", "https://h/openai/chat?api-version=1"),
+    ],
+)
+def test_a_path_is_put_before_the_query(base, joined):
+    assert join(base, "/chat") == joined
