@@ -1,5 +1,7 @@
 """Problems a person can act on. Every one says what was wrong, where, and what to do; the CLI prints it without a traceback."""
 
+import difflib
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -41,3 +43,9 @@ class InfrastructureError(SkillfitError):
     """The machinery failed: nothing can be said about the skill."""
 
     exit_code = Exit.INFRASTRUCTURE
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint for a word that may be a slip of the pen; empty when no known one is near."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"Did you mean {near[0]!r}?" if near else ""

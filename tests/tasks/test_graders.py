@@ -115,6 +115,7 @@ async def test_json_fields_are_scored_one_by_one() -> None:
     assert (await grade({"json_fields": ["place.city"]}, '{"place": {"city": "London"}}', gold)).hard == 1
     assert (await grade("json_fields", "nothing here", gold)).hard == 0
     assert (await grade("json_fields", '{"a": true}', {"a": 1})).hard == 0
+    assert (await grade("json_fields", '{"a": 1}', 'It is {"a": 1.0}.')).hard == 1
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,8 @@ async def test_compositions_combine_scores() -> None:
         ({"numeric": {"rel": -1}}, "env.grader.numeric.rel"),
         ({"regex": "a(b"}, r"regex 'a\(b' does not compile: .* at position 1"),
         ({"exact": {"extract": {"regex": "["}}}, "does not compile"),
+        ({"exact": {"extract": {"tag": "a", "boxed": True}}}, "one way is wanted, found tag and boxed"),
+        ({"exact": {"extract": {"boxed": False}}}, "one way is wanted, found none"),
         ({"mean": ["exact"], "weights": [1, 2]}, "expected 1 numbers"),
         ({"all": []}, "expected a list"),
         ({"all": ["exact"], "weights": [1]}, "'weights' does not name one grader"),

@@ -77,6 +77,23 @@ async def test_what_a_function_raises_is_a_failure_and_our_own_errors_pass_throu
             await run(Task(ROWS, evaluate=lambda skill, item, value=nonsense: value))
 
 
+async def test_a_function_that_cannot_be_called_or_runs_out_of_something_is_a_failure_too() -> None:
+    async def takes_one(skill: str) -> float:
+        return 1.0
+
+    with pytest.raises(TaskFailure, match="takes_one on item 0: TypeError"):
+        await run(Task(ROWS, evaluate=takes_one))
+    with pytest.raises(TaskFailure, match=r"StopIteration \(test_task\.py:\d+\)"):
+        await run(Task(ROWS, evaluate=lambda skill, item: next(iter([]))))
+
+
+async def test_a_plain_function_may_give_something_to_await() -> None:
+    async def later() -> float:
+        return 0.5
+
+    assert (await run(Task(ROWS, evaluate=lambda skill, item: later())))[1].hard == 0.5
+
+
 def test_a_failure_travels_between_processes() -> None:
     failure = pickle.loads(pickle.dumps(TaskFailure("command", "broke", hint="mend it")))
     assert (failure.kind, failure.message, failure.hint) == ("command", "broke", "mend it")
@@ -95,6 +112,8 @@ def test_items_may_be_items_but_not_a_mix() -> None:
         Task([Item("a", {"input": "q"}), Item("a", {"input": "r"})])
     with pytest.raises(InputError, match="no items"):
         Task([])
+    with pytest.raises(InputError, match=r"items\[1\]: expected an object, found str"):
+        Task([{"input": "q", "answer": "a"}, "r"])  # type: ignore[list-item]
 
 
 def test_identity_follows_items_grader_and_splits_and_not_their_order() -> None:

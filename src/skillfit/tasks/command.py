@@ -15,15 +15,14 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skillfit.errors import InputError
-from skillfit.tasks.attempt import Attempt, Score, TaskFailure, as_score
+from skillfit.skill import Skill
+from skillfit.tasks.attempt import Attempt, Score, TaskFailure
+from skillfit.tasks.function import evaluated, plain
 from skillfit.tasks.item import Item, stable_hash
 from skillfit.tasks.process import plain_environment, run_process
-
-if TYPE_CHECKING:
-    from skillfit.skill import Skill
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class CommandEvaluator:
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
         where = f"{Path(self.argv[0]).name} on item {item.id}"
-        given = json.dumps({**item.content(), "id": item.id}, ensure_ascii=False).encode()
+        given = json.dumps(plain(item), ensure_ascii=False).encode()
         with tempfile.TemporaryDirectory(prefix="skillfit-command-") as folder:
             skill.save(Path(folder) / "skill")
             document = next((Path(folder) / "skill").glob("[Ss][Kk][Ii][Ll][Ll].md"))
@@ -58,9 +57,7 @@ class CommandEvaluator:
             raise TaskFailure("timeout", f"{where}: no end after {self.timeout:g} s; killed.")
         if result.code != 0:
             raise TaskFailure("command", f"{where}: exit code {result.code}: {result.stderr.strip()[-500:] or 'nothing on stderr'}")
-        value = _printed(result.stdout, where)
-        answer = str(value.get("answer", "")) if isinstance(value, dict) else ""
-        return Attempt(answer), as_score(value, source=where)
+        return evaluated(_printed(result.stdout, where), source=where)
 
     def describe(self) -> dict[str, Any]:
         """The command line, and the content of the files in it: another program is another task."""

@@ -8,15 +8,15 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.tasks.attempt import TaskFailure
-from skillfit.tasks.item import stable_hash
+from skillfit.tasks.attempt import Attempt, Score, TaskFailure, as_score
+from skillfit.tasks.item import Item, stable_hash
 
 
 def load_object(reference: str, base: Path = Path()) -> Any:
@@ -48,21 +48,15 @@ def _load_module(path: Path, version: int) -> Any:
         spec.loader.exec_module(module)
     except Exception as error:  # a person's own file may raise anything
         del sys.modules[name]
-        at = next(
-            (frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == str(path)), None
-        )
-        at = at or getattr(error, "lineno", None)
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        at = lines[-1] if lines else getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{at}' if at else ''}: {type(error).__name__}: {error}", hint="Mend the file.") from error
     return module
 
 
-async def call(function: Callable[..., Any], *arguments: Any, kind: str, where: str) -> Any:
+async def call(function: Callable[..., Any], *arguments: Any, kind: str, where: str, **named: Any) -> Any:
     """The function's value. Whatever it raises is a `TaskFailure` of this kind; skillfit's own errors pass through."""
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        running: asyncio.Future[Any] = asyncio.ensure_future(function(*arguments))
-    else:
-        context = contextvars.copy_context()
-        running = asyncio.get_running_loop().run_in_executor(_threads(), lambda: context.run(function, *arguments))
+    running = asyncio.ensure_future(_run(partial(function, *arguments, **named)))
     try:
         await asyncio.wait([running])
     finally:
@@ -76,6 +70,43 @@ async def call(function: Callable[..., Any], *arguments: Any, kind: str, where: 
     raise TaskFailure(kind, f"{where}: {type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})") from error
 
 
+async def _run(function: partial[Any]) -> Any:
+    called = function.func
+    if inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None)):  # noqa: B004
+        return await function()
+    context = contextvars.copy_context()
+    value = await asyncio.get_running_loop().run_in_executor(_threads(), context.run, _in_thread, function)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _in_thread(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except StopIteration as error:  # no future takes one: whoever waits would wait for ever
+        raise RuntimeError("StopIteration").with_traceback(error.__traceback__) from error
+
+
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="skillfit-user")
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What messages call it."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def described(function: Callable[..., Any]) -> str:
+    """What tells it apart, for the run's identity."""
+    return getattr(function, "__qualname__", repr(type(function)))
+
+
+def plain(item: Item) -> dict[str, Any]:
+    """The item as a user's code gets it."""
+    return {**item.content(), "id": item.id}
+
+
+def evaluated(value: Any, *, source: str) -> tuple[Attempt, Score]:
+    """What a user's own evaluation gave back: a score in any form, and the answer where it tells one."""
+    answer = str(value.get("answer", "")) if isinstance(value, Mapping) else ""
+    return Attempt(answer), as_score(value, source=source)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import csv
-import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, did_you_mean
 from skillfit.tasks.item import COLUMNS, Item, RowAt, Split, canonical, stable_hash
 
 BIG_ROW = 4096  # bytes; longer JSONL rows stay on disk
@@ -39,13 +38,10 @@ def read_rows(path: Path) -> Iterator[Row]:
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: unknown kind of tasks file.", hint=f"Known are {', '.join(SUFFIXES)}.")
     readers = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv}
-    empty = True
+    row = None
     for row in readers[path.suffix](path):
-        if not isinstance(row.values, dict):
-            raise InputError(f"{row.where}: expected an object, found {type(row.values).__name__}.")
-        empty = False
         yield row
-    if empty:
+    if row is None:
         raise InputError(f"{path}: no items in this file.")
 
 
@@ -67,6 +63,8 @@ def items_of(rows: Iterable[Row], fields: Mapping[str, str]) -> list[Item]:
 
 
 def _item(row: Row, fields: Mapping[str, str]) -> Item:
+    if not isinstance(row.values, Mapping):
+        raise InputError(f"{row.where}: expected an object, found {type(row.values).__name__}.")
     content = canonical(row.values, fields)
     if "input" not in content and "messages" not in content:
         raise InputError(
@@ -94,11 +92,8 @@ def _checked_fields(fields: Mapping[str, str]) -> dict[str, str]:
     known = {alias: name for name, aliases in COLUMNS.items() for alias in aliases}
     for name in fields:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise InputError(
-                f"env.fields: unknown field {name!r}.",
-                hint=f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(COLUMNS)}.",
-            )
+            hint = did_you_mean(name, known) or f"Known: {', '.join(COLUMNS)}."
+            raise InputError(f"env.fields: unknown field {name!r}.", hint=hint)
     return {known[name]: column for name, column in fields.items()}
 
 
@@ -137,19 +132,20 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.strip():
                 at = RowAt(full, offset + len(line) - len(text), len(text)) if len(line) > BIG_ROW else None
-                yield Row(_parse(text, f"{path}:{number}"), f"{path}:{number}", folder, at)
+                yield Row(parse_json(text, f"{path}:{number}"), f"{path}:{number}", folder, at)
             offset += len(line)
 
 
 def _read_json(path: Path) -> Iterator[Row]:
-    rows = _parse(path.read_bytes(), str(path))
+    rows = parse_json(path.read_bytes(), str(path))
     if not isinstance(rows, list):
         raise InputError(f"{path}: expected a JSON array of items.", hint="One object per line is JSONL: name the file .jsonl.")
     for number, values in enumerate(rows, 1):
         yield Row(values, f"{path}: item {number}", path.parent)
 
 
-def _parse(text: bytes, where: str) -> Any:
+def parse_json(text: bytes, where: str) -> Any:
+    """What the text says, or an error that tells where it breaks."""
     try:
         return json.loads(text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

@@ -7,20 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, cast
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
-from skillfit.tasks.attempt import Attempt, Grader, Score, TaskFailure, as_score
-from skillfit.tasks.function import call
+from skillfit.skill import Skill
+from skillfit.tasks.attempt import Attempt, Grader, Score, TaskFailure
+from skillfit.tasks.function import call, described, evaluated, name_of, plain
 from skillfit.tasks.graders import BuiltIn, build_grader, check_items, without_judges
 from skillfit.tasks.item import Item, stable_hash
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import Splits, SplitSettings, split_items
-
-if TYPE_CHECKING:
-    from skillfit.skill import Skill
 
 
 class Evaluator(Protocol):
@@ -42,40 +41,18 @@ class FunctionEvaluator:
     grader: Grader | None = None  # None: the function gives the score
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
-        name = getattr(self.function, "__name__", type(self.function).__name__)
-        arguments: list[Any] = [skill.text, {**item.content(), "id": item.id}, seed]
+        name = name_of(self.function)
         wanted = [one for one in inspect.signature(self.function).parameters.values() if one.default is one.empty]
+        arguments = (skill.text, plain(item), seed)[: max(2, len(wanted))]
         kind = "evaluate" if self.grader is None else "agent"
-        value = await call(self.function, *arguments[: max(2, len(wanted))], kind=kind, where=f"{name} on item {item.id}")
+        value = await call(self.function, *arguments, kind=kind, where=f"{name} on item {item.id}")
         if self.grader is None:
-            answer = str(value.get("answer", "")) if isinstance(value, Mapping) else ""
-            return Attempt(answer), as_score(value, source=name)
+            return evaluated(value, source=name)
         attempt = value if isinstance(value, Attempt) else Attempt(str(value))
         return attempt, await self.grader.grade(item, attempt)
 
     def describe(self) -> dict[str, Any]:
-        grader = self.grader.describe() if self.grader else None
-        return {"function": getattr(self.function, "__qualname__", repr(type(self.function))), "grader": grader}
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionGrader:
-    """A user's `grade(item, answer)` given from Python."""
-
-    function: Callable[..., Any]
-
-    async def grade(self, item: Item, attempt: Attempt) -> Score:
-        name = getattr(self.function, "__name__", type(self.function).__name__)
-        given = await call(
-            self.function, {**item.content(), "id": item.id}, attempt.answer, kind="grader", where=f"{name} on item {item.id}"
-        )
-        return as_score(given, source=name)
-
-    def patterns(self) -> tuple[str, ...]:
-        return ()
-
-    def describe(self) -> dict[str, Any]:
-        return {"function": getattr(self.function, "__qualname__", repr(type(self.function)))}
+        return {"function": described(self.function), "grader": self.grader.describe() if self.grader else None}
 
 
 class Task:
@@ -105,19 +82,15 @@ class Task:
         self.grader: Grader | None = None
         self.evaluator: Evaluator | None = evaluator or (FunctionEvaluator(evaluate) if evaluate else None)
         if self.evaluator is None:
-            known = hasattr(grade, "describe") or not callable(grade)
-            self.grader = build_grader(grade or "exact", judge=judge, base=base) if known else FunctionGrader(grade)  # type: ignore[arg-type]
+            self.grader = build_grader(grade or "exact", judge=judge, base=base)
             self.evaluator = FunctionEvaluator(run, self.grader) if run else None
             check_items(self.grader, self.items)
         self.split_settings = splits or SplitSettings()
-        self._splits: Splits | None = None
 
-    @property
+    @cached_property
     def splits(self) -> Splits:
         """Made when first asked for: a task that is only evaluated needs none."""
-        if self._splits is None:
-            self._splits = split_items(self.items, self.split_settings)
-        return self._splits
+        return split_items(self.items, self.split_settings)
 
     @property
     def train(self) -> tuple[Item, ...]:
@@ -139,7 +112,8 @@ class Task:
     def with_splits(self, settings: SplitSettings) -> Task:
         """The same task, divided otherwise."""
         other = copy(self)
-        other.split_settings, other._splits = settings, None
+        other.split_settings = settings
+        vars(other).pop("splits", None)
         return other
 
     def identity(self) -> str:
@@ -174,17 +148,19 @@ async def _prove(grader: Grader, item: Item, gold: str) -> GoldProblem | None:
         return GoldProblem(item.id, None, str(failure))
     if score.hard >= 1:
         return None
-    return GoldProblem(
-        item.id, score, f"the gold answer {gold!r:.100} scores {score.hard:g}: {score.feedback or 'no reason given'}"
-    )
+    why = f"the gold answer {gold!r:.100} scores {score.hard:g}: {score.feedback or 'no reason given'}"
+    return GoldProblem(item.id, score, why)
 
 
 def _as_items(items: Iterable[Item | Mapping[str, Any]], fields: Mapping[str, str], base: Path) -> list[Item]:
     listed = list(items)
     ready = [item for item in listed if isinstance(item, Item)]
-    if ready and len(ready) < len(listed):
+    if not ready:
+        rows = cast(list[Mapping[str, Any]], listed)
+        return items_of((Row(row, f"items[{at}]", base) for at, row in enumerate(rows)), fields)
+    if len(ready) < len(listed):
         raise InputError("Task: give all items as dicts, or all as Item.")
-    if len({item.id for item in ready}) < len(ready):
-        twice, _ = Counter(item.id for item in ready).most_common(1)[0]
+    twice, count = Counter(item.id for item in ready).most_common(1)[0]
+    if count > 1:
         raise InputError(f"Task: id {twice!r} is used twice.")
-    return ready or items_of((Row(row, f"items[{at}]", base) for at, row in enumerate(listed) if isinstance(row, Mapping)), fields)
+    return ready

@@ -2,65 +2,54 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import ValidationError
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Model
 from skillfit.tasks.attempt import Grader
-from skillfit.tasks.graders.base import BuiltIn
+from skillfit.tasks.function import name_of
+from skillfit.tasks.graders.base import BuiltIn, Given
 from skillfit.tasks.graders.code import Code
 from skillfit.tasks.graders.compose import Composed
 from skillfit.tasks.graders.judge import Checklist, JudgeGrader, Pairwise, Rubric
-from skillfit.tasks.graders.python import Python
+from skillfit.tasks.graders.python import FunctionGrader, Python
 from skillfit.tasks.graders.text import F1, Anls, Contains, Exact, Normalized, Regex
 from skillfit.tasks.graders.values import Choice, JsonFields, Numeric
 from skillfit.tasks.item import Item
 
-BUILT_IN: Mapping[str, type[BuiltIn]] = {
-    kind.name: kind
-    for kind in (
-        Exact,
-        Normalized,
-        Contains,
-        Regex,
-        Choice,
-        Numeric,
-        F1,
-        Anls,
-        JsonFields,
-        Code,
-        Rubric,
-        Pairwise,
-        Checklist,
-        Python,
-    )
-}
+_COMPARE = (Exact, Normalized, Contains, Regex, Choice, Numeric, F1, Anls, JsonFields)
+_ASK = (Rubric, Pairwise, Checklist)
+BUILT_IN: Mapping[str, type[BuiltIn]] = {kind.name: kind for kind in (*_COMPARE, Code, *_ASK, Python)}
 _COMPOSITIONS = ("all", "any", "mean")
 
 __all__ = ["BUILT_IN", "BuiltIn", "all_patterns", "build_grader", "check_items", "without_judges"]
 
 
-def build_grader(setting: str | Mapping[str, Any] | Grader, *, judge: Model | None = None, base: Path = Path()) -> Grader:
+def build_grader(
+    setting: str | Mapping[str, Any] | Grader | Callable[..., Any], *, judge: Model | None = None, base: Path = Path()
+) -> Grader:
     """The grader a setting names. `base` is the folder that `file.py:grade` is relative to."""
     if isinstance(setting, str):
         setting = {"python": setting} if ".py:" in setting else {setting: {}}
+    if callable(setting) and not hasattr(setting, "describe"):
+        return FunctionGrader(setting, name_of(setting))
     if not isinstance(setting, Mapping):
-        return setting
+        return cast(Grader, setting)
     named = [key for key in setting if key in BUILT_IN or key in _COMPOSITIONS]
     others = [key for key in setting if key not in named and not (key == "weights" and named == ["mean"])]
     if len(named) != 1 or others:
         unknown = str((others or named or ["nothing"])[0])
-        near = difflib.get_close_matches(unknown, [*BUILT_IN, *_COMPOSITIONS], n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join([*BUILT_IN, *_COMPOSITIONS])}; one at the top."
+        known = [*BUILT_IN, *_COMPOSITIONS]
+        hint = did_you_mean(unknown, known) or f"Known: {', '.join(known)}; one at the top."
         raise InputError(f"env.grader: {unknown!r} does not name one grader.", hint=hint)
+    given = Given(judge, base)
     if named[0] in _COMPOSITIONS:
-        return _composed(named[0], setting, judge, base)
-    return _built_in(BUILT_IN[named[0]], setting[named[0]], judge, base)
+        return _composed(named[0], setting, given)
+    return _built_in(BUILT_IN[named[0]], setting[named[0]], given)
 
 
 def check_items(grader: Grader, items: Iterable[Item]) -> None:
@@ -96,33 +85,25 @@ def _leaves(grader: Grader) -> list[BuiltIn]:
     return [grader] if isinstance(grader, BuiltIn) else []
 
 
-def _composed(how: str, setting: Mapping[str, Any], judge: Model | None, base: Path) -> Grader:
+def _composed(how: str, setting: Mapping[str, Any], given: Given) -> Grader:
     parts = setting[how]
-    weights = setting.get("weights", [1.0] * len(parts) if isinstance(parts, list) else [])
     if not isinstance(parts, list) or not parts:
         raise InputError(f"env.grader.{how}: expected a list of graders.")
-    if (
-        not isinstance(weights, list)
-        or len(weights) != len(parts)
-        or not all(isinstance(one, (int, float)) and one > 0 for one in weights)
-    ):
+    weights = setting.get("weights", [1.0] * len(parts))
+    numbers = isinstance(weights, list) and all(isinstance(one, (int, float)) and one > 0 for one in weights)
+    if not numbers or len(weights) != len(parts):
         raise InputError(f"env.grader.weights: expected {len(parts)} numbers above 0, found {weights!r}.")
-    built = tuple(build_grader(part, judge=judge, base=base) for part in parts)
+    built = tuple(build_grader(part, judge=given.judge, base=given.base) for part in parts)
     return Composed(cast(Literal["all", "any", "mean"], how), built, tuple(float(weight) for weight in weights))
 
 
-def _built_in(kind: type[BuiltIn], settings: Any, judge: Model | None, base: Path) -> BuiltIn:
+def _built_in(kind: type[BuiltIn], settings: Any, given: Given) -> BuiltIn:
     if not isinstance(settings, Mapping):
         settings = {kind.short: settings} if kind.short and settings is not None else settings or {}
     try:
-        return kind.model_validate(settings, context={"judge": judge, "base": base})
+        return kind.model_validate(settings, context=given)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(["env.grader", kind.name, *(str(part) for part in first["loc"])])
-        near = difflib.get_close_matches(str(first["loc"][-1]) if first["loc"] else "", kind.model_fields, n=1)
-        hint = (
-            f"Did you mean {near[0]!r}?"
-            if near and first["type"] == "extra_forbidden"
-            else f"Settings: {', '.join(kind.model_fields)}."
-        )
-        raise InputError(f"{where}: {first['msg']}.", hint=hint) from error
+        near = did_you_mean(str(first["loc"][-1]), kind.model_fields) if first["type"] == "extra_forbidden" else ""
+        raise InputError(f"{where}: {first['msg']}.", hint=near or f"Settings: {', '.join(kind.model_fields)}.") from error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from skillfit.models.protocol import Model
 from skillfit.tasks.attempt import Attempt, Score
@@ -13,18 +14,24 @@ from skillfit.tasks.graders.extract import Extract
 from skillfit.tasks.item import Item
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a grader is built with besides its settings."""
+
+    judge: Model | None
+    base: Path
+
+
 class BuiltIn(BaseModel):
     """A grader whose settings are its fields. `short` is the field that a bare value sets: `regex: ^\\d+$`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: ClassVar[str]
-    short: ClassVar[str] = ""
-    _judge: Model | None = PrivateAttr(default=None)
-    _base: Path = PrivateAttr(default=Path())
+    short: ClassVar[str]
 
-    def model_post_init(self, context: Any) -> None:
-        if context is not None:
-            self._judge, self._base = context["judge"], context["base"]
+    def __init_subclass__(cls, name: str = "", short: str = "", **config: Any) -> None:
+        super().__init_subclass__(**config)
+        cls.name, cls.short = name, short
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         raise NotImplementedError
@@ -51,7 +58,7 @@ class BuiltIn(BaseModel):
 class TextGrader(BuiltIn):
     """Finds the answer (`extract`: one way, or several of which the first that finds something counts), then compares it."""
 
-    extract: tuple[Extract, ...] = Field(default=())
+    extract: tuple[Extract, ...] = ()
 
     @field_validator("extract", mode="before")
     @classmethod
@@ -59,15 +66,18 @@ class TextGrader(BuiltIn):
         return value if isinstance(value, (list, tuple)) else [value]
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
-        text: str | None = attempt.answer.strip()
-        if self.extract and not attempt.bare:
-            text = next((found for way in self.extract if (found := way.find(attempt.answer)) is not None), None)
-        if text is None:
-            return Score(0.0, feedback=self.extract[0].missing)
-        return self.compare(item, text)
+        if not self.extract or attempt.bare:
+            return self.compare(item, attempt.answer.strip())
+        found = [text for way in self.extract if (text := way.find(attempt.answer)) is not None]
+        return self.compare(item, found[0]) if found else Score(0.0, feedback=self.extract[0].missing)
 
     def compare(self, item: Item, text: str) -> Score:
         raise NotImplementedError
 
     def problem(self, item: Item) -> str:
         return "" if item.answers else f"has no answer, which the grader {self.name!r} compares with"
+
+
+def verdict(passed: bool, soft: float = 0.0, *, wrong: str = "The answer does not match.") -> Score:
+    """Full marks, or what is nearly right and a word on what is wrong."""
+    return Score(1.0) if passed else Score(0.0, soft, wrong)

@@ -7,7 +7,6 @@ import secrets
 import sys
 import tempfile
 from pathlib import Path
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -33,12 +32,10 @@ print(word)
 """
 
 
-class Code(BuiltIn):
+class Code(BuiltIn, name="code", short="column"):
     """Runs the last fenced block of the answer (or all of it) with each of the item's tests, a process per test. `column` holds the
     tests (text, or a list of them). Hard: all pass; soft: the share that does."""
 
-    name: ClassVar[str] = "code"
-    short: ClassVar[str] = "column"
     column: str = "tests"
     timeout: float = Field(default=10, gt=0)
     memory_mb: int = Field(default=1024, gt=0)

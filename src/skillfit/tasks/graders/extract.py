@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
@@ -38,6 +38,13 @@ class Extract(BaseModel):
         }
         value = short.get(value, value) if isinstance(value, str) else value
         return {("json_field" if key == "json" else key): part for key, part in value.items()} if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        ways = [name for name in type(self).model_fields if getattr(self, name) not in (None, False)]
+        if len(ways) != 1:
+            raise ValueError(f"one way is wanted, found {' and '.join(ways) or 'none'}")
+        return self
 
     @field_validator("regex")
     @classmethod

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from typing import ClassVar
 
 from pydantic import Field, field_validator
 
 from skillfit.tasks.attempt import Score
-from skillfit.tasks.graders.base import TextGrader
+from skillfit.tasks.graders.base import TextGrader, verdict
 from skillfit.tasks.graders.extract import compiled
 from skillfit.tasks.item import Item
 
@@ -30,54 +29,45 @@ def token_f1(text: str, gold: str) -> float:
     return 2 * (Counter(said) & Counter(meant)).total() / (len(said) + len(meant))
 
 
-def _verdict(passed: bool, soft: float = -1.0, *, wrong: str = "The answer does not match.") -> Score:
-    return Score(float(passed), 1.0 if passed else soft, "" if passed else wrong)
-
-
-class Exact(TextGrader):
+class Exact(TextGrader, name="exact"):
     """The same characters as a gold answer, outer white space aside."""
 
-    name: ClassVar[str] = "exact"
     ignore_case: bool = False
 
     def compare(self, item: Item, text: str) -> Score:
         fold = str.casefold if self.ignore_case else str
-        return _verdict(any(fold(text) == fold(gold.strip()) for gold in item.answers))
+        return verdict(any(fold(text) == fold(gold.strip()) for gold in item.answers))
 
 
-class Normalized(TextGrader):
+class Normalized(TextGrader, name="normalized"):
     """SQuAD's exact match against any gold answer; soft: token F1."""
-
-    name: ClassVar[str] = "normalized"
 
     def compare(self, item: Item, text: str) -> Score:
         golds = item.answers
-        return _verdict(any(normalized(text) == normalized(gold) for gold in golds), max(token_f1(text, gold) for gold in golds))
+        return verdict(any(normalized(text) == normalized(gold) for gold in golds), max(token_f1(text, gold) for gold in golds))
 
 
-class F1(TextGrader):
+class F1(TextGrader, name="f1", short="threshold"):
     """Token F1 against the best gold answer; hard: at or above `threshold`."""
 
-    name: ClassVar[str] = "f1"
-    short: ClassVar[str] = "threshold"
     threshold: float = Field(default=1.0, gt=0, le=1)
 
     def compare(self, item: Item, text: str) -> Score:
         soft = max(token_f1(text, gold) for gold in item.answers)
-        return Score(float(soft >= self.threshold), soft, "" if soft >= self.threshold else "The answer shares too few words.")
+        passed = soft >= self.threshold
+        return Score(float(passed), soft, "" if passed else "The answer shares too few words.")
 
 
-class Contains(TextGrader):
+class Contains(TextGrader, name="contains"):
     """A gold answer stands in the reply as whole words; `every`: all of them do (soft: the share that does)."""
 
-    name: ClassVar[str] = "contains"
     every: bool = False
     ignore_case: bool = True
 
     def compare(self, item: Item, text: str) -> Score:
         held = [self._holds(text, gold) for gold in item.answers]
         missing = "Something that must be in the answer is missing."
-        return _verdict(all(held), sum(held) / len(held), wrong=missing) if self.every else _verdict(any(held), wrong=missing)
+        return verdict(all(held), sum(held) / len(held), wrong=missing) if self.every else verdict(any(held), wrong=missing)
 
     def golds(self, item: Item) -> tuple[str, ...]:
         return ("\n".join(item.answers),) if self.every else item.answers
@@ -88,11 +78,9 @@ class Contains(TextGrader):
         return re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", text) is not None
 
 
-class Regex(TextGrader):
+class Regex(TextGrader, name="regex", short="pattern"):
     """The pattern is found in the answer. `pattern` for all items, or `column`: the item's own."""
 
-    name: ClassVar[str] = "regex"
-    short: ClassVar[str] = "pattern"
     pattern: str = ""
     column: str = ""
 
@@ -102,7 +90,7 @@ class Regex(TextGrader):
         return compiled(value).pattern
 
     def compare(self, item: Item, text: str) -> Score:
-        return _verdict(compiled(self._of(item)).search(text) is not None, wrong="The answer does not have the expected form.")
+        return verdict(compiled(self._of(item)).search(text) is not None, wrong="The answer does not have the expected form.")
 
     def _of(self, item: Item) -> str:
         return self.pattern or str(item.content().get(self.column, ""))
@@ -119,16 +107,14 @@ class Regex(TextGrader):
         return () if self.pattern else (self._of(item),)
 
 
-class Anls(TextGrader):
+class Anls(TextGrader, name="anls", short="threshold"):
     """Average normalised Levenshtein similarity, as DocVQA uses it: soft is 0 below `threshold`, hard from 0.999."""
 
-    name: ClassVar[str] = "anls"
-    short: ClassVar[str] = "threshold"
     threshold: float = Field(default=0.5, ge=0, lt=1)
 
     def compare(self, item: Item, text: str) -> Score:
         best = max(_likeness(text, gold) for gold in item.answers)
-        return _verdict(best >= 0.999, best if best > self.threshold else 0.0, wrong="The answer is spelled differently.")
+        return verdict(best >= 0.999, best if best > self.threshold else 0.0, wrong="The answer is spelled differently.")
 
 
 def _likeness(text: str, gold: str) -> float:

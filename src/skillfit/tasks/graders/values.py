@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
 from skillfit.tasks.attempt import Score
-from skillfit.tasks.graders.base import TextGrader
+from skillfit.tasks.graders.base import TextGrader, verdict
 from skillfit.tasks.graders.extract import last_json_object
 from skillfit.tasks.graders.text import normalized
 from skillfit.tasks.item import Item
@@ -24,19 +23,16 @@ _NUMBER = re.compile(
 )
 
 
-class Choice(TextGrader):
+class Choice(TextGrader, name="choice"):
     """The label of a multiple-choice answer: alone, in front, or announced ("the answer is (B)"); or the choice's own text.
     A `choices` column (list, or label -> text) says which labels exist; A to E otherwise."""
-
-    name: ClassVar[str] = "choice"
 
     def compare(self, item: Item, text: str) -> Score:
         choices = _choices(item)
         chosen = _label(text, choices)
-        right = chosen is not None and chosen in {_label(gold, choices) for gold in item.answers}
-        return Score(
-            float(right), feedback="" if right else "No choice was made." if chosen is None else "The wrong choice was made."
-        )
+        if chosen is None:
+            return verdict(False, wrong="No choice was made.")
+        return verdict(chosen in {_label(gold, choices) for gold in item.answers}, wrong="The wrong choice was made.")
 
 
 def _choices(item: Item) -> dict[str, str]:
@@ -55,26 +51,23 @@ def _label(text: str, choices: Mapping[str, str]) -> str | None:
     dressed = rf"[*_(\[`\s]*{label}[*_)\]`]*"
     alone_or_first = re.match(rf"\s*(?:{dressed}\s*[.:]?\s*$|{dressed}\s*[.:)]\s|[(\[]{label}[)\]])", text, re.IGNORECASE)
     announced = re.findall(rf"(?i:answer|option|choice)(?i:\s+is)?\s*[:=]?\s*(?:\\boxed\{{)?{dressed}(?![\w'])", text)
-    found = (
-        announced[-1] if announced else next((part for part in alone_or_first.groups() if part), None) if alone_or_first else None
-    )
-    return found.upper() if found else None
+    found = announced or [part for part in (alone_or_first.groups() if alone_or_first else ()) if part]
+    return found[-1].upper() if found else None
 
 
-class Numeric(TextGrader):
+class Numeric(TextGrader, name="numeric"):
     """The last number in the answer, within `abs` or `rel` of a gold one. Thousands separators, currency signs and fractions are
     read; "5 million" is 5,000,000 and never 5; two different units are two different answers."""
 
-    name: ClassVar[str] = "numeric"
     abs: float = Field(default=1e-9, ge=0)
     rel: float = Field(default=1e-6, ge=0)
 
     def compare(self, item: Item, text: str) -> Score:
         said = _number(text)
         if said is None:
-            return Score(0.0, feedback="The answer has no number.")
-        right = any(self._close(said, meant) for gold in item.answers if (meant := _number(gold)) is not None)
-        return Score(float(right), feedback="" if right else "The number is wrong.")
+            return verdict(False, wrong="The answer has no number.")
+        meant = [number for gold in item.answers if (number := _number(gold)) is not None]
+        return verdict(any(self._close(said, number) for number in meant), wrong="The number is wrong.")
 
     def _close(self, said: tuple[float, str], meant: tuple[float, str]) -> bool:
         same_unit = not said[1] or not meant[1] or said[1] == meant[1]
@@ -99,35 +92,28 @@ def _number(text: str) -> tuple[float, str] | None:
     return (-value if match["sign"] in ("-", "−") else value), unit
 
 
-class JsonFields(TextGrader):
+class JsonFields(TextGrader, name="json_fields", short="fields"):
     """The last JSON object in the reply against the gold object, field by field. `fields`: the ones that count (dots go deeper),
     all of the gold object's by default. Hard: all of them right; soft: the share."""
 
-    name: ClassVar[str] = "json_fields"
-    short: ClassVar[str] = "fields"
     fields: tuple[str, ...] = ()
     tolerance: float = Field(default=1e-6, ge=0)
 
     def compare(self, item: Item, text: str) -> Score:
         said = last_json_object(text)
         if said is None:
-            return Score(0.0, feedback="The reply has no JSON object.")
-        return max((self._against(said, json.loads(gold)) for gold in item.answers), key=lambda score: score.soft)
+            return verdict(False, wrong="The reply has no JSON object.")
+        golds = [gold for answer in item.answers if (gold := last_json_object(answer))]
+        return max((self._against(said, gold) for gold in golds), key=lambda score: score.soft)
 
     def _against(self, said: dict[str, Any], gold: dict[str, Any]) -> Score:
         wrong = [name for name in self.fields or gold if not self._same(_at(said, name), _at(gold, name))]
-        soft = 1 - len(wrong) / len(self.fields or gold)
-        return Score(float(not wrong), soft, f"Wrong or missing: {', '.join(wrong)}." if wrong else "")
+        return verdict(not wrong, 1 - len(wrong) / len(self.fields or gold), wrong=f"Wrong or missing: {', '.join(wrong)}.")
 
     def _same(self, one: Any, other: Any) -> bool:
         if isinstance(one, str) and isinstance(other, str):
             return one.strip() == other.strip()
-        if (
-            isinstance(one, (int, float))
-            and isinstance(other, (int, float))
-            and not isinstance(one, bool)
-            and not isinstance(other, bool)
-        ):
+        if {type(one), type(other)} <= {int, float}:  # True is no number
             return math.isclose(one, other, rel_tol=self.tolerance, abs_tol=1e-9)
         return type(one) is type(other) and bool(one == other)
 
