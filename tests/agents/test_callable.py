@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from skillfit.agents import AgentFailure, CallableAgent, Calling
 from skillfit.models.protocol import RateLimited
+from skillfit.run.budget import BudgetReached
 from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt
 from skillfit.tasks.item import Item
@@ -45,7 +48,7 @@ async def test_whatever_it_raises_is_a_failure_of_the_rollout() -> None:
     def broken(skill: str, item: dict[str, Any]) -> str:
         raise Odd("no luck")
 
-    with pytest.raises(AgentFailure, match="Odd on item i1: no luck"):
+    with pytest.raises(AgentFailure, match=r"broken on item i1: Odd: no luck \(test_callable\.py:\d+\)"):
         await CallableAgent(broken).attempt(SKILL, ITEM, Calling())
 
 
@@ -55,6 +58,26 @@ async def test_a_model_error_keeps_its_kind() -> None:
 
     with pytest.raises(RateLimited):
         await CallableAgent(limited).attempt(SKILL, ITEM, Calling())
+
+
+async def test_an_error_of_ours_that_stops_a_run_passes_through() -> None:
+    def spends(skill: str, item: dict[str, Any]) -> str:
+        raise BudgetReached("usd", spent=2.0, limit=1.0)
+
+    with pytest.raises(BudgetReached):
+        await CallableAgent(spends).attempt(SKILL, ITEM, Calling())
+
+
+async def test_many_plain_functions_wait_side_by_side() -> None:
+    """More than there are threads in Python's own pool on a small machine."""
+    together = threading.Barrier(40, timeout=20)
+
+    def slow(skill: str, item: dict[str, Any]) -> str:
+        together.wait()
+        return "x"
+
+    attempts = await asyncio.gather(*(CallableAgent(slow).attempt(SKILL, ITEM, Calling()) for _ in range(40)))
+    assert len(attempts) == 40
 
 
 async def test_a_result_of_the_wrong_type_is_a_failure() -> None:

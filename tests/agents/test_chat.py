@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from skillfit.agents import AgentFailure, Calling, ChatAgent, build_agent
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec, ScriptedModel
-from skillfit.models.protocol import Reply, Request, Usage
+from skillfit.models.protocol import Reply, Usage
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
@@ -87,17 +86,6 @@ async def test_an_attached_file_that_is_no_text_is_a_failure_and_not_an_answer(t
 
     with pytest.raises(AgentFailure, match=r"blob\.bin"):
         await ChatAgent(ScriptedModel(["ok"])).attempt(SKILL, asked, Calling())
-
-
-async def test_the_deadline_ends_the_attempt_as_a_timeout() -> None:
-    async def never(_: Request) -> str:
-        await asyncio.Event().wait()
-        return ""
-
-    deadline = asyncio.get_running_loop().time() + 0.05
-    with pytest.raises(AgentFailure) as failure:
-        await ChatAgent(ScriptedModel(never)).attempt(SKILL, item(), Calling(deadline=deadline))
-    assert failure.value.kind == "timeout"
 
 
 def test_a_template_without_a_place_for_the_skill_is_refused() -> None:

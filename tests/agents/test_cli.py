@@ -115,8 +115,8 @@ class Fake:
     def agent(self, model: str = "", **settings: Any) -> Agent:
         return build_agent("cli", self.spec(model, **settings), None, environ=self.environ)
 
-    async def attempt(self, item: Item = ITEM, call: Calling | None = None, **settings: Any) -> Attempt:
-        attempt = await self.agent(**settings).attempt(SKILL, item, call or Calling())
+    async def attempt(self, item: Item = ITEM, **settings: Any) -> Attempt:
+        attempt = await self.agent(**settings).attempt(SKILL, item, Calling())
         remove_workspace(attempt.workspace)
         return attempt
 
@@ -193,14 +193,6 @@ async def test_when_it_is_cancelled_the_whole_process_group_is_gone(fake: Fake, 
 
     assert not any(alive(int(pid)) for pid in pids)
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-async def test_at_its_deadline_it_is_ended_as_a_timeout(fake: Fake) -> None:
-    deadline = asyncio.get_running_loop().time() + 0.1
-    with pytest.raises(AgentFailure) as failure:
-        await fake.attempt(Item("q", {"input": "SLEEP"}), Calling(deadline=deadline))
-
-    assert failure.value.kind == "timeout"
 
 
 def alive(pid: int) -> bool:

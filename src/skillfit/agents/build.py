@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from skillfit.agents.agent import Agent
+from skillfit.agents.chat import ChatAgent
+from skillfit.agents.cli import CliAgent, command_line
+from skillfit.agents.tools import ToolsAgent
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
 from skillfit.models.spec import ModelSpec
@@ -23,8 +26,6 @@ def build_agent(
 ) -> Agent:
     """The agent of a run. `cli/…` models imply cli, which needs no `model`. A setting that means nothing to a kind is refused."""
     if kind == "cli" or spec.id.startswith("cli/"):
-        from skillfit.agents.cli import CliAgent, command_line
-
         given = {"prompt": prompt is not None, "max_turns": (max_turns or 1) > 1, "max_rollout_tokens": max_tokens is not None}
         if refused := [f"env.{name}" for name, so in given.items() if so]:
             raise InputError(f"{', '.join(refused)} means nothing to a command-line agent.", hint="Leave it out.")
@@ -37,11 +38,5 @@ def build_agent(
         return CliAgent(command)
     if model is None:
         raise InputError(f"The {kind} agent needs a model.", hint="Set model.agent.")
-    if kind == "tools":
-        from skillfit.agents.tools import MAX_ROUNDS, TOOLS_PROMPT, ToolsAgent
-
-        return ToolsAgent(model, prompt or TOOLS_PROMPT, max_turns or MAX_ROUNDS, max_tokens)
-    from skillfit.agents.chat import ChatAgent
-    from skillfit.agents.presenting import DEFAULT_PROMPT
-
-    return ChatAgent(model, prompt or DEFAULT_PROMPT, max_turns or 1, max_tokens)
+    agent = ToolsAgent if kind == "tools" else ChatAgent
+    return agent(model, prompt or agent.prompt, max_turns or agent.max_turns, max_tokens)

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 
-from skillfit.agents.agent import AgentFailure
+from skillfit.agents.agent import AgentFailure, Calling
 from skillfit.errors import InputError
-from skillfit.models.protocol import Message
+from skillfit.models.protocol import Message, Model, Reply, Request, Tool
+from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
-if TYPE_CHECKING:
-    from skillfit.skill import Skill
 
-DEFAULT_PROMPT = "Follow this skill.\n\n{skill}"
+@dataclass(frozen=True)
+class ModelAgent:
+    """An agent that talks to a model itself, turn by turn. All its fields make it what it is."""
 
+    recorded: ClassVar[bool] = True
+    name: ClassVar[str]
 
-def check_template(template: str) -> str:
-    """The template itself, or an error when the skill would never reach the agent."""
-    if "{skill}" not in template:
-        raise InputError("env.prompt has no {skill}, so the agent would never see the skill.", hint="Put {skill} where it belongs.")
-    return template
+    model: Model
+    prompt: str  # {skill} stands for the skill's body
+    max_turns: int
+    max_tokens: int | None = None  # of the whole attempt: no further turn starts beyond it
 
+    def __post_init__(self) -> None:
+        if "{skill}" not in self.prompt:
+            raise InputError(
+                "env.prompt has no {skill}, so the agent would never see the skill.", hint="Put {skill} where it belongs."
+            )
 
-def system_message(template: str, skill: Skill) -> Message:
-    # Plain replacement: a skill or a template may hold any other braces.
-    return Message("system", template.replace("{skill}", skill.body.strip()).strip())
+    def system(self, skill: Skill) -> Message:
+        # Plain replacement: a skill or a prompt may hold any other braces.
+        return Message("system", self.prompt.replace("{skill}", skill.body.strip()).strip())
+
+    async def reply(self, messages: tuple[Message, ...], call: Calling, turn: int, tools: tuple[Tool, ...] = ()) -> Reply:
+        request = Request(messages, "rollout", tools, seed=call.seed, purpose=f"{call.purpose}/turn_{turn}")
+        return await self.model.complete(request)
+
+    def describe(self) -> dict[str, Any]:
+        settings = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {"agent": self.name, **settings, "model": self.model.id}
 
 
 def item_messages(item: Item, instruction: str = "", *, inline_files: bool = True) -> tuple[Message, ...]:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from skillfit.agents.agent import Calling
-from skillfit.agents.presenting import check_template, item_messages, shorten, system_message
-from skillfit.agents.workspace import Workspace, new_workspace, remove_workspace
-from skillfit.models.protocol import Message, Model, Request, Tool, ToolCall, Usage
+from skillfit.agents.presenting import ModelAgent, item_messages, shorten
+from skillfit.agents.workspace import Workspace, workspace_for
+from skillfit.models.protocol import Message, Tool, ToolCall, Usage
+from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt, Step
 from skillfit.tasks.item import Item
 from skillfit.tasks.sandbox import run_isolated
-
-if TYPE_CHECKING:
-    from skillfit.skill import Skill
 
 TOOLS_PROMPT = """Follow this skill.
 
@@ -26,7 +23,6 @@ TOOLS_PROMPT = """Follow this skill.
 
 You work in a folder of your own through tools; paths are relative to it. The skill's own files are under skill/.
 When you are done, call finish with the final answer."""
-MAX_ROUNDS = 20
 _MATCHES = 100
 _MOST_BYTES = 1 << 20
 
@@ -51,39 +47,29 @@ TOOLS = (
 
 
 @dataclass(frozen=True)
-class ToolsAgent:
+class ToolsAgent(ModelAgent):
     """Ends at `finish`, at a message without tool calls, or at a limit (said in a note). The workspace stays for graders."""
 
-    recorded: ClassVar[bool] = True
+    name: ClassVar[str] = "tools"
 
-    model: Model
     prompt: str = TOOLS_PROMPT
-    max_turns: int = MAX_ROUNDS
-    max_tokens: int | None = None  # of the whole attempt
+    max_turns: int = 20
     command_timeout: float = 60.0
     command_memory: int = 2 * 1024**3
 
-    def __post_init__(self) -> None:
-        check_template(self.prompt)
-
     async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
-        workspace = new_workspace(item)
-        try:
+        with workspace_for(item) as workspace:
             skill.save(workspace.work / "skill")
-            async with call.time_limit():
-                return await self._loop(_Session(self, workspace, call), skill, item, call)
-        except BaseException:
-            remove_workspace(str(workspace.work))
-            raise
+            return await self._loop(_Session(self, workspace), skill, item, call)
 
     async def _loop(self, session: _Session, skill: Skill, item: Item, call: Calling) -> Attempt:
-        messages = (system_message(self.prompt, skill), *item_messages(item, call.instruction, inline_files=False))
+        messages = (self.system(skill), *item_messages(item, call.instruction, inline_files=False))
         usage, text = Usage(), ""
         for turn in range(self.max_turns):
             if self.max_tokens and usage.tokens >= self.max_tokens:
                 session.note(f"Ended at the limit of {self.max_tokens} tokens.")
                 break
-            reply = await self.model.complete(Request(messages, call.stage, TOOLS, seed=call.seed, purpose=call.turn(turn)))
+            reply = await self.reply(messages, call, turn, TOOLS)
             usage += reply.usage
             if reply.text.strip():
                 text = reply.text
@@ -97,10 +83,6 @@ class ToolsAgent:
         answer = text if session.answer is None else session.answer
         return Attempt(answer, tuple(session.steps), str(session.workspace.work), usage=usage)
 
-    def describe(self) -> dict[str, Any]:
-        names = ("prompt", "max_turns", "max_tokens", "command_timeout", "command_memory")
-        return {"agent": "tools", "model": self.model.id, **{name: getattr(self, name) for name in names}}
-
 
 @dataclass
 class _Session:
@@ -108,7 +90,6 @@ class _Session:
 
     agent: ToolsAgent
     workspace: Workspace
-    call: Calling
     steps: list[Step] = field(default_factory=list)
     answer: str | None = None
     isolation: str = ""
@@ -164,8 +145,6 @@ class _Session:
 
     async def _run(self, command: str) -> str:
         timeout = self.agent.command_timeout
-        if self.call.deadline is not None:
-            timeout = min(timeout, max(0.1, self.call.deadline - time.monotonic()))
         argv = ["/bin/sh", "-c", command]
         done = await run_isolated(argv, cwd=self.workspace.work, timeout=timeout, memory=self.agent.command_memory)
         if done.isolation != self.isolation:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +47,9 @@ class Workspace:
         _remove(self.home)
         _remove(self.temporary)
 
+    def remove(self) -> None:
+        _remove(self.root)
+
 
 class Outside(ValueError):
     """A path that leads out of the workspace."""
@@ -62,9 +67,20 @@ def new_workspace(item: Item) -> Workspace:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
     except (OSError, InputError) as error:
-        _remove(workspace.root)
+        workspace.remove()
         raise AgentFailure(f"A file of item {item.id} could not be placed in the workspace: {error}", kind="config") from error
     return workspace
+
+
+@contextmanager
+def workspace_for(item: Item) -> Iterator[Workspace]:
+    """A new workspace, which graders will look at: it stays, unless the body raises."""
+    workspace = new_workspace(item)
+    try:
+        yield workspace
+    except BaseException:
+        workspace.remove()
+        raise
 
 
 def remove_workspace(path: str) -> None:

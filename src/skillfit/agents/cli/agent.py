@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import yaml
 
 from skillfit.agents.agent import Calling
 from skillfit.agents.cli.process import CommandLine
 from skillfit.agents.presenting import item_messages
-from skillfit.agents.workspace import Workspace, new_workspace, remove_workspace
+from skillfit.agents.workspace import Workspace, workspace_for
+from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt
 from skillfit.tasks.item import Item
-
-if TYPE_CHECKING:
-    from skillfit.skill import Skill
 
 FALLBACK_NAME = "skill-in-training"
 _HERE_ONLY = ("file", "program", "login", "concurrency")  # where and how it runs, not what it is
@@ -37,17 +35,11 @@ class CliAgent:
         return int(self.command.spec.options.get("concurrency", os.cpu_count() or 1))
 
     async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
-        workspace = new_workspace(item)
-        try:
-            name = install(skill, workspace, self.command.description.skills)
-            async with call.time_limit():
-                reading = await self.command.run(
-                    workspace, self._prompt(item, name, call), self.command.description.argv, skill=name
-                )
-        except BaseException:
-            remove_workspace(str(workspace.work))
-            raise
-        workspace.leave_only_work()
+        program = self.command.description
+        with workspace_for(item) as workspace:
+            name = install(skill, workspace, program.skills)
+            reading = await self.command.run(workspace, self._prompt(item, name, call), program.argv, skill=name)
+            workspace.leave_only_work()
         steps = reading.steps
         if not self.command.spec.options.get("trace", True):
             steps = tuple(step for step in steps if step.kind == "message")[-1:]

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from skillfit.agents.cli.process import CommandLine, command_line
-from skillfit.agents.workspace import new_workspace, remove_workspace
+from skillfit.agents.workspace import new_workspace
 from skillfit.errors import InputError
 from skillfit.models.protocol import BadRequest, Message, Reply, Request
 from skillfit.models.provider import Setup
@@ -33,7 +33,7 @@ class CliProvider:
             argv = self.command.description.model_argv
             reading = await self.command.run(workspace, as_prompt(request), argv, effort=request.reasoning_effort or "")
         finally:
-            remove_workspace(str(workspace.work))
+            workspace.remove()
         return Reply(reading.answer or "", usage=reading.usage, model=self.command.model or self.command.description.name)
 
     async def close(self) -> None:
