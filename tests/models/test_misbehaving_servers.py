@@ -91,6 +91,12 @@ async def test_a_server_that_reports_no_usage_is_not_taken_to_be_free():
     assert reply.usage.input <= purse.bounds[0].input
 
 
+async def test_half_an_emoji_in_a_reply_is_replaced_for_it_could_not_be_written_down():
+    half = WHOLE.replace("fine", "fine \\ud83d and \\ud83d\\ude80")
+    with RawServer(lambda number: http(half)) as server:
+        assert (await to(server.url).complete(say("x"))).text == "fine \ufffd and 🚀"
+
+
 async def test_prompts_beyond_128_kib_arrive_whole_in_every_script():
     text = "Größe 大きさ размер 🚀 \x07 \u2028 " * 6000
     assert len(text.encode()) > 200_000

@@ -97,7 +97,14 @@ def read_json(text: str, content_type: str, where: str) -> dict[str, Any]:
         ) from error
     if not isinstance(body, dict):
         raise BadReply(redact(f"{where} answered with JSON that is no reply: {text[:80]!r}"))
-    return body
+    return _without_halves(body) if "\\ud" in text.lower() else body
+
+
+def _without_halves(body: dict[str, Any]) -> dict[str, Any]:
+    """Half a surrogate pair (an emoji cut in two) can stand in JSON as an escape, but nowhere in UTF-8: it is replaced."""
+    text = json.dumps(body, ensure_ascii=False)
+    whole: dict[str, Any] = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return whole
 
 
 def said_by(body: Any) -> str:

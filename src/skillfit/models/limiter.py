@@ -51,8 +51,10 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        with not_counted():
-            await self._enter()
+        if self._queue or not self._free() or self._pause() > 0:
+            with not_counted():
+                await self._wait()
+        self.in_flight += 1
         sent_at = self._clock.now()
         full = not self._free()
         try:
@@ -68,27 +70,28 @@ class Limiter:
             self.in_flight -= 1
             self._wake()
 
-    async def _enter(self) -> None:
+    async def _wait(self) -> None:
+        """Until it is this caller's turn: nobody before it, a slot free, the endpoint not paused."""
         ticket = asyncio.Event()
         self._queue.append(ticket)
         try:
             while True:
-                first = self._queue[0] is ticket and self._free()
-                pause = self._paused_until - self._clock.now()
-                if first and pause <= 0:
-                    break
-                if first:
-                    await self._clock.sleep(pause)
-                else:
+                if self._queue[0] is not ticket or not self._free():
                     await ticket.wait()
                     ticket.clear()
-            self.in_flight += 1
+                elif (pause := self._pause()) > 0:
+                    await self._clock.sleep(pause)
+                else:
+                    return
         finally:
             self._queue.remove(ticket)
             self._wake()
 
     def _free(self) -> bool:
         return self.in_flight + len(self._resting) < int(self.limit)
+
+    def _pause(self) -> float:
+        return self._paused_until - self._clock.now()
 
     async def _rest(self) -> None:
         try:

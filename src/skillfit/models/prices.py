@@ -48,6 +48,7 @@ class Prices:
 
     def __init__(self, overrides: Mapping[str, Mapping[str, float]] | None = None) -> None:
         self._own = {name: _price(name, row) for name, row in (overrides or {}).items()}
+        self._found: dict[str, Price | None] = {}
 
     @property
     def date(self) -> str:
@@ -56,6 +57,11 @@ class Prices:
 
     def of(self, model_id: str) -> Price | None:
         """The price of `provider/name`, None when unknown. The run's own entries may name the id or the bare name."""
+        if model_id not in self._found:
+            self._found[model_id] = self._find(model_id)
+        return self._found[model_id]
+
+    def _find(self, model_id: str) -> Price | None:
         provider, _, name = model_id.partition("/")
         for key in (model_id, name):
             if key in self._own:

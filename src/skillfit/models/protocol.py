@@ -65,7 +65,7 @@ class Request:
 
     def fingerprint(self) -> str:
         """Stable hash of everything that makes this request this request."""
-        return hashlib.sha256(json.dumps(_plain(self), sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self, sort_keys=True, ensure_ascii=False, default=_plain).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +209,7 @@ class AnswerPending(ModelError):
 
 
 def _plain(value: Any) -> Any:
+    """What JSON has no form for, one level deep."""
     if isinstance(value, Path):
         return str(value)
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
+    return dict(value) if isinstance(value, Mapping) else {name: getattr(value, name) for name in value.__dataclass_fields__}

@@ -6,14 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 
 _SHORTEST = 6  # shorter "keys" (none, local, EMPTY) are placeholders; hiding them would garble ordinary text
-_live: set[str] = set()
+_live: list[str] = []  # longest first: one key may stand inside another
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|rk|or|gsk|hf|xai)[-_][A-Za-z0-9_\-]{16,}|(?<=Bearer )[A-Za-z0-9._~+/\-]{8,}=*")
 
 
 def remember_secret(secret: str) -> str:
     """Make `redact` hide `secret` from now on; returns it."""
-    if len(secret) >= _SHORTEST:
-        _live.add(secret)
+    if len(secret) >= _SHORTEST and secret not in _live:
+        _live.append(secret)
+        _live.sort(key=len, reverse=True)
     return secret
 
 
@@ -24,7 +25,7 @@ def redact(text: str) -> str:
 
 def hide_keys_in_use(text: str) -> str:
     """`text` without any key in use. For skills, items and replies, where a look-alike is somebody's content."""
-    for secret in sorted(_live, key=len, reverse=True):
+    for secret in _live:
         text = text.replace(secret, "[secret]")
     return text
 

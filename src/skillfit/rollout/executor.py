@@ -49,13 +49,14 @@ class Worker:
             raise AgentFailure(message, kind="timeout", hint="Raise env.exec_timeout.") from None
 
     async def _do(self, assignment: Assignment) -> tuple[Attempt, Score]:
+        item = assignment.item.loaded()
         if self.evaluator is not None:
-            return await self.evaluator(assignment.skill, assignment.item, assignment.seed)
+            return await self.evaluator(assignment.skill, item, assignment.seed)
         assert self.agent is not None and self.grader is not None, "a rollout needs an agent and a grader, or an evaluator"
         calling = Calling(assignment.seed, assignment.purpose, instruction=assignment.instruction)
-        attempt = await self.agent.attempt(assignment.skill, assignment.item, calling)
+        attempt = await self.agent.attempt(assignment.skill, item, calling)
         try:
-            return replace(attempt, workspace=""), await self.grader.grade(assignment.item, attempt)
+            return replace(attempt, workspace=""), await self.grader.grade(item, attempt)
         finally:
             remove_workspace(attempt.workspace)
 

@@ -308,9 +308,10 @@ class EventLog:
                 data = old
             else:
                 seq, at = self._replace(seq, key, kind, data)
-        heard = Stored(seq, at, _parse(kind, data))
-        for listener in self._listeners:
-            listener(heard)
+        if self._listeners:
+            heard = Stored(seq, at, _parse(kind, data))
+            for listener in self._listeners:
+                listener(heard)
 
     def _insert(self, key: str, kind: str, data: str) -> tuple[int, float]:
         at = time.time()

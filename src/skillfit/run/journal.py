@@ -84,7 +84,7 @@ class Journal:
     def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
         self._db = open_store(path, "" if readonly else _TABLES, readonly=readonly)
         self._redact = redact
-        # A reader looks keys up in the file, which another process may still be filling.
+        self._readonly = readonly  # a reader looks keys up in the file, which another process may still be filling
         self._known: dict[str, int] = {} if readonly else dict(self._db.execute("SELECT key, seq FROM effects"))
         self._running: dict[str, _Shared] = {}
         self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
@@ -121,7 +121,7 @@ class Journal:
                 continue
             value: T = await _wait_for(shared)
             return value
-        return self._read(key, returns)
+        return self._read(self._known[key], returns)
 
     def _forget(self, key: str, task: asyncio.Task[Any]) -> None:
         del self._running[key]
@@ -162,13 +162,18 @@ class Journal:
         return int(cursor.lastrowid or 0)
 
     def has(self, key: str) -> bool:
-        key = self._redact(key)
-        return key in self._known or self._db.execute("SELECT 1 FROM effects WHERE key = ?", (key,)).fetchone() is not None
+        return self._find(self._redact(key)) is not None
 
     def get(self, key: str, returns: type[T]) -> T | None:
         """The value recorded under `key`, None when there is none."""
-        row = self._db.execute("SELECT value FROM effects WHERE key = ?", (self._redact(key),)).fetchone()
-        return load(returns, row[0]) if row else None
+        seq = self._find(self._redact(key))
+        return None if seq is None else self._read(seq, returns)
+
+    def _find(self, key: str) -> int | None:
+        if not self._readonly:  # the one writer knows them all
+            return self._known.get(key)
+        row = self._db.execute("SELECT seq FROM effects WHERE key = ?", (key,)).fetchone()
+        return row[0] if row else None
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
         """Recorded effects whose key begins with `prefix`, in the order of recording."""
@@ -178,8 +183,8 @@ class Journal:
             seq, key, stage, role, model, at, seconds = plain
             yield Entry(seq, key, stage, role, model, at, seconds, load(Usage, usage), value)
 
-    def _read(self, key: str, returns: type[T]) -> T:
-        (text,) = self._db.execute("SELECT value FROM effects WHERE seq = ?", (self._known[key],)).fetchone()
+    def _read(self, seq: int, returns: type[T]) -> T:
+        (text,) = self._db.execute("SELECT value FROM effects WHERE seq = ?", (seq,)).fetchone()
         value: T = load(returns, text)
         return value
 

@@ -56,10 +56,15 @@ class Item:
     fields: Mapping[str, str] = field(default_factory=dict)  # canonical name -> the user's column, from env.fields
     base: Path = Path()  # folder that relative files and images stand in
     digest: str = ""  # the fingerprint, when the loader has computed it
+    _content: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.row, RowAt):
+            object.__setattr__(self, "_content", canonical(self.row, self.fields))
 
     def content(self) -> Mapping[str, Any]:
         """The whole row under canonical names."""
-        return canonical(self.row.read() if isinstance(self.row, RowAt) else self.row, self.fields)
+        return canonical(self.row.read(), self.fields) if isinstance(self.row, RowAt) else self._content
 
     def loaded(self) -> Item:
         """The same item with its row in memory, for whoever reads several fields."""
