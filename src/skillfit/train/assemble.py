@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from skillfit.agents import Agent, build_agent
 from skillfit.config import Config
@@ -28,8 +29,8 @@ from skillfit.tasks.item import weights_of
 from skillfit.train.ledger import CountedModel, Ledger
 from skillfit.train.material import Material, read_material
 from skillfit.train.parts import Control, Counts, Parts
-from skillfit.train.plan import Plan, make_plan
 from skillfit.train.screen import Screen
+from skillfit.train.stage import Position
 
 __all__ = ["Listener", "Material", "assemble", "open_rollouts", "read_material"]
 
@@ -42,7 +43,7 @@ async def assemble(
     material: Material, run: RunDirectory, listeners: Sequence[Listener] = (), control: Control | None = None
 ) -> AsyncIterator[Parts]:
     """The parts of the run, connected and ready; closed again at the end."""
-    config, control, counts, ledger = material.config, control or Control(), Counts(), Ledger()
+    config, control, counts, ledger, at = material.config, control or Control(), Counts(), Ledger(), Position()
     async with _open(material, run, [counts, *listeners], control) as (models, rollouts):
         recorded = models.connect("optimizer", config.model.optimizer) if config.model.optimizer else None
         leaks = _leaks(material) if config.evaluation.leak_check else None
@@ -51,17 +52,20 @@ async def assemble(
             run=run,
             task=material.task,
             initial=material.skill,
-            plan=_plan(material),
+            plan=material.plan(),
             rollouts=rollouts.train,
             ship_rollouts=rollouts.ship,
-            optimizer=_optimizer(config, CountedModel(recorded, ledger, control.admit(run.path)), run) if recorded else None,
+            optimizer=_optimizer(config, CountedModel(recorded, ledger, partial(control.admit, run.path)), run)
+            if recorded
+            else None,
             recorded=recorded,
             probes=models.clients,
-            screen=Screen(leaks, run.events.emit, config.optimizer.max_skill_tokens),
+            screen=Screen(leaks, run.events.emit, at, config.optimizer.max_skill_tokens),
             ledger=ledger,
             budget=models.budget,
             gate_settings=_gate_settings(config, material.task),
             counts=counts,
+            at=at,
         )
 
 
@@ -241,14 +245,3 @@ def _leaks(material: Material) -> LeakIndex:
     graders = [each.grader for each in (task, material.ship_task) if each and each.grader]
     patterns = [pattern for grader in graders for pattern in all_patterns(grader, task.items)]
     return LeakIndex.build(task.train, [*task.selection, *task.test], patterns, material.skill.text)
-
-
-def _plan(material: Material) -> Plan:
-    train = material.config.train
-    return make_plan(
-        material.task.train,
-        num_epochs=train.num_epochs,
-        batch_size=train.batch_size,
-        accumulation=train.accumulation,
-        seed=train.seed,
-    )

@@ -14,15 +14,15 @@ from skillfit.models.protocol import AnswerPending
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, RunFinished, RunStarted
-from skillfit.skill import Skill
 from skillfit.tasks import Item
 from skillfit.train.assemble import Listener, assemble
-from skillfit.train.finish import EXIT_OF, Ending, conclude, finish
+from skillfit.train.finish import EXIT_OF, conclude, finish
 from skillfit.train.loop import train
 from skillfit.train.material import Material
 from skillfit.train.parts import Control, Parts
 from skillfit.train.preflight import probe, run_preflight
 from skillfit.train.progress import Progress
+from skillfit.train.summary import Ending
 
 _SHOWN = 400  # characters of an item's text
 
@@ -61,27 +61,24 @@ async def start(
                 await train(parts, progress)
                 ended = await finish(parts, progress)
             except BudgetReached as reached:
-                ended = conclude(parts, progress, Ending(_best(parts, progress)), "budget", str(reached))
+                ended = _end_early(parts, progress, "budget", reached)
             except AnswerPending:
                 raise
             except (InfrastructureError, ModelError) as error:
-                conclude(parts, progress, Ending(_best(parts, progress)), "infrastructure", str(error))
+                _end_early(parts, progress, "infrastructure", error)
                 raise
-            return _result(run.path, ended)
+            return Result(ended.finish_reason, ended.diagnosis, run.path, EXIT_OF[ended.finish_reason], ended.summary)
 
 
-def _result(path: Path, ended: RunFinished) -> Result:
-    return Result(ended.finish_reason, ended.diagnosis, path, EXIT_OF[ended.finish_reason], ended.summary)
-
-
-def _best(parts: Parts, progress: Progress) -> Skill:
-    return parts.gate.best if progress.baseline is not None else parts.initial
+def _end_early(parts: Parts, progress: Progress, finish_reason: str, error: SkillfitError) -> RunFinished:
+    best = parts.gate.best if progress.baseline is not None else parts.initial
+    return conclude(parts, progress, Ending(best), finish_reason, str(error))
 
 
 async def _preflight(parts: Parts, anyway: bool) -> None:
     """Wrong keys and model names end every run here, before it spends; the rest can be switched off."""
-    await probe(parts)
     if not parts.config.evaluation.preflight:
+        await probe(parts)
         return
     report = await run_preflight(parts)
     if report.verdict == "stop" and not anyway:

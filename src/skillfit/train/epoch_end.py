@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from skillfit.gate import Candidate
@@ -11,52 +12,58 @@ from skillfit.optimize import slow_update as lesson
 from skillfit.optimize.slow_update import Pair
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome, Tally
-from skillfit.run.events import GateDecided, MetaSkillFinished, SlowUpdateFinished
+from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished
 from skillfit.skill import Skill, with_slow_update
 from skillfit.tasks.item import Item
 from skillfit.train.parts import Parts
 from skillfit.train.plan import Epoch
-from skillfit.train.progress import Progress, adopt, evaluation
-from skillfit.train.record import gate_evidence
+from skillfit.train.progress import Progress, adopt, hard_and_soft, judge
 
 
-async def slow_update(parts: Parts, epoch: Epoch, progress: Progress) -> tuple[Pair, ...]:
-    """Returns the pairs it looked at, for the meta skill."""
-    settings = parts.config.optimizer
-    if not settings.use_slow_update or parts.optimizer is None:
-        return ()
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The same training items under the skill the epoch began with and the one its steps ended with."""
+
+    previous: Skill
+    current: Skill
+    pairs: tuple[Pair, ...]  # all that were tried
+    kept: tuple[Pair, ...]  # those the policy shows
+    previous_hard: float
+    current_hard: float
+
+
+async def slow_update(parts: Parts, epoch: Epoch, progress: Progress) -> Comparison | None:
+    """Returns what it looked at, for the meta skill."""
+    if not parts.config.optimizer.use_slow_update or parts.optimizer is None:
+        return None
     if epoch.number == 1:
         await _placeholder(parts, epoch, progress)
-        return ()
+        return None
     with parts.stage("slow_update"):
-        everything, kept, previous_tally, current_tally = await _pairs(parts, epoch, progress)
-        previous = progress.epoch_start or parts.initial
-        found = await lesson.slow_update(parts.optimizer, previous, progress.skill, kept, epoch=epoch.number, step=progress.step)
-        candidate, action, tally = progress.skill, "no_content", None
-        if found.text and parts.screen.passes(found.text, progress.step):
-            wanted = with_slow_update(progress.skill, found.text)
-            if parts.screen.fits(wanted, progress.skill, progress.step, "slow_update"):
-                candidate = wanted
-                action, tally = await _carry(parts, epoch, progress, candidate)
+        met = await _compare(parts, epoch, progress)
+        found = await lesson.slow_update(
+            parts.optimizer, met.previous, met.current, met.kept, epoch=epoch.number, step=parts.at.step
+        )
+        candidate = _with_lesson(parts, met.current, found.text)
+        action, tally = await _carry(parts, epoch, progress, candidate)
         await parts.go_on_without_lost()
     result = {
         "reasoning": found.reasoning,
         "slow_update_content": found.text,
-        "prev_hash": previous.hash,
-        "prev_hard": previous_tally.hard,
-        "curr_hard": current_tally.hard,
+        "prev_hash": met.previous.hash,
+        "prev_hard": met.previous_hard,
+        "curr_hard": met.current_hard,
         "candidate_hash": candidate.hash,
         "update_origin": "slow_update_momentum",
         "update_target": "current_skill",
         "action": action,
-        "selection_hard": tally.hard if tally else None,
-        "selection_soft": tally.soft if tally else None,
+        **hard_and_soft("selection", tally),
     }
-    _say(parts, epoch, progress, action, result, kept, everything, candidate)
-    return kept
+    _say(parts, epoch, progress, candidate, result, met)
+    return met
 
 
-async def meta_skill(parts: Parts, epoch: Epoch, progress: Progress, pairs: tuple[Pair, ...]) -> None:
+async def meta_skill(parts: Parts, epoch: Epoch, progress: Progress, met: Comparison | None) -> None:
     """The optimizer's own memory, used from the next epoch on."""
     if not parts.config.optimizer.use_meta_skill or parts.optimizer is None:
         return
@@ -64,22 +71,24 @@ async def meta_skill(parts: Parts, epoch: Epoch, progress: Progress, pairs: tupl
         parts.emit(MetaSkillFinished(epoch=1, result={"action": "skip_first_epoch"}))
         return
     with parts.stage("meta_skill"):
-        if not pairs:
-            _, pairs, _, _ = await _pairs(parts, epoch, progress)
+        met = met or await _compare(parts, epoch, progress)
         found = await advice.meta_skill(
             parts.optimizer,
-            progress.epoch_start or parts.initial,
-            progress.last_step_skill or progress.skill,
-            pairs,
+            met.previous,
+            met.current,
+            met.kept,
             advice=progress.meta_skill,
             epoch=epoch.number,
-            step=progress.step,
+            step=parts.at.step,
         )
         await parts.go_on_without_lost()
     progress.meta_skill = found.text or progress.meta_skill
-    action = "write_meta_skill" if found.text else "no_content"
-    previous = (progress.epoch_start or parts.initial).hash
-    result = {"reasoning": found.reasoning, "meta_skill_content": found.text, "action": action, "prev_hash": previous}
+    result = {
+        "reasoning": found.reasoning,
+        "meta_skill_content": found.text,
+        "action": "write_meta_skill" if found.text else "no_content",
+        "prev_hash": met.previous.hash,
+    }
     parts.emit(MetaSkillFinished(epoch=epoch.number, result=result))
 
 
@@ -90,83 +99,62 @@ async def _placeholder(parts: Parts, epoch: Epoch, progress: Progress) -> None:
     skill = with_slow_update(progress.skill)
     if skill.hash != progress.skill.hash:
         with parts.stage("slow_update", len(parts.task.selection)):
-            await adopt(parts, progress, skill, f"slow_update_epoch_{epoch.number:02d}")
-    _say(parts, epoch, progress, "inject_placeholder", {"action": "inject_placeholder"}, (), (), skill)
+            await adopt(parts, progress, skill, f"slow_update_{epoch.name}")
+    _say(parts, epoch, progress, skill, {"action": "inject_placeholder"})
 
 
-async def _pairs(parts: Parts, epoch: Epoch, progress: Progress) -> tuple[tuple[Pair, ...], tuple[Pair, ...], Tally, Tally]:
-    """All pairs tried, those the policy keeps, and how the sampled items did under the previous and the current skill."""
+async def _compare(parts: Parts, epoch: Epoch, progress: Progress) -> Comparison:
     settings = parts.config.optimizer
-    previous, current = progress.epoch_start or parts.initial, progress.skill
-    seen: dict[str, list[Outcome]] = {"previous": [], "current": []}
+    previous, current = progress.epoch_start, progress.skill
+    before: list[Outcome] = []
+    after: list[Outcome] = []
 
     async def compare(items: Sequence[Item]) -> tuple[Pair, ...]:
-        before, after = await gather([_roll(parts, epoch, previous, items), _roll(parts, epoch, current, items)])
-        seen["previous"] += before
-        seen["current"] += after
-        return lesson.pair_up(items, before, after)
+        series = f"slow_update/{epoch.name}"
+        old, new = await gather(parts.roll_out(skill, items, series=series) for skill in (previous, current))
+        before.extend(old)
+        after.extend(new)
+        return lesson.pair_up(items, old, new)
 
     sample = epoch.slow_order[: settings.slow_update_samples]
     pairs = await compare(sample)
     if settings.longitudinal_pair_policy == "changed":
         pairs = await lesson.top_up(pairs, epoch.slow_order[len(sample) :], len(sample), compare)
     kept = lesson.keep(pairs, settings.longitudinal_pair_policy)
-    return pairs, kept, Tally.of(seen["previous"]), Tally.of(seen["current"])
+    return Comparison(previous, current, pairs, kept, Tally.of(before).hard, Tally.of(after).hard)
 
 
-async def _roll(parts: Parts, epoch: Epoch, skill: Skill, items: Sequence[Item]) -> list[Outcome]:
-    outcomes = await parts.rollouts.run(
-        skill, items, phase="slow_update", step=parts.at.step, series=f"slow_update/epoch_{epoch.number:02d}"
-    )
-    parts.refuse_skipped(outcomes)
-    parts.ledger.add_outcomes("slow_update", outcomes)
-    return outcomes
+def _with_lesson(parts: Parts, skill: Skill, text: str) -> Skill:
+    """The skill with the lesson in its memory; as it was when there is none, or it must not enter."""
+    if not text or not parts.screen.passes(text):
+        return skill
+    wanted = with_slow_update(skill, text)
+    return wanted if parts.screen.fits(wanted, skill, "slow_update") else skill
 
 
 async def _carry(parts: Parts, epoch: Epoch, progress: Progress, candidate: Skill) -> tuple[str, Tally | None]:
     """Through the gate, or carried as it is: then it is measured, and the best skill stays unless this one is better. Returns what
     was done, and how the candidate did on the selection split."""
-    name = f"slow_update_epoch_{epoch.number:02d}"
+    name = f"slow_update_{epoch.name}"
     if candidate.hash == progress.skill.hash:
         return "no_content", None
     if not parts.config.optimizer.slow_update_gate_with_selection:
         return "force_accept", await adopt(parts, progress, candidate, name)
-    verdict = await parts.gate.judge(name, progress.skill, [Candidate(candidate, (), "slow update")])
-    parts.emit(
-        GateDecided(name=name, step=progress.step, decision=verdict.decision, reason=verdict.reason, **gate_evidence(verdict))
-    )
-    if verdict.tally is not None:
-        parts.emit(evaluation(name, candidate, verdict.tally))
-    if verdict.chosen is not None:
-        progress.carry(verdict.winner, name, verdict.candidate_score or 0.0)
+    verdict = await judge(parts, progress, name, [Candidate(candidate, (), "slow update")])
     return verdict.decision, verdict.tally
 
 
 def _say(
-    parts: Parts,
-    epoch: Epoch,
-    progress: Progress,
-    action: str,
-    result: dict[str, Any],
-    kept: Sequence[Pair],
-    everything: Sequence[Pair],
-    candidate: Skill,
+    parts: Parts, epoch: Epoch, progress: Progress, candidate: Skill, result: dict[str, Any], met: Comparison | None = None
 ) -> None:
-    progress.track_best(parts.gate.best)
-    standing = {
-        "current_score": progress.score,
-        "current_origin": progress.origin,
-        "best_score": parts.gate.best_score,
-        "best_step": progress.best_step,
-        "best_origin": progress.best_origin,
-    }
+    progress.track_best(parts)
     parts.emit(
         SlowUpdateFinished(
             epoch=epoch.number,
-            action=action,
-            result={**result, **standing},
-            pairs=[pair.as_dict() for pair in kept],
-            all_pairs=[pair.as_dict() for pair in everything],
+            action=result["action"],
+            result={**result, **progress.standing(parts)},
+            pairs=[pair.as_dict() for pair in met.kept] if met else [],
+            all_pairs=[pair.as_dict() for pair in met.pairs] if met else [],
             candidate=candidate.text,
             skill=progress.skill.text,
             best_skill=parts.gate.best.text,

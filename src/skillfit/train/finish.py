@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, assign_credit, diagnose, edit_pieces, paragraph_pieces, ship_test
 from skillfit.gate.shortcut import audit, shortcuts
 from skillfit.gate.statistics import detectable_effect
-from skillfit.rollout.outcome import Outcome, Tally
-from skillfit.run.events import CreditAssigned, EvaluationFinished, RunFinished, ShipTested, Warned
+from skillfit.rollout.outcome import Tally
+from skillfit.run.events import CreditAssigned, RunFinished, ShipTested, Warned
 from skillfit.skill import Skill
-from skillfit.tasks.item import Item
+from skillfit.train.evaluate import Measured
 from skillfit.train.parts import Parts
-from skillfit.train.progress import Progress, evaluation
-from skillfit.train.summary import summarise
+from skillfit.train.progress import Progress, say_score
+from skillfit.train.summary import Ending, count_actions, summarise
 
 EXIT_OF = {
     "improved": Exit.OK,
@@ -28,24 +27,14 @@ EXIT_OF = {
 }
 
 
-@dataclass(slots=True)
-class Ending:
-    """What the last stages found; whatever a run that ended early did not reach stays empty."""
-
-    best: Skill
-    ship: ShipResult | None = None
-    final: Tally | None = None  # the carried skill on the selection split
-    tests: dict[str, Tally] | None = None  # baseline, best, final
-
-
 async def finish(parts: Parts, progress: Progress) -> RunFinished:
     parts.at.epoch = 0
-    ending = Ending(parts.gate.best)
-    ending.final = await _validate(parts, progress)
-    ending.best = parts.gate.best
-    ending.best = await _credit(parts, progress, ending.best)
-    ending.ship = await _ship(parts, progress, ending)
-    ending.tests = await _tests(parts, progress, ending.best)
+    final = await _validate(parts, progress)
+    best = await _credit(parts, progress, parts.gate.best)
+    ship = await _ship(parts, progress, best)
+    if ship is not None and ship.verdict == "improved":
+        best = ship.skill
+    ending = Ending(best, ship, final, await _tests(parts, progress, best))
     _audit(parts, progress)
     reason = _reason(parts, progress, ending)
     diagnosis = diagnose(_facts(parts, progress, ending, reason))
@@ -72,8 +61,8 @@ async def _validate(parts: Parts, progress: Progress) -> Tally:
     """The skill carried out of the last epoch is measured like any other, and becomes the best one if it is."""
     with parts.stage("final", len(parts.task.selection)):
         tally = await parts.gate.adopt(progress.skill)
-    parts.emit(evaluation("final", progress.skill, tally))
-    progress.track_best(parts.gate.best)
+    say_score(parts, "final", progress.skill, tally)
+    progress.track_best(parts)
     return tally
 
 
@@ -121,23 +110,21 @@ async def _credit(parts: Parts, progress: Progress, best: Skill) -> Skill:
     return credit.skill
 
 
-async def _ship(parts: Parts, progress: Progress, ending: Ending) -> ShipResult | None:
+async def _ship(parts: Parts, progress: Progress, best: Skill) -> ShipResult | None:
     if not parts.config.evaluation.ship_test:
         return None
-    second = parts.ship_rollouts is not None
     # The best one may have been pruned since the gate saw it; it goes first all the same.
     others = parts.gate.finalists(parts.config.evaluation.finalists)[1:]
-    finalists = [] if ending.best.hash == parts.initial.hash else [ending.best, *others]
     with parts.stage("ship"):
         result = await ship_test(
-            parts.measure_to_ship,
+            partial(parts.measure, by=parts.ship_rollouts),
             parts.task.selection,
             parts.initial,
-            finalists,
+            [] if best.hash == parts.initial.hash else [best, *others],
             parts.gate_settings,
             noise=parts.gate.noise(),
             fit_only=parts.task.fit_only,
-            training_gain=parts.gate.best_score - progress.baseline_score if second else None,
+            training_gain=parts.gate.best_score - progress.baseline_score if parts.ship_rollouts else None,
         )
     parts.emit(
         ShipTested(
@@ -149,8 +136,6 @@ async def _ship(parts: Parts, progress: Progress, ending: Ending) -> ShipResult 
             evidence={**asdict(result.evidence), "reason": result.reason, "p_value": result.p_value, "gap": result.gap},
         )
     )
-    if result.verdict == "improved":
-        ending.best = result.skill
     return result
 
 
@@ -169,40 +154,11 @@ async def _tests(parts: Parts, progress: Progress, best: Skill) -> dict[str, Tal
     named = {"baseline": parts.initial, "best": best, "final": progress.skill}
     distinct = {skill.hash: skill for skill in named.values()}
     with parts.stage("test", len(items) * len(distinct)):
-        found = {key: await _test(parts, skill, items) for key, skill in distinct.items()}
-    tallies = {}
-    for name, skill in named.items():
-        outcomes = found[skill.hash]
-        tallies[name] = Tally.of(outcomes, parts.gate_settings.weights)
-        parts.emit(_tested(f"test_{name}", skill, tallies[name], _by_type(items, outcomes)))
-    return tallies
-
-
-async def _test(parts: Parts, skill: Skill, items: Sequence[Item]) -> list[Outcome]:
-    outcomes = await parts.rollouts.run(skill, items, phase="test", step=parts.at.step, series="test")
-    parts.refuse_skipped(outcomes)
-    return outcomes
-
-
-def _tested(name: str, skill: Skill, tally: Tally, by_type: dict[str, dict[str, float]]) -> EvaluationFinished:
-    return EvaluationFinished(
-        name=name,
-        split="test",
-        skill_hash=skill.hash,
-        hard=tally.hard,
-        soft=tally.soft,
-        scored=tally.scored,
-        planned=tally.planned,
-        by_type=by_type,
-    )
-
-
-def _by_type(items: Sequence[Item], outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
-    grouped: defaultdict[str, list[Outcome]] = defaultdict(list)
-    for item, outcome in zip(items, outcomes, strict=True):
-        grouped[item.type or "all"].append(outcome)
-    tallies = {kind: Tally.of(group) for kind, group in grouped.items()}
-    return {kind: {"total": tally.scored, "hard_acc": tally.hard} for kind, tally in sorted(tallies.items())}
+        found = {key: await parts.roll_out(skill, items, series="test") for key, skill in distinct.items()}
+    measured = {name: Measured(name, skill, items, tuple(found[skill.hash])) for name, skill in named.items()}
+    for name, one in measured.items():
+        say_score(parts, f"test_{name}", one.skill, one.tally, "test", one.by_type)
+    return {name: one.tally for name, one in measured.items()}
 
 
 def _reason(parts: Parts, progress: Progress, ending: Ending) -> str:
@@ -211,11 +167,8 @@ def _reason(parts: Parts, progress: Progress, ending: Ending) -> str:
             return "unverified"
         return ending.ship.verdict.replace(" ", "_")
     # Without a ship test the gate's own score has to do, as in the reference.
-    return (
-        "improved"
-        if ending.best.hash != parts.initial.hash and parts.gate.best_score > progress.baseline_score
-        else "no_improvement"
-    )
+    changed = ending.best.hash != parts.initial.hash
+    return "improved" if changed and parts.gate.best_score > progress.baseline_score else "no_improvement"
 
 
 def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str) -> Facts:
@@ -227,11 +180,11 @@ def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str)
     return Facts(
         ship=ending.ship.verdict if ending.ship else improved,
         baseline=baseline,
-        coverage=counts.scored / counts.planned if counts.planned else 0.0,
+        coverage=counts.coverage or 0.0,
         coverage_floor=parts.config.evaluation.coverage_floor,
         proposed=progress.proposed,
         applied=progress.valid_edits,
-        accepted=sum(record["action"] in ("accept", "accept_new_best", "force_accept") for record in progress.records),
+        accepted=count_actions(progress.records)["accepts"],
         steps=len(progress.records),
         detectable=detectable_effect(len(parts.task.selection), noise, repeats),
         difference=ending.ship.difference if ending.ship else parts.gate.best_score - baseline,

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from skillfit.models.protocol import Model, Reply, Request, Usage
-from skillfit.rollout.outcome import Outcome
-
-StageUsage = dict[str, dict[str, int]]  # stage -> {calls, prompt_tokens, completion_tokens}
 
 
 class Ledger:
@@ -18,19 +15,16 @@ class Ledger:
     def add(self, stage: str, usage: Usage) -> None:
         self._stages[stage] += usage
 
-    def add_outcomes(self, stage: str, outcomes: Iterable[Outcome]) -> None:
-        for outcome in outcomes:
-            self.add(stage, outcome.usage)
-
-    def close(self) -> StageUsage:
-        """What was counted since the last close."""
-        counted = {
-            stage: {"calls": usage.calls, "prompt_tokens": usage.input, "completion_tokens": usage.output}
-            for stage, usage in sorted(self._stages.items())
-            if usage.calls
-        }
+    def close(self) -> dict[str, dict[str, int]]:
+        """What was counted since the last close, by stage."""
+        counted = {stage: tokens(usage) for stage, usage in sorted(self._stages.items()) if usage.calls}
         self._stages.clear()
         return counted
+
+
+def tokens(usage: Usage) -> dict[str, int]:
+    """As records and summary.json show it."""
+    return {"calls": usage.calls, "prompt_tokens": usage.input, "completion_tokens": usage.output}
 
 
 class CountedModel:

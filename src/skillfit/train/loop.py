@@ -19,8 +19,8 @@ async def train(parts: Parts, progress: Progress) -> None:
         progress.open_epoch()
         for planned in epoch.steps:
             await take_step(parts, planned, progress)
-        pairs = await slow_update(parts, epoch, progress)
-        await meta_skill(parts, epoch, progress, pairs)
+        comparison = await slow_update(parts, epoch, progress)
+        await meta_skill(parts, epoch, progress, comparison)
 
 
 async def take_step(parts: Parts, planned: PlannedStep, progress: Progress) -> None:

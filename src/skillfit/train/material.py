@@ -15,6 +15,7 @@ from skillfit.skill import Skill
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.inspect_ai import InspectEvaluator
 from skillfit.tasks.item import stable_hash, weights_of
+from skillfit.train.plan import Plan, make_plan
 
 
 class LateModel:
@@ -55,6 +56,16 @@ class Material:
         """What makes a run this run, in parts, so that a change can be named."""
         whole = {"config": identity(self.config), "skill": self.skill.hash, "task": _task_identity(self.task)}
         return whole | ({"agent": self.agent.describe()} if self.agent is not None else {})
+
+    def plan(self) -> Plan:
+        train = self.config.train
+        return make_plan(
+            self.task.train,
+            num_epochs=train.num_epochs,
+            batch_size=train.batch_size,
+            accumulation=train.accumulation,
+            seed=train.seed,
+        )
 
 
 def _task_identity(task: Task) -> dict[str, Any]:

@@ -18,20 +18,21 @@ async def flush_notes(
 ) -> list[str]:
     """A step's notes go to the appendix whether or not a candidate was accepted; the skill that carries them is measured.
     Returns those that are new."""
-    optimizer, step = parts.optimizer, planned.step
+    optimizer, screen = parts.optimizer, parts.screen
     found = collect_notes(patches) if parts.config.optimizer.use_skill_aware_reflection else ()
-    notes = tuple(note for note in found if parts.screen.passes(note, step))
+    notes = tuple(note for note in found if screen.passes(note))
     if optimizer is None or not notes:
         return []
     held = set(appendix_notes(progress.skill))
     skill = with_notes(progress.skill, notes)
-    condensed = await consolidate(optimizer, appendix_notes(skill), step=step)
-    if condensed is not None and all(parts.screen.passes(note, step) for note in condensed):
-        skill = with_consolidated_notes(skill, condensed)
-    if skill.hash == progress.skill.hash or not parts.screen.fits(skill, progress.skill, step, "appendix"):
+    condensed = await consolidate(optimizer, appendix_notes(skill), step=planned.step)
+    consolidated = condensed is not None and all(screen.passes(note) for note in condensed)
+    if consolidated:
+        skill = with_consolidated_notes(skill, condensed or ())
+    if skill.hash == progress.skill.hash or not screen.fits(skill, progress.skill, "appendix"):
         return []
     await adopt(parts, progress, skill, f"appendix_{planned.name}")
     kept = appendix_notes(skill)
     added = [note for note in kept if note not in held]
-    record.noted(len(notes), len(added), len(kept), condensed is not None)
+    record.noted(len(notes), len(added), len(kept), consolidated)
     return added

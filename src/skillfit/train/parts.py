@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from skillfit.rollout.engine import Rollouts
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.budget import Budget
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import Discarded, Event, PreflightFinished, RolloutFinished, StageFinished, StageStarted, Stored
+from skillfit.run.events import Discarded, Event, PreflightFinished, RolloutFinished, Stored
 from skillfit.run.recorded import RecordedModel
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
@@ -24,6 +23,7 @@ from skillfit.tasks.task import Task
 from skillfit.train.ledger import Ledger
 from skillfit.train.plan import Plan
 from skillfit.train.screen import Screen
+from skillfit.train.stage import Position, Stage
 
 
 class Interrupted(SkillfitError):
@@ -47,14 +47,10 @@ class Control:
         for tell in self._on_stop:
             tell()
 
-    def admit(self, run: Path) -> Callable[[], None]:
+    def admit(self, run: Path) -> None:
         """To be asked before new work: raises once the person has asked to stop."""
-
-        def refuse() -> None:
-            if self.stopping:
-                raise Interrupted(run)
-
-        return refuse
+        if self.stopping:
+            raise Interrupted(run)
 
     def on_stop(self, tell: Callable[[], None]) -> None:
         self._on_stop.append(tell)
@@ -87,14 +83,10 @@ class Counts:
     def scored(self) -> int:
         return sum(self._rollouts.values())
 
-
-@dataclass(slots=True)
-class Position:
-    """Where the run is, for those who only say it in events."""
-
-    epoch: int = 0
-    step: int = 0
-    stage: str = ""
+    @property
+    def coverage(self) -> float | None:
+        """The share of rollouts that was scored; None before the first."""
+        return self.scored / self.planned if self.planned else None
 
 
 @dataclass(slots=True)
@@ -114,7 +106,7 @@ class Parts:
     budget: Budget
     gate_settings: GateSettings
     counts: Counts
-    at: Position = field(default_factory=Position)
+    at: Position
     gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
@@ -126,26 +118,38 @@ class Parts:
 
     def stage(self, stage: str, total: int = 0) -> Stage:
         """Begin a stage of the step the run is at."""
-        return Stage(self, self.at.epoch, self.at.step, stage, total)
+        return Stage(self.emit, self.at, stage, total)
 
-    async def measure(self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str) -> list[Outcome]:
-        """One rollout of each item under a skill: the gate's way to learn about it."""
-        return await self._measure(self.rollouts, skill, items, repeat, series)
-
-    async def measure_to_ship(self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str) -> list[Outcome]:
-        """The same under the second grader, where there is one."""
-        return await self._measure(self.ship_rollouts or self.rollouts, skill, items, repeat, series)
-
-    async def _measure(self, by: Rollouts, skill: Skill, items: Sequence[Item], repeat: int, series: str) -> list[Outcome]:
-        outcomes = await by.run(skill, items, phase=self.at.stage, step=self.at.step, repeats=[repeat], series=series)
-        self.refuse_skipped(outcomes)
-        self.ledger.add_outcomes("evaluate", outcomes)
+    async def roll_out(
+        self,
+        skill: Skill,
+        items: Sequence[Item],
+        *,
+        series: str,
+        repeats: Iterable[int] = range(1),
+        instruction: str = "",
+        counted_as: str = "rollout",
+        by: Rollouts | None = None,
+    ) -> list[Outcome]:
+        """Rollouts for the stage the run is at."""
+        outcomes = await (by or self.rollouts).run(
+            skill, items, phase=self.at.stage, step=self.at.step, series=series, repeats=repeats, instruction=instruction
+        )
+        self.take_in(outcomes, counted_as)
         return outcomes
 
-    def refuse_skipped(self, outcomes: Sequence[Outcome]) -> None:
-        """Nothing is decided on rollouts that were never run because the person asked to stop."""
+    def take_in(self, outcomes: Sequence[Outcome], counted_as: str = "rollout") -> None:
+        """Count what rollouts used. Nothing is decided on those that were never run because the person asked to stop."""
         if any(outcome.status == "skipped" for outcome in outcomes):
             raise Interrupted(self.run.path)
+        for outcome in outcomes:
+            self.ledger.add(counted_as, outcome.usage)
+
+    async def measure(
+        self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str, by: Rollouts | None = None
+    ) -> list[Outcome]:
+        """One rollout of each item under a skill: the gate's way to learn about it."""
+        return await self.roll_out(skill, items, series=series, repeats=[repeat], counted_as="evaluate", by=by)
 
     async def go_on_without_lost(self) -> None:
         """Before a decision is said: what could not be had for it, rollouts and optimizer replies, stays lost on replay."""
@@ -153,26 +157,3 @@ class Parts:
             await engine.go_on_without_failed()
         if self.recorded is not None:
             await self.recorded.go_on_without_lost()
-
-
-class Stage:
-    """A stage being timed: `with parts.stage("gate"): …`, or `done()` when it ends elsewhere."""
-
-    def __init__(self, parts: Parts, epoch: int, step: int, stage: str, total: int) -> None:
-        self._parts, self._epoch, self._step, self._stage = parts, epoch, step, stage
-        self._begun = time.monotonic()
-        self.seconds = 0.0
-        parts.at.stage = stage
-        parts.emit(StageStarted(epoch=epoch, step=step, stage=stage, total=total))
-
-    def done(self) -> None:
-        self.seconds = time.monotonic() - self._begun
-        self._parts.emit(StageFinished(epoch=self._epoch, step=self._step, stage=self._stage, seconds=self.seconds))
-
-    def __enter__(self) -> Stage:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.seconds = time.monotonic() - self._begun
-        if kind is None:
-            self.done()

@@ -38,6 +38,10 @@ class Epoch:
     steps: tuple[PlannedStep, ...]
     slow_order: tuple[Item, ...]  # all training items in the order the slow update samples (and tops up) from
 
+    @property
+    def name(self) -> str:
+        return f"epoch_{self.number:02d}"
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

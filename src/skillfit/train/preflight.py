@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from skillfit.gate import preflight as gate
 from skillfit.gate.preflight import Check, Level
+from skillfit.gate.samples import Samples
 from skillfit.gate.shortcut import audit, shortcuts
-from skillfit.gate.statistics import within_item_variance
+from skillfit.gate.statistics import item_differences, within_item_variance
 from skillfit.models.protocol import BadReply, Message, Request
 from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import PreflightFinished
 from skillfit.run.recorded import RecordedModel
 from skillfit.skill import Skill
@@ -23,6 +24,7 @@ from skillfit.train.estimate import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, estimate
 from skillfit.train.parts import Parts
 
 _UNPROBED = ("handoff", "scripted")  # a person answers, or a function
+_PROBE_TOKENS = 1_024  # a word, and what a model thinks before it says one
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,12 @@ async def run_preflight(parts: Parts) -> PreflightReport:
 async def probe(parts: Parts) -> None:
     """One tiny call per role, which raises what no training could survive (a wrong key, a wrong model name). Whatever the model
     says, it could be reached."""
-    request = Request((Message("user", "Reply with: ok"),), stage="probe", purpose="probe")
     for role, client in parts.probes.items():
         if client.id.partition("/")[0] in _UNPROBED:
             continue
+        # A ceiling the person chose is tried as it is; the usual one would set aside what a small budget does not have.
+        chosen = getattr(parts.config.model, role).max_tokens
+        request = Request((Message("user", "Reply with: ok"),), "probe", purpose="probe", max_tokens=chosen or _PROBE_TOKENS)
         try:
             await RecordedModel(client, parts.run.journal, role).complete(request)
         except BadReply:
@@ -71,30 +75,21 @@ async def _gold(parts: Parts) -> Check:
 
 async def _tried(parts: Parts) -> list[Check]:
     """Rollouts of some training items with the skill and with half of it: noise, headroom, whether the grader sees anything."""
-    items = parts.task.train[:PREFLIGHT_ITEMS]
-    half = _half(parts.initial)
-    passes = [_roll(parts, parts.initial, items, repeat) for repeat in range(PREFLIGHT_REPEATS)]
-    *full, gutted = await gather([*passes, _roll(parts, half, items, 0)])
-    outcomes = [outcome for one in full for outcome in one]
-    tally = Tally.of(outcomes)
-    first = next((str(outcome.failure.message) for outcome in outcomes if outcome.failure), "")
-    baseline = parts.gate_settings.value(tally.hard, tally.soft)
-    noise = within_item_variance(_values(parts, outcomes))
-    found = shortcuts(parts.task.train, parts.task.selection)
-    lost = {"empty answer": await _empty(parts, items, outcomes), "half of it gone": _lost(parts, outcomes, gutted)}
+    items, skill = parts.task.train[:PREFLIGHT_ITEMS], parts.initial
+    asked = [(skill, range(PREFLIGHT_REPEATS)), (_half(skill), range(1))]
+    full, gutted = await gather(parts.roll_out(tried, items, series="preflight", repeats=repeats) for tried, repeats in asked)
+    known = _samples(parts, full)
+    worse = {"empty answer": await _empty(parts, items), "half of it gone": gutted if skill.tokens else []}
+    lost = {name: item_differences(known.means, _samples(parts, found).means) for name, found in worse.items()}
+    noise = within_item_variance({item: known.values(item) for item in known.scores})
+    first = next((str(outcome.failure.message) for outcome in full if outcome.failure), "")
     return [
-        gate.coverage_check(tally.scored, tally.planned, parts.config.evaluation.coverage_floor, first),
-        gate.blindness_check(baseline, {name: values for name, values in lost.items() if values}, parts.initial.tokens),
-        gate.headroom_check(baseline),
-        gate.power_check(len(parts.task.selection), noise, baseline),
-        audit(found, baseline, 1.0),
+        gate.coverage_check(known.scored, known.planned, parts.config.evaluation.coverage_floor, first),
+        gate.blindness_check(known.score, {name: list(found.values()) for name, found in lost.items() if found}, skill.tokens),
+        gate.headroom_check(known.score),
+        gate.power_check(len(parts.task.selection), noise, known.score),
+        audit(shortcuts(parts.task.train, parts.task.selection), known.score, 1.0),
     ]
-
-
-async def _roll(parts: Parts, skill: Skill, items: Sequence[Item], repeat: int) -> list[Outcome]:
-    outcomes = await parts.rollouts.run(skill, items, phase="preflight", repeats=[repeat], series="preflight")
-    parts.refuse_skipped(outcomes)
-    return outcomes
 
 
 def _half(skill: Skill) -> Skill:
@@ -103,34 +98,25 @@ def _half(skill: Skill) -> Skill:
     return skill.with_body("\n\n".join(paragraphs[::2]) if len(paragraphs) > 1 else "")
 
 
-def _values(parts: Parts, outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
-    values: dict[str, list[float]] = {}
-    for outcome in outcomes:
-        if outcome.score is not None:
-            values.setdefault(outcome.item_id, []).append(parts.gate_settings.value(outcome.score.hard, outcome.score.soft))
-    return values
+def _samples(parts: Parts, outcomes: Sequence[Outcome]) -> Samples:
+    samples = Samples(parts.gate_settings)
+    samples.add(outcomes)
+    return samples
 
 
-def _lost(parts: Parts, full: Sequence[Outcome], gutted: Sequence[Outcome]) -> list[float]:
-    old, new = _values(parts, full), _values(parts, gutted)
-    return [sum(old[item]) / len(old[item]) - new[item][0] for item in old if item in new] if parts.initial.tokens else []
-
-
-async def _empty(parts: Parts, items: Sequence[Item], full: Sequence[Outcome]) -> list[float]:
-    """How much an empty answer loses; nothing where a judge would have to be paid to say so."""
+async def _empty(parts: Parts, items: Sequence[Item]) -> list[Outcome]:
+    """What an empty answer would get; nothing where a judge would have to be paid to say so."""
     grader = parts.task.grader
     if grader is None or "judge" in parts.probes:
         return []
-    scored: Mapping[str, list[float]] = _values(parts, full)
-    lost = []
+    outcomes = []
     for item in items:
-        if item.id in scored:
-            try:
-                score = await grader.grade(item, Attempt(""))
-            except TaskFailure:
-                continue  # a grader that breaks on nothing does not pay for it either
-            lost.append(sum(scored[item.id]) / len(scored[item.id]) - parts.gate_settings.value(score.hard, score.soft))
-    return lost
+        try:
+            score = await grader.grade(item, Attempt(""))
+        except TaskFailure:
+            continue  # a grader that breaks on nothing does not pay for it either
+        outcomes.append(Outcome(item.id, 0, "scored", score))
+    return outcomes
 
 
 def _cost(parts: Parts) -> Check:

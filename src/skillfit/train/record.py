@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from skillfit.gate import Verdict
-from skillfit.optimize.memory import StepMemory
 from skillfit.optimize.patch import Patch
 from skillfit.optimize.select import Selection
 from skillfit.optimize.update import Update
 from skillfit.rollout.outcome import Outcome, Tally
-from skillfit.run.events import StepFinished
-from skillfit.train.parts import Parts, Stage
+from skillfit.train.parts import Parts
 from skillfit.train.plan import Batch, PlannedStep
-from skillfit.train.progress import Progress
+from skillfit.train.progress import Progress, hard_and_soft
+from skillfit.train.stage import Stage
 
 
 class StepRecord:
     """Filled stage by stage; `finish` gives the record."""
 
     def __init__(self, planned: PlannedStep, parts: Parts) -> None:
-        config = parts.config
         self._parts = parts
         self._blocked_before = parts.screen.blocked
         parts.ledger.close()  # what was used between the steps is none of this one's
         self.action = "skip_no_patches"
-        self._timing: dict[str, float] = {}
-        self._rollout: Stage | None = None
+        self._stages: dict[str, Stage] = {}
         self._fields: dict[str, Any] = {
             "step": planned.step,
             "epoch": planned.epoch,
             "step_in_epoch": planned.index,
-            "lr_control_mode": config.optimizer.lr_control_mode,
-            "gate_metric": config.evaluation.gate_metric,
+            "lr_control_mode": parts.config.optimizer.lr_control_mode,
+            "gate_metric": parts.config.evaluation.gate_metric,
         }
+
+    def stage(self, stage: str, total: int = 0, *, timed_as: str = "") -> Stage:
+        """Begin a stage whose time is part of the record."""
+        begun = self._stages[timed_as or stage] = self._parts.stage(stage, total)
+        return begun
 
     def watch(self, stage: Stage, rollouts: Sequence[asyncio.Task[Outcome]]) -> None:
         """The rollout stage ends with its last rollout, whatever else runs meanwhile."""
@@ -47,41 +48,26 @@ class StepRecord:
             left -= 1
             if not left and not task.cancelled() and task.exception() is None:
                 stage.done()
-                self.timed("rollout", stage)
 
         for task in rollouts:
             task.add_done_callback(ended)
-
-    def timed(self, name: str, stage: Stage) -> None:
-        self._timing[f"{name}_s"] = round(stage.seconds, 3)
 
     def rolled_out(
         self, batches: Sequence[Batch], outcomes: Sequence[Sequence[Outcome]], patches: Sequence[Sequence[Patch]]
     ) -> None:
         whole = Tally.of(outcome for batch in outcomes for outcome in batch)
-        sides = [_sides(found) for found in patches]
+        rows = [
+            _batch_row(at, batch, Tally.of(rolled), found)
+            for at, (batch, rolled, found) in enumerate(zip(batches, outcomes, patches, strict=True))
+        ]
         self._fields |= {
-            "rollout_hard": whole.hard,
-            "rollout_soft": whole.soft,
+            **hard_and_soft("rollout", whole),
             "rollout_n": whole.scored,
             "rollout_coverage": whole.coverage,
-            "accumulation_batches": [
-                {
-                    "batch_idx": at,
-                    "batch_seed": batch.seed,
-                    "n_envs": len(batch.items),
-                    "hard": tally.hard,
-                    "soft": tally.soft,
-                    "n_failure_patches": failure,
-                    "n_success_patches": success,
-                }
-                for at, (batch, tally, (failure, success)) in enumerate(
-                    zip(batches, [Tally.of(group) for group in outcomes], sides, strict=True)
-                )
-            ],
-            "n_patches": sum(failure + success for failure, success in sides),
-            "n_failure_patches": sum(failure for failure, _ in sides),
-            "n_success_patches": sum(success for _, success in sides),
+            "accumulation_batches": rows,
+            "n_patches": sum(map(len, patches)),
+            "n_failure_patches": sum(row["n_failure_patches"] for row in rows),
+            "n_success_patches": sum(row["n_success_patches"] for row in rows),
         }
 
     def merged(self, patch: Patch) -> None:
@@ -103,10 +89,9 @@ class StepRecord:
             self._fields |= {"candidate_hash": update.skill.hash, "candidate_skill_len": len(update.skill.text)}
 
     def judged(self, verdict: Verdict) -> None:
-        tally = verdict.tally
+        self.action = verdict.action
         self._fields |= {
-            "selection_hard": tally.hard if tally else None,
-            "selection_soft": tally.soft if tally else None,
+            **hard_and_soft("selection", verdict.tally),
             "candidate_gate_score": verdict.candidate_score,
             "incumbent_gate_score": verdict.incumbent_score,
             "verdict": verdict.decision,
@@ -123,43 +108,26 @@ class StepRecord:
         }
 
     def finish(self, progress: Progress) -> dict[str, Any]:
-        parts = self._parts
+        timing = {f"{name}_s": round(stage.seconds, 3) for name, stage in self._stages.items()}
         return self._fields | {
             "action": self.action,
-            "n_edits_blocked": parts.screen.blocked - self._blocked_before,
-            "current_score": progress.score,
-            "best_score": parts.gate.best_score,
-            "best_step": progress.best_step,
-            "current_origin": progress.origin,
-            "best_origin": progress.best_origin,
+            "n_edits_blocked": self._parts.screen.blocked - self._blocked_before,
+            **progress.standing(self._parts),
             "skill_len": len(progress.skill.text),
-            "timing": self._timing,
-            "tokens": parts.ledger.close(),
-            "wall_time_s": round(sum(self._timing.values()), 3),
+            "timing": timing,
+            "tokens": self._parts.ledger.close(),
+            "wall_time_s": round(sum(timing.values()), 3),
         }
 
 
-def step_finished(
-    parts: Parts, planned: PlannedStep, progress: Progress, record: dict[str, Any], entry: StepMemory, notes: list[str]
-) -> StepFinished:
-    return StepFinished(
-        epoch=planned.epoch,
-        step=planned.step,
-        action=record["action"],
-        skill=progress.skill.text,
-        skill_hash=progress.skill.hash,
-        best_skill=parts.gate.best.text,
-        record=record,
-        digest=entry.as_dict(),
-        appendix_notes=notes,
-    )
-
-
-def gate_evidence(verdict: Verdict) -> dict[str, Any]:
-    """The evidence and the candidates' table, as events carry them."""
-    return {"evidence": asdict(verdict.evidence), "candidates": [asdict(standing) for standing in verdict.standings]}
-
-
-def _sides(patches: Sequence[Patch]) -> tuple[int, int]:
+def _batch_row(at: int, batch: Batch, tally: Tally, patches: Sequence[Patch]) -> dict[str, Any]:
     success = sum(patch.source == "success" for patch in patches)
-    return len(patches) - success, success
+    return {
+        "batch_idx": at,
+        "batch_seed": batch.seed,
+        "n_envs": len(batch.items),
+        "hard": tally.hard,
+        "soft": tally.soft,
+        "n_failure_patches": len(patches) - success,
+        "n_success_patches": success,
+    }

@@ -10,34 +10,35 @@ from skillfit.gate import Leak, LeakIndex
 from skillfit.optimize.patch import Patch, Payload, SkillCandidate, Suggestion
 from skillfit.run.events import Discarded, Event
 from skillfit.skill import EXAMPLE_OP, Edit, Skill
+from skillfit.train.stage import Position
 
 
 class Screen:
     """`blocked` counts over the run. Without an index (`evaluation.leak_check: false`) everything passes."""
 
-    def __init__(self, index: LeakIndex | None, emit: Callable[[Event], None], max_tokens: int | None = None) -> None:
-        self._index, self._emit, self._max_tokens = index, emit, max_tokens
+    def __init__(self, index: LeakIndex | None, emit: Callable[[Event], None], at: Position, max_tokens: int | None = None) -> None:
+        self._index, self._emit, self._at, self._max_tokens = index, emit, at, max_tokens
         self.blocked = 0
 
-    def passes(self, text: str, step: int, *, example: bool = False) -> bool:
+    def passes(self, text: str, *, example: bool = False) -> bool:
         leaks = self._index.check(text, examples=example) if self._index else ()
         if leaks:
             self.blocked += 1
-            self._emit(_found(step, text, leaks))
+            self._emit(_found(self._at.step, text, leaks))
         return not leaks
 
-    def fits(self, wanted: Skill, present: Skill, step: int, what: str) -> bool:
+    def fits(self, wanted: Skill, present: Skill, what: str) -> bool:
         """Whether a skill that grows outside the step's edits stays below the ceiling; one that shrinks always may."""
         limit = self._max_tokens
         if limit is None or wanted.tokens <= max(limit, present.tokens):
             return True
         reason = f"the skill would have about {wanted.tokens} tokens; {limit} are allowed"
-        self._emit(Discarded(step=step, stage=what, what="text", reason=reason, evidence="the skill stays as it is"))
+        self._emit(Discarded(step=self._at.step, stage=what, what="text", reason=reason, evidence="the skill stays as it is"))
         return False
 
-    def patch(self, patch: Patch, step: int) -> Patch:
+    def patch(self, patch: Patch) -> Patch:
         """The patch without the proposals that leak."""
-        kept = [p for p in patch.proposals if self.passes(_text(p.payload), step, example=_is_example(p.payload))]
+        kept = [p for p in patch.proposals if self.passes(_text(p.payload), example=_is_example(p.payload))]
         return replace(patch, proposals=tuple(kept))
 
 

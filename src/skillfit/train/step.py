@@ -20,14 +20,14 @@ from skillfit.optimize.trajectories import Case
 from skillfit.optimize.update import Update, apply, update
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome
-from skillfit.run.events import CandidateBuilt, EditsSelected, GateDecided, PatchMerged
+from skillfit.run.events import CandidateBuilt, EditsSelected, PatchMerged, StepFinished
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import Item
 from skillfit.train.notes import flush_notes
 from skillfit.train.parts import Parts
-from skillfit.train.plan import Batch, PlannedStep
-from skillfit.train.progress import AcceptedEdit, Progress, evaluation
-from skillfit.train.record import StepRecord, gate_evidence, step_finished
+from skillfit.train.plan import PlannedStep
+from skillfit.train.progress import AcceptedEdit, Progress, judge
+from skillfit.train.record import StepRecord
 
 Rollout = asyncio.Task[Outcome]
 
@@ -37,7 +37,7 @@ class Step:
         self._parts = parts
         self._planned = planned
         self._progress = progress
-        self._skill = progress.skill
+        self._skill, self._score_before = progress.skill, progress.score
         self._settings = parts.config.optimizer
         self._context = Context(planned.step, self._scheduled_budget(), render_memory(progress.memory), progress.meta_skill)
         self._analyst = parts.optimizer if self._settings.proposer != "examples" else None
@@ -45,8 +45,8 @@ class Step:
         self._outcomes: list[Outcome] = []
         self._merged: tuple[Proposal, ...] = ()
         self._selected: Selection | None = None
-        self._record = StepRecord(planned, parts)
         parts.at.epoch, parts.at.step = planned.epoch, planned.step
+        self._record = StepRecord(planned, parts)
 
     def _scheduled_budget(self) -> int | None:
         settings = self._settings
@@ -62,30 +62,30 @@ class Step:
 
     def roll_out(self) -> list[list[Rollout]]:
         """The rollouts of each batch, started: all items of the first repeat, then of the next."""
-        repeats = range(self._parts.config.gradient.rollouts_per_item)
-        total = sum(len(batch.items) for batch in self._planned.batches) * len(repeats)
-        stage = self._parts.stage("rollout", total)
+        planned, repeats = self._planned, range(self._parts.config.gradient.rollouts_per_item)
+        stage = self._record.stage("rollout", sum(len(batch.items) for batch in planned.batches) * len(repeats))
         rollouts = [
-            self._start(batch, f"train/{self._planned.name}/{at}", repeats) for at, batch in enumerate(self._planned.batches)
+            self._parts.rollouts.start(
+                self._skill,
+                batch.items,
+                phase="rollout",
+                step=planned.step,
+                repeats=repeats,
+                series=f"train/{planned.name}/{at}",
+            )
+            for at, batch in enumerate(planned.batches)
         ]
         self._record.watch(stage, [task for batch in rollouts for task in batch])
         return rollouts
 
-    def _start(self, batch: Batch, series: str, repeats: range) -> list[Rollout]:
-        return self._parts.rollouts.start(
-            self._skill, batch.items, phase="rollout", step=self._planned.step, repeats=repeats, series=series
-        )
-
     async def reflect(self, rollouts: Sequence[Sequence[Rollout]]) -> tuple[Patch, ...]:
         """Analysts' patches over all batches, and those of a deeper look at some failures where it is asked for."""
-        with self._parts.stage("reflect") as stage:
+        with self._record.stage("reflect"):
             found = await gather(self._reflect_on(at, tasks) for at, tasks in enumerate(rollouts))
             outcomes = [[task.result() for task in tasks] for tasks in rollouts]
             self._outcomes = [outcome for batch in outcomes for outcome in batch]
-            self._parts.refuse_skipped(self._outcomes)
-            self._parts.ledger.add_outcomes("rollout", self._outcomes)
+            self._parts.take_in(self._outcomes)
             diagnosed = await self._diagnose(outcomes)
-        self._record.timed("reflect", stage)
         self._record.rolled_out(self._planned.batches, outcomes, found)
         self._patches = (*(patch for patches in found for patch in patches), *diagnosed)
         return self._patches
@@ -113,29 +113,19 @@ class Step:
         return await diagnose(self._analyst, self._skill, cases, self._reroll, self._context, limit=gradient.deep_reflection_items)
 
     async def _reroll(self, instruction: str, items: Sequence[Item]) -> list[Outcome]:
-        outcomes = await self._parts.rollouts.run(
-            self._skill,
-            items,
-            phase="reflect",
-            step=self._planned.step,
-            series=f"diagnosis/{self._planned.name}",
-            instruction=instruction,
-        )
-        self._parts.refuse_skipped(outcomes)
-        self._parts.ledger.add_outcomes("rollout", outcomes)
-        return outcomes
+        series = f"diagnosis/{self._planned.name}"
+        return await self._parts.roll_out(self._skill, items, series=series, instruction=instruction)
 
     async def aggregate(self, patches: Sequence[Patch]) -> Patch | None:
         """One patch of all, without what the leak check blocks; None when nobody proposed anything."""
         screen, step = self._parts.screen, self._planned.step
-        proposing = [kept for patch in patches if (kept := screen.patch(patch, step)).proposals]
+        proposing = [kept for patch in patches if (kept := screen.patch(patch)).proposals]
         sources = [self._examples()]
-        with self._parts.stage("aggregate") as stage:
+        with self._record.stage("aggregate"):
             if proposing and self._analyst is not None:
                 # A merge may put things in new words, so what comes out of it is screened again.
                 merged = await aggregate(self._analyst, self._skill, proposing, step=step, meta_skill=self._progress.meta_skill)
-                sources.insert(0, screen.patch(merged, step))
-        self._record.timed("aggregate", stage)
+                sources.insert(0, screen.patch(merged))
         self._merged = tuple(proposal for patch in sources for proposal in patch.proposals)
         if not self._merged:
             return None
@@ -159,14 +149,13 @@ class Step:
         )
         if patch.proposals:
             self._parts.emit(worked.reflection_event(patch, self._planned.step))
-        return self._parts.screen.patch(patch, self._planned.step)
+        return self._parts.screen.patch(patch)
 
     async def select(self, patch: Patch | None) -> Selection | None:
         if patch is None:
             return None
-        with self._parts.stage("select") as stage:
+        with self._record.stage("select"):
             self._selected = await self._select(patch)
-        self._record.timed("select", stage)
         self._record.selected(self._selected)
         return self._selected
 
@@ -176,9 +165,8 @@ class Step:
             return await select(self._parts.optimizer, self._skill, patch, self._context, control=control)
         budget = self._context.edit_budget
         chosen = patch.proposals[:budget]
-        self._parts.emit(
-            EditsSelected(step=self._planned.step, edit_budget=budget, edits=[proposal.as_dict() for proposal in chosen])
-        )
+        edits = [proposal.as_dict() for proposal in chosen]
+        self._parts.emit(EditsSelected(step=self._planned.step, edit_budget=budget, edits=edits))
         return Selection(chosen, budget, {})
 
     async def update(self, selection: Selection | None) -> list[Candidate]:
@@ -186,12 +174,11 @@ class Step:
         if selection is None or not selection.proposals:
             self._record.action = "skip_no_patches" if selection is None else "skip_no_change"
             return []
-        with self._parts.stage("update") as stage:
+        with self._record.stage("update"):
             if self._parts.optimizer is not None:
                 whole = await update(self._parts.optimizer, self._skill, selection.proposals, self._context)
             else:
                 whole = apply(self._skill, selection.proposals, max_tokens=self._settings.max_skill_tokens)
-        self._record.timed("update", stage)
         self._record.updated(whole)
         candidates = self._candidates(whole, selection)
         for number, candidate in enumerate(candidates):
@@ -227,12 +214,12 @@ class Step:
             return False
         old = set(self._skill.body.splitlines())
         new = "\n".join(line for line in candidate.body.splitlines() if line not in old)
-        return not self._parts.screen.passes(new, self._planned.step)
+        return not self._parts.screen.passes(new)
 
     def _say_candidate(self, number: int, candidate: Candidate, whole: Update) -> None:
-        report = whole.report
+        report, detail = whole.report, whole.detail
         if number:
-            report = [result.as_dict() for result in apply_edits(self._skill, candidate.edits).results]
+            report, detail = [result.as_dict() for result in apply_edits(self._skill, candidate.edits).results], {}
         self._parts.emit(
             CandidateBuilt(
                 step=self._planned.step,
@@ -241,50 +228,46 @@ class Step:
                 skill=candidate.skill.text,
                 skill_hash=candidate.skill.hash,
                 report=report,
-                detail={} if number else whole.detail,
+                detail=detail,
             )
         )
 
     async def gate(self, candidates: Sequence[Candidate]) -> Verdict | None:
+        """Let the candidates meet the incumbent; a winner is the incumbent from here on."""
         if not candidates:
             return None
-        with self._parts.stage("gate", len(self._parts.task.selection) * len(candidates)) as stage:
-            verdict = await self._parts.gate.judge(self._planned.name, self._skill, candidates)
-        self._record.timed("evaluate", stage)
-        self._parts.emit(
-            GateDecided(
-                name=self._planned.name,
-                step=self._planned.step,
-                decision=verdict.decision,
-                reason=verdict.reason,
-                **gate_evidence(verdict),
-            )
-        )
-        if verdict.tally is not None:
-            self._parts.emit(evaluation(self._planned.name, (verdict.shown or candidates[0]).skill, verdict.tally))
+        with self._record.stage("gate", len(self._parts.task.selection) * len(candidates), timed_as="evaluate"):
+            verdict = await judge(self._parts, self._progress, self._planned.name, candidates)
+        self._record.judged(verdict)
+        if verdict.chosen is not None:
+            self._progress.accepted += [AcceptedEdit(self._planned.step, edit) for edit in verdict.chosen.edits]
         return verdict
 
     async def close(self, verdict: Verdict | None) -> None:
-        """Carry the winner on, remember what happened, and say it."""
-        progress, before = self._progress, self._progress.score
-        progress.step = self._planned.step
-        if verdict is not None:
-            self._record.action = verdict.action
-            self._record.judged(verdict)
-            if verdict.chosen is not None:
-                progress.carry(verdict.winner, self._planned.name, verdict.candidate_score or 0.0)
-                progress.accepted += [AcceptedEdit(self._planned.step, edit) for edit in verdict.chosen.edits]
-        added = await flush_notes(self._parts, progress, self._planned, self._patches, self._record)
-        progress.last_step_skill = progress.skill
-        progress.track_best(self._parts.gate.best)
-        entry = self._memory_entry(verdict, before)
+        """Remember what happened, and say it."""
+        parts, planned, progress = self._parts, self._planned, self._progress
+        added = await flush_notes(parts, progress, planned, self._patches, self._record)
+        progress.track_best(parts)
+        entry = self._memory_entry(verdict)
         progress.memory.append(entry)
-        await self._parts.go_on_without_lost()
+        await parts.go_on_without_lost()
         record = self._record.finish(progress)
         progress.records.append(record)
-        self._parts.emit(step_finished(self._parts, self._planned, progress, record, entry, added))
+        parts.emit(
+            StepFinished(
+                epoch=planned.epoch,
+                step=planned.step,
+                action=record["action"],
+                skill=progress.skill.text,
+                skill_hash=progress.skill.hash,
+                best_skill=parts.gate.best.text,
+                record=record,
+                digest=entry.as_dict(),
+                appendix_notes=added,
+            )
+        )
 
-    def _memory_entry(self, verdict: Verdict | None, before: float) -> StepMemory:
+    def _memory_entry(self, verdict: Verdict | None) -> StepMemory:
         scored = [outcome for outcome in self._outcomes if outcome.score is not None]
         turned_down = self._selected.proposals if self._selected and verdict and not verdict.accepted else ()
         return StepMemory(
@@ -293,7 +276,7 @@ class Step:
             n_total=len(scored),
             n_fail=sum(not outcome.succeeded for outcome in scored),
             failure_patterns=failure_patterns(self._outcomes, self._patches),
-            score_before=before if verdict else None,
+            score_before=self._score_before if verdict else None,
             score_after=verdict.candidate_score if verdict else None,
             rejected_edits=tuple(proposal.as_dict() for proposal in turned_down),
         )
