@@ -57,9 +57,9 @@ async def test_it_runs_in_its_folder_and_says_which_isolation_it_got(tmp_path: P
 @each
 async def test_the_parents_environment_stays_out(tmp_path: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    done = await python("import os; print(dict(os.environ))", tmp_path, isolation, env={"GIVEN": "yes"})
+    done = await python("import os; print(dict(os.environ))", tmp_path, isolation)
     assert "sk-secret" not in done.stdout
-    assert "'GIVEN': 'yes'" in done.stdout and f"'HOME': '{tmp_path}'" in done.stdout
+    assert f"'HOME': '{tmp_path}'" in done.stdout
 
 
 @each
@@ -67,10 +67,8 @@ async def test_the_network_is_cut_exactly_where_the_label_says_so(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         reach = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2); print('reached')"
-        cut = await python(reach, tmp_path, isolation)
-        open_ = await python(reach, tmp_path, isolation, network=True)
-    assert ("reached" in cut.stdout) == (isolation == "rlimits")
-    assert "reached" in open_.stdout
+        done = await python(reach, tmp_path, isolation)
+    assert ("reached" in done.stdout) == (isolation == "rlimits")
 
 
 @pytest.mark.skipif("bubblewrap" not in AVAILABLE, reason="bubblewrap does not work on this machine")
@@ -83,8 +81,6 @@ async def test_bubblewrap_shows_neither_home_nor_other_folders_and_lets_only_its
     assert "sesame" not in look.stdout and "FileNotFoundError" in look.stderr
     write = await python("open('/usr/skillfit-was-here', 'w')", inside, "bubblewrap")
     assert write.code != 0 and not Path("/usr/skillfit-was-here").exists()
-    shown = await python(f"print(open({str(outside / 'secret')!r}).read())", inside, "bubblewrap", readable=[outside])
-    assert "sesame" in shown.stdout
 
 
 def leaving_a_child(mark: str, then: str) -> str:
@@ -139,7 +135,7 @@ async def test_output_is_capped_and_the_program_is_not_blocked(tmp_path: Path, i
     done = await python(
         "import sys; print('x' * 3_000_000); print('y' * 3_000_000, file=sys.stderr)", tmp_path, isolation, max_output=1000
     )
-    assert (done.code, len(done.stdout), len(done.stderr), done.truncated) == (0, 1000, 1000, True)
+    assert (done.code, len(done.stdout), len(done.stderr)) == (0, 1000, 1000)
 
 
 async def test_a_program_that_is_not_there_is_an_error_of_the_machinery(tmp_path: Path) -> None:

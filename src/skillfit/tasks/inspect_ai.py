@@ -19,17 +19,15 @@ from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, SkillfitError
 from skillfit.models.patience import not_counted
-from skillfit.models.protocol import Model, Usage
+from skillfit.models.protocol import Model
+from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt, Score, Step, TaskFailure, as_score
 from skillfit.tasks.inspect_bridge import InspectRollout, bridge, running, text_of
 from skillfit.tasks.item import Item
-
-if TYPE_CHECKING:
-    from skillfit.skill import Skill
 
 SkillAs = Literal["message", "file"]
 _SKILLS = ".agents/skills"  # where agents that know skills look, from their working folder
@@ -88,16 +86,15 @@ class InspectEvaluator:
             evaluation = asyncio.ensure_future(self._run())
             await asyncio.wait([evaluation])
             self._eval = None
-            failed = evaluation.exception()
-            left = [*self._live.values(), *(self._waiting if failed else [])]
+            left = list(self._live.values())
             self._live.clear()
+            if failed := evaluation.exception():
+                left += self._waiting
+                self._waiting.clear()
             for rollout in left:
-                if rollout in self._waiting:
-                    self._waiting.remove(rollout)
+                missing = TaskFailure("inspect", f"Inspect gave no result for item {rollout.item.id}.")
                 if not rollout.result.done():
-                    rollout.result.set_exception(
-                        failed or TaskFailure("inspect", f"Inspect gave no result for item {rollout.item.id}.")
-                    )
+                    rollout.result.set_exception(failed or missing)
 
     async def _run(self) -> None:
         from inspect_ai import SampleSource, eval_async, task_with
@@ -150,13 +147,10 @@ class InspectEvaluator:
         rollout.sample = None
         if rollout.result.done():
             return  # whoever asked has given up
-        if rollout.error is not None:
-            rollout.result.set_exception(rollout.error)
-            return
         try:
-            rollout.result.set_result((_attempt(sample, rollout.usage), _score(sample)))
-        except TaskFailure as failure:
-            rollout.result.set_exception(failure)
+            rollout.result.set_result((_attempt(sample, rollout), _score(sample)))
+        except SkillfitError as error:
+            rollout.result.set_exception(error)
 
 
 def _enter(live: dict[tuple[str, int], InspectRollout], skill_as: SkillAs) -> Any:
@@ -212,10 +206,12 @@ async def _install(skill: Skill) -> str:
     return f"There is a skill for this kind of work in {folder}/SKILL.md. Read it before you start, and follow it."
 
 
-def _attempt(sample: Any, usage: Usage) -> Attempt:
+def _attempt(sample: Any, rollout: InspectRollout) -> Attempt:
+    if rollout.error is not None:
+        raise rollout.error
     if sample.error is not None:
         raise TaskFailure("inspect", f"item {sample.id}: {sample.error.message}")
-    return Attempt(sample.output.completion, tuple(_steps(sample.messages)), usage=usage)
+    return Attempt(sample.output.completion, tuple(_steps(sample.messages)), usage=rollout.usage)
 
 
 def _steps(turns: Sequence[Any]) -> Iterator[Step]:

@@ -10,16 +10,14 @@ import mimetypes
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skillfit.errors import SkillfitError
 from skillfit.models.protocol import BadRequest, FinishReason, Image, Message, Model, Request, Tool, ToolCall, Usage
+from skillfit.skill import Skill
 from skillfit.skill.package import write_whole
 from skillfit.tasks.attempt import Attempt, Score
 from skillfit.tasks.item import Item
-
-if TYPE_CHECKING:
-    from skillfit.skill import Skill
 
 _STOP: dict[FinishReason, str] = {
     "stop": "stop",
@@ -75,10 +73,10 @@ def bridge(model: Model, images: Path) -> Any:
             except SkillfitError as error:
                 rollout.error = error
                 raise
-            rollout.usage += reply.usage
+            used = reply.usage
+            rollout.usage += used
             calls = [_call(one) for one in reply.tool_calls]
             message = ChatMessageAssistant(content=reply.text, tool_calls=calls or None, model=model.id, source="generate")
-            used = reply.usage
             return ModelOutput(
                 model=model.id,
                 choices=[ChatCompletionChoice(message=message, stop_reason=_STOP[reply.finish_reason])],
@@ -105,13 +103,14 @@ def _call(call: ToolCall) -> Any:
     """Arguments that are not a JSON object go back to the model as Inspect's own complaint about them."""
     from inspect_ai.tool import ToolCall as InspectCall
 
+    problem = None
     try:
         arguments = json.loads(call.arguments or "{}")
     except ValueError as error:
-        return InspectCall(id=call.id, function=call.name, arguments={}, parse_error=f"The arguments are not valid JSON: {error}")
+        arguments, problem = {}, f"The arguments are not valid JSON: {error}"
     if not isinstance(arguments, dict):
-        return InspectCall(id=call.id, function=call.name, arguments={}, parse_error="The arguments are not a JSON object.")
-    return InspectCall(id=call.id, function=call.name, arguments=arguments)
+        arguments, problem = {}, "The arguments are not a JSON object."
+    return InspectCall(id=call.id, function=call.name, arguments=arguments, parse_error=problem)
 
 
 def _message(turn: Any, images: Path) -> Message:

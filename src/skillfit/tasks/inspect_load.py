@@ -83,10 +83,6 @@ def _refuse_unknown(reference: str) -> None:
 def _row(name: str, sample: Any) -> dict[str, Any]:
     text = sample.input if isinstance(sample.input, str) else "\n\n".join(turn.text for turn in sample.input if turn.role == "user")
     answers = [sample.target] if isinstance(sample.target, str) else list(sample.target)
-    kept = {"choices": sample.choices, "metadata": sample.metadata}
-    return {
-        "id": name,
-        "input": text,
-        "answers": [one for one in answers if one],
-        **{key: value for key, value in kept.items() if value},
-    }
+    more = {"choices": sample.choices, "metadata": sample.metadata}
+    row = {"id": name, "input": text, "answers": [one for one in answers if one]}
+    return row | {key: value for key, value in more.items() if value}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from skillfit.tasks.attempt import Grader
 from skillfit.tasks.command import CommandEvaluator
 from skillfit.tasks.function import load_object
 from skillfit.tasks.item import Item
-from skillfit.tasks.rows import SPLIT_NAMES, SUFFIXES, Row, items_of, read_rows
+from skillfit.tasks.rows import SPLIT_NAMES, SUFFIXES, Row, items_of, parse_json, read_rows
 from skillfit.tasks.splits import SplitSettings
 from skillfit.tasks.task import Task
 
@@ -38,8 +37,7 @@ def load_task(settings: TaskSettings, *, judge: Model | None = None, model: Mode
     tasks = settings.tasks
     if settings.skill_as == "file" and not (isinstance(tasks, str) and tasks.startswith("inspect:")):
         raise InputError(
-            "env.skill_as: file is for Inspect tasks.",
-            hint="Leave it out; env.agent: cli is given the skill as files by itself.",
+            "env.skill_as: file is for Inspect tasks.", hint="Leave it out; env.agent: cli is given the skill as files by itself."
         )
     if isinstance(tasks, Task):
         return _resplit(tasks, settings)
@@ -91,10 +89,7 @@ def _evals_file(path: Path) -> Path | None:
 
 def _eval_rows(path: Path) -> Iterator[Row]:
     """The Agent Skills format: prompts with files, an expected output, assertions. Paths are relative to the skill's folder."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: not valid JSON: {error}.") from error
+    document = parse_json(path.read_bytes(), str(path))
     evals = document.get("evals") if isinstance(document, dict) else None
     if not isinstance(evals, list) or not evals or not all(isinstance(one, dict) for one in evals):
         raise InputError(f"{path}: no list of objects under `evals`.", hint="See the evals.json of the Agent Skills format.")
@@ -150,8 +145,8 @@ def _resplit(task: Task, settings: TaskSettings) -> Task:
     _refuse_grader(settings, "a Task")
     if settings.fields:
         raise InputError("env.fields: the items of a Task have their fields already.", hint="Give Task(…, fields=…) instead.")
-    capped = any((settings.splits.caps or {}).values())
-    unchanged = not capped and replace(settings.splits, caps=None) == SplitSettings()
+    capped = any(settings.splits.caps.values())
+    unchanged = not capped and replace(settings.splits, caps={}) == SplitSettings()
     return task if unchanged else task.with_splits(settings.splits)
 
 

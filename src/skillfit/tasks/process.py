@@ -11,21 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_KEPT = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TZ",
-    "TMPDIR",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "VIRTUAL_ENV",
-    "PYTHONPATH",
-    "SYSTEMROOT",
-)
+_LOCALE = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
+_KEPT = (*_LOCALE, "PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "SHELL", "VIRTUAL_ENV", "PYTHONPATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +20,6 @@ class Result:
     code: int | None  # None: killed at the time limit
     stdout: str
     stderr: str
-    truncated: bool = False  # more output came than was kept
     isolation: str = "none"
 
     @property
@@ -79,8 +65,8 @@ async def run_process(
         await asyncio.wait(readers, timeout=0.5)  # someone who left the group may still hold the other end
         for reader in readers:
             reader.cancel()
-    stdout, stderr = (bytes(part[:max_output]).decode(errors="replace") for part in kept)
-    return Result(code, stdout, stderr, any(len(part) > max_output for part in kept))
+    stdout, stderr = (part.decode(errors="replace") for part in kept)
+    return Result(code, stdout, stderr)
 
 
 async def _drain(pipe: int, into: bytearray, limit: int) -> None:
@@ -90,6 +76,6 @@ async def _drain(pipe: int, into: bytearray, limit: int) -> None:
     )
     try:
         while chunk := await stream.read(1 << 16):
-            into += chunk[: max(limit + 1 - len(into), 0)]
+            into += chunk[: limit - len(into)]
     finally:
         transport.close()

@@ -41,9 +41,8 @@ def similar_groups(items: Sequence[Item]) -> list[list[int]]:
         return at
 
     first: dict[str, int] = {}
-    for at, sketch in enumerate(sketches):
-        parent[root(at)] = root(first.setdefault(sketch.exact, at))
-    for one, other in _near_pairs(sketches):
+    same = [(first.setdefault(sketch.exact, at), at) for at, sketch in enumerate(sketches)]
+    for one, other in (*same, *_near_pairs(sketches)):
         low, high = sorted((root(one), root(other)))
         parent[high] = low
     groups: defaultdict[int, list[int]] = defaultdict(list)

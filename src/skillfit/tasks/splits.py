@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from skillfit.errors import InputError
@@ -23,7 +23,7 @@ class SplitSettings:
     ratio: str = "4:4:2"
     seed: int = 42
     limit: int = 0  # items per split, 0 = all
-    caps: Mapping[Split, int] | None = None  # items of one split, 0 = all
+    caps: Mapping[Split, int] = field(default_factory=dict)  # items of one split, 0 = all
     allow_fit_only: bool = False
 
 
@@ -53,7 +53,7 @@ def split_items(items: Sequence[Item], settings: SplitSettings) -> Splits:
     else:
         divided = make_splits(items, parse_ratio(settings.ratio), settings.seed)
     for name in SPLITS:
-        caps = [cap for cap in (settings.limit, (settings.caps or {}).get(name, 0)) if cap]
+        caps = [cap for cap in (settings.limit, settings.caps.get(name, 0)) if cap]
         divided[name] = divided[name][: min(caps)] if caps else divided[name]
     return _checked(divided, settings.allow_fit_only)
 
@@ -113,14 +113,14 @@ def _refuse_duplicates(items: Sequence[Item]) -> None:
 
 def _checked(divided: Mapping[Split, list[Item]], allow_fit_only: bool) -> Splits:
     train, selection, test = (tuple(divided[name]) for name in SPLITS)
-    if len(selection) < MIN_SELECTION:
-        if not allow_fit_only:
-            raise InputError(
-                f"{len(selection)} selection items (train {len(train)}, test {len(test)}); at least {MIN_SELECTION} are needed.",
-                hint="Add items, change env.split_ratio, or set env.allow_fit_only to train without verification.",
-            )
-        train = tuple(replace(item, split="train") for item in (*train, *selection))
+    fit_only = len(selection) < MIN_SELECTION
+    if fit_only and not allow_fit_only:
+        raise InputError(
+            f"{len(selection)} selection items (train {len(train)}, test {len(test)}); at least {MIN_SELECTION} are needed.",
+            hint="Add items, change env.split_ratio, or set env.allow_fit_only to train without verification.",
+        )
+    if fit_only:
+        train = selection = tuple(replace(item, split="train") for item in (*train, *selection))
     if not train:
         raise InputError("The train split is empty.", hint="Add items or change env.split_ratio.")
-    fit_only = len(selection) < MIN_SELECTION
-    return Splits(train, train if fit_only else selection, test, fit_only)
+    return Splits(train, selection, test, fit_only)
