@@ -177,4 +177,4 @@ def check_reply(reply: Reply, model_id: str) -> Reply:
     if not text.strip() and not reply.tool_calls:
         what = "nothing but thinking" if reply.text.strip() else "an empty reply"
         raise BadReply(f"{model_id} sent {what}.", usage=reply.usage)
-    return replace(reply, text=text.strip() if text != reply.text else text)
+    return reply if text == reply.text else replace(reply, text=text.strip())

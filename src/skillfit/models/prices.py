@@ -103,11 +103,12 @@ def input_bound(request: Request, model_id: str) -> int:
     text = sum(len(m.content.encode()) + sum(len(c.name + c.arguments) * 4 + 32 for c in m.tool_calls) for m in request.messages)
     forms = [{"name": t.name, "description": t.description, "parameters": dict(t.parameters)} for t in request.tools]
     shape = [*forms, dict(request.schema)] if request.schema else forms
+    shaped = 2 * len(json.dumps(shape, ensure_ascii=False).encode()) if shape else 0
     images = sum(len(m.images) for m in request.messages)
     per_image = int((_row(model_id.partition("/")[2]) or {}).get("image", IMAGE_TOKENS))
     # A schema asked for in the prompt adds words around it, a tool its own framing: both fit in the allowance.
     framing = _PER_MESSAGE * (len(request.messages) + 2) + 256 * (len(request.tools) + (request.schema is not None))
-    return text + len(json.dumps(shape, ensure_ascii=False).encode()) * 2 * bool(shape) + images * per_image + framing
+    return text + shaped + images * per_image + framing
 
 
 @cache

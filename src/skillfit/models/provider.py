@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import AuthFailed, BadRequest, Reply, Request, Role
-from skillfit.models.secrets import find_key
+from skillfit.models.secrets import remember_secret
 from skillfit.models.spec import ModelSpec
 
 Notice = Callable[[str], None]
@@ -60,7 +60,7 @@ class Setup:
     def key(self, *usual: str, needed: bool) -> str:
         """The key, from the variable the spec names or one of the usual ones."""
         names = (self.spec.key_env,) if self.spec.key_env else usual
-        key = find_key(self.environ, names)
+        key = remember_secret(self.variable(*names))
         if not key and (needed or self.spec.key_env):
             raise AuthFailed(f"No key for {self.spec.id}: {' or '.join(names)} is not set.", hint="Set it in the environment.")
         return key

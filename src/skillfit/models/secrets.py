@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 
 _SHORTEST = 6  # shorter "keys" (none, local, EMPTY) are placeholders; hiding them would garble ordinary text
 _live: list[str] = []  # longest first: one key may stand inside another
@@ -28,8 +27,3 @@ def hide_keys_in_use(text: str) -> str:
     for secret in _live:
         text = text.replace(secret, "[secret]")
     return text
-
-
-def find_key(environ: Mapping[str, str], names: Sequence[str]) -> str:
-    """The first of the environment's `names` that is set, or nothing."""
-    return next((remember_secret(environ[name].strip()) for name in names if environ.get(name, "").strip()), "")

@@ -126,7 +126,7 @@ def chat_reply(body: Mapping[str, Any], request: Request, model_id: str) -> Repl
     finish = _FINISH.get(choice.get("finish_reason") or "stop", "other")
     if message.get("refusal"):
         text, finish = message["refusal"], "refused"
-    usage = _usage(body.get("usage"), request, text, model_id)
+    usage = read_usage(body, "prompt_tokens", "completion_tokens") or unreported_usage(request, text, model_id)
     return Reply(text, calls, finish, usage, str(body.get("model") or ""))
 
 
@@ -146,15 +146,17 @@ def _text(content: Any) -> str:
     return content or ""
 
 
-def _usage(usage: Mapping[str, Any] | None, request: Request, text: str, model_id: str) -> Usage:
+def read_usage(body: Mapping[str, Any], read: str, written: str) -> Usage | None:
+    """What an answer of OpenAI's APIs reports under these names, None where it reports nothing."""
+    usage = body.get("usage")
     if not usage:
-        return unreported_usage(request, text, model_id)
+        return None
     return Usage(
         calls=1,
-        input=usage.get("prompt_tokens") or 0,
-        cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-        output=usage.get("completion_tokens") or 0,
-        reasoning=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
+        input=usage.get(read) or 0,
+        cached=(usage.get(f"{read}_details") or {}).get("cached_tokens") or 0,
+        output=usage.get(written) or 0,
+        reasoning=(usage.get(f"{written}_details") or {}).get("reasoning_tokens") or 0,
     )
 
 

@@ -14,6 +14,5 @@ __all__ = [
     "Rollouts",
     "Tally",
     "WorkerLost",
-    "connect_executor",
     "gather",
 ]

@@ -169,7 +169,7 @@ class Rollouts:
 
     async def _give_up(self, failed: Mapping[str, Outcome]) -> None:
         for key, outcome in failed.items():
-            await self._journal.once(key, partial(_done, outcome), returns=Outcome, stage="rollout")
+            await self._journal.note(key, outcome, Outcome, stage="rollout")
 
     async def _journaled(self, key: str, plan: _Planned) -> Outcome:
         begun = time.monotonic()
@@ -222,10 +222,6 @@ class Rollouts:
                 reservation.settle(used)
                 self._dearest = max(self._dearest, used, key=lambda usage: (usage.usd or 0, usage.tokens, usage.calls))
         return Outcome(plan.item.id, plan.repeat, "scored", score, None, attempt, used, time.monotonic() - begun)
-
-
-async def _done(outcome: Outcome) -> Outcome:
-    return outcome
 
 
 def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> Outcome:

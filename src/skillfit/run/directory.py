@@ -13,18 +13,20 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic_core
 
 from skillfit.errors import InputError
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.events import EventLog, RunFinished, RunStarted, SlowUpdateFinished, StepFinished
+from skillfit.run.events import Event, EventLog, RunFinished, RunStarted, SlowUpdateFinished, StepFinished
 from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
 from skillfit.run.lock import NAME as LOCK_NAME
 from skillfit.run.lock import RunLock
 from skillfit.run.store import Redact, disk_full
+
+E = TypeVar("E", bound=Event)
 
 JOURNAL = "journal.sqlite"
 _SCRATCH = ".writing"  # files grow here and move to their place when they are whole
@@ -104,11 +106,6 @@ class RunDirectory:
     def write_json(self, name: str, value: Any) -> None:
         self.write_text(name, pydantic_core.to_json(value, indent=2, inf_nan_mode="null").decode() + "\n")
 
-    def append(self, name: str, text: str) -> None:
-        """Add `text` to the end of a file; a kill leaves the file with it or without it, never with a part."""
-        target = self.path / name
-        self.write_text(name, (target.read_text(encoding="utf-8") if target.is_file() else "") + text)
-
     def close(self) -> None:
         self.journal.close()
         self.events.close()
@@ -136,24 +133,24 @@ class RunView:
 
     @property
     def started(self) -> RunStarted | None:
-        last = self.events.last(RunStarted)
-        return last.event if last and isinstance(last.event, RunStarted) else None
+        return self._last(RunStarted)
 
     @property
     def finished(self) -> RunFinished | None:
         """None while the run is going on, or was stopped before its end."""
-        last = self.events.last(RunFinished)
-        return last.event if last and isinstance(last.event, RunFinished) else None
+        return self._last(RunFinished)
 
     @property
     def config(self) -> dict[str, Any]:
-        started = self.started
-        return started.config if started else {}
+        return started.config if (started := self.started) else {}
 
     @property
     def summary(self) -> dict[str, Any]:
-        finished = self.finished
-        return finished.summary if finished else {}
+        return finished.summary if (finished := self.finished) else {}
+
+    def _last(self, kind: type[E]) -> E | None:
+        last = self.events.last(kind)
+        return last.event if last and isinstance(last.event, kind) else None
 
     def close(self) -> None:
         self.journal.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import Redact, dump, in_pages, load, open_store, writing
+from skillfit.run.store import Redact, Store, dump, in_pages, load, writing
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS events (
@@ -274,19 +274,15 @@ class Stored:
     event: Event
 
 
-class EventLog:
+class EventLog(Store):
     """Append-only table beside the journal. Listeners hear new events, and on replay hear the stored ones again in order."""
 
-    def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
-        self._db = open_store(path, "" if readonly else _TABLE, readonly=readonly)
-        self._redact = redact
-        self._known: dict[str, int] = {} if readonly else dict(self._db.execute("SELECT key, seq FROM events"))
-        self._listeners: list[Callable[[Stored], None]] = []
+    _tables = _TABLE
+    _keyed = "events"
 
-    @classmethod
-    def open_readonly(cls, path: Path) -> EventLog:
-        """For faces and other processes, also while the run is alive."""
-        return cls(path, readonly=True)
+    def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
+        super().__init__(path, redact=redact, readonly=readonly)
+        self._listeners: list[Callable[[Stored], None]] = []
 
     def listen(self, listener: Callable[[Stored], None]) -> None:
         self._listeners.append(listener)
@@ -346,9 +342,6 @@ class EventLog:
         query = "SELECT seq, at, kind, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
         for seq, at, kind, data in in_pages(self._db, query, after=after):
             yield Stored(seq, at, _parse(kind, data))
-
-    def close(self) -> None:
-        self._db.close()
 
 
 def as_json(stored: Stored) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from skillfit.models.protocol import ModelError, Usage
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import Redact, dump, in_pages, load, open_store, writing
+from skillfit.run.store import Redact, Store, dump, in_pages, load, writing
 
 T = TypeVar("T")
 
@@ -78,21 +78,16 @@ class _Shared:
     abandoned: bool = False
 
 
-class Journal:
-    """One SQLite file (WAL) in the run directory. One writer process; any number of readers."""
+class Journal(Store):
+    """Every paid effect of a run, and facts about it."""
+
+    _tables = _TABLES
+    _keyed = "effects"
 
     def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
-        self._db = open_store(path, "" if readonly else _TABLES, readonly=readonly)
-        self._redact = redact
-        self._readonly = readonly  # a reader looks keys up in the file, which another process may still be filling
-        self._known: dict[str, int] = {} if readonly else dict(self._db.execute("SELECT key, seq FROM effects"))
+        super().__init__(path, redact=redact, readonly=readonly)
         self._running: dict[str, _Shared] = {}
         self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
-
-    @classmethod
-    def open_readonly(cls, path: Path) -> Journal:
-        """For faces and other processes, also while the run is alive."""
-        return cls(path, readonly=True)
 
     async def once(
         self,
@@ -122,6 +117,14 @@ class Journal:
             value: T = await _wait_for(shared)
             return value
         return self._read(self._known[key], returns)
+
+    async def note(self, key: str, value: T, returns: type[T], *, stage: str = "") -> None:
+        """Record a value that is already there, unless one is recorded under `key`."""
+
+        async def known() -> T:
+            return value
+
+        await self.once(key, known, returns=returns, stage=stage)
 
     def _forget(self, key: str, task: asyncio.Task[Any]) -> None:
         del self._running[key]
@@ -210,9 +213,6 @@ class Journal:
         with writing():
             text = self._redact(json.dumps(value, ensure_ascii=False))
             self._db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, text))
-
-    def close(self) -> None:
-        self._db.close()
 
 
 async def _wait_for(shared: _Shared) -> Any:

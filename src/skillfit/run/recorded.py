@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from skillfit.models.protocol import (
     BadReply,
@@ -76,8 +75,4 @@ class RecordedModel:
         here on they stay lost; until this is called, starting again asks for them again."""
         lost, self._lost = self._lost, {}
         for key, given_up in lost.items():
-            await self._journal.once(f"given_up/{key}", partial(_done, given_up), returns=_GivenUp)
-
-
-async def _done(value: _GivenUp) -> _GivenUp:
-    return value
+            await self._journal.note(f"given_up/{key}", given_up, _GivenUp)

@@ -7,17 +7,39 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
 from skillfit.errors import InputError
+from skillfit.models.secrets import hide_keys_in_use
 
 Redact = Callable[[str], str]
 
 _PAGE = 500
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+class Store:
+    """A table of the run's SQLite file, and the sequence number of each key in it. One writer process; any number of readers."""
+
+    _tables: ClassVar[str]
+    _keyed: ClassVar[str]  # the table with `key` and `seq`
+
+    def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
+        self._db = open_store(path, "" if readonly else self._tables, readonly=readonly)
+        self._redact = redact
+        self._readonly = readonly  # a reader looks keys up in the file, which another process may still be filling
+        self._known: dict[str, int] = {} if readonly else dict(self._db.execute(f"SELECT key, seq FROM {self._keyed}"))
+
+    @classmethod
+    def open_readonly(cls, path: Path) -> Self:
+        """For faces and other processes, also while the run is alive."""
+        return cls(path, readonly=True)
+
+    def close(self) -> None:
+        self._db.close()
 
 
 def disk_full(where: str) -> InputError:

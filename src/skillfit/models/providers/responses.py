@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from skillfit.models.protocol import BadReply, FinishReason, Message, Reply, Request, ToolCall, Usage
 from skillfit.models.providers.chat import ChatProvider
-from skillfit.models.wire import read_image, response_format, unreported_usage
+from skillfit.models.wire import read_image, read_usage, response_format, unreported_usage
 
 _ONLY_RESPONSES = re.compile(r"codex|^(gpt-5|o[13])[.\d]*-pro\b")
 
@@ -56,8 +56,7 @@ class ResponsesProvider(ChatProvider):
             for item in output
             if item.get("type") == "function_call"
         )
-        usage = answer.get("usage")
-        spent = _usage(usage) if usage else unreported_usage(request, text, self._setup.spec.id)
+        spent = read_usage(answer, "input_tokens", "output_tokens") or unreported_usage(request, text, self._setup.spec.id)
         return Reply(text, calls, _finish(answer, parts, calls), spent, str(answer.get("model") or ""))
 
 
@@ -82,13 +81,3 @@ def _finish(answer: Mapping[str, Any], parts: list[Any], calls: tuple[ToolCall, 
     if any(part.get("type") == "refusal" for part in parts):
         return "refused"
     return "tool_calls" if calls else "stop"
-
-
-def _usage(usage: Mapping[str, Any]) -> Usage:
-    return Usage(
-        calls=1,
-        input=usage.get("input_tokens") or 0,
-        cached=(usage.get("input_tokens_details") or {}).get("cached_tokens") or 0,
-        output=usage.get("output_tokens") or 0,
-        reasoning=(usage.get("output_tokens_details") or {}).get("reasoning_tokens") or 0,
-    )
