@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import Role
 from skillfit.train.estimate import Estimate, estimate
-from skillfit.train.plan import make_plan
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
 from tests.train.world import World, items
@@ -12,16 +12,7 @@ from tests.train.world import World, items
 
 def of(world: World, *settings: str) -> Estimate:
     material = world.material(*settings)
-    config = material.config
-    train = config.train
-    plan = make_plan(
-        material.task.train,
-        num_epochs=train.num_epochs,
-        batch_size=train.batch_size,
-        accumulation=train.accumulation,
-        seed=train.seed,
-    )
-    return estimate(config, material.task, material.skill, plan)
+    return estimate(material.config, material.task, material.skill, material.plan())
 
 
 def calls_of(found: Estimate, role: Role) -> tuple[float, float]:
@@ -85,3 +76,12 @@ async def test_a_judge_is_part_of_the_estimate(make_world: MakeWorld) -> None:
     used = sum(call.body["model"] == "judge" and call.stage != "probe" for call in world.calls)
     assert low <= used <= high
     assert used
+
+
+async def test_every_finalist_of_the_ship_test_is_part_of_the_estimate(make_world: MakeWorld) -> None:
+    def shipped(*settings: str) -> float:
+        return next(row.calls.high for row in of(world, *settings).rows if row.stage == "ship")
+
+    world = make_world(rows=items(4, 8, 0))
+    assert shipped() == 2 * MOST_REPEATS * 8  # the initial skill and the best one
+    assert shipped("evaluation.finalists=3") == 4 * MOST_REPEATS * 8

@@ -159,6 +159,39 @@ async def test_weights_of_items_decide_and_belong_to_the_run(make_world: MakeWor
     assert plain.material().identity()["task"] != world.material().identity()["task"]
 
 
+async def test_the_reports_scores_on_fresh_rollouts_are_weighted_as_their_difference_is(make_world: MakeWorld) -> None:
+    rows = [{**row, "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
+    world = make_world(*ALONE, rows=rows)
+    await world.train()
+    story = read_story(world.folder / "run")
+    before, after = story.point("ship_initial"), story.point("ship_best")
+    assert before and after and story.ship
+    assert before.score == pytest.approx(10 / 16)
+    assert after.score - before.score == pytest.approx(story.ship.difference)
+
+
+async def test_types_are_weighted_as_the_whole_is(make_world: MakeWorld) -> None:
+    rows = [{**row, "type": "all alike", "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
+    world = make_world(*STRICT, *ALONE, "evaluation.eval_test=true", rows=rows)
+    await world.train()
+    [tested] = [event for event in world.events(EvaluationFinished) if event.name == "test_baseline"]
+    assert tested.by_type["all alike"]["hard_acc"] == pytest.approx(tested.hard) == pytest.approx(5 / 8)
+
+
+async def test_a_small_token_budget_lasts_beyond_the_probe(make_world: MakeWorld) -> None:
+    world = make_world(*STRICT, *ALONE, "budget.tokens=12000")
+    result = await world.train()
+    assert result.finish_reason == "budget"
+    assert world.summary()["baseline_selection_hard"] == 0.25
+    assert {call.body["max_tokens"] for call in world.asked("probe")} == {1024}
+
+
+async def test_a_ceiling_the_person_chose_is_what_the_probe_tries(make_world: MakeWorld) -> None:
+    world = make_world(*STRICT, *ALONE, "model.optimizer.max_tokens=20000")
+    await world.train()
+    assert {call.body["model"]: call.body["max_tokens"] for call in world.asked("probe")} == {"agent": 1024, "optimizer": 20000}
+
+
 async def test_a_candidate_that_breaks_a_must_pass_item_is_vetoed(make_world: MakeWorld) -> None:
     def trading(call: Call) -> str:
         reply = analyse(call)

@@ -50,8 +50,18 @@ def test_a_second_grader_is_refused_where_the_task_brings_its_own_scores(tmp_pat
 
 @pytest.mark.parametrize("setting", ["env.agent=tools", "env.prompt='{skill}'", "env.max_turns=3", "env.max_rollout_tokens=9"])
 def test_settings_of_an_agent_nobody_asks_are_refused(setting: str) -> None:
-    with pytest.raises(InputError, match=setting.partition("=")[0]):
-        from_python(Task(ROWS, evaluate=lambda skill, item: 1.0), setting)
+    with pytest.raises(InputError, match=f"^{setting.partition('=')[0]}: this task or agent"):
+        from_python(Task(ROWS, evaluate=lambda skill, item: 1.0), "model.agent=null", setting)
+
+
+def test_a_model_nobody_asks_is_refused(tmp_path: Path, make_world: MakeWorld) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(f"items = {ROWS!r}\ndef evaluate(skill, item):\n    return 1.0\n")
+    world = make_world()
+    for tasks in (f"{script}:evaluate", f"'command: true < {world.folder / 'tasks.jsonl'}'"):
+        with pytest.raises(InputError, match=r"model\.agent: this task or agent runs items in its own way"):
+            world.material(f"env.tasks={tasks}", "env.grader=null")
+        assert world.material(f"env.tasks={tasks}", "env.grader=null", "model.agent=null").task.evaluator is not None
 
 
 def test_an_agent_beside_a_task_that_runs_itself_is_refused() -> None:

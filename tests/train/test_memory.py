@@ -59,6 +59,20 @@ async def test_too_many_notes_are_condensed_if_that_makes_them_fewer(make_world:
     assert world.history()[0]["n_appendix_notes_consolidated"] is True
 
 
+async def test_condensed_notes_that_leak_are_not_used_and_not_said_to_be(make_world: MakeWorld) -> None:
+    rows = [{**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]} for row in items(8, 8, 2)]
+    notes = ["Look at the first word of the task.", "Look at the second word of the task.", "Look at the third word too."]
+    replies = {
+        "reflect.failure": json.dumps({**append(), "appendix_notes": notes}),
+        "appendix_consolidate": json.dumps({"notes": ["Say a long and telling answer."]}),
+    }
+    world = make_world(*STRICT, AWARE, "optimizer.skill_aware_consolidate_threshold=2", rows=rows, optimizer=replies)
+    await world.train()
+    carried = Skill.from_text((world.folder / "run/skills/skill_v0001.md").read_text())
+    assert appendix_notes(carried) == tuple(notes)
+    assert world.history()[0]["n_appendix_notes_consolidated"] is False
+
+
 async def test_without_skill_aware_reflection_requests_and_results_know_nothing_of_notes(make_world: MakeWorld) -> None:
     def noted(call: Call) -> str:
         return json.dumps({**analyse(call), "appendix_notes": [NOTE]})

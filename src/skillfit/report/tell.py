@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import singledispatchmethod
@@ -15,6 +15,7 @@ from skillfit.models.providers.handoff import pending
 from skillfit.report.items import Rows, compare
 from skillfit.report.story import Cost, Decided, EditTold, Notice, Point, RunStory, Shipped, State
 from skillfit.report.verdict import sentence
+from skillfit.rollout.outcome import weighted_values
 from skillfit.run.directory import RunDirectory, RunView
 from skillfit.run.events import (
     CandidateBuilt,
@@ -119,10 +120,10 @@ class Teller:
         if event.split not in ("selection", "test"):
             return
         score = self._rows.value(event.hard, event.soft)
-        means = list(self._rows.means(event.split, event.skill_hash, last=event.planned).values())
+        means = self._rows.means(event.split, event.skill_hash, last=event.planned)
         decided = self._decided.get(event.name)
         self._points[event.name] = replace(
-            _point(event.name, event.split, means),
+            self._point(event.name, event.split, means),
             score=score,
             items=len(means) or event.scored,
             decision=decided.action if decided and not decided.accepted else "accept",
@@ -250,8 +251,13 @@ class Teller:
         if self._ship is None or self._started is None:
             return []
         names = {self._started.skill_hash: "ship_initial", self._best_hash(): "ship_best"}
-        found = {name: list(self._rows.means("ship", skill).values()) for skill, name in names.items()}
-        return [_point(name, "ship", means) for name, means in found.items() if means]
+        found = {name: self._rows.means("ship", skill) for skill, name in names.items()}
+        return [self._point(name, "ship", means) for name, means in found.items() if means]
+
+    def _point(self, name: str, split: Any, means: Mapping[str, float]) -> Point:
+        weights = {item: float(told["weight"]) for item, told in self._listed.items() if "weight" in told}
+        bounds = interval(list(weighted_values(means, weights).values()))
+        return Point(name, split, bounds.mean, max(0.0, bounds.low), min(1.0, bounds.high), len(means))
 
     def _told_edits(self) -> tuple[EditTold, ...]:
         if self._credit is None:
@@ -278,11 +284,6 @@ def _taken(event: StepFinished, candidates: Iterable[CandidateBuilt], before: st
     fresh = [edit for edit in told if edit.content and edit.content in event.skill and edit.content not in before]
     gone = [edit for edit in told if not edit.content and edit.target in before and edit.target not in event.skill]
     return list(dict.fromkeys([*fresh, *gone]))
-
-
-def _point(name: str, split: Any, means: list[float]) -> Point:
-    bounds = interval(means)
-    return Point(name, split, bounds.mean, max(0.0, bounds.low), min(1.0, bounds.high), len(means))
 
 
 def _pair(found: Any) -> tuple[float, float]:

@@ -78,3 +78,9 @@ def weighted_mean(values: Mapping[Key, float], weights: Mapping[Key, float]) -> 
     """The mean of values whose weight is 1 where none is given; 0 of nothing."""
     total = math.fsum(weights.get(key, 1.0) for key in values)
     return math.fsum(value * weights.get(key, 1.0) for key, value in values.items()) / total if values else 0.0
+
+
+def weighted_values(values: Mapping[Key, float], weights: Mapping[Key, float]) -> dict[Key, float]:
+    """The values so scaled that their plain mean is the weighted one."""
+    whole = math.fsum(weights.get(key, 1.0) for key in values) / len(values) if values else 1.0
+    return {key: value * weights.get(key, 1.0) / whole for key, value in values.items()}

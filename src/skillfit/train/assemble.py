@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 
 from skillfit.agents import Agent, build_agent
@@ -44,8 +43,9 @@ async def assemble(
 ) -> AsyncIterator[Parts]:
     """The parts of the run, connected and ready; closed again at the end."""
     config, control, counts, ledger, at = material.config, control or Control(), Counts(), Ledger(), Position()
-    async with _open(material, run, [counts, *listeners], control) as (models, rollouts):
+    async with _open(material, run, [counts, *listeners], control) as (models, engines):
         recorded = models.connect("optimizer", config.model.optimizer) if config.model.optimizer else None
+        counted = CountedModel(recorded, ledger, partial(control.admit, run.path)) if recorded else None
         leaks = _leaks(material) if config.evaluation.leak_check else None
         yield Parts(
             config=config,
@@ -53,11 +53,9 @@ async def assemble(
             task=material.task,
             initial=material.skill,
             plan=material.plan(),
-            rollouts=rollouts.train,
-            ship_rollouts=rollouts.ship,
-            optimizer=_optimizer(config, CountedModel(recorded, ledger, partial(control.admit, run.path)), run)
-            if recorded
-            else None,
+            rollouts=engines[0],
+            ship_rollouts=engines[1] if material.ship_task else None,
+            optimizer=_optimizer(config, counted, run) if counted else None,
             recorded=recorded,
             probes=models.clients,
             screen=Screen(leaks, run.events.emit, at, config.optimizer.max_skill_tokens),
@@ -74,39 +72,26 @@ async def open_rollouts(
     material: Material, run: RunDirectory, listeners: Sequence[Listener] = (), control: Control | None = None
 ) -> AsyncIterator[Rollouts]:
     """The rollout engine alone, for those who only measure: no optimizer is connected, no splits are needed."""
-    async with _open(material, run, listeners, control or Control()) as (_, rollouts):
-        yield rollouts.train
-
-
-@dataclass(frozen=True, slots=True)
-class _Engines:
-    train: Rollouts
-    ship: Rollouts | None  # under the second grader, where there is one
+    async with _open(material, run, listeners, control or Control()) as (_, engines):
+        yield engines[0]
 
 
 @asynccontextmanager
 async def _open(
     material: Material, run: RunDirectory, listeners: Sequence[Listener], control: Control
-) -> AsyncIterator[tuple[_Models, _Engines]]:
-    config = material.config
+) -> AsyncIterator[tuple[_Models, list[Rollouts]]]:
+    """The models, and a rollout engine for the task and for the same items under the second grader, where there is one."""
     for listener in listeners:
         run.events.listen(listener)
     async with AsyncExitStack() as closing:
-        models = _Models(config, run, closing)
-        if material.judge is not None and config.model.judge is not None:
-            material.judge.arrive(models.connect("judge", config.model.judge))
-        if material.solver is not None and config.model.agent is not None:
-            material.solver.arrive(models.connect("agent", config.model.agent))
+        models = _Models(material.config, run, closing)
+        for role, late in material.late.items():
+            late.arrive(models.connect(role, late.spec))
         if isinstance(material.task.evaluator, InspectEvaluator):
             await closing.enter_async_context(material.task.evaluator.logs_in(run.path / "inspect_logs"))
         agent = material.agent or _agent(material, models)
-        in_sight = material.solver is not None or (agent is not None and agent.recorded and material.task.evaluator is None)
-        meter = None if in_sight else models.budget
-        engines = _Engines(
-            _rollouts(material.task, run, agent, config, meter, models.price_of_agent),
-            _rollouts(material.ship_task, run, agent, config, meter, models.price_of_agent) if material.ship_task else None,
-        )
-        for engine in filter(None, (engines.train, engines.ship)):
+        engines = [_rollouts(material, task, agent, models, run) for task in (material.task, material.ship_task) if task]
+        for engine in engines:
             control.on_stop(engine.stop)
             closing.push_async_callback(engine.close)
         try:
@@ -155,11 +140,9 @@ class _Models:
 
 
 def _agent(material: Material, models: _Models) -> Agent | None:
-    config = material.config
-    spec = config.model.agent
+    env, spec = material.config.env, material.config.model.agent
     if spec is None or material.task.evaluator is not None:
         return None
-    env = config.env
     cli = env.agent == "cli" or spec.id.startswith("cli/")
     return build_agent(
         env.agent,
@@ -171,18 +154,18 @@ def _agent(material: Material, models: _Models) -> Agent | None:
     )
 
 
-def _rollouts(
-    task: Task, run: RunDirectory, agent: Agent | None, config: Config, meter: Budget | None, price: Callable[[Usage], Usage]
-) -> Rollouts:
-    """`meter` bills whole rollouts, for agents and tasks whose model calls happen out of our sight."""
+def _rollouts(material: Material, task: Task, agent: Agent | None, models: _Models, run: RunDirectory) -> Rollouts:
+    """Agents and tasks whose model calls happen out of our sight are metered and billed by the rollout."""
+    config = material.config
+    in_sight = "agent" in material.late or (agent is not None and agent.recorded and task.evaluator is None)
     return Rollouts(
         task,
         agent,
         run.journal,
         run.events,
         executor=_executor(config.executor),
-        meter=meter,
-        price=price,
+        meter=None if in_sight else models.budget,
+        price=models.price_of_agent,
         careful=config.budget.usd is not None or config.budget.tokens is not None,
         timeout=config.env.exec_timeout,
         max_in_flight=getattr(agent, "slots", None) or 2 * config.model.concurrency,

@@ -87,14 +87,14 @@ async def _preflight(parts: Parts, anyway: bool) -> None:
 
 
 def _items(parts: Parts) -> ItemsRead:
-    shown = []
-    for split in ("train", "selection", "test"):
-        for item in map(Item.loaded, getattr(parts.task, split)):
-            expected = "\n".join(item.answers) or item.reference
-            shown.append(
-                {"id": item.id, "split": split, "type": item.type, "input": item.input[:_SHOWN], "expected": expected[:_SHOWN]}
-            )
-    return ItemsRead(items=shown)
+    splits = {split: map(Item.loaded, getattr(parts.task, split)) for split in ("train", "selection", "test")}
+    return ItemsRead(items=[_shown(item, split) for split, items in splits.items() for item in items])
+
+
+def _shown(item: Item, split: str) -> dict[str, Any]:
+    expected = "\n".join(item.answers) or item.reference
+    told = {"id": item.id, "split": split, "type": item.type, "input": item.input[:_SHOWN], "expected": expected[:_SHOWN]}
+    return told if item.weight == 1.0 else {**told, "weight": item.weight}
 
 
 def _started(parts: Parts) -> RunStarted:

@@ -11,7 +11,7 @@ from skillfit.config import identity
 from skillfit.errors import InputError
 from skillfit.gate.statistics import Interval, interval
 from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.rollout.outcome import Outcome, Tally, weighted_values
 from skillfit.run.directory import RunDirectory
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, weights_of
@@ -45,9 +45,7 @@ class Measured:
 
     @property
     def interval(self) -> Interval:
-        means, weights = self.means, weights_of(self.items)
-        whole = sum(weights.get(item, 1.0) for item in means) / max(1, len(means))
-        return interval([mean * weights.get(item, 1.0) / whole for item, mean in means.items()])
+        return interval(list(weighted_values(self.means, weights_of(self.items)).values()))
 
     @property
     def by_type(self) -> dict[str, Tally]:

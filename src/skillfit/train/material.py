@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from skillfit.agents import Agent
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
-from skillfit.models import Model, ModelSpec, Reply, Request
+from skillfit.models import Model, ModelSpec, Reply, Request, Role
 from skillfit.skill import Skill
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.inspect_ai import InspectEvaluator
@@ -22,7 +22,7 @@ class LateModel:
     """A model named before the run it is recorded in is open: graders hold it, and they are part of the run's identity."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        self.id = spec.id
+        self.id, self.spec = spec.id, spec
         self._model: Model | None = None
 
     def arrive(self, model: Model) -> None:
@@ -47,8 +47,7 @@ class Material:
     config: Config
     skill: Skill
     task: Task
-    judge: LateModel | None = None
-    solver: LateModel | None = None  # the agent's model, where the task calls it itself (Inspect)
+    late: Mapping[Role, LateModel] = field(default_factory=dict)  # the judge; the agent's, where the task asks it itself (Inspect)
     ship_task: Task | None = None  # the same items under the second grader
     agent: Agent | None = None  # a Python agent given from the API
 
@@ -91,9 +90,12 @@ def read_material(
     training: bool = True,
 ) -> Material:
     """Load skill and tasks. Wrong paths, bad rows and missing models are errors here. Without `training` no optimizer is needed."""
-    env = config.env
-    judge = LateModel(config.model.judge) if config.model.judge else None
-    solver = LateModel(config.model.agent) if config.model.agent and env.tasks.startswith("inspect:") else None
+    env, late = config.env, dict[Role, LateModel]()
+    if config.model.judge:
+        late["judge"] = LateModel(config.model.judge)
+    if config.model.agent and env.tasks.startswith("inspect:"):
+        late["agent"] = LateModel(config.model.agent)
+    judge = late.get("judge")
     if skill is None:
         skill = Skill.load(Path(env.skill)) if env.skill else Skill.from_text("")
     given = task is not None
@@ -103,7 +105,7 @@ def read_material(
         if not env.tasks:
             raise InputError("env.tasks is not set: there is nothing to train on.", hint="Name a file, for example tasks.jsonl.")
         _refuse_tasks_inside_skill(env.skill, env.tasks)
-        task = load_task(_task_settings(config, env.grader), judge=judge, model=solver)
+        task = load_task(_task_settings(config, env.grader), judge=judge, model=late.get("agent"))
     ship_task = None
     if (second := config.evaluation.ship_grader) is not None:
         _refuse_second_grader(config, task, given)
@@ -112,7 +114,7 @@ def read_material(
     _refuse_what_cannot_act(config, task, agent)
     if training:
         _refuse_unknown_must_pass(config, task)
-    return Material(config, skill, task, judge, solver, ship_task, agent)
+    return Material(config, skill, task, late, ship_task, agent)
 
 
 def _from_python(config: Config, task: Task | Iterable[Item | Mapping[str, Any]], judge: Model | None) -> Task:
@@ -185,13 +187,18 @@ def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, trai
 def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> None:
     """Every setting acts, or is refused with the reason."""
     optimizer, evaluation, env = config.optimizer, config.evaluation, config.env
+    if task.evaluator is not None and agent is not None:
+        raise InputError("An agent was given, and the task runs its items itself.", hint="Leave one of them out.")
     if task.evaluator is not None or agent is not None:
-        given = {"agent": env.agent != "chat", "prompt": env.prompt, "max_turns": env.max_turns}
-        given["max_rollout_tokens"] = env.max_rollout_tokens
-        if task.evaluator is not None and agent is not None:
-            raise InputError("An agent was given, and the task runs its items itself.", hint="Leave one of them out.")
-        if unused := [f"env.{name}" for name, value in given.items() if value]:
-            raise InputError(f"{', '.join(unused)}: this task or agent runs items in its own way.", hint="Leave it out.")
+        unused = {
+            "model.agent": config.model.agent and task.evaluator is not None and not isinstance(task.evaluator, InspectEvaluator),
+            "env.agent": env.agent != "chat",
+            "env.prompt": env.prompt,
+            "env.max_turns": env.max_turns,
+            "env.max_rollout_tokens": env.max_rollout_tokens,
+        }
+        if named := [name for name, value in unused.items() if value]:
+            raise InputError(f"{', '.join(named)}: this task or agent runs items in its own way.", hint="Leave it out.")
     if optimizer.proposer != "reflect" and optimizer.skill_update_mode != "patch":
         raise InputError(
             f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and {optimizer.skill_update_mode} applies none.",

@@ -52,6 +52,10 @@ class Plan:
     def total_steps(self) -> int:
         return self.steps_per_epoch * len(self.epochs)
 
+    @property
+    def batches(self) -> list[Batch]:
+        return [batch for epoch in self.epochs for step in epoch.steps for batch in step.batches]
+
 
 def make_plan(items: Sequence[Item], *, num_epochs: int, batch_size: int, accumulation: int, seed: int) -> Plan:
     steps_per_epoch = max(1, ceil(len(items) / (batch_size * accumulation)))
