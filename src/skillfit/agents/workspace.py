@@ -22,6 +22,14 @@ _PREFIX = "skillfit-rollout-"
 class Workspace:
     root: Path
 
+    @classmethod
+    def create(cls) -> Workspace:
+        """A fresh one with nothing in it."""
+        workspace = cls(Path(tempfile.mkdtemp(prefix=_PREFIX)))
+        for folder in (workspace.work, workspace.home, workspace.temporary):
+            folder.mkdir()
+        return workspace
+
     @property
     def work(self) -> Path:
         """Where the agent works; graders look here."""
@@ -57,9 +65,7 @@ class Outside(ValueError):
 
 def new_workspace(item: Item) -> Workspace:
     """A fresh workspace that holds the item's files and images under their names."""
-    workspace = Workspace(Path(tempfile.mkdtemp(prefix=_PREFIX)))
-    for folder in (workspace.work, workspace.home, workspace.temporary):
-        folder.mkdir()
+    workspace = Workspace.create()
     attached = {**{image.path.name: image.path for image in item.images}, **item.files}
     try:
         for name, source in attached.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import Template
 from typing import Any
 
@@ -28,14 +28,14 @@ def read_output(description: Description, stdout: str, skill: str) -> Reading:
     """What the output says. The answer is what `answer` picks, else the last message, else (no events) the whole output."""
     events = list(_events(stdout))
     steps = list(_steps(description.events, events))
-    picked = [text for event in events for pick in description.answer for text in _texts(pick, event)]
+    picked = list(_texts(description.answer, events))
     said = [step.text for step in steps if step.kind == "message"]
     answers = picked if description.answer else said if description.events else [stdout.strip()] if stdout.strip() else []
-    errors = [text for event in events for pick in description.error for text in _texts(pick, event)]
+    errors = list(_texts(description.error, events))
     return Reading(
         answer=answers[-1] if answers else None,
         error=errors[-1] if errors else "",
-        steps=tuple(Step(step.kind, shorten(step.text), step.role, step.name) for step in steps),
+        steps=tuple(replace(step, text=shorten(step.text)) for step in steps),
         usage=_usage(description.usage, events),
         skill_read=_skill_read(description.skill_read, steps, skill),
     )
@@ -43,18 +43,19 @@ def read_output(description: Description, stdout: str, skill: str) -> Reading:
 
 def _events(stdout: str) -> Iterator[Mapping[str, Any]]:
     """One JSON object per line, or one over the whole output; other lines are chatter."""
+    whole = _json(stdout)
+    if whole is None:
+        found = [_json(line) for line in stdout.splitlines()]
+    else:
+        found = whole if isinstance(whole, list) else [whole]
+    return (event for event in found if isinstance(event, dict))
+
+
+def _json(text: str) -> Any:
     try:
-        whole = json.loads(stdout)
-        yield from (event for event in (whole if isinstance(whole, list) else [whole]) if isinstance(event, dict))
-        return
+        return json.loads(text)
     except ValueError:
-        pass
-    for line in stdout.splitlines():
-        if line.lstrip().startswith("{"):
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+        return None
 
 
 def _steps(picks: Sequence[StepPick], events: Iterable[Mapping[str, Any]]) -> Iterator[Step]:
@@ -88,11 +89,10 @@ def _usage(picks: Sequence[UsagePick], events: Iterable[Mapping[str, Any]]) -> U
         for pick in picks:
             if not _matches(event, pick.when):
                 continue
-            numbers = [_sum(event, paths) for paths in (pick.input, pick.cached, pick.output, pick.reasoning)]
-            total += Usage(0, *numbers)
+            total += Usage(0, *(_sum(event, paths) for paths in (pick.input, pick.cached, pick.output, pick.reasoning)))
             cost = _at(event, pick.usd) if pick.usd else None
             usd = (usd or 0.0) + float(cost) if isinstance(cost, (int, float)) else usd
-    return Usage(total.calls, total.input, total.cached, total.output, total.reasoning, usd)
+    return replace(total, usd=usd)
 
 
 def _skill_read(patterns: Sequence[str], steps: Iterable[Step], skill: str) -> bool | None:
@@ -103,17 +103,17 @@ def _skill_read(patterns: Sequence[str], steps: Iterable[Step], skill: str) -> b
     return any(pattern.search(call) for pattern in tried for call in calls)
 
 
-def _texts(pick: Pick, event: Mapping[str, Any]) -> Iterator[str]:
-    yield from (_first(part, pick.text) for part in _parts(pick, event))
+def _texts(picks: Sequence[Pick], events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    return (_first(part, pick.text) for event in events for pick in picks for part in _parts(pick, event))
 
 
 def _parts(pick: Pick, event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if not _matches(event, pick.when):
         return
     found = _at(event, pick.each) if pick.each else [event]
-    yield from (
-        part for part in (found if isinstance(found, list) else []) if isinstance(part, dict) and _matches(part, pick.where)
-    )
+    for part in found if isinstance(found, list) else ():
+        if isinstance(part, dict) and _matches(part, pick.where):
+            yield part
 
 
 def _matches(event: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

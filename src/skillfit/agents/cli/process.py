@@ -22,19 +22,18 @@ from skillfit.tasks.process import run_process
 OWN_OPTIONS = ("file", "program", "login", "env", "trace", "mention_skill", "concurrency")
 _LONGEST = 86_400.0  # seconds; the caller's limit ends the program long before, by cancelling
 _MAX_OUTPUT = 64 << 20
-_KINDS: Mapping[FailureKind, type[ModelError]] = {
-    "auth": AuthFailed,
-    "quota": QuotaExhausted,
-    "rate_limit": RateLimited,
-    "overloaded": Overloaded,
-    "config": BadRequest,
-}
-_USUAL_FAILURES: Mapping[FailureKind, tuple[str, ...]] = {
-    "auth": (r"not logged in", r"invalid (x-)?api.?key", r"authenticat", r"unauthorized", r"\b401\b", r"please (run )?/?log ?in"),
-    "quota": (r"credit balance", r"insufficient.quota", r"usage limit", r"quota exceeded"),
-    "rate_limit": (r"rate.?limit", r"\b429\b", r"too many requests"),
-    "overloaded": (r"overloaded", r"\b(500|502|503|529)\b"),
-    "config": (r"model.{0,40}(not found|does not exist|not supported)", r"unknown (option|argument)", r"unexpected argument"),
+_FAILURES: Mapping[FailureKind, tuple[type[ModelError], tuple[str, ...]]] = {
+    "auth": (
+        AuthFailed,
+        (r"not logged in", r"invalid (x-)?api.?key", r"authenticat", r"unauthorized", r"\b401\b", r"please (run )?/?log ?in"),
+    ),
+    "quota": (QuotaExhausted, (r"credit balance", r"insufficient.quota", r"usage limit", r"quota exceeded")),
+    "rate_limit": (RateLimited, (r"rate.?limit", r"\b429\b", r"too many requests")),
+    "overloaded": (Overloaded, (r"overloaded", r"\b(500|502|503|529)\b")),
+    "config": (
+        BadRequest,
+        (r"model.{0,40}(not found|does not exist|not supported)", r"unknown (option|argument)", r"unexpected argument"),
+    ),
 }
 
 
@@ -81,15 +80,9 @@ class CommandLine:
     def environment(self, workspace: Workspace, values: Mapping[str, str]) -> dict[str, str]:
         """Nothing of the parent's but PATH, the program's own variables, and what options.env names."""
         mine, parent = self.description, self._environ
-        env = {
-            "PATH": parent.get("PATH", os.defpath),
-            "HOME": str(workspace.home),
-            "TMPDIR": str(workspace.temporary),
-            "LANG": "C.UTF-8",
-        }
-        for name in (*mine.keys, *mine.keep, *self.spec.options.get("env", ())):
-            if name in parent:
-                env[name] = parent[name]
+        env = {"HOME": str(workspace.home), "TMPDIR": str(workspace.temporary), "LANG": "C.UTF-8", "PATH": os.defpath}
+        kept = ("PATH", *mine.keys, *mine.keep, *self.spec.options.get("env", ()))
+        env |= {name: parent[name] for name in kept if name in parent}
         if self.spec.key_env:
             if not parent.get(self.spec.key_env):
                 raise AuthFailed(f"{self.spec.key_env} is not set.", hint=f"Export the key {mine.name} should use under that name.")
@@ -128,8 +121,8 @@ class CommandLine:
         text = (reading.error or said.strip() or "it said nothing")[-1000:]
         message = f"{self.description.name} gave no answer (exit code {code}): {text}"
         usage = reading.usage if reading.usage.tokens else Usage()
-        for kind, error in _KINDS.items():
-            patterns = (*self.description.failures.get(kind, ()), *_USUAL_FAILURES[kind])
+        for kind, (error, usual) in _FAILURES.items():
+            patterns = (*self.description.failures.get(kind, ()), *usual)
             if any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns):
                 return error(message, usage=usage, hint="Set its key or use options: {login: true}." if kind == "auth" else "")
         return AgentFailure(message, kind="command", usage=usage)
@@ -143,15 +136,15 @@ def command_line(spec: ModelSpec, environ: Mapping[str, str] | None = None) -> C
     if unknown:
         known = ", ".join(sorted([*OWN_OPTIONS, *description.options]))
         raise InputError(f"cli/{description.name} has no option {', '.join(unknown)}.", hint=f"Known are {known}.")
-    given = {
+    ignored = {
         "temperature": spec.temperature is not None,
         "max_tokens": spec.max_tokens is not None,
         "thinking": spec.thinking != "default",
+        "base_url": spec.base_url and not description.uses("base_url"),
+        "reasoning_effort": spec.reasoning_effort and not description.uses("effort"),
+        "model": model and not description.uses("model"),
+        "key_env": spec.key_env and not description.keys,
     }
-    given["base_url"] = bool(spec.base_url) and not description.uses("base_url")
-    given["reasoning_effort"] = bool(spec.reasoning_effort) and not description.uses("effort")
-    given["model"] = bool(model) and not description.uses("model")
-    given["key_env"] = bool(spec.key_env) and not description.keys
-    if refused := [setting for setting, so in given.items() if so]:
+    if refused := [setting for setting, so in ignored.items() if so]:
         raise InputError(f"cli/{description.name} has no setting for {', '.join(refused)}.", hint="Leave it out.")
     return CommandLine(description, spec, model, environ)

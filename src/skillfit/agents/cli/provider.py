@@ -6,13 +6,10 @@ import json
 from dataclasses import dataclass
 
 from skillfit.agents.cli.process import CommandLine, command_line
-from skillfit.agents.workspace import new_workspace
+from skillfit.agents.workspace import Workspace
 from skillfit.errors import InputError
 from skillfit.models.protocol import BadRequest, Message, Reply, Request
 from skillfit.models.provider import Setup
-from skillfit.tasks.item import Item
-
-_NO_ITEM = Item("prompt", {"input": ""})
 
 
 @dataclass
@@ -28,7 +25,7 @@ class CliProvider:
             raise BadRequest(
                 f"{self.endpoint} takes text only: no tools, no images.", hint="Use a provider with an API for this role."
             )
-        workspace = new_workspace(_NO_ITEM)
+        workspace = Workspace.create()
         try:
             argv = self.command.description.model_argv
             reading = await self.command.run(workspace, as_prompt(request), argv, effort=request.reasoning_effort or "")

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from skillfit.errors import InputError
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A user's regex; one that does not compile is an error that shows where it breaks."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        place = "" if error.pos is None else f" at position {error.pos}"
+        raise InputError(f"regex {pattern!r} does not compile: {error.msg}{place}.", hint="Try it with Python's re.") from error
+
+
+Pattern = Annotated[str, AfterValidator(lambda pattern: compiled(pattern).pattern)]
+_SHORT = {"tag": {"tag": "answer"}, "boxed": {"boxed": True}, "last_line": {"last_line": True}, "json": {"json": ""}}
 
 
 class Extract(BaseModel):
@@ -24,19 +37,13 @@ class Extract(BaseModel):
     """The last line that is not empty."""
     json_field: str | None = None
     """This field of the last JSON object; empty: the object itself."""
-    regex: str | None = None
+    regex: Pattern | None = None
     """The last match; its first group where it has one."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_short_form(cls, value: Any) -> Any:
-        short: dict[Any, dict[str, Any]] = {
-            "tag": {"tag": "answer"},
-            "boxed": {"boxed": True},
-            "last_line": {"last_line": True},
-            "json": {"json_field": ""},
-        }
-        value = short.get(value, value) if isinstance(value, str) else value
+        value = _SHORT.get(value, value) if isinstance(value, str) else value
         return {("json_field" if key == "json" else key): part for key, part in value.items()} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
@@ -45,11 +52,6 @@ class Extract(BaseModel):
         if len(ways) != 1:
             raise ValueError(f"one way is wanted, found {' and '.join(ways) or 'none'}")
         return self
-
-    @field_validator("regex")
-    @classmethod
-    def _compiles(cls, value: str | None) -> str | None:
-        return value if value is None else compiled(value).pattern
 
     def find(self, text: str) -> str | None:
         """The answer, or None when there is none of this kind."""
@@ -92,15 +94,6 @@ def last_json_object(text: str) -> dict[str, Any] | None:
             found = value
         at = text.find("{", end)
     return found
-
-
-def compiled(pattern: str) -> re.Pattern[str]:
-    """A user's regex; one that does not compile is an error that shows where it breaks."""
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        place = "" if error.pos is None else f" at position {error.pos}"
-        raise InputError(f"regex {pattern!r} does not compile: {error.msg}{place}.", hint="Try it with Python's re.") from error
 
 
 def _last(pattern: re.Pattern[str], text: str) -> str | None:

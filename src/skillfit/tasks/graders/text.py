@@ -6,11 +6,11 @@ import re
 import string
 from collections import Counter
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from skillfit.tasks.attempt import Score
 from skillfit.tasks.graders.base import TextGrader, verdict
-from skillfit.tasks.graders.extract import compiled
+from skillfit.tasks.graders.extract import Pattern, compiled
 from skillfit.tasks.item import Item
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -81,13 +81,8 @@ class Contains(TextGrader, name="contains"):
 class Regex(TextGrader, name="regex", short="pattern"):
     """The pattern is found in the answer. `pattern` for all items, or `column`: the item's own."""
 
-    pattern: str = ""
+    pattern: Pattern = ""
     column: str = ""
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        return compiled(value).pattern
 
     def compare(self, item: Item, text: str) -> Score:
         return verdict(compiled(self._of(item)).search(text) is not None, wrong="The answer does not have the expected form.")
