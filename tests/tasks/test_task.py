@@ -40,6 +40,13 @@ async def test_run_and_grade_may_both_be_functions() -> None:
     assert (attempt.answer, score.feedback) == ("seed 9", "seed 9")
 
 
+async def test_a_function_that_takes_anything_by_name_gets_skill_and_item() -> None:
+    def evaluate(skill: str, item: dict[str, Any], **more: Any) -> float:
+        return 1.0
+
+    assert (await run(Task(ROWS, evaluate=evaluate)))[1].hard == 1
+
+
 async def test_a_sync_function_runs_beside_the_event_loop() -> None:
     both = threading.Barrier(2, timeout=20)
 
@@ -147,6 +154,15 @@ def test_a_python_file_may_hold_a_task_or_make_one_or_evaluate(tmp_path: Path) -
         load("gone")
     with pytest.raises(InputError, match="brings its own"):
         load("ready", grader="exact")
+
+
+@pytest.mark.parametrize(("name", "line"), [("make", 2), ("evaluate", 4)])
+def test_a_function_that_breaks_while_it_makes_task_or_items_is_named_with_its_line(tmp_path: Path, name: str, line: int) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def make():\n    return {}['gone']\ndef items():\n    return 1 / 0\ndef evaluate(skill, item):\n    return 1.0\n"
+    )
+    with pytest.raises(InputError, match=rf"mine\.py:{line}: (KeyError|ZeroDivisionError)"):
+        load_task(TaskSettings(f"mine.py:{name}", base=tmp_path))
 
 
 def test_an_evaluate_function_may_have_its_items_in_a_file_beside(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,20 @@ def _load_module(path: Path, version: int) -> Any:
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # the file's own neighbours import as they do when it is run
-    try:
+    with errors_in(path):
         spec.loader.exec_module(module)
-    except Exception as error:  # a person's own file may raise anything
-        del sys.modules[name]
+    return module
+
+
+@contextmanager
+def errors_in(path: Path) -> Iterator[None]:
+    """What a person's own file raises while a task is made of it, which may be anything, is theirs to mend."""
+    try:
+        yield
+    except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         at = lines[-1] if lines else getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{at}' if at else ''}: {type(error).__name__}: {error}", hint="Mend the file.") from error
-    return module
 
 
 async def call(function: Callable[..., Any], *arguments: Any, kind: str, where: str, **named: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from skillfit.errors import InputError
 from skillfit.models.protocol import Model
 from skillfit.tasks.attempt import Grader
 from skillfit.tasks.command import CommandEvaluator
-from skillfit.tasks.function import load_object
+from skillfit.tasks.function import errors_in, load_object
 from skillfit.tasks.item import Item
 from skillfit.tasks.rows import SPLIT_NAMES, SUFFIXES, Row, items_of, parse_json, read_rows
 from skillfit.tasks.splits import SplitSettings
@@ -110,8 +110,10 @@ def _command(line: str, items: str, settings: TaskSettings) -> Task:
 def _python(reference: str, settings: TaskSettings) -> Task:
     """`file.py:name`: a Task, a function without arguments that makes one, or an evaluate function with `items` beside it."""
     found = load_object(reference, settings.base)
+    file = (settings.base / reference.rpartition(":")[0]).resolve()
     if inspect.isfunction(found) and not inspect.signature(found).parameters:
-        found = found()
+        with errors_in(file):
+            found = found()
     if isinstance(found, Task):
         return _resplit(found, settings)
     if not callable(found):
@@ -120,7 +122,6 @@ def _python(reference: str, settings: TaskSettings) -> Task:
             hint="Expected a Task, a function that makes one, or evaluate(skill, item).",
         )
     _refuse_grader(settings, "an evaluate function")
-    file = settings.base / reference.rpartition(":")[0]
     return Task(_items_beside(file, settings), evaluate=found, splits=settings.splits)
 
 
@@ -128,8 +129,9 @@ def _items_beside(file: Path, settings: TaskSettings) -> list[Item]:
     beside = next((path for path in (file.with_suffix(".jsonl"), file.parent / "items.jsonl") if path.is_file()), None)
     if beside is not None:
         return items_of(read_rows(beside), settings.fields)
-    items: list[Mapping[str, Any]] | Callable[[], list[Mapping[str, Any]]] = load_object(f"{file.resolve()}:items")
-    listed = items() if callable(items) else items
+    items = load_object(f"{file}:items")
+    with errors_in(file):
+        listed = list(items() if callable(items) else items)
     return items_of((Row(row, f"{file.name}: items[{at}]", file.parent) for at, row in enumerate(listed)), settings.fields)
 
 

@@ -21,6 +21,8 @@ from skillfit.tasks.item import Item, stable_hash
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import Splits, SplitSettings, split_items
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 class Evaluator(Protocol):
     """A task's own way of running and grading an item. Raises `TaskFailure` or `ModelError` when there is nothing to score."""
@@ -42,7 +44,8 @@ class FunctionEvaluator:
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
         name = name_of(self.function)
-        wanted = [one for one in inspect.signature(self.function).parameters.values() if one.default is one.empty]
+        parameters = inspect.signature(self.function).parameters.values()
+        wanted = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
         arguments = (skill.text, plain(item), seed)[: max(2, len(wanted))]
         kind = "evaluate" if self.grader is None else "agent"
         value = await call(self.function, *arguments, kind=kind, where=f"{name} on item {item.id}")

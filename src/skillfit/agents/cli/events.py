@@ -13,6 +13,7 @@ from skillfit.agents.cli.description import Description, Pick, StepPick, UsagePi
 from skillfit.agents.presenting import shorten
 from skillfit.models.protocol import Usage
 from skillfit.tasks.attempt import Step
+from skillfit.tasks.graders.extract import at_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def _steps(picks: Sequence[StepPick], events: Iterable[Mapping[str, Any]]) -> It
                     held.append(text)
                     continue
                 yield from _joined(held)
-                name = pick.tool or _text(_at(part, pick.name)) if pick.step != "message" else ""
+                name = pick.tool or _text(at_path(part, pick.name)) if pick.step != "message" else ""
                 yield Step(pick.step, text, role="tool" if pick.step == "tool_result" else "assistant", name=name)
     yield from _joined(held)
 
@@ -90,7 +91,7 @@ def _usage(picks: Sequence[UsagePick], events: Iterable[Mapping[str, Any]]) -> U
             if not _matches(event, pick.when):
                 continue
             total += Usage(0, *(_sum(event, paths) for paths in (pick.input, pick.cached, pick.output, pick.reasoning)))
-            cost = _at(event, pick.usd) if pick.usd else None
+            cost = at_path(event, pick.usd) if pick.usd else None
             usd = (usd or 0.0) + float(cost) if isinstance(cost, (int, float)) else usd
     return replace(total, usd=usd)
 
@@ -110,28 +111,22 @@ def _texts(picks: Sequence[Pick], events: Iterable[Mapping[str, Any]]) -> Iterat
 def _parts(pick: Pick, event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if not _matches(event, pick.when):
         return
-    found = _at(event, pick.each) if pick.each else [event]
+    found = at_path(event, pick.each) if pick.each else [event]
     for part in found if isinstance(found, list) else ():
         if isinstance(part, dict) and _matches(part, pick.where):
             yield part
 
 
 def _matches(event: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(_at(event, path) == value for path, value in wanted.items())
-
-
-def _at(event: Any, path: str) -> Any:
-    for name in path.split("."):
-        event = event.get(name) if isinstance(event, dict) else None
-    return event
+    return all(at_path(event, path) == value for path, value in wanted.items())
 
 
 def _sum(event: Mapping[str, Any], paths: Sequence[str]) -> int:
-    return sum(int(value) for path in paths if isinstance(value := _at(event, path), (int, float)))
+    return sum(int(value) for path in paths if isinstance(value := at_path(event, path), (int, float)))
 
 
 def _first(part: Mapping[str, Any], paths: Sequence[str]) -> str:
-    return next((text for path in paths if (text := _text(_at(part, path)))), "")
+    return next((text for path in paths if (text := _text(at_path(part, path)))), "")
 
 
 def _text(value: Any) -> str:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from skillfit.errors import InputError
 
@@ -27,7 +27,7 @@ _SHORT = {"tag": {"tag": "answer"}, "boxed": {"boxed": True}, "last_line": {"las
 class Extract(BaseModel):
     """One way to find the answer: exactly one of these is set. `extract: tag` means `<answer>…</answer>`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     tag: str | None = None
     """The last `<tag>…</tag>`."""
@@ -35,7 +35,7 @@ class Extract(BaseModel):
     """The last `\\boxed{…}`."""
     last_line: bool = False
     """The last line that is not empty."""
-    json_field: str | None = None
+    json_field: str | None = Field(default=None, alias="json")
     """This field of the last JSON object; empty: the object itself."""
     regex: Pattern | None = None
     """The last match; its first group where it has one."""
@@ -43,8 +43,7 @@ class Extract(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_short_form(cls, value: Any) -> Any:
-        value = _SHORT.get(value, value) if isinstance(value, str) else value
-        return {("json_field" if key == "json" else key): part for key, part in value.items()} if isinstance(value, dict) else value
+        return _SHORT.get(value, value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -94,6 +93,15 @@ def last_json_object(text: str) -> dict[str, Any] | None:
             found = value
         at = text.find("{", end)
     return found
+
+
+def at_path(value: Any, path: str) -> Any:
+    """What stands at a dotted path of nested objects, or None."""
+    if isinstance(value, dict) and path in value:
+        return value[path]
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def _last(pattern: re.Pattern[str], text: str) -> str | None:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from skillfit.tasks.attempt import Score
 from skillfit.tasks.graders.base import TextGrader, verdict
-from skillfit.tasks.graders.extract import last_json_object
+from skillfit.tasks.graders.extract import at_path, last_json_object
 from skillfit.tasks.graders.text import normalized
 from skillfit.tasks.item import Item
 
@@ -107,7 +107,7 @@ class JsonFields(TextGrader, name="json_fields", short="fields"):
         return max((self._against(said, gold) for gold in golds), key=lambda score: score.soft)
 
     def _against(self, said: dict[str, Any], gold: dict[str, Any]) -> Score:
-        wrong = [name for name in self.fields or gold if not self._same(_at(said, name), _at(gold, name))]
+        wrong = [name for name in self.fields or gold if not self._same(at_path(said, name), at_path(gold, name))]
         return verdict(not wrong, 1 - len(wrong) / len(self.fields or gold), wrong=f"Wrong or missing: {', '.join(wrong)}.")
 
     def _same(self, one: Any, other: Any) -> bool:
@@ -121,13 +121,5 @@ class JsonFields(TextGrader, name="json_fields", short="fields"):
         golds = [last_json_object(gold) for gold in item.answers]
         if not golds or not all(golds):
             return "has no JSON object as its answer, which the grader 'json_fields' compares with"
-        absent = [name for name in self.fields for gold in golds if gold and _at(gold, name) is None]
+        absent = [name for name in self.fields for gold in golds if gold and at_path(gold, name) is None]
         return f"has no field {absent[0]!r} in its answer" if absent else ""
-
-
-def _at(value: Any, path: str) -> Any:
-    if isinstance(value, dict) and path in value:
-        return value[path]
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
