@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from skillfit.optimize.replies import EditsReply
 from skillfit.skill import (
     Edit,
     Example,
@@ -158,10 +159,11 @@ def _move(skill: Skill, kind: str, value: object) -> Skill:
 
 
 json_values = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), text, st.lists(text, max_size=2), st.dictionaries(text, text)
+    st.none(), st.booleans(), st.integers(), st.floats(), text, st.lists(st.one_of(text, st.none()), max_size=2)
 )
 replies = st.one_of(
     json_values,
+    st.dictionaries(text, text),
     st.dictionaries(
         st.sampled_from(["op", "target", "content", "support_count", "source_type", "id", "label", "else"]),
         st.one_of(json_values, st.sampled_from(["append", "Insert-After", "DELETE", "replace", "inf"])),
@@ -170,11 +172,12 @@ replies = st.one_of(
 
 
 @settings(max_examples=1000, **thousands)
-@given(skills, st.lists(replies, max_size=4))
-def test_whatever_a_model_replies_becomes_edits_that_apply_or_say_why_not(skill: Skill, sent: list[object]) -> None:
-    applied = apply_edits(skill, [Edit.from_reply(reply) for reply in sent])
+@given(skills, st.one_of(st.none(), replies, st.lists(replies, max_size=4)))
+def test_whatever_a_model_replies_becomes_edits_that_apply_or_say_why_not(skill: Skill, sent: object) -> None:
+    payloads = [entry.payload() for entry in EditsReply.model_validate({"edits": sent}).entries()]
+    applied = apply_edits(skill, [edit for edit in payloads if isinstance(edit, Edit)])
     assert_sound(skill, applied.skill)
-    assert all(result.edit.support_count >= 1 and result.status for result in applied.results)
+    assert all(result.edit.support_count == 1 and result.status for result in applied.results)
 
 
 @settings(max_examples=500, **thousands)

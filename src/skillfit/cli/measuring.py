@@ -12,15 +12,16 @@ from skillfit.cli.training import RunOption, attend, read
 from skillfit.errors import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Coroutine, Mapping
 
     from rich.console import RenderableType
 
     from skillfit.skill import Skill
-    from skillfit.train.assemble import Material
+    from skillfit.train.assemble import Listener, Material
     from skillfit.train.estimate import Range, Row
     from skillfit.train.evaluate import Measured
     from skillfit.train.parts import Control
+    from skillfit.train.preflight import PreflightReport
 
 ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Rollouts an item.")]
@@ -34,10 +35,11 @@ def check(config: ConfigFile, overrides: Overrides = None, run: RunOption = None
     Example: skillfit check skillfit.yaml
     """
     from skillfit.api import default_run
+    from skillfit.cli.terminal import CountingTerminal
 
     material = read(config, overrides)
-    path = run or default_run(material)
-    report = _work(path, lambda listener, control: _check(material, path, listener, control))
+    path, terminal = run or default_run(material), CountingTerminal(console(stderr=True))
+    report = attend(path, terminal, lambda control: _check(material, path, terminal, control))
     rows = [(one.verdict, one.name, one.message) for one in report.checks]
     data = {
         "verdict": report.verdict,
@@ -47,7 +49,7 @@ def check(config: ConfigFile, overrides: Overrides = None, run: RunOption = None
     raise typer.Exit(int(Exit.PREFLIGHT if report.verdict == "stop" else Exit.OK))
 
 
-async def _check(material: Material, path: Path, listener: Callable[..., None], control: Control) -> Any:
+async def _check(material: Material, path: Path, listener: Listener, control: Control) -> PreflightReport:
     from skillfit.run.directory import RunDirectory
     from skillfit.train.assemble import assemble
     from skillfit.train.preflight import probe, run_preflight
@@ -64,17 +66,9 @@ def estimate(config: ConfigFile, overrides: Overrides = None, as_json: Json = Fa
     Example: skillfit estimate skillfit.yaml train.num_epochs=2
     """
     from skillfit.train.estimate import estimate as work_out
-    from skillfit.train.plan import make_plan
 
     material = read(config, overrides)
-    train = material.config.train
-    plan = make_plan(
-        material.task.train,
-        num_epochs=train.num_epochs,
-        batch_size=train.batch_size,
-        accumulation=train.accumulation,
-        seed=train.seed,
-    )
+    plan = material.plan()
     found = work_out(material.config, material.task, material.skill, plan)
     rows = [_cost_row(row) for row in (*found.rows, found.total)]
     names = ("stage", "role", "calls", "tokens", "usd")
@@ -116,6 +110,7 @@ def eval_(
 
     Example: skillfit eval skillfit.yaml --skill old/ --skill new/ --model openai/gpt-5-mini --repeats 3
     """
+    from skillfit.api import default_run
     from skillfit.skill import Skill
 
     found: list[tuple[str, Measured]] = []
@@ -123,7 +118,8 @@ def eval_(
         material = read(config, [*(overrides or ()), *([f"model.agent={name}"] if name else [])], training=False)
         skills = {str(path): Skill.load(path) for path in skill or ()} or {material.skill.name: material.skill}
         agent = material.config.model.agent.id if material.config.model.agent else "the task's own"
-        found += [(agent, one) for one in _measure(material, skills, run, split=split, repeats=repeats)]
+        path = run or default_run(material, "evaluate")
+        found += [(agent, one) for one in _measure(material, skills, path, split=split, repeats=repeats)]
     show([_measured(agent, one, split) for agent, one in found], _side_by_side(found), as_json)
 
 
@@ -141,26 +137,14 @@ def _measured(agent: str, one: Measured, split: str) -> dict[str, Any]:
     tally, bounds = one.tally, one.interval
     by_type = {kind: {"hard": part.hard, "scored": part.scored} for kind, part in one.by_type.items()}
     scores = {"hard": tally.hard, "soft": tally.soft, "interval": [bounds.low, bounds.high]}
-    return {
-        "model": agent,
-        "skill": one.name,
-        "split": split,
-        **scores,
-        "scored": tally.scored,
-        "planned": tally.planned,
-        "by_type": by_type,
-    }
+    counts = {"scored": tally.scored, "planned": tally.planned}
+    return {"model": agent, "skill": one.name, "split": split, **scores, **counts, "by_type": by_type}
 
 
 def _row(agent: str, one: Measured) -> tuple[str, ...]:
     tally, bounds = one.tally, one.interval
-    return (
-        agent,
-        one.name,
-        f"{tally.hard:.3f}",
-        f"{max(0.0, bounds.low):.2f} … {bounds.high:.2f}",
-        f"{tally.scored}/{tally.planned}",
-    )
+    interval = f"{max(0.0, bounds.low):.2f} … {bounds.high:.2f}"
+    return (agent, one.name, f"{tally.hard:.3f}", interval, f"{tally.scored}/{tally.planned}")
 
 
 def verify(
@@ -177,20 +161,23 @@ def verify(
 
     Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
     """
-    from skillfit.cli.record import Record, compare
+    from dataclasses import asdict
+    from tempfile import TemporaryDirectory
+
+    from skillfit.cli.record import Comparison, Record, compare
     from skillfit.skill import Skill
 
     record = Record.of_run(recorded) if recorded.is_dir() else Record.read(recorded)
     if save is not None:
         record.write(save)
         return show({"record": str(save)}, f"Wrote {save}.", as_json)
-    material = record.material(overrides)
-    measured = Skill.load(skill) if skill else record.best(material.skill)
+    material = read(record.config, overrides, training=False)
+    measured = {"skill": Skill.load(skill) if skill else material.skill.with_document(Skill.from_text(record.skill))}
 
-    def look(number: int) -> Any:
-        (one,) = _measure(
-            material, {"skill": measured}, None, split="selection", repeats=repeats, series=f"verify/{number}", fresh=True
-        )
+    def look(number: int) -> Comparison:
+        with TemporaryDirectory(prefix="skillfit-") as folder:  # nothing is taken from before, or left behind
+            run, series = Path(folder) / "run", f"verify/{number}"
+            (one,) = _measure(material, measured, run, split="selection", repeats=repeats, series=series)
         return compare(record.means, one.means)
 
     found = look(1)
@@ -198,68 +185,23 @@ def verify(
     if confirmed:
         found = again
     verdict = "regression" if confirmed else "ok"
-    data = {
-        "verdict": verdict,
-        "recorded": found.recorded,
-        "measured": found.measured,
-        "p_value": found.p_value,
-        "items": found.items,
-    }
     said = f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on {found.items} items (p = {found.p_value:.3f})."
-    show(data, said + (" Measured twice." if confirmed else ""), as_json)
+    show({"verdict": verdict, **asdict(found)}, said + (" Measured twice." if confirmed else ""), as_json)
     raise typer.Exit(int(Exit.REGRESSION if confirmed else Exit.OK))
 
 
 def _measure(
-    material: Material,
-    skills: Mapping[str, Skill],
-    run: Path | None,
-    *,
-    split: str,
-    repeats: int,
-    series: str = "evaluate",
-    fresh: bool = False,
+    material: Material, skills: Mapping[str, Skill], path: Path, *, split: str, repeats: int, series: str = "evaluate"
 ) -> list[Measured]:
-    """`fresh` leaves nothing behind, and nothing is taken from before."""
-    from tempfile import TemporaryDirectory
-
-    from skillfit.api import default_run
+    from skillfit.cli.terminal import CountingTerminal
     from skillfit.train.evaluate import evaluate
 
-    with TemporaryDirectory(prefix="skillfit-") as folder:
-        path = Path(folder) / "run" if fresh else run or default_run(material, "evaluate")
-        return list(
-            _work(
-                path,
-                lambda listener, control: evaluate(
-                    material, skills, path, split=split, repeats=repeats, series=series, listeners=[listener], control=control
-                ),
-            )
-        )
+    terminal = CountingTerminal(console(stderr=True))
 
+    def begin(control: Control) -> Coroutine[Any, Any, list[Measured]]:
+        return evaluate(material, skills, path, split=split, repeats=repeats, series=series, listeners=[terminal], control=control)
 
-def _work(path: Path, begin: Callable[[Callable[..., None], Control], Coroutine[Any, Any, Any]]) -> Any:
-    """Run the work with a count of rollouts on the terminal, and Ctrl-C as in training."""
-    import asyncio
-
-    from skillfit.run.events import RolloutFinished, Stored, Warned
-    from skillfit.train.parts import Control
-
-    screen, control, done = console(stderr=True), Control(), 0
-    with screen.status("0 rollouts") as status:
-
-        def hear(stored: Stored) -> None:
-            nonlocal done
-            if isinstance(stored.event, Warned):
-                screen.print(f"warning: {stored.event.message}", markup=False, soft_wrap=True)
-            done += isinstance(stored.event, RolloutFinished)
-            status.update(f"{done} rollouts")
-
-        async def attended() -> Any:
-            say = lambda message: screen.print(message, soft_wrap=True)  # noqa: E731
-            return await attend(begin(hear, control), path, control.stop, say, lambda *_: None)
-
-        return asyncio.run(attended())
+    return attend(path, terminal, begin)
 
 
 COMMANDS = (check, estimate, eval_, verify)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from skillfit.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -16,16 +13,6 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings on top of the config: key.sub=value.", show_default=False)]
-
-
-def optional(module: str, name: str, extra: str) -> Any:
-    """A part that an installation may lack, or a sentence that says how to get it."""
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise InputError(
-            f"{module.replace('.', ' ')} is not available here: {error}.", hint=f"pip install 'skillfit[{extra}]'"
-        ) from error
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from skillfit.api import Run
 from skillfit.cli.training import stored
-from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.gate.statistics import mean, sign_flip_p
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
-from skillfit.skill import Skill
 from skillfit.skill.package import write_whole
-from skillfit.train.assemble import Material, read_material
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +30,12 @@ class Record:
         run = Run.open(path)
         if run.finished is None:
             raise InputError(f"The run in {path} has not finished.", hint=f"Go on with: skillfit resume {path}")
-        best = replace(stored(path).skill, head=run.best_skill.head, body=run.best_skill.body).hash
+        best = stored(path).skill.with_document(run.best_skill).hash
         scores: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        view = RunDirectory.read(path)
-        for event in (entry.event for entry in view.events.read()):
-            if isinstance(event, RolloutFinished) and event.skill_hash == best and event.hard is not None:
-                scores[event.phase][event.item].append(event.hard)
-        view.close()
+        with closing(RunDirectory.read(path)) as view:
+            for event in (entry.event for entry in view.events.read()):
+                if isinstance(event, RolloutFinished) and event.skill_hash == best and event.hard is not None:
+                    scores[event.phase][event.item].append(event.hard)
         measured = scores.get("ship") or scores.get("final") or scores.get("gate") or scores.get("baseline")
         if not measured:
             raise InputError(f"The run in {path} has no measurement of its best skill on the selection split.")
@@ -55,16 +52,6 @@ class Record:
 
     def write(self, path: Path) -> None:
         write_whole(path, (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode())
-
-    def material(self, overrides: Sequence[str] | None) -> Material:
-        config = load_config(self.config, overrides or ())
-        config = config.model_copy(update={"model": config.model.model_copy(update={"optimizer": None})})
-        return read_material(config, training=False)
-
-    def best(self, present: Skill) -> Skill:
-        """The recorded document with the files its folder has now."""
-        given = Skill.from_text(self.skill)
-        return replace(present, head=given.head, body=given.body)
 
 
 @dataclass(frozen=True, slots=True)

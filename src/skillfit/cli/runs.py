@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from skillfit.cli.output import Json, coloured_diff, console, optional, show, table
+from skillfit.cli.output import Json, coloured_diff, console, show, table
 from skillfit.cli.training import in_words, line
 from skillfit.errors import InputError
-
-if TYPE_CHECKING:
-    from skillfit.api import Run
 
 RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
 
@@ -27,21 +25,16 @@ def ls(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("ru
 
     journals = sorted(folder.glob(f"**/{JOURNAL}"), key=lambda path: path.stat().st_mtime)
     runs = [run for run in (Run(path.parent.absolute()) for path in journals) if run.has_started]
-    rows = [_listed(run) for run in runs]
-    shown = table(("run", "result", "baseline", "best", "calls"), rows) if rows else f"No runs in {folder}."
-    show([line(run.path, run.finish_reason, run.summary) for run in runs], shown, as_json)
+    said = [line(run.path, run.finish_reason, run.summary) for run in runs]
+    names = ("run", "result", "baseline", "best", "calls")
+    show(said, table(names, [_listed(one) for one in said]) if said else f"No runs in {folder}.", as_json)
 
 
-def _listed(run: Run) -> tuple[str, ...]:
-    said = line(run.path, run.finish_reason, run.summary)
-    scores = [said["selection"][name] for name in ("baseline", "best")]
-    shown = Path(run.path).relative_to(Path.cwd()) if run.path.is_relative_to(Path.cwd()) else run.path
-    return (
-        str(shown),
-        run.finish_reason,
-        *("" if one is None else f"{one:.3f}" for one in scores),
-        str(said["usage"]["calls"] or ""),
-    )
+def _listed(said: dict[str, Any]) -> tuple[str, ...]:
+    path = Path(said["run"])
+    near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    scores = ["" if score is None else f"{score:.3f}" for score in said["selection"].values()]
+    return (str(near), said["finish_reason"], *scores, str(said["usage"]["calls"] or ""))
 
 
 def show_(run: RunFolder, as_json: Json = False) -> None:
@@ -58,11 +51,10 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
 
     opened = Run.open(run)
     screen = Screen()
-    view = RunDirectory.read(run)
-    for stored in view.events.read():
-        screen(stored)
-    screen.spent, screen.bars = view.journal.spent(), {}
-    view.close()
+    with closing(RunDirectory.read(run)) as view:
+        for stored in view.events.read():
+            screen(stored)
+        screen.spent, screen.bars = view.journal.spent(), {}
     said = line(opened.path, opened.finish_reason, opened.summary)
     data = {**said, "verdicts": [{"name": one.name, "decision": one.decision, "reason": one.reason} for one in opened.verdicts]}
     ending = in_words(said, opened.finished.diagnosis) if opened.finished else f"Not finished. Go on with: skillfit resume {run}"
@@ -96,18 +88,11 @@ def report(
 
     Example: skillfit report runs/first --format md
     """
-    path = write_report(run, out, format)
-    show({"report": str(path)}, f"Wrote {path}.", as_json)
-
-
-def write_report(run: Path, out: Path | None = None, format: str = "html") -> Path:
     from skillfit.api import Run
+    from skillfit.report import write_report
 
-    if format not in ("html", "md"):
-        raise InputError(f"There is no report format {format!r}.", hint="It is html or md.")
-    path = out or Run.open(run).path / f"report.{format}"
-    optional("skillfit.report", "write_report", "report")(run, path, format=format)
-    return path
+    path = write_report(Run.open(run).path, out, format=format)
+    show({"report": str(path)}, f"Wrote {path}.", as_json)
 
 
 def apply(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from skillfit.cli.output import Json, console, optional, show, table
+from skillfit.cli.output import Json, console, show, table
 from skillfit.errors import Exit, InputError
 
 _CONFIG = """\
@@ -106,8 +106,8 @@ def demo(
 
     Example: skillfit demo --model local/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
     """
-    from skillfit.cli.runs import write_report
     from skillfit.cli.training import drive, in_words, line, read
+    from skillfit.report import write_report
 
     overrides = [f"model.agent.id={model}"] if model else []
     if optimizer:
@@ -182,7 +182,9 @@ def studio(
 
     Example: skillfit studio runs --port 8765
     """
-    optional("skillfit.studio", "serve", "studio")(path, port, host, token)
+    from skillfit.studio import serve
+
+    serve(path, port, host, token)
 
 
 def mcp() -> None:
@@ -190,7 +192,11 @@ def mcp() -> None:
 
     Example: skillfit mcp
     """
-    optional("skillfit.mcp", "serve", "mcp")()
+    try:
+        from skillfit.mcp import serve
+    except ImportError as error:
+        raise InputError(f"skillfit mcp is not available here: {error}.", hint="pip install 'skillfit[mcp]'") from error
+    serve()
 
 
 COMMANDS = (init, demo, lint, models, studio, mcp)

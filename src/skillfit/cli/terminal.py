@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,7 +25,6 @@ from skillfit.run.events import (
     GateDecided,
     PreflightFinished,
     RolloutFinished,
-    RunFinished,
     RunStarted,
     ShipTested,
     SlowUpdateFinished,
@@ -61,12 +61,10 @@ class Bar:
 class Screen:
     """Where a run is, from its events alone. `spent` and `notice` are the driver's."""
 
-    run: str = ""
     name: str = ""
     agent: str = ""
     optimizer: str = ""
     caps: dict[str, float] = field(default_factory=dict)
-    splits: dict[str, int] = field(default_factory=dict)
     epochs: int = 0
     steps: int = 0
     epoch: int = 0
@@ -76,8 +74,6 @@ class Screen:
     verdicts: list[GateDecided] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
-    ship: ShipTested | None = None
-    finished: RunFinished | None = None
     spent: Usage = field(default_factory=Usage)
     notice: str = ""
 
@@ -90,11 +86,8 @@ class Screen:
 
     @_on.register
     def _(self, event: RunStarted, at: float) -> None:
-        models = event.config.get("model", {})
-        self.run, self.splits, self.epochs = event.run, event.splits, event.total_epochs
-        self.steps = event.total_epochs * event.steps_per_epoch
-        self.name = str(event.config.get("env", {}).get("skill") or "a blank skill").rstrip("/").rpartition("/")[2]
-        self.agent, self.optimizer = ((models.get(role) or {}).get("id", "") for role in ("agent", "optimizer"))
+        self.epochs, self.steps = event.total_epochs, event.total_steps
+        self.name, self.agent, self.optimizer = event.skill_name, event.model_of("agent"), event.model_of("optimizer")
         self.caps = {name: cap for name, cap in event.config.get("budget", {}).items() if cap}
         if event.fit_only:
             self.messages.append("Too few items for a selection split: whatever comes out is an unverified suggestion.")
@@ -145,14 +138,6 @@ class Screen:
     @_on.register
     def _(self, event: Warned, at: float) -> None:
         self.messages.append(event.message)
-
-    @_on.register
-    def _(self, event: ShipTested, at: float) -> None:
-        self.ship = event
-
-    @_on.register
-    def _(self, event: RunFinished, at: float) -> None:
-        self.finished = event
 
 
 def render(screen: Screen, elapsed: float = 0.0, width: int = 100) -> RenderableType:
@@ -236,14 +221,41 @@ def evidence(found: dict[str, Any]) -> tuple[str, str, str, str, str]:
     )
 
 
-class LiveTerminal:
-    """A listener that keeps the screen up to date; `tick` redraws (about ten times a second is enough)."""
+class Terminal:
+    """A listener that tells a person how a run goes on: here, in no way but the lines it is asked to say."""
+
+    _display: AbstractContextManager[Any] = nullcontext()  # what stands on the console meanwhile
 
     def __init__(self, console: Console) -> None:
-        self.screen = Screen()
         self._console = console
+
+    def __call__(self, stored: Stored) -> None:
+        """Hear an event."""
+
+    def tick(self, spent: Usage | None = None) -> None:
+        """Some time has passed."""
+
+    def say(self, message: str) -> None:
+        self._console.print(message, highlight=False, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> Self:
+        self._display.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._display.__exit__(None, None, None)
+
+
+class LiveTerminal(Terminal):
+    """Keeps the screen up to date; `tick` redraws (about ten times a second is enough)."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.screen = Screen()
         self._begun = time.monotonic()
-        self._live = Live(console=console, auto_refresh=False, get_renderable=self._draw, vertical_overflow="ellipsis")
+        self._display = self._live = Live(
+            console=console, auto_refresh=False, get_renderable=self._draw, vertical_overflow="ellipsis"
+        )
 
     def __call__(self, stored: Stored) -> None:
         self.screen(stored)
@@ -259,20 +271,12 @@ class LiveTerminal:
         self.screen.notice = message
         self._live.refresh()
 
-    def __enter__(self) -> LiveTerminal:
-        self._live.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._live.refresh()
-        self._live.stop()
-
-
-class PlainTerminal:
+class PlainTerminal(Terminal):
     """The same as lines, for pipes, logs and CI. What a resumed run replays is not said again."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._since = time.time()
         self._replayed = 0
         self._screen = Screen()
@@ -289,17 +293,20 @@ class PlainTerminal:
         for message in [*self._screen.messages[said:], *_lines(stored.event, self._screen)]:
             self.say(message)
 
-    def tick(self, spent: Usage | None = None) -> None:
-        """Lines come with events only."""
 
-    def say(self, message: str) -> None:
-        self._console.print(message, highlight=False, markup=False, soft_wrap=True)
+class CountingTerminal(Terminal):
+    """A count of rollouts, for commands that only measure."""
 
-    def __enter__(self) -> PlainTerminal:
-        return self
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._done = 0
+        self._display = self._status = console.status("0 rollouts")
 
-    def __exit__(self, *_: object) -> None:
-        """Nothing to put back."""
+    def __call__(self, stored: Stored) -> None:
+        if isinstance(stored.event, Warned):
+            self.say(f"warning: {stored.event.message}")
+        self._done += isinstance(stored.event, RolloutFinished)
+        self._status.update(f"{self._done} rollouts")
 
 
 def _lines(event: Event, screen: Screen) -> list[str]:

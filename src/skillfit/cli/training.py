@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from skillfit.cli.output import Json, Overrides, console, optional, show
+from skillfit.cli.output import Json, Overrides, console, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
-    from skillfit.train.assemble import Listener, Material
+    from skillfit.cli.terminal import Terminal
+    from skillfit.train.assemble import Material
     from skillfit.train.entry import Result
+    from skillfit.train.parts import Control
 
 RunOption = Annotated[Path | None, typer.Option("--run", help="The run's directory; default: runs/ and a name of its own.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live screen.")]
@@ -67,7 +69,7 @@ def resume(
     report(result, as_json)
 
 
-def read(config: Path, overrides: Sequence[str] | None, *, training: bool = True) -> Material:
+def read(config: Path | Mapping[str, Any], overrides: Sequence[str] | None, *, training: bool = True) -> Material:
     """The config's material. Without `training` the optimizer is left out: its key need not be there."""
     from skillfit.config import load_config
     from skillfit.train.assemble import read_material
@@ -86,17 +88,10 @@ def stored(run: Path, overrides: Sequence[str] | None = None) -> Material:
     from dataclasses import replace
 
     from skillfit.api import Run
-    from skillfit.config import load_config
-    from skillfit.skill import Skill
-    from skillfit.train.assemble import read_material
 
     opened = Run.open(run)
-    loaded = load_config(opened.config, overrides or ())
-    initial = opened.initial_skill
-    if loaded.env.skill:
-        present = Skill.load(loaded.env.skill)
-        initial = replace(present, head=initial.head, body=initial.body)
-    return read_material(loaded, skill=initial)
+    material = read(opened.config, overrides)
+    return replace(material, skill=material.skill.with_document(opened.initial_skill))
 
 
 def drive(
@@ -109,26 +104,29 @@ def drive(
     anyway: bool = False,
     track: Sequence[str] = (),
 ) -> Result:
-    import asyncio
-
     from skillfit.cli.terminal import LiveTerminal, PlainTerminal
+    from skillfit.trackers import make
     from skillfit.train.entry import start
-    from skillfit.train.parts import Control
 
     screen = console(stderr=True)
-    live = screen.is_terminal and not plain and not as_json
+    terminal = LiveTerminal(screen) if screen.is_terminal and not plain and not as_json else PlainTerminal(screen)
+    listeners = [*map(make, track), terminal]
+    how = {"force_new": force_new, "anyway": anyway}
+    return attend(path, terminal, lambda control: start(material, path, listeners=listeners, control=control, **how))
+
+
+def attend(path: Path, terminal: Terminal, begin: Callable[[Control], Coroutine[Any, Any, T]]) -> T:
+    """Do a run's work. Ctrl-C once: what is in flight finishes; twice: now. Either way the run can be gone on with."""
+    import asyncio
+
+    from skillfit.train.parts import Control
+
     control = Control()
-    listeners: list[Listener] = [optional("skillfit.trackers", "make", "trackers")(name) for name in track]
-    terminal: LiveTerminal | PlainTerminal = LiveTerminal(screen) if live else PlainTerminal(screen)
     with terminal:
-        work = start(material, path, force_new=force_new, anyway=anyway, listeners=[*listeners, terminal], control=control)
-        return asyncio.run(attend(work, path, control.stop, terminal.say, terminal.tick))
+        return asyncio.run(_attended(begin(control), path, terminal, control))
 
 
-async def attend(
-    work: Coroutine[Any, Any, T], path: Path, stop: Callable[[], None], say: Callable[[str], None], tick: Callable[..., None]
-) -> T:
-    """Wait for a run's work. Ctrl-C once: what is in flight finishes; twice: now. Either way the run can be gone on with."""
+async def _attended(work: Coroutine[Any, Any, T], path: Path, terminal: Terminal, control: Control) -> T:
     import asyncio
 
     from skillfit.train.parts import Interrupted
@@ -141,18 +139,18 @@ async def attend(
         nonlocal pressed
         pressed += 1
         if pressed == 1:
-            say("Stopping: what is in flight finishes and is saved. Ctrl-C again stops at once.")
-            stop()
+            terminal.say("Stopping: what is in flight finishes and is saved. Ctrl-C again stops at once.")
+            control.stop()
         else:
             task.cancel()
 
     with _on_signals(lambda *_: loop.call_soon_threadsafe(interrupt)), _bill(path) as spent:
         ticks = 0
         while not task.done():
-            tick(spent() if ticks % _BILL == 0 else None)
+            terminal.tick(spent() if ticks % _BILL == 0 else None)
             ticks += 1
             await asyncio.wait({task}, timeout=_TICK)
-        tick(spent())
+        terminal.tick(spent())
     if task.cancelled():
         raise Interrupted(path)
     return task.result()

@@ -35,7 +35,7 @@ class _Merge:
         self._optimizer = optimizer
         self._mode = optimizer.settings.update_mode
         self._step = step
-        self._known = sections(current_skill=skill.unix_body or "(empty)", optimizer_meta_skill=meta_skill)
+        self._known = sections(current_skill=skill, optimizer_meta_skill=meta_skill)
 
     async def hierarchy(self, patches: Sequence[Patch], side: MergeSide) -> Patch:
         level = 0

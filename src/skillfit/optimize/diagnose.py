@@ -37,7 +37,7 @@ async def diagnose(
     if not chosen:
         return ()
     system = render("diagnose")
-    known = sections(current_skill=skill.unix_body or "(empty)")
+    known = sections(current_skill=skill)
     shown = render_cases(chosen, skill, optimizer.room(system, known), trace=optimizer.settings.trace_to_optimizer)
     call = Call("diagnose", context.step, "instruction", system, f"{known}\n\n{sections(trajectories=shown)}")
     reply = await optimizer.try_ask(DiagnosisReply, call, otherwise="this step goes on without a diagnosis")

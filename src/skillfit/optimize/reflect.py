@@ -164,7 +164,7 @@ async def _ask(
         skill_aware=_wants_notes(optimizer, group),
     )
     known = sections(
-        current_skill=skill.unix_body or "(empty)",
+        current_skill=skill,
         optimizer_meta_skill=context.meta_skill,
         previous_steps=context.memory,
         diagnostic_question=group.question,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
@@ -54,7 +54,7 @@ class EditReply(BaseModel):
     def payload(self) -> Payload | None:
         if not (self.op or self.target or self.content).strip():
             return None
-        return Edit.from_reply({"op": self.op, "target": self.target, "content": self.content})
+        return Edit.from_reply(self.op, self.target, self.content)
 
 
 class SuggestionReply(BaseModel):
@@ -81,31 +81,27 @@ class CandidateReply(BaseModel):
         return SkillCandidate(self.title, tuple(self.change_summary), self.new_skill) if self.new_skill.strip() else None
 
 
-class EditsReply(BaseModel):
+class Reasoned(BaseModel):
     reasoning: Text = ""
+
+
+class PatchReply(Reasoned):
+    def entries(self) -> Sequence[EditReply | SuggestionReply | CandidateReply]:
+        """The proposals, which each update mode has under a name of its own."""
+        return next(getattr(self, name) for name in PAYLOAD_FIELD.values() if name in type(self).model_fields)
+
+
+class EditsReply(PatchReply):
     edits: Annotated[list[EditReply], BeforeValidator(_objects)] = []
 
-    def entries(self) -> Iterable[EditReply]:
-        return self.edits
 
-
-class SuggestionsReply(BaseModel):
-    reasoning: Text = ""
+class SuggestionsReply(PatchReply):
     revise_suggestions: Annotated[list[SuggestionReply], BeforeValidator(_objects)] = []
 
-    def entries(self) -> Iterable[SuggestionReply]:
-        return self.revise_suggestions
 
-
-class CandidatesReply(BaseModel):
-    reasoning: Text = ""
+class CandidatesReply(PatchReply):
     skill_candidates: Annotated[list[CandidateReply], BeforeValidator(_objects)] = []
 
-    def entries(self) -> Iterable[CandidateReply]:
-        return self.skill_candidates
-
-
-PatchReply = EditsReply | SuggestionsReply | CandidatesReply
 
 P = TypeVar("P", bound=PatchReply)
 
@@ -145,8 +141,7 @@ ANALYST_REPLY: dict[UpdateMode, type[AnalystReply[Any]]] = {
 }
 
 
-class RankReply(BaseModel):
-    reasoning: Text = ""
+class RankReply(Reasoned):
     selected_indices: Indices
 
 
@@ -157,19 +152,16 @@ class LearningRateReply(BaseModel):
     risk_notes: Texts = []
 
 
-class RewriteReply(BaseModel):
-    reasoning: Text = ""
+class RewriteReply(Reasoned):
     change_summary: Texts = []
     new_skill: Text
 
 
-class SlowUpdateReply(BaseModel):
-    reasoning: Text = ""
+class SlowUpdateReply(Reasoned):
     slow_update_content: Text
 
 
-class MetaSkillReply(BaseModel):
-    reasoning: Text = ""
+class MetaSkillReply(Reasoned):
     meta_skill_content: Text
 
 
@@ -177,6 +169,5 @@ class NotesReply(BaseModel):
     notes: Texts
 
 
-class DiagnosisReply(BaseModel):
-    reasoning: Text = ""
+class DiagnosisReply(Reasoned):
     instruction: Annotated[Text, Field(min_length=1)]

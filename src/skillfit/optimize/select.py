@@ -75,7 +75,7 @@ async def _best(optimizer: Optimizer, skill: Skill, patch: Patch, budget: int, c
 
 
 def _prompt(optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, system: str, memory: str = "") -> str:
-    known = sections(current_skill=skill.unix_body or "(empty)", optimizer_meta_skill=context.meta_skill, previous_steps=memory)
+    known = sections(current_skill=skill, optimizer_meta_skill=context.meta_skill, previous_steps=memory)
     lines = [proposal.listed(number) for number, proposal in enumerate(patch.proposals)]
     room = optimizer.room(system, known)
     tokens = estimate_tokens("\n".join(lines))

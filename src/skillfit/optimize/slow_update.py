@@ -108,7 +108,7 @@ def compare_prompt(
     """System and user text of the call that looks back: both skills, what was known before, and the pairs that teach something."""
     counts = Counter(pair.kind for pair in pairs)
     system = render(name, count=len(pairs), **{kind: counts[kind] for kind in _KINDS.values()})
-    known = sections(previous_skill=previous.unix_body or "(empty)", current_skill=current.unix_body or "(empty)", **before)
+    known = sections(previous_skill=previous, current_skill=current, **before)
     room = optimizer.room(system, known)
     telling = sorted((pair for pair in pairs if pair.kind in _SHOWN), key=lambda pair: _SHOWN.index(pair.kind))
     kinds = "\n".join(f"{pair.item.id}: {pair.kind}" for pair in pairs)

@@ -58,7 +58,7 @@ async def _rewrite(optimizer: Optimizer, skill: Skill, proposals: Sequence[Propo
         f"{number}. {entry.title} ({entry.type}) {entry.priority_hint}\nWhy: {entry.motivation}\n{entry.instruction}"
         for number, entry in enumerate(suggestions, 1)
     )
-    user = sections(current_skill=skill.unix_body or "(empty)", previous_steps=context.memory, suggestions=listed)
+    user = sections(current_skill=skill, previous_steps=context.memory, suggestions=listed)
     tokens, effort = settings.rewrite_max_tokens, settings.rewrite_reasoning_effort
     call = Call("rewrite", context.step, "rewritten skill", render("rewrite"), user, tokens, effort)
     reply = await optimizer.try_ask(RewriteReply, call, otherwise=_STAYS)

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from skillfit.gate import GateSettings
-from skillfit.report.story import ItemTold, Notice, Side
+from skillfit.report.story import Cost, ItemTold, Notice, Side
 from skillfit.run.events import RolloutFinished
+
+_PURPOSES = {"rollout": "training"}  # of rollouts, where the stage's name would say little
 
 
 class Rows:
@@ -22,8 +24,8 @@ class Rows:
     def weigh(self, metric: Any, mixed_weight: float) -> None:
         self._settings = GateSettings(metric=metric, mixed_weight=mixed_weight)
 
-    def value(self, hard: float, soft: float) -> float:
-        return self._settings.value(hard, soft)
+    def value(self, hard: float, soft: float | None) -> float:
+        return self._settings.value(hard, hard if soft is None else soft)
 
     def add(self, row: RolloutFinished) -> None:
         series = row.rollout.removeprefix("rollout/").partition(f"/{row.skill_hash}")[0]
@@ -45,16 +47,16 @@ class Rows:
         values: defaultdict[str, list[float]] = defaultdict(list)
         for row in self.of(series, skill)[-last:]:
             if row.hard is not None:
-                values[row.item].append(self.value(row.hard, row.hard if row.soft is None else row.soft))
+                values[row.item].append(self.value(row.hard, row.soft))
         return {item: sum(scores) / len(scores) for item, scores in values.items()}
 
-    def phases(self) -> dict[str, tuple[int, int, float | None]]:
-        """What rollouts were first made for -> calls, tokens, dollars."""
-        sums: dict[str, tuple[int, int, float | None]] = {}
+    def costs(self, role: str, model: str) -> list[Cost]:
+        """What the rollouts cost, by what they were first made for."""
+        sums: dict[str, Cost] = {}
         for row in self._phase.values():
-            calls, tokens, usd = sums.get(row.phase, (0, 0, 0.0))
-            sums[row.phase] = (calls + row.calls, tokens + row.tokens, None if usd is None or row.usd is None else usd + row.usd)
-        return {phase: told for phase, told in sums.items() if told[0]}
+            stage = f"rollouts: {_PURPOSES.get(row.phase, row.phase)}"
+            sums[stage] = sums.get(stage, Cost(stage, role, model)).plus(row)
+        return [cost for cost in sums.values() if cost.calls]
 
     def failed(self) -> tuple[Notice, ...]:
         """Failed rollouts by kind, with the words of the first."""
@@ -90,7 +92,7 @@ def _sides(rows: Rows, series: str, skill: str) -> dict[str, Side]:
 
 
 def _side(rows: Rows, found: list[RolloutFinished]) -> Side:
-    scored = [(row, rows.value(row.hard, row.hard if row.soft is None else row.soft)) for row in found if row.hard is not None]
+    scored = [(row, rows.value(row.hard, row.soft)) for row in found if row.hard is not None]
     side = Side(tuple(score for _, score in scored), tuple(row.failure for row in found if row.failure))
     typical = min(scored, key=lambda pair: abs(pair[1] - float(side.solved)), default=(found[0], 0.0))[0]
     return Side(side.scores, side.failures, typical.rollout)

@@ -11,12 +11,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from skillfit.config import Config
+from skillfit.errors import InputError
 from skillfit.models.spec import ModelSpec
 from skillfit.report.chart import chart
 from skillfit.report.story import RunStory, Side
@@ -33,8 +34,10 @@ _NOTICES = 60
 _ORDER = ("broken", "fixed", "neither", "both")
 
 
-def write_report(run_dir: Path, out: Path | None = None, *, format: Literal["html", "md"] = "html") -> Path:
+def write_report(run_dir: Path, out: Path | None = None, *, format: str = "html") -> Path:
     """The report of the run in `run_dir`, finished or not; `out` is the file, by default report.html (report.md) in the run."""
+    if format not in ("html", "md"):
+        raise InputError(f"There is no report format {format!r}.", hint="It is html or md.")
     story = read_story(run_dir)
     path = out or Path(run_dir) / f"report.{format}"
     text = page(story, with_trajectories=True) if format == "html" else markdown(story)
@@ -150,9 +153,8 @@ def _rows(story: RunStory) -> list[Row]:
     """Initial against best: on fresh rollouts and on the test split, or on the selection split where the run ended before that."""
     pairs = [("Fresh rollouts", "ship_initial", "ship_best"), ("Test split", "test_baseline", "test_best")]
     found = [(name, story.point(before), story.point(after)) for name, before, after in pairs]
-    if story.point("baseline") and not any(before and after for _, before, after in found):
-        carried = [point for point in story.points if point.split == "selection" and point.decision == "accept"]
-        found = [("Selection split", story.point("baseline"), max(carried, key=lambda point: point.score))]
+    if not any(before and after for _, before, after in found):
+        found = [("Selection split", story.point("baseline"), story.best_carried())]
     return [
         Row(name, after.items, percent(before.score), percent(after.score), f"{points(after.score - before.score)} points")
         for name, before, after in found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from skillfit.models.protocol import Usage
+from skillfit.run.events import RolloutFinished, ShipTested
 from skillfit.skill import Hunk
 
 State = Literal["finished", "running", "stopped", "waiting"]  # waiting: for answers to handoff prompts
@@ -122,21 +124,15 @@ class Notice:
 @dataclass(frozen=True, slots=True)
 class Cost:
     stage: str
-    role: str
-    model: str
-    calls: int
-    tokens: int
-    usd: float | None  # None: no price is known
+    role: str = ""
+    model: str = ""
+    calls: int = 0
+    tokens: int = 0
+    usd: float | None = 0.0  # None: no price is known
 
-
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    verdict: str  # improved, inconclusive, no improvement
-    difference: float
-    interval: tuple[float, float]
-    reason: str
-    repeats: int
-    gap: float | None = None  # with a second grader: gain under the one that was trained on, minus the gain here
+    def plus(self, used: Usage | RolloutFinished | Cost) -> Cost:
+        usd = None if self.usd is None or used.usd is None else self.usd + used.usd
+        return replace(self, calls=self.calls + used.calls, tokens=self.tokens + used.tokens, usd=usd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +157,13 @@ class RunStory:
     best_skill: str = ""
     tokens: tuple[int, int] = (0, 0)  # of the initial and the best skill
     points: tuple[Point, ...] = ()
-    ship: Shipped | None = None
+    ship: ShipTested | None = None  # where it made fresh rollouts
     decided: tuple[Decided, ...] = ()
     edits: tuple[EditTold, ...] = ()
     hunks: tuple[Hunk, ...] = ()
     items: tuple[ItemTold, ...] = ()
     costs: tuple[Cost, ...] = ()
-    total: Cost = Cost("total", "", "", 0, 0, 0.0)
+    total: Cost = Cost("total")
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -181,6 +177,11 @@ class RunStory:
 
     def point(self, name: str) -> Point | None:
         return next((point for point in reversed(self.points) if point.name == name), None)
+
+    def best_carried(self) -> Point | None:
+        """The highest point of the curve on the selection split."""
+        carried = [point for point in self.points if point.split == "selection" and point.decision == "accept"]
+        return max(carried, key=lambda point: point.score, default=None)
 
     def count(self, change: Change, split: str = "") -> int:
         return sum(item.change == change and split in ("", item.split) for item in self.items)

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from functools import singledispatchmethod
+from functools import reduce, singledispatchmethod
 from pathlib import Path
 from typing import Any
 
 from skillfit.gate.statistics import interval
 from skillfit.models.providers.handoff import pending
 from skillfit.report.items import Rows, compare
-from skillfit.report.story import Cost, Decided, EditTold, Notice, Point, RunStory, Shipped, State
+from skillfit.report.story import Cost, Decided, EditTold, Notice, Point, RunStory, State
 from skillfit.report.verdict import sentence
 from skillfit.rollout.outcome import weighted_values
 from skillfit.run.directory import RunDirectory, RunView
@@ -40,7 +40,7 @@ from skillfit.run.journal import Spend
 from skillfit.run.lock import in_use
 from skillfit.skill import Skill, diff_hunks, estimate_tokens
 
-_PURPOSES = {"rollout": "training"}  # of rollouts, where the stage's name would say little
+_NOT_STARTED = RunStarted(run="", config={}, version="", skill="", skill_hash="", splits={}, total_epochs=0, steps_per_epoch=0)
 
 
 def read_story(path: Path) -> RunStory:
@@ -64,7 +64,7 @@ class Teller:
     """Listens to events; `story` tells what they add up to so far."""
 
     def __init__(self) -> None:
-        self._started: RunStarted | None = None
+        self._started = _NOT_STARTED
         self._finished: RunFinished | None = None
         self._ship: ShipTested | None = None
         self._credit: CreditAssigned | None = None
@@ -193,9 +193,6 @@ class Teller:
 
     def story(self, view: RunView) -> RunStory:
         started, finished = self._started, self._finished
-        config = started.config if started else {}
-        models = config.get("model", {})
-        initial = started.skill if started else ""
         costs = _costs(view.journal.bill(), self._rows)
         story = RunStory(
             run=view.run_id,
@@ -204,27 +201,27 @@ class Teller:
             finish_reason=finished.finish_reason if finished else "",
             verdict="",
             diagnosis=finished.diagnosis if finished else "",
-            skill_name=str(config.get("env", {}).get("skill") or "a blank skill").rstrip("/").rpartition("/")[2],
-            agent=(models.get("agent") or {}).get("id", ""),
-            optimizer=(models.get("optimizer") or {}).get("id", ""),
-            version=started.version if started else "",
-            config=config,
-            splits=started.splits if started else {},
-            total_steps=started.total_epochs * started.steps_per_epoch if started else 0,
+            skill_name=started.skill_name,
+            agent=started.model_of("agent"),
+            optimizer=started.model_of("optimizer"),
+            version=started.version,
+            config=started.config,
+            splits=started.splits,
+            total_steps=started.total_steps,
             at=self._at,
             begun=self._times[0] if self._times else None,
             seconds=self._seconds(),
-            initial_skill=initial,
+            initial_skill=started.skill,
             best_skill=self._best,
-            tokens=(estimate_tokens(initial), estimate_tokens(self._best)),
+            tokens=(estimate_tokens(started.skill), estimate_tokens(self._best)),
             points=(*self._points.values(), *self._ship_points()),
-            ship=self._shipped(),
+            ship=self._ship if self._ship and self._ship.repeats else None,
             decided=tuple(self._decided.values()),
             edits=self._told_edits(),
-            hunks=diff_hunks(initial, self._best),
-            items=compare(self._rows, started.skill_hash if started else "", self._best_hash(), self._listed),
+            hunks=diff_hunks(started.skill, self._best),
+            items=compare(self._rows, started.skill_hash, self._best_hash(), self._listed),
             costs=costs,
-            total=_sum(Cost("total", "", "", 0, 0, 0.0), costs),
+            total=reduce(Cost.plus, costs, Cost("total")),
             notices=tuple(notice for notices in self._notices.values() for notice in notices) + self._rows.failed(),
         )
         return replace(story, verdict=sentence(story))
@@ -234,21 +231,13 @@ class Teller:
         return float(counted or (self._times[-1] - self._times[0] if self._times else 0.0))
 
     def _best_hash(self) -> str:
-        tested = [skill for skill in self._rows.skills("ship") if self._started and skill != self._started.skill_hash]
+        tested = [skill for skill in self._rows.skills("ship") if skill != self._started.skill_hash]
         if self._finished and tested:
             return tested[-1]
-        known = self._hashes.get(self._best)
-        return known or Skill.from_text(self._best).hash
-
-    def _shipped(self) -> Shipped | None:
-        ship = self._ship
-        if ship is None or not ship.repeats:
-            return None
-        reason, gap = str(ship.evidence.get("reason", "")), ship.evidence.get("gap")
-        return Shipped(ship.verdict, ship.difference, _pair(ship.interval), reason, ship.repeats, gap)
+        return self._hashes.get(self._best) or Skill.from_text(self._best).hash
 
     def _ship_points(self) -> list[Point]:
-        if self._ship is None or self._started is None:
+        if self._ship is None:
             return []
         names = {self._started.skill_hash: "ship_initial", self._best_hash(): "ship_best"}
         found = {name: self._rows.means("ship", skill) for skill, name in names.items()}
@@ -296,21 +285,12 @@ def _costs(bill: Iterable[Spend], rows: Rows) -> tuple[Cost, ...]:
     billed: dict[tuple[str, str, str], Cost] = {}
     for spend in bill:
         key = (spend.stage, spend.role, spend.model)
-        one = Cost(*key, spend.usage.calls, spend.usage.tokens, spend.usage.usd)
-        billed[key] = _sum(billed.get(key, Cost(*key, 0, 0, 0.0)), [one])
+        billed[key] = billed.get(key, Cost(*key)).plus(spend.usage)
     costs = []
     for cost in billed.values():
-        phases = rows.phases() if (cost.stage, cost.role) == ("rollout", "agent") else {}
-        known = [Cost(f"rollouts: {_PURPOSES.get(name, name)}", cost.role, cost.model, *told) for name, told in phases.items()]
+        known = rows.costs(cost.role, cost.model) if (cost.stage, cost.role) == ("rollout", "agent") else []
         calls, tokens = (getattr(cost, name) - sum(getattr(row, name) for row in known) for name in ("calls", "tokens"))
         usd = None if cost.usd is None else max(0.0, cost.usd - sum(row.usd or 0.0 for row in known))
         left = replace(cost, stage="rollouts: other and retried", calls=max(0, calls), tokens=max(0, tokens), usd=usd)
         costs += [*known, *([left] if left.calls else [])] if known else [cost]
     return tuple(costs)
-
-
-def _sum(start: Cost, costs: Iterable[Cost]) -> Cost:
-    for cost in costs:
-        usd = None if start.usd is None or cost.usd is None else start.usd + cost.usd
-        start = replace(start, calls=start.calls + cost.calls, tokens=start.tokens + cost.tokens, usd=usd)
-    return start

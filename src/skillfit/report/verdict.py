@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from skillfit.report.story import Point, RunStory
+from skillfit.report.story import RunStory
+from skillfit.run.events import ShipTested
+
+_GOING_ON = {
+    "running": "Still running, {where}",
+    "waiting": "Waiting for answers to handoff prompts, {where}",
+    "stopped": "Stopped {where}, and can go on from there",
+}
+_NOT_VERIFIED = {
+    "improved": "The skill scores higher on the selection split, with no check on fresh rollouts",
+    "unverified": "A suggestion, not verified: too few items for a selection split of their own",
+    "budget": "The budget was reached before the end, so nothing is verified",
+    "infrastructure": "The machinery failed before the end, so nothing can be said about the skill",
+}
 
 
 def percent(score: float) -> str:
@@ -16,83 +29,46 @@ def points(difference: float) -> str:
 
 def sentence(story: RunStory) -> str:
     if story.state == "finished":
-        return _ENDINGS.get(story.finish_reason, _no_claim)(story) + _gap(story)
+        return _ending(story) + _gap(story)
     done = sum(decided.name.startswith("step_") for decided in story.decided)
     where = f"after {done} of {story.total_steps} steps" if done else "before the first step was done"
-    if story.state == "running":
-        return f"Still running, {where}{_so_far(story)}"
-    if story.state == "waiting":
-        return f"Waiting for answers to handoff prompts, {where}{_so_far(story)}"
-    return f"Stopped {where}, and can go on from there{_so_far(story)}"
+    return _GOING_ON[story.state].format(where=where) + _so_far(story)
 
 
-def _improved(story: RunStory) -> str:
-    ship, before, after = story.ship, story.point("ship_initial"), story.point("ship_best")
-    if ship is None or before is None or after is None:
-        return f"The skill scores higher on the selection split, with no check on fresh rollouts{_so_far(story, note='')}"
-    return f"The skill is better: {percent(before.score)} → {percent(after.score)} on fresh rollouts, {_difference(story)}."
-
-
-def _inconclusive(story: RunStory) -> str:
-    if story.ship is None:
-        return _no_claim(story)
-    return f"It can't be told whether the skill is better: {_difference(story)}, {story.ship.reason}."
-
-
-def _no_improvement(story: RunStory) -> str:
-    if not story.changed:
+def _ending(story: RunStory) -> str:
+    reason, ship, before, after = story.finish_reason, story.ship, story.point("ship_initial"), story.point("ship_best")
+    if reason == "no_improvement" and not story.changed:
         return "No improvement: no candidate beat the initial skill, which stays as it is."
-    if story.ship is None:
+    if reason == "no_improvement" and ship is None:
         return "No improvement: no skill scored above the initial one on the selection split."
-    return f"No improvement: {_difference(story)} on fresh rollouts."
-
-
-def _unverified(story: RunStory) -> str:
-    return f"A suggestion, not verified: too few items for a selection split of their own{_so_far(story, note='')}"
-
-
-def _budget(story: RunStory) -> str:
-    return f"The budget was reached before the end, so nothing is verified{_so_far(story, note='')}"
-
-
-def _infrastructure(story: RunStory) -> str:
-    return f"The machinery failed before the end, so nothing can be said about the skill{_so_far(story, note='')}"
-
-
-def _no_claim(story: RunStory) -> str:
-    return f"Ended ({story.finish_reason.replace('_', ' ')}){_so_far(story)}"
-
-
-_ENDINGS = {
-    "improved": _improved,
-    "inconclusive": _inconclusive,
-    "no_improvement": _no_improvement,
-    "unverified": _unverified,
-    "budget": _budget,
-    "infrastructure": _infrastructure,
-}
+    if reason == "no_improvement" and ship:
+        return f"No improvement: {_difference(ship)} on fresh rollouts."
+    if reason == "improved" and ship and before and after:
+        return f"The skill is better: {percent(before.score)} → {percent(after.score)} on fresh rollouts, {_difference(ship)}."
+    if reason == "inconclusive" and ship:
+        return f"It can't be told whether the skill is better: {_difference(ship)}, {ship.evidence.get('reason', '')}."
+    if reason in _NOT_VERIFIED:
+        return _NOT_VERIFIED[reason] + _so_far(story, note="")
+    return f"Ended ({reason.replace('_', ' ')}){_so_far(story)}"
 
 
 def _gap(story: RunStory) -> str:
-    if story.ship is None or story.ship.gap is None:
-        return ""
-    return f" That is by the second grader; by the one trained on, the gain differs by {points(story.ship.gap)} points."
+    """With a second grader: the gain under the one that was trained on, minus the gain that the verdict is about."""
+    gap = story.ship.evidence.get("gap") if story.ship else None
+    said = " That is by the second grader; by the one trained on, the gain differs by {} points."
+    return "" if gap is None else said.format(points(gap))
 
 
-def _difference(story: RunStory) -> str:
-    if story.ship is None:
-        return ""
-    low, high = story.ship.interval
-    return f"{points(story.ship.difference)} points (90 % interval {points(low)} to {points(high)})"
+def _difference(ship: ShipTested) -> str:
+    low, high = ship.interval
+    return f"{points(ship.difference)} points (90 % interval {points(low)} to {points(high)})"
 
 
 def _so_far(story: RunStory, note: str = ", not verified") -> str:
     """The best score seen, as an end of the sentence."""
-    first = story.point("baseline")
-    carried = [point for point in story.points if point.split == "selection" and point.decision == "accept"]
-    if first is None:
+    first, best = story.point("baseline"), story.best_carried()
+    if first is None or best is None:
         return "; nothing is measured yet."
-    best: Point = max(carried, key=lambda point: point.score)
     if not story.changed or best.name == "baseline":
         return f"; the initial skill stands at {percent(first.score)} on the selection split."
     return f"; best so far {percent(best.score)} against {percent(first.score)} of the initial skill on the selection split{note}."

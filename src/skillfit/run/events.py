@@ -51,6 +51,19 @@ class RunStarted(Event):
     steps_per_epoch: int
     fit_only: bool = False  # too few selection items: results are suggestions, not verified
 
+    @property
+    def skill_name(self) -> str:
+        """What people call the skill: its folder or file."""
+        return str(self.config.get("env", {}).get("skill") or "a blank skill").rstrip("/").rpartition("/")[2]
+
+    @property
+    def total_steps(self) -> int:
+        return self.total_epochs * self.steps_per_epoch
+
+    def model_of(self, role: str) -> str:
+        """The id of a role's model; empty where there is none."""
+        return str((self.config.get("model", {}).get(role) or {}).get("id", ""))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsRead(Event):

@@ -95,6 +95,10 @@ class Skill:
             body = self.newline + body
         return replace(self, head=head, body=body)
 
+    def with_document(self, other: Skill) -> Skill:
+        """The document of another skill with this one's files."""
+        return replace(self, head=other.head, body=other.body)
+
     def save(self, path: str | Path) -> None:
         """Write the document alone to a markdown path, or the whole package into a folder. What did not change keeps its bytes."""
         path = Path(path)

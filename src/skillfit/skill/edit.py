@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,34 +25,14 @@ class Edit:
     label: str = ""
 
     @classmethod
-    def from_reply(cls, reply: object) -> Edit:
-        """Whatever a model sent: null, missing, unknown and mistyped fields become empty ones, and applying says so."""
-        fields = reply if isinstance(reply, Mapping) else {}
-        op = re.sub(r"[\s-]+", "_", _string(fields.get("op")).strip().lower())
-        return cls(
-            op=f"unknown_{op}" if op == EXAMPLE_OP else op,
-            target=_string(fields.get("target")),
-            content=_string(fields.get("content")),
-            support_count=_count(fields.get("support_count")),
-            source_type=_string(fields.get("source_type")) or "failure",
-            id=_string(fields.get("id")),
-            label=_string(fields.get("label")),
-        )
+    def from_reply(cls, op: str, target: str, content: str) -> Edit:
+        """What a model sent. Any word may stand for `op`; applying says which ones are not known."""
+        word = re.sub(r"[\s-]+", "_", op.strip().lower())
+        return cls(f"unknown_{word}" if word == EXAMPLE_OP else word, target, content)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain form; id and label only where given."""
         return {key: value for key, value in asdict(self).items() if value or key not in ("id", "label")}
-
-
-def _string(value: object) -> str:
-    if isinstance(value, list):
-        return "\n".join(line for line in value if isinstance(line, str))
-    return str(value) if isinstance(value, str | int | float) else ""
-
-
-def _count(value: object) -> int:
-    number = value if isinstance(value, int | float) else 1
-    return max(1, int(number)) if math.isfinite(number) else 1
 
 
 @dataclass(frozen=True, slots=True)

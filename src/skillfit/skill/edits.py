@@ -7,9 +7,8 @@ Status words are `applied_<op>`, `applied_append_before_protected_region`, or `s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from skillfit.skill.document import Skill
 from skillfit.skill.edit import EXAMPLE_OP, Edit, EditResult, Skip
@@ -35,17 +34,14 @@ class Applied:
 def apply_edits(skill: Skill, edits: Sequence[Edit], max_tokens: int | None = None) -> Applied:
     """Apply a patch. Nothing a model sends raises, touches a protected region or the frontmatter, or passes `max_tokens`
     (estimated, whole document; edits that make it shorter always may)."""
-    results: list[EditResult] = []
-    for is_example, run in groupby(edits, key=lambda edit: edit.op == EXAMPLE_OP):
-        patching = _Showing(skill, max_tokens) if is_example else Patching(skill, max_tokens)
-        results += [_tried(patching.apply, edit) for edit in run]
-        skill = patching.result()
-    return Applied(skill, tuple(results))
+    patching = Patching(skill, max_tokens)
+    results = tuple(_tried(patching, edit) for edit in edits)
+    return Applied(patching.result(), results)
 
 
-def _tried(apply: Callable[[Edit], str], edit: Edit) -> EditResult:
+def _tried(patching: Patching, edit: Edit) -> EditResult:
     try:
-        return EditResult(edit, apply(edit))
+        return EditResult(edit, _show(patching, edit) if edit.op == EXAMPLE_OP else patching.apply(edit))
     except Skip as skip:
         return EditResult(edit, f"skipped_{skip.status}", skip.reason)
 
@@ -56,21 +52,10 @@ def example_edit(example: Example, replaces: str = "") -> Edit:
     return Edit(EXAMPLE_OP, replaces, json.dumps(content, ensure_ascii=False), label=f"example {example.item_id}")
 
 
-class _Showing:
-    """A skill on its way through the worked examples of a patch."""
-
-    def __init__(self, skill: Skill, max_tokens: int | None) -> None:
-        self.skill, self.max_tokens = skill, max_tokens
-
-    def result(self) -> Skill:
-        return self.skill
-
-    def apply(self, edit: Edit) -> str:
-        new = with_examples(self.skill, _shown(edit, examples(self.skill)))
-        if self.max_tokens is not None and new.tokens > max(self.max_tokens, self.skill.tokens):
-            raise Skip("over_token_ceiling", f"the skill would have about {new.tokens} tokens; {self.max_tokens} are allowed")
-        self.skill = new
-        return "applied_example"
+def _show(patching: Patching, edit: Edit) -> str:
+    skill = patching.result()
+    patching.go_on_with(with_examples(skill, _shown(edit, examples(skill))))
+    return "applied_example"
 
 
 def _shown(edit: Edit, held: Sequence[Example]) -> list[Example]:

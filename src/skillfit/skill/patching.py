@@ -27,9 +27,17 @@ class Patching:
     """A body on its way through one patch. `touched` are the spans earlier edits of the patch wrote."""
 
     def __init__(self, skill: Skill, max_tokens: int | None) -> None:
-        self.skill, self.original, self.body = skill, skill.unix_body, skill.unix_body
         self.max_tokens = max_tokens
+        self._begin(skill)
+
+    def _begin(self, skill: Skill) -> None:
+        self.skill, self.original, self.body = skill, skill.unix_body, skill.unix_body
         self.touched: list[tuple[int, int]] = []
+
+    def go_on_with(self, skill: Skill) -> None:
+        """Take over a skill that was changed elsewhere; what follows is a patch to that one."""
+        self._refuse_growth(skill)
+        self._begin(skill)
 
     def apply(self, edit: Edit) -> str:
         if edit.op not in OPS:
@@ -92,14 +100,15 @@ class Patching:
             raise Skip("no_change", "the skill would stay as it is")
         if protected(body) != protected(self.body):
             raise Skip("protected_region", "the result would make, break or reach into a protected region")
-        if self.max_tokens is not None:
-            tokens, now = self.skill.with_body(body).tokens, self.skill.with_body(self.body).tokens
-            if tokens > max(self.max_tokens, now):
-                raise Skip("over_token_ceiling", f"the skill would have about {tokens} tokens; {self.max_tokens} are allowed")
+        self._refuse_growth(self.skill.with_body(body))
         shift = len(text) - (end - start)
         moved = [(a + shift, b + shift) if a >= end else (a, b) for a, b in self.touched]
         self.touched = [*moved, (start + lead, start + lead + length)]
         self.body = body
+
+    def _refuse_growth(self, new: Skill) -> None:
+        if self.max_tokens is not None and new.tokens > max(self.max_tokens, self.result().tokens):
+            raise Skip("over_token_ceiling", f"the skill would have about {new.tokens} tokens; {self.max_tokens} are allowed")
 
 
 def _find(body: str, target: str) -> list[tuple[int, int]]:

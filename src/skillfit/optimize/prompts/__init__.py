@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from skillfit.skill import Skill
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -14,9 +16,10 @@ def render(name: str, **values: Any) -> str:
     return _environment().get_template(f"{name}.md").render(**values).strip()
 
 
-def sections(**parts: str) -> str:
-    """Tagged sections in the order given, empty ones left out. Material cannot close its own section."""
-    closed = {name: text.strip().replace(f"</{name}>", f"< /{name}>") for name, text in parts.items()}
+def sections(**parts: str | Skill) -> str:
+    """Tagged sections in the order given, empty texts left out. Material cannot close its own section."""
+    texts = {name: part.unix_body or "(empty)" if isinstance(part, Skill) else part for name, part in parts.items()}
+    closed = {name: text.strip().replace(f"</{name}>", f"< /{name}>") for name, text in texts.items()}
     return "\n\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in closed.items() if text)
 
 
