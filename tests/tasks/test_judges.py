@@ -50,6 +50,13 @@ async def test_a_checklist_scores_the_share_of_checks_with_evidence_each() -> No
     assert score.evidence == ("pass: names a colour (says blue)", "fail: gives a sum (no sum)")
 
 
+async def test_one_assertion_may_stand_as_plain_text() -> None:
+    model = judge(lambda text: {"checks": [{"passed": True, "evidence": "seen"}]})
+    item = Item("i", {"input": "q", "assertions": "names a colour"})
+    score = await build_grader("checklist", judge=model).grade(item, Attempt("blue"))
+    assert score.evidence == ("pass: names a colour (seen)",)
+
+
 async def test_a_judge_that_skips_checks_is_asked_again_and_then_failed() -> None:
     model = judge(lambda text: {"checks": [{"passed": True, "evidence": "x"}]})
     item = Item("i", {"input": "q", "assertions": ["one", "two"]})

@@ -11,6 +11,7 @@ from skillfit.agents.agent import AgentFailure, Calling
 from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt, Step, TaskFailure
 from skillfit.tasks.function import call as call_function
+from skillfit.tasks.function import plain
 from skillfit.tasks.item import Item
 
 Solve = Callable[..., str | Attempt | Awaitable[str | Attempt]]
@@ -48,4 +49,4 @@ class CallableAgent:
 
 def visible(item: Item) -> dict[str, Any]:
     """The item's content as an agent may see it: no gold, no hidden reference."""
-    return {"id": item.id, **{name: value for name, value in item.content().items() if name not in ("answers", "reference")}}
+    return {name: value for name, value in plain(item).items() if name not in ("answers", "reference")}

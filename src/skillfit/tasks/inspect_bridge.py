@@ -19,13 +19,8 @@ from skillfit.skill.package import write_whole
 from skillfit.tasks.attempt import Attempt, Score
 from skillfit.tasks.item import Item
 
-_STOP: dict[FinishReason, str] = {
-    "stop": "stop",
-    "length": "max_tokens",
-    "tool_calls": "tool_calls",
-    "refused": "content_filter",
-    "other": "unknown",
-}
+# reasons to stop that Inspect calls otherwise
+_STOP: dict[FinishReason, str] = {"length": "max_tokens", "refused": "content_filter", "other": "unknown"}
 
 
 @dataclass(slots=True, eq=False)
@@ -73,13 +68,13 @@ def bridge(model: Model, images: Path) -> Any:
             except SkillfitError as error:
                 rollout.error = error
                 raise
-            used = reply.usage
+            used, stopped = reply.usage, _STOP.get(reply.finish_reason, reply.finish_reason)
             rollout.usage += used
             calls = [_call(one) for one in reply.tool_calls]
             message = ChatMessageAssistant(content=reply.text, tool_calls=calls or None, model=model.id, source="generate")
             return ModelOutput(
                 model=model.id,
-                choices=[ChatCompletionChoice(message=message, stop_reason=_STOP[reply.finish_reason])],
+                choices=[ChatCompletionChoice(message=message, stop_reason=stopped)],
                 usage=ModelUsage(input_tokens=used.input - used.cached, output_tokens=used.output, total_tokens=used.tokens),
             )
 

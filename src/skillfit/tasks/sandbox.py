@@ -93,7 +93,7 @@ def _limits(timeout: float, memory: int) -> list[str]:
 def _kill_marked(mark: str) -> None:
     """Kill whoever left the process group: descendants still carry the mark in their environment."""
     wanted = f"{_MARK}={mark}".encode()
-    for entry in Path("/proc").glob("[0-9]*") if Path("/proc").is_dir() else ():
+    for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if wanted in (entry / "environ").read_bytes():
                 os.kill(int(entry.name), signal.SIGKILL)

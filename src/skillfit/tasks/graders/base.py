@@ -81,3 +81,8 @@ class TextGrader(BuiltIn):
 def verdict(passed: bool, soft: float = 0.0, *, wrong: str = "The answer does not match.") -> Score:
     """Full marks, or what is nearly right and a word on what is wrong."""
     return Score(1.0) if passed else Score(0.0, soft, wrong)
+
+
+def listed(value: Any) -> list[Any]:
+    """A column that holds one text, several, or none."""
+    return ([value] if isinstance(value, str) else list(value)) if value else []

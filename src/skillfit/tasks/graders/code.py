@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from skillfit.tasks.attempt import Attempt, Score, TaskFailure
-from skillfit.tasks.graders.base import BuiltIn
+from skillfit.tasks.graders.base import BuiltIn, listed
 from skillfit.tasks.item import Item
 from skillfit.tasks.sandbox import run_isolated
 
@@ -50,8 +50,7 @@ class Code(BuiltIn, name="code", short="column"):
         return Score(float(not failures), 1 - len(failures) / len(tests), feedback, tuple(failures))
 
     def _tests(self, item: Item) -> list[str]:
-        tests = item.content().get(self.column) or []
-        return [tests] if isinstance(tests, str) else [str(test) for test in tests]
+        return [str(test) for test in listed(item.content().get(self.column))]
 
     async def _run(self, code: str, test: str) -> str:
         """Why the test fails; empty when it passes."""
