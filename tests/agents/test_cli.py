@@ -45,7 +45,7 @@ world = dict(env=dict(os.environ), home=home, cwd=sorted(os.listdir()))
 say(type="tool", name="look", input=dict(argv=sys.argv[1:]), output=json.dumps(world))
 pathlib.Path("left.txt").write_text("work")
 say(type="message", text="I heard: " + prompt)
-say(type="message", text="LONG" * 9000 if "LONG" in prompt else "42")
+say(type="message", text="LONG" * 9000 if "LONG" in prompt else chr(0xd83d) if "HALF" in prompt else "42")
 say(type="result", is_error=False, tokens=dict(read=30, cached=10, written=7), cost=0.25)
 """
 DESCRIPTION: dict[str, Any] = {
@@ -225,6 +225,12 @@ async def test_long_messages_are_cut_in_the_trajectory_but_not_in_the_answer(fak
 
     assert len(attempt.answer) == 36_000
     assert len(attempt.steps[-1].text) < 9000 and "characters left out" in attempt.steps[-1].text
+
+
+async def test_half_an_emoji_in_an_event_is_replaced(fake: Fake) -> None:
+    attempt = await fake.attempt(Item("q", {"input": "HALF"}))
+
+    assert attempt.answer == "\N{REPLACEMENT CHARACTER}"
 
 
 async def test_settings_reach_the_program(fake: Fake) -> None:

@@ -121,6 +121,15 @@ async def test_misuse_is_told_to_the_model_and_ends_nothing() -> None:
     assert attempt.workspace not in model.requests[-1].messages[-1].content, "no path of this machine"
 
 
+async def test_an_optional_argument_may_be_null_and_half_an_emoji_is_replaced() -> None:
+    calls = [ToolCall("c1", "list", '{"path": null}'), ToolCall("c2", "finish", '{"answer": "done \\ud83d"}')]
+    attempt, _ = await run(*(Reply("", (call,)) for call in calls))
+    remove_workspace(attempt.workspace)
+
+    assert "skill/SKILL.md" in result(attempt, 0)
+    assert attempt.answer == "done \N{REPLACEMENT CHARACTER}", "what could not be written to a file would end the run"
+
+
 async def test_a_pipe_left_by_a_command_holds_nothing_up() -> None:
     attempt, _ = await run(
         use("run_command", command="mkfifo pipe; mkdir locked; chmod 000 locked"),

@@ -47,6 +47,11 @@ async def test_a_bare_number_is_a_score_and_items_may_stand_beside(tmp_path: Pat
     assert score.hard == 1
 
 
+async def test_half_an_emoji_in_what_it_prints_is_replaced(tmp_path: Path) -> None:
+    attempt, _ = await run(command_task(tmp_path, """printf '%s' '{"score": 1, "answer": "ok \\ud83d"}'"""))
+    assert attempt.answer == "ok \N{REPLACEMENT CHARACTER}"
+
+
 async def test_no_key_reaches_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     await run(command_task(tmp_path, "env > environment; echo 1"))

@@ -64,6 +64,12 @@ def test_a_line_that_is_no_object_is_named(tmp_path: Path) -> None:
         load(tmp_path / "t.jsonl")
 
 
+def test_half_a_character_is_refused_where_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"input": "whole \\ud83d\\ude00"}\n{"input": "half \\ud83d"}\n')
+    with pytest.raises(InputError, match=r"t\.jsonl:2: half a character.*ud83d"):
+        load(tmp_path / "t.jsonl")
+
+
 @pytest.mark.parametrize(("name", "text"), [("t.jsonl", "\n\n"), ("t.json", "[]"), ("t.csv", "input,answer\n")])
 def test_an_empty_file_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)

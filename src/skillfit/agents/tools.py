@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import ClassVar
 from skillfit.agents.agent import Calling
 from skillfit.agents.presenting import ModelAgent, item_messages, shorten
 from skillfit.agents.workspace import Workspace, workspace_for
+from skillfit.models.json_text import whole_json
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
 from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt, Step
@@ -101,8 +101,7 @@ class _Session:
         """The tool's result. A misuse is told to the model, which may do better; it never ends the attempt."""
         self.steps.append(Step("tool_call", shorten(tool_call.arguments), name=tool_call.name))
         try:
-            arguments = _arguments(tool_call)
-            result = await self._act(tool_call.name, arguments)
+            result = await self._act(tool_call.name, _arguments(tool_call))
         except (OSError, ValueError) as error:
             result = f"error: {error}".replace(str(self.workspace.work), ".")
         result = shorten(result, 20_000)
@@ -124,16 +123,15 @@ class _Session:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(arguments["content"], encoding="utf-8")
             return f"wrote {len(arguments['content'])} characters"
-        found = self._files(arguments.get("path") or ".")
+        found = self._files(path)
         if name == "list":
             return "\n".join(found) or "(empty)"
         return self._search(arguments["text"].casefold(), found)
 
-    def _files(self, name: str) -> list[str]:
-        """Regular files under `name`; symbolic links are not followed."""
-        top, work = self.workspace.inside(name), self.workspace.work
+    def _files(self, top: Path) -> list[str]:
+        """Regular files at or under `top`; symbolic links are not followed."""
         paths = [top] if top.is_file() else sorted(top.rglob("*"))
-        return [path.relative_to(work).as_posix() for path in paths if path.is_file() and not path.is_symlink()]
+        return [path.relative_to(self.workspace.work).as_posix() for path in paths if path.is_file() and not path.is_symlink()]
 
     def _search(self, text: str, names: list[str]) -> str:
         matches: list[str] = []
@@ -166,8 +164,8 @@ def _arguments(tool_call: ToolCall) -> dict[str, str]:
     required = {tool.name: list(tool.parameters["required"]) for tool in TOOLS}
     if tool_call.name not in required:
         raise ValueError(f"there is no tool {tool_call.name}; there are {', '.join(required)}")
-    arguments = json.loads(tool_call.arguments or "{}")
+    arguments = whole_json(tool_call.arguments or "{}")
     needed = required[tool_call.name]
     if not isinstance(arguments, dict) or not all(isinstance(arguments.get(name), str) for name in needed):
         raise ValueError(f"{tool_call.name} needs an object with the strings {', '.join(needed)}")
-    return {name: str(value) for name, value in arguments.items()}
+    return {name: str(value) for name, value in arguments.items() if value is not None}

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from skillfit.models.json_text import whole_json
 from skillfit.models.protocol import (
     AuthFailed,
     BadReply,
@@ -87,7 +88,7 @@ def classify(status: int, body: Any, headers: Mapping[str, str], where: str) -> 
 def read_json(text: str, content_type: str, where: str) -> dict[str, Any]:
     """The body of a 200 answer as an object; a cut or foreign body is a typed failure."""
     try:
-        body = json.loads(text)
+        body = whole_json(text)
     except ValueError as error:
         if "json" in content_type:
             raise NetworkFailed(f"The answer of {where} broke off after {len(text)} characters.") from error
@@ -97,14 +98,7 @@ def read_json(text: str, content_type: str, where: str) -> dict[str, Any]:
         ) from error
     if not isinstance(body, dict):
         raise BadReply(redact(f"{where} answered with JSON that is no reply: {text[:80]!r}"))
-    return _without_halves(body) if "\\ud" in text.lower() else body
-
-
-def _without_halves(body: dict[str, Any]) -> dict[str, Any]:
-    """Half a surrogate pair (an emoji cut in two) can stand in JSON as an escape, but nowhere in UTF-8: it is replaced."""
-    text = json.dumps(body, ensure_ascii=False)
-    whole: dict[str, Any] = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    return whole
+    return body
 
 
 def said_by(body: Any) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.errors import InputError
+from skillfit.models.json_text import whole_json
 from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt, Score, TaskFailure
 from skillfit.tasks.function import evaluated, plain
@@ -70,7 +71,7 @@ def _printed(stdout: str, where: str) -> Any:
     """The score: all of stdout, or its last line when the program also talks."""
     for text in (stdout, stdout.rstrip().rpartition("\n")[2]):
         try:
-            return json.loads(text)
+            return whole_json(text)
         except json.JSONDecodeError:
             continue
     raise TaskFailure("command", f"{where}: no JSON score on stdout, but {stdout.strip()[-200:]!r}.", hint='Print {"score": 0.5}.')

@@ -147,7 +147,12 @@ def _read_json(path: Path) -> Iterator[Row]:
 def parse_json(text: bytes, where: str) -> Any:
     """What the text says, or an error that tells where it breaks."""
     try:
-        return json.loads(text.decode("utf-8-sig"))
+        value = json.loads(text.decode("utf-8-sig"))
+        if b"\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: half a character: an emoji was cut in two ({error.object[error.start]!a}).") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start}).") from error
     except json.JSONDecodeError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from skillfit.agents.cli.description import Description, Pick, StepPick, UsagePick
 from skillfit.agents.presenting import shorten
+from skillfit.models.json_text import whole_json
 from skillfit.models.protocol import Usage
 from skillfit.tasks.attempt import Step
 from skillfit.tasks.graders.extract import at_path
@@ -54,7 +55,7 @@ def _events(stdout: str) -> Iterator[Mapping[str, Any]]:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return whole_json(text)
     except ValueError:
         return None
 
