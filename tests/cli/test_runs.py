@@ -45,6 +45,14 @@ def test_ls_and_show_tell_what_came_out(shell: Shell, run: Path) -> None:
     assert "No runs" in shell("ls", "empty").out
 
 
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(shell: Shell, run: Path) -> None:
+    (run.parent / "damaged").mkdir()
+    (run.parent / "damaged" / "journal.sqlite").write_text("no database at all")
+    listed = shell("ls", run.parent, "--json")
+    assert [one["run"] for one in listed.json] == [str(run)]
+    assert listed.code == 0 and "damaged" in listed.err
+
+
 def test_diff_shows_what_changed_between_any_two_steps(shell: Shell, run: Path) -> None:
     assert "+- Mentions of" in shell("diff", run).out
     assert shell("diff", run, "1", "1").out.strip() == "Nothing changed."
@@ -120,6 +128,15 @@ def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
     shutil.rmtree(run)
     assert shell("verify", "record.json", "--repeats", "1", "--json").json["verdict"] == "ok"
     assert "neither a run nor a record" in shell("verify", "tasks.txt").err
+
+
+def test_eval_measures_several_models_in_one_directory(shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
+    with ChatServer(lambda call: "billing") as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        measured = shell("eval", config, "--model", "openai/one", "--model", "openai/two", "--run", "both", "--json").json
+    assert [one["model"] for one in measured] == ["openai/one", "openai/two"]
+    assert sorted(path.name for path in Path("both").iterdir()) == ["openai-one", "openai-two"]
 
 
 def test_eval_measures_several_skills_side_by_side_and_pays_once(shell: Shell, run: Path) -> None:

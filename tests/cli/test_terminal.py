@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from skillfit.cli.plot import Point, plot
@@ -139,7 +141,16 @@ def test_the_live_terminal_draws_a_whole_recorded_run(finished: Path) -> None:
 
 
 def test_a_plot_holds_the_latest_points_within_its_width() -> None:
-    points = [Point(str(n), n / 100, True) for n in range(100)]
+    points = [Point(n / 100, True) for n in range(100)]
     lines = plot(points, width=40)
     assert all(len(line) <= 40 + 8 for line in lines) and "0.99" in lines[0]
-    assert plot([Point("one", 1.0, True)])[0].startswith(" 1.00")
+    assert plot([Point(1.0, True)])[0].startswith(" 1.00")
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
+def test_a_higher_score_is_never_drawn_below_a_lower_one(scores: list[float]) -> None:
+    lines = plot([Point(score, True) for score in scores])
+    width = min(8, 60 // len(scores))
+    at = [next(row for row, line in enumerate(lines) if line[7 + width * n :].startswith("●")) for n in range(len(scores))]
+    ranked = [row for _, row in sorted(zip(scores, at, strict=True), reverse=True)]
+    assert ranked == sorted(ranked)

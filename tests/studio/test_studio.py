@@ -46,6 +46,15 @@ async def test_runs_are_listed_and_each_has_its_page_and_report(tmp_path: Path) 
         assert browser.get("/run/../../etc").status_code == 404
 
 
+async def test_a_run_that_cannot_be_read_is_said_and_does_not_hide_the_others(tmp_path: Path) -> None:
+    await improved(tmp_path / "one")
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "journal.sqlite").write_text("no database at all")
+    with studio(tmp_path) as browser:
+        listed = browser.get("/").text
+    assert 'href="/run/one"' in listed and "two/journal.sqlite is damaged" in listed
+
+
 def test_a_page_is_told_of_what_happens_without_asking_again(tmp_path: Path) -> None:
     run = Told(tmp_path / "live")
     with studio(tmp_path) as browser, browser.stream("GET", "/events/live") as stream:

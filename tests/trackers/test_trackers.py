@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,23 @@ def test_jsonl_has_each_event_once_though_the_run_was_resumed_after_a_kill(tmp_p
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["seq"] for line in lines] == [stored.seq for stored in events]
     assert lines[0]["kind"] == "RunStarted"
+
+
+async def test_jsonl_refuses_a_file_that_holds_another_run(tmp_path: Path, events: list[Stored]) -> None:
+    path = tmp_path / "events.jsonl"
+    tell(make(f"jsonl:{path}"), events)
+    with closing(RunDirectory.read(await improved(tmp_path / "second"))) as view, pytest.raises(InputError, match="another run"):
+        tell(make(f"jsonl:{path}"), list(view.events.read()))
+    assert len(path.read_text().splitlines()) == len(events)
+
+
+@pytest.mark.parametrize("text", ['{"id": "a", "input": "b"}\n', "one line without an end"])
+def test_jsonl_leaves_a_file_alone_that_holds_something_else(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(InputError, match="other things"):
+        make(f"jsonl:{path}")
+    assert path.read_text() == text
 
 
 def test_mlflow_has_settings_scores_verdicts_and_the_best_skill_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,6 +120,8 @@ def eval_(
         skills = {str(path): Skill.load(path) for path in skill or ()} or {material.skill.name: material.skill}
         agent = material.config.model.agent.id if material.config.model.agent else "the task's own"
         path = run or default_run(material, "evaluate")
+        if run and len(model or ()) > 1:  # what was measured with one model is no run of another
+            path = run / re.sub(r"[^\w.-]+", "-", name)
         found += [(agent, one) for one in _measure(material, skills, path, split=split, repeats=repeats)]
     show([_measured(agent, one, split) for agent, one in found], _side_by_side(found), as_json)
 

@@ -21,6 +21,10 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False)
 
 
+def warn(message: str) -> None:
+    console(stderr=True).print(f"warning: {message}", markup=False, soft_wrap=True)
+
+
 def show(data: Any, shown: RenderableType, as_json: bool) -> None:
     """The result, in the form that was asked for."""
     if as_json:

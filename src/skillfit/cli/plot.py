@@ -10,7 +10,6 @@ _HEIGHT = 6
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    name: str
     score: float
     accepted: bool
 
@@ -20,7 +19,8 @@ def plot(points: Sequence[Point], width: int = 60, height: int = _HEIGHT) -> lis
     points = points[-max(1, width // 2) :]
     low, high = min(point.score for point in points), max(point.score for point in points)
     if high - low < 0.1:
-        low, high = max(0.0, low - 0.05), min(1.0, low + 0.05)
+        middle = (low + high) / 2
+        low, high = max(0.0, middle - 0.05), min(1.0, middle + 0.05)
     column = max(2, min(8, width // max(1, len(points))))
 
     def row(score: float) -> int:

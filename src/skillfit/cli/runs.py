@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillfit.cli.output import Json, coloured_diff, console, show, table
+from skillfit.cli.output import Json, coloured_diff, console, show, table, warn
 from skillfit.cli.training import in_words, line
 from skillfit.errors import InputError
+
+if TYPE_CHECKING:
+    from skillfit.api import Run
 
 RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
 
@@ -24,10 +27,18 @@ def ls(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("ru
     from skillfit.run.directory import JOURNAL
 
     journals = sorted(folder.glob(f"**/{JOURNAL}"), key=lambda path: path.stat().st_mtime)
-    runs = [run for run in (Run(path.parent.absolute()) for path in journals) if run.has_started]
-    said = [line(run.path, run.finish_reason, run.summary) for run in runs]
+    said = [told for path in journals if (told := _told(Run(path.parent.absolute())))]
     names = ("run", "result", "baseline", "best", "calls")
     show(said, table(names, [_listed(one) for one in said]) if said else f"No runs in {folder}.", as_json)
+
+
+def _told(run: Run) -> dict[str, Any] | None:
+    """None for what is no run yet; one that cannot be read does not hide the others."""
+    try:
+        return line(run.path, run.finish_reason, run.summary) if run.has_started else None
+    except InputError as error:
+        warn(str(error))
+        return None
 
 
 def _listed(said: dict[str, Any]) -> tuple[str, ...]:

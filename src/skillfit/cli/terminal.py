@@ -125,7 +125,7 @@ class Screen:
     def _(self, event: EvaluationFinished, at: float) -> None:
         if event.split == "selection":
             decided = next((verdict.decision for verdict in self.verdicts if verdict.name == event.name), "accept")
-            self.curve.append(Point(event.name, event.hard, decided == "accept"))
+            self.curve.append(Point(event.hard, decided == "accept"))
 
     @_on.register
     def _(self, event: GateDecided, at: float) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from skillfit.cli.output import Json, Overrides, console, show
+from skillfit.cli.output import Json, Overrides, console, show, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -74,10 +74,7 @@ def read(config: Path | Mapping[str, Any], overrides: Sequence[str] | None, *, t
     from skillfit.config import load_config
     from skillfit.train.assemble import read_material
 
-    warn = console(stderr=True)
-    loaded = load_config(
-        config, overrides or (), warn=lambda message: warn.print(f"warning: {message}", markup=False, soft_wrap=True)
-    )
+    loaded = load_config(config, overrides or (), warn=warn)
     if not training:
         loaded = loaded.model_copy(update={"model": loaded.model.model_copy(update={"optimizer": None})})
     return read_material(loaded, training=training)

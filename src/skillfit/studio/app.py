@@ -154,8 +154,15 @@ class Runs:
         return HTMLResponse(made.render(content=content, **given, **shown), headers={"Cache-Control": "no-store"})
 
     def _list(self) -> str:
-        told = sorted(((self._name(path), self._story(path)) for path in self._runs()), key=lambda run: -(run[1].begun or 0))
-        return self._templates.get_template("list.html.j2").render(runs=told, folder=self._path.name)
+        told: list[tuple[str, RunStory]] = []
+        damaged: list[str] = []
+        for path in self._runs():
+            try:
+                told.append((self._name(path), self._story(path)))
+            except InputError as error:
+                damaged.append(str(error))
+        told.sort(key=lambda run: -(run[1].begun or 0))
+        return self._templates.get_template("list.html.j2").render(runs=told, damaged=damaged, folder=self._path.name)
 
     def _story(self, path: Path) -> RunStory:
         """Read anew only when something was written, or somebody may be writing."""

@@ -29,7 +29,7 @@ class OpenTelemetry:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=where or None)))
         self._provider, self._tracer = provider, provider.get_tracer("skillfit")
         self._open: dict[str, Span] = {}
-        self._models: dict[str, str] = {}
+        self._started: RunStarted | None = None
         self._done = 0  # steps; the end of an epoch comes behind its last one
         self._meter = Meter()
 
@@ -37,9 +37,7 @@ class OpenTelemetry:
         event, at = stored.event, int(stored.at * 1e9)
         numbers = self._meter(event)
         if isinstance(event, RunStarted):
-            self._ids.run = event.run
-            models = event.config.get("model", {})
-            self._models = {role: (models.get(role) or {}).get("id", "") for role in ("agent", "optimizer")}
+            self._ids.run, self._started = event.run, event
             self._start("run", "", at, {"gen_ai.workflow.name": "skillfit", "skillfit.run": event.run, **self._model("agent")})
         elif isinstance(event, StageStarted):
             step = f"step {event.step}"
@@ -64,7 +62,7 @@ class OpenTelemetry:
             self._open["run"].add_event(type(event).__name__, _named(numbers), at)
 
     def _model(self, role: str) -> dict[str, Any]:
-        provider, _, name = self._models.get(role, "").partition("/")
+        provider, _, name = self._started.model_of(role).partition("/") if self._started else ("", "", "")
         return {"gen_ai.provider.name": provider, "gen_ai.request.model": name} if name else {}
 
     def _start(self, name: str, parent: str, at: int, attributes: dict[str, Any]) -> None:
