@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import html
-import json
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, wraps
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from skillfit.agents import Agent, CallableAgent
-from skillfit.config import Config, load_config
+from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import EvaluationFinished, Event, GateDecided, RunFinished, RunStarted, SlowUpdateFinished, StepFinished
@@ -260,9 +259,8 @@ def prepare(
         given["env.tasks"] = str(task)
     if budget is not None:
         given["budget"] = parse_budget(budget)
-    loaded = load_config(config or {}, list(_overrides(given)))
     return read_material(
-        loaded,
+        load_config(config or {}, given),
         skill=None if skill is None else as_skill(skill),
         task=None if isinstance(task, str | Path) else task,
         agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
@@ -296,12 +294,3 @@ def parse_budget(budget: str | float | Mapping[str, float]) -> dict[str, float]:
             amount = float(match[1].rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(match[1][-1], 1)
             return {name: amount} if name else {match[2]: int(amount)}
     raise InputError(f"The budget {budget!r} is not understood.", hint="Write $5, 2000 calls, 1M tokens or 30 min.")
-
-
-def _overrides(settings: Mapping[str, Any]) -> Iterator[str]:
-    """`key.sub=value` each, the value as JSON, which is YAML."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and name in Config.model_fields:
-            yield from _overrides({f"{name}.{key}": one for key, one in value.items()})
-        else:
-            yield f"{name}={json.dumps(value, default=str)}"

@@ -88,3 +88,6 @@ def _type(annotation: Any) -> str:
     if arguments and origin not in (dict, tuple, list):
         return " | ".join(_type(argument) for argument in arguments)
     return str(annotation) if arguments else getattr(annotation, "__name__", str(annotation))
+
+
+SECTIONS = tuple(name for name, field in Config.model_fields.items() if _nested(field.annotation))

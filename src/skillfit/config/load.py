@@ -10,21 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from skillfit.config.keys import describe_keys
+from skillfit.config.keys import SECTIONS, describe_keys
 from skillfit.config.recipes import RECIPES
 from skillfit.config.reference import is_reference, translate
 from skillfit.config.schema import Config
-from skillfit.config.source import Place, Settings, read_overrides, read_source
+from skillfit.config.source import Place, Settings, read_overrides, read_source, walk
 from skillfit.errors import InputError
 
-_SECTIONS = tuple(
-    name
-    for name, field in Config.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-)
 _FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
 _SECRET_NAME = re.compile(
     r"(?i)(api_?key|secret|password|passwd|authorization|credentials?|(access|auth)_?token)$|^model\..*[._](key|token)$"
@@ -40,9 +35,12 @@ class ConfigWarning(UserWarning):
 
 
 def load_config(
-    source: Path | str | Mapping[str, Any], overrides: Sequence[str] = (), *, warn: Callable[[str], None] | None = None
+    source: Path | str | Mapping[str, Any],
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    warn: Callable[[str], None] | None = None,
 ) -> Config:
-    """The config in a YAML file (or a mapping), with `key.sub=value` overrides on top and its recipe beneath.
+    """The config in a YAML file (or a mapping), with `key.sub=value` overrides (or a mapping of these) on top and its recipe below.
 
     Relative paths of skill, tasks and grader files belong to the folder of the file that names them; in overrides, to the
     current folder. Warnings go to `warn`, or to Python's own.
@@ -54,7 +52,7 @@ def load_config(
     else:
         settings = above.over(settings)
     _refuse_secrets(settings)
-    data = {key: {} if value is None and key in _SECTIONS else value for key, value in settings.data.items()}
+    data = {key: {} if value is None and key in SECTIONS else value for key, value in settings.data.items()}
     _resolve_paths(data, settings)
     recipe = data.get("recipe", "default")
     filled = Settings(data).over(Settings(RECIPES.get(recipe, {}) if isinstance(recipe, str) else {})).data
@@ -69,7 +67,7 @@ def _python_warning(message: str) -> None:
 
 
 def _refuse_secrets(settings: Settings) -> None:
-    for key, value in _leaves(settings.data):
+    for key, value in walk(settings.data):
         if not isinstance(value, str) or not value:
             continue
         if _USERINFO.match(value):
@@ -84,48 +82,35 @@ def _refuse_secrets(settings: Settings) -> None:
             )
 
 
-def _leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            yield from _leaves(value, f"{prefix}.{key}".lstrip("."))
-    elif isinstance(data, (list, tuple)):
-        for value in data:
-            yield from _leaves(value, prefix)
-    else:
-        yield prefix, data
-
-
 def _resolve_paths(data: dict[str, Any], settings: Settings) -> None:
     """Make the files that settings name independent of where the command is run."""
+    for section, name, resolved in (
+        ("env", "skill", _absolute),
+        ("env", "tasks", _resolved_tasks),
+        ("env", "grader", _resolved_functions),
+        ("evaluation", "ship_grader", _resolved_functions),
+    ):
+        held = data.get(section)
+        if isinstance(held, dict) and held.get(name):
+            data[section] = {**held, name: resolved(held[name], settings.place(f"{section}.{name}"))}
     env = data.get("env")
-    if isinstance(env, dict):
-        data["env"] = env = dict(env)
-        if isinstance(env.get("skill"), str) and env["skill"]:
-            env["skill"] = str(_absolute(env["skill"], settings.place("env.skill")))
-        if isinstance(env.get("tasks"), str) and env["tasks"]:
-            env["tasks"] = _resolved_tasks(env["tasks"], settings.place("env.tasks"))
-            named = "env.folder" if env.get("folder") else "env.tasks"
-            env["folder"] = str(_absolute(str(env.get("folder") or "."), settings.place(named)))
-        if "grader" in env:
-            env["grader"] = _resolved_functions(env["grader"], settings.place("env.grader"))
-    evaluation = data.get("evaluation")
-    if isinstance(evaluation, dict) and "ship_grader" in evaluation:
-        grader = _resolved_functions(evaluation["ship_grader"], settings.place("evaluation.ship_grader"))
-        data["evaluation"] = {**evaluation, "ship_grader": grader}
+    if isinstance(env, dict) and env.get("tasks"):
+        named, folder = ("env.folder", env["folder"]) if env.get("folder") else ("env.tasks", ".")
+        data["env"] = {**env, "folder": _absolute(folder, settings.place(named))}
 
 
-def _absolute(text: str, place: Place) -> Path:
-    return Path(os.path.normpath(place.folder / Path(text).expanduser()))
+def _absolute(value: Any, place: Place) -> Any:
+    return os.path.normpath(place.folder / Path(value).expanduser()) if isinstance(value, str) else value
 
 
-def _resolved_tasks(text: str, place: Place) -> str:
+def _resolved_tasks(value: Any, place: Place) -> Any:
     """A path or `file.py:name` becomes absolute; commands, Inspect tasks and benchmark names stay."""
-    if re.match(r"(command|inspect):", text):
-        return text
-    if _FUNCTION.match(text):
-        return str(_resolved_functions(text, place))
-    path = _absolute(text, place)
-    return str(path) if path.exists() or "/" in text or Path(text).suffix else text
+    if not isinstance(value, str) or re.match(r"(command|inspect):", value):
+        return value
+    if _FUNCTION.match(value):
+        return _resolved_functions(value, place)
+    path = _absolute(value, place)
+    return path if Path(path).exists() or "/" in value or Path(value).suffix else value
 
 
 def _resolved_functions(value: Any, place: Place) -> Any:

@@ -14,12 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from skillfit.config.keys import describe_keys
+from skillfit.config.keys import SECTIONS, describe_keys
 from skillfit.config.source import Place, Settings, read_source
 from skillfit.models.secrets import redact
-
-_SECTIONS = ("model", "train", "gradient", "optimizer", "evaluation", "env")
-_OWN_TOP_LEVEL = ("recipe", "budget", "executor")
 
 
 class Table(BaseModel):
@@ -92,9 +89,7 @@ def _divided(overrides: Settings, ours: set[str]) -> tuple[Settings, Settings]:
         value: Any = overrides.data
         for part in key.split("."):
             value = value[part]
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        one = Settings(value, {key: place})
+        one = Settings.of(key, value, place)
         if key in ours and key != "model.optimizer":
             above = one.over(above)
         else:
@@ -137,9 +132,7 @@ class _Translation:
         return next((given for given in found if given.value not in (None, "", [])), None)
 
     def put(self, key: str, value: Any, source: str) -> None:
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        self.result = Settings(value, {key: self.settings.place(source)}).over(self.result)
+        self.result = Settings.of(key, value, self.settings.place(source)).over(self.result)
 
     def move(self, name: str, key: str, words: Mapping[str, str] | None = None) -> None:
         if (given := self.get(name)) is not None:
@@ -220,7 +213,7 @@ class _Translation:
         for name, given in self.given.items():
             if name in self.used:
                 continue
-            if given.key in self.ours or given.key in _OWN_TOP_LEVEL:
+            if given.key in self.ours:
                 self.put(given.key, given.value, given.key)
             elif given.value in (None, "", [], 0, self.table.defaults.get(name)):
                 continue
@@ -232,7 +225,7 @@ class _Translation:
 
 def _flatten(data: Mapping[str, Any]) -> Iterator[tuple[str, _Given]]:
     for section, value in data.items():
-        if isinstance(value, Mapping) and section in _SECTIONS:
+        if isinstance(value, Mapping) and section in SECTIONS:
             for name, item in value.items():
                 key = f"{section}.{name}"
                 yield table().flat(key), _Given(item, key)

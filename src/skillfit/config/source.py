@@ -35,6 +35,13 @@ class Settings:
     data: dict[str, Any]
     places: dict[str, Place] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, key: str, value: Any, place: Place) -> Settings:
+        """One dotted key."""
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        return cls(value, {key: place})
+
     def over(self, base: Settings) -> Settings:
         """These settings on top of `base`: sections merge, everything else replaces."""
         return Settings(_merge(base.data, self.data), {**base.places, **self.places})
@@ -50,25 +57,40 @@ def read_source(source: Path | str | Mapping[str, Any]) -> Settings:
     """A YAML file with everything it inherits, or a mapping as it is."""
     if isinstance(source, Mapping):
         data = _plain(source)
-        return Settings(data, dict.fromkeys(_keys(data), Place("the settings", Path.cwd())))
+        return Settings(data, dict.fromkeys((key for key, _ in walk(data)), Place("the settings", Path.cwd())))
     return _read_file(Path(source).absolute(), ())
 
 
-def read_overrides(overrides: Sequence[str]) -> Settings:
-    """`a.b=c` each; values are YAML, so numbers, lists and null mean what they look like. Paths are relative to here."""
+def read_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> Settings:
+    """`a.b=c` each; values are YAML, so numbers, lists and null mean what they look like. Or dotted keys with their values.
+    Paths are relative to here."""
     settings = Settings({})
+    if isinstance(overrides, Mapping):
+        for key, given in overrides.items():
+            settings = Settings.of(key, _plain(given), Place("the settings", Path.cwd())).over(settings)
+        return settings
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not all(key.split(".")):
             raise InputError(f"The override {text!r} is not of the form key.sub=value.")
         try:
-            data: Any = yaml.load(value, Loader=_Loader) if value.strip() else ""
+            read = yaml.load(value, Loader=_Loader) if value.strip() else ""
         except yaml.YAMLError as error:
             raise InputError(f"The override {text!r} has a value that is not YAML: {_problem(error)}.") from error
-        for part in reversed(key.split(".")):
-            data = {part: data}
-        settings = Settings(data, {key: Place(f"the override {text}", Path.cwd())}).over(settings)
+        settings = Settings.of(key, read, Place(f"the override {text}", Path.cwd())).over(settings)
     return settings
+
+
+def walk(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting in nested data, sections too, with its dotted key; the entries of a list go by the list's."""
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            yield f"{key}.{name}".lstrip("."), value
+            yield from walk(value, f"{key}.{name}".lstrip("."))
+    elif isinstance(data, list):
+        for value in data:
+            yield key, value
+            yield from walk(value, key)
 
 
 def _read_file(path: Path, chain: tuple[Path, ...]) -> Settings:
@@ -146,13 +168,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _keys(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in data.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _keys(value, f"{prefix}{key}.")
 
 
 def _problem(error: yaml.YAMLError) -> str:

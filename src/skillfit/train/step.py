@@ -205,6 +205,7 @@ class Step:
             spare=_edits(spare) if settings.gate == "race" else (),
             sources=[proposal.items for proposal in (*selection.proposals, *spare)],
             limit=settings.candidates if settings.gate == "race" else 1,
+            finest=settings.finest,
             max_tokens=self._settings.max_skill_tokens,
         )
 
