@@ -82,7 +82,7 @@ class Client:
         while True:
             try:
                 reply = await self._attempt(request, bound)
-                return reply.with_usage(spent + reply.usage)
+                return reply.with_usage(spent + reply.usage) if failed else reply
             except ModelError as error:
                 failed, spent = error, spent + error.usage
                 failed.usage = spent

@@ -93,6 +93,7 @@ def context_window_of(model_id: str) -> int:
     return int((_row(model_id.partition("/")[2]) or {}).get("context", DEFAULT_CONTEXT))
 
 
+@cache
 def is_reasoning(model_id: str) -> bool:
     """Models of OpenAI that think first: other parameter names, no temperature, and thinking counts as output."""
     return _REASONING.match(model_id.rsplit("/", 1)[-1].lower()) is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -106,7 +106,7 @@ class Reply:
     model: str = ""  # what the provider says answered
 
     def with_usage(self, usage: Usage) -> Reply:
-        return replace(self, usage=usage)
+        return Reply(self.text, self.tool_calls, self.finish_reason, usage, self.model)
 
 
 class Model(Protocol):

@@ -56,7 +56,8 @@ class Worker:
         calling = Calling(assignment.seed, assignment.purpose, instruction=assignment.instruction)
         attempt = await self.agent.attempt(assignment.skill, item, calling)
         try:
-            return replace(attempt, workspace=""), await self.grader.grade(item, attempt)
+            score = await self.grader.grade(item, attempt)
+            return replace(attempt, workspace="") if attempt.workspace else attempt, score
         finally:
             remove_workspace(attempt.workspace)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import Redact, Store, dump, in_pages, load, writing
+from skillfit.run.store import Redact, Store, dump, in_pages, load
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS events (
@@ -69,7 +69,7 @@ class RunStarted(Event):
 class ItemsRead(Event):
     """The items as faces show them, long texts cut: what a person needs to recognise one."""
 
-    items: list[dict[str, Any]]  # {id, split, type, input, expected}
+    items: list[dict[str, Any]]  # {id, split, type, input, expected}, and weight where it is not 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,23 +324,19 @@ class EventLog(Store):
 
     def _insert(self, key: str, kind: str, data: str) -> tuple[int, float]:
         at = time.time()
-        with writing():
-            row = self._db.execute("INSERT INTO events (key, kind, data, at) VALUES (?,?,?,?)", (key, kind, data, at))
-        self._known[key] = int(row.lastrowid or 0)
+        self._known[key] = self._write("INSERT INTO events (key, kind, data, at) VALUES (?,?,?,?)", (key, kind, data, at))
         return self._known[key], at
 
     def _replace(self, seq: int, key: str, kind: str, data: str) -> tuple[int, float]:
-        with writing():
-            if kind == RunStarted.__name__:  # the first word of the log stays the first
-                self._db.execute("UPDATE events SET data = ? WHERE seq = ?", (data, seq))
-                return seq, time.time()
-            self._db.execute("DELETE FROM events WHERE seq = ?", (seq,))
+        if kind == RunStarted.__name__:  # the first word of the log stays the first
+            self._write("UPDATE events SET data = ? WHERE seq = ?", (data, seq))
+            return seq, time.time()
+        self._write("DELETE FROM events WHERE seq = ?", (seq,))
         return self._insert(key, kind, data)
 
     def go_on(self) -> None:
         """A run that goes on has not finished: forget that it did, until it does again."""
-        with writing():
-            self._db.execute("DELETE FROM events WHERE kind = ?", (RunFinished.__name__,))
+        self._write("DELETE FROM events WHERE kind = ?", (RunFinished.__name__,))
         self._known.pop(RunFinished.__name__, None)
 
     def last(self, *kinds: type[Event]) -> Stored | None:

@@ -11,14 +11,15 @@ import asyncio
 import json
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from skillfit.models.protocol import ModelError, Usage
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import Redact, Store, dump, in_pages, load, writing
+from skillfit.run.store import Redact, Store, dump, in_pages, load
 
 T = TypeVar("T")
 
@@ -69,13 +70,45 @@ class Entry:
         return value
 
 
-@dataclass(slots=True)
-class _Shared:
-    """An effect in flight and how many callers wait for it."""
+class _Execution:
+    """An effect under way. It belongs to none of its callers: it goes on while anybody waits, and is cancelled with the last."""
 
-    task: asyncio.Task[Any]
-    waiting: int = 0
-    abandoned: bool = False
+    def __init__(self, work: Coroutine[Any, Any, Any], ended: Callable[[], object]) -> None:
+        self.abandoned = False
+        self._ended = ended
+        self._waiters: list[asyncio.Future[Any]] = []
+        self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(self._tell)
+
+    async def value(self) -> Any:
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if self._waiters == [waiter] and not self._task.done():
+                self.abandoned = True
+                self._task.cancel()
+                await self.end()  # its cleanup, and a value that came all the same, are not lost
+            raise
+        finally:
+            self._waiters.remove(waiter)
+
+    async def end(self) -> None:
+        await asyncio.wait({self._task})
+
+    def _tell(self, task: asyncio.Task[Any]) -> None:
+        self._ended()
+        error = None if task.cancelled() else task.exception()  # asked for also when every waiter is gone: then it is seen
+        for waiter in self._waiters:
+            if waiter.done():
+                continue
+            if task.cancelled():
+                waiter.cancel()
+            elif error is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(task.result())
 
 
 class Journal(Store):
@@ -86,7 +119,7 @@ class Journal(Store):
 
     def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
         super().__init__(path, redact=redact, readonly=readonly)
-        self._running: dict[str, _Shared] = {}
+        self._running: dict[str, _Execution] = {}
         self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
 
     async def once(
@@ -100,21 +133,18 @@ class Journal(Store):
         model: str = "",
         usage: Callable[[T], Usage] = lambda _: Usage(),
     ) -> T:
-        """The value recorded under `key`, or that of `effect`, recorded. Callers of one key at one time share one execution.
-
-        The execution belongs to no caller: it goes on while anybody waits for it, and is cancelled with its last waiter.
-        """
+        """The value recorded under `key`, or that of `effect`, recorded. Callers of one key at one time share one execution, which
+        goes on while anybody waits for it, and is cancelled with its last waiter."""
         key = self._redact(key)
         while key not in self._known:
-            shared = self._running.get(key)
-            if shared is None:
-                shared = _Shared(asyncio.ensure_future(self._run(key, effect, returns, stage, role, model, usage)))
-                self._running[key] = shared
-                shared.task.add_done_callback(lambda task: self._forget(key, task))
-            elif shared.abandoned:
-                await asyncio.wait({shared.task})
+            execution = self._running.get(key)
+            if execution is None:
+                work = self._run(key, effect, returns, stage, role, model, usage)
+                execution = self._running[key] = _Execution(work, ended=partial(self._running.pop, key))
+            elif execution.abandoned:
+                await execution.end()
                 continue
-            value: T = await _wait_for(shared)
+            value: T = await execution.value()
             return value
         return self._read(self._known[key], returns)
 
@@ -125,11 +155,6 @@ class Journal(Store):
             return value
 
         await self.once(key, known, returns=returns, stage=stage)
-
-    def _forget(self, key: str, task: asyncio.Task[Any]) -> None:
-        del self._running[key]
-        if not task.cancelled():
-            task.exception()  # marks it as seen: every waiter may be gone
 
     async def _run(
         self,
@@ -160,9 +185,7 @@ class Journal(Store):
 
     def _insert(self, table: str, *values: object) -> int:
         safe = [self._redact(value) if isinstance(value, str) else value for value in values]
-        with writing():
-            cursor = self._db.execute(f"INSERT INTO {table} VALUES (NULL{',?' * len(safe)})", safe)
-        return int(cursor.lastrowid or 0)
+        return self._write(f"INSERT INTO {table} VALUES (NULL{',?' * len(safe)})", safe)
 
     def has(self, key: str) -> bool:
         return self._find(self._redact(key)) is not None
@@ -210,20 +233,5 @@ class Journal(Store):
         return json.loads(row[0]) if row else None
 
     def set_fact(self, name: str, value: Any) -> None:
-        with writing():
-            text = self._redact(json.dumps(value, ensure_ascii=False))
-            self._db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, text))
-
-
-async def _wait_for(shared: _Shared) -> Any:
-    shared.waiting += 1
-    try:
-        return await asyncio.shield(shared.task)
-    except asyncio.CancelledError:
-        if shared.waiting == 1 and not shared.task.done():
-            shared.abandoned = True
-            shared.task.cancel()
-            await asyncio.wait({shared.task})  # its cleanup, and a value that came all the same, are not lost
-        raise
-    finally:
-        shared.waiting -= 1
+        text = self._redact(json.dumps(value, ensure_ascii=False))
+        self._write("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, text))

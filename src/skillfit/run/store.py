@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -40,6 +39,15 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+
+    def _write(self, statement: str, values: Sequence[object]) -> int:
+        """Committed when it returns, with the number of the row added. What meets a full disk is rolled back; the file stays whole."""
+        try:
+            return self._db.execute(statement, values).lastrowid or 0
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in _FULL:
+                raise disk_full("the journal") from error
+            raise
 
 
 def disk_full(where: str) -> InputError:
@@ -96,23 +104,12 @@ def in_pages(db: sqlite3.Connection, query: str, *arguments: object, after: int 
         after = page[-1][0]
 
 
-@contextmanager
-def writing() -> Iterator[None]:
-    """Turns a full disk into words. The statement that met it is rolled back; the file stays whole."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in _FULL:
-            raise disk_full("the journal") from error
-        raise
-
-
 def dump(kind: Any, value: Any) -> bytes:
-    return _adapter(kind).dump_json(value)
+    return _adapter(kind).serializer.to_json(value)
 
 
 def load(kind: Any, text: str | bytes) -> Any:
-    return _adapter(kind).validate_json(text)
+    return _adapter(kind).validator.validate_json(text)
 
 
 @cache

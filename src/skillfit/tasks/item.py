@@ -83,8 +83,9 @@ class Item:
         """The conversation to answer: the row's turns, or the input as one user turn; images go with the last user turn."""
         turns = [Message(turn["role"], str(turn.get("content", ""))) for turn in self.content().get("messages", ())]
         turns = turns or [Message("user", self.input)]
-        last = max((at for at, turn in enumerate(turns) if turn.role == "user"), default=len(turns) - 1)
-        turns[last] = Message(turns[last].role, turns[last].content, images=self.images)
+        if images := self.images:
+            last = max((at for at, turn in enumerate(turns) if turn.role == "user"), default=len(turns) - 1)
+            turns[last] = replace(turns[last], images=images)
         return tuple(turns)
 
     @property

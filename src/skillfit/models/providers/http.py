@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import pydantic_core
+
 from skillfit.errors import InputError
 from skillfit.models.classify import NotReached, classify, read_json
 from skillfit.models.protocol import NetworkFailed
@@ -44,7 +46,7 @@ class Endpoint:
 
         # Not the session's own headers: aiohttp would show those to a proxy, keys and all.
         headers = {**self._headers, **headers, **(await self._sign_in() if self._sign_in else {})}
-        data = json.dumps(body, ensure_ascii=False).encode()
+        data = pydantic_core.to_json(body)
         try:
             async with self._open().post(self._url, data=data, headers=headers, allow_redirects=self._follow) as answer:
                 text = await answer.text(errors="replace")
