@@ -11,14 +11,38 @@ def contents(candidate):
     return [edit.content.removeprefix("- ") for edit in candidate.edits]
 
 
-def test_the_whole_patch_comes_first_and_spare_edits_make_patches_of_its_size():
-    found = propose(BASE, appends("a", "b"), spare=appends("c", "d", "e"))
-    assert [contents(c) for c in found] == [["a", "b"], ["c", "d"], ["e"]]
-    assert [c.label for c in found] == ["whole patch", "spare patch 1", "spare patch 2"]
+def test_the_whole_patch_comes_first_and_then_patches_twice_as_wide_from_all_edits():
+    found = propose(BASE, appends("a", "b"), spare=appends(*"cdefg"))
+    assert [(c.label, contents(c)) for c in found] == [
+        ("whole patch", ["a", "b"]),
+        ("wide patch 1", ["a", "b", "c", "d"]),
+        ("wide patch 2", ["e", "f", "g"]),
+    ]
+
+
+def test_a_patch_without_spare_edits_races_alone():
+    assert [c.label for c in propose(BASE, appends("a", "b", "c"))] == ["whole patch"]
+
+
+def test_clusters_and_single_edits_of_the_patch_race_when_asked_for():
+    sources = [["i1"], ["i2"], ["i1"], ["i2"], ["i3"]]
+    found = propose(BASE, appends(*"abcd"), spare=appends("e"), sources=sources, limit=9, finest="edit")
+    assert [(c.label, contents(c)) for c in found] == [
+        ("whole patch", ["a", "b", "c", "d"]),
+        ("wide patch 1", ["a", "b", "c", "d", "e"]),
+        ("cluster 1", ["a", "c"]),
+        ("cluster 2", ["b", "d"]),
+        *[(f"edit {number}", [name]) for number, name in enumerate("abcd", start=1)],
+    ]
+    assert propose(BASE, appends(*"abcd"), spare=appends("e"), sources=sources, limit=9, finest="cluster") == found[:4]
 
 
 def test_there_are_at_most_as_many_candidates_as_asked_for():
-    assert len(propose(BASE, appends("a"), spare=appends(*"bcdefg"), limit=3)) == 3
+    assert (
+        len(propose(BASE, appends("a"), spare=appends(*"bcdefg"), limit=3))
+        == 3
+        < len(propose(BASE, appends("a"), spare=appends(*"bcdefg")))
+    )
 
 
 def test_spare_edits_that_come_from_the_same_items_or_share_a_target_stay_together():

@@ -126,6 +126,27 @@ async def test_a_rollout_budget_too_small_to_decide_is_said_to_be():
     assert verdict.decision == "inconclusive" and "rollout_budget" in verdict.reason
 
 
+async def test_a_decision_that_is_still_open_is_asked_again_where_the_sides_differ():
+    fixed, broken = [{f"i{number:03d}" for number in part} for part in (range(16), range(16, 30))]
+
+    def chance(skill, item):
+        return float(item in fixed if "- swap" in skill.body else item in broken)
+
+    measure = Scripted(chance)
+    gate = await gate_for(measure, seed=3)
+    verdict = await gate.judge("step_0001", BASE, [candidate("swap")])
+    assert 0.4 <= verdict.evidence.probability <= 0.6
+    last = [(skill, item) for _, skill, item, _ in measure.asked[-60:]]
+    assert set(last) == {(skill.hash, item) for skill in (BASE, candidate("swap").skill) for item in fixed | broken}
+
+
+async def test_a_clear_decision_ends_with_the_fresh_pass():
+    measure = Scripted(by_rule(0.1, good=0.8))
+    gate = await gate_for(measure)
+    verdict = await gate.judge("step_0001", BASE, [candidate("good")])
+    assert verdict.accepted and len({item for _, skill, item, _ in measure.asked[-40:] if skill == verdict.winner.hash}) == 40
+
+
 async def test_a_confirmed_regression_on_a_must_pass_item_vetoes():
     def chance(skill, item):
         return (0.0 if item == "i007" else 1.0) if "- good" in skill.body else float(item in ("i007", "i008"))

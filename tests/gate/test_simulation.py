@@ -31,9 +31,9 @@ def test_the_ship_test_finds_a_real_gain():
 
 @pytest.mark.parametrize("items", [20, 40])
 def test_the_race_gains_more_than_strict_at_equal_rollouts(items):
-    found = compare(setting(items, "middling"), 16)
-    assert found.race_gain > 1.2 * found.strict_gain
-    assert abs(found.race_optimism) < found.strict_optimism
+    found = compare(setting(items, "middling"), 16, ways=("strict", "race"))
+    assert found.ratio > 1.2
+    assert abs(found.played["race"]["optimism"]) < found.played["strict"]["optimism"]
 
 
 def test_luck_does_not_pile_up_over_steps_that_change_nothing():

@@ -201,13 +201,13 @@ async def test_rejected_edits_and_their_scores_are_remembered_within_the_epoch(m
 
 
 @pytest.mark.parametrize(("gate", "spare"), [("strict", 0), ("race", 1)])
-async def test_edits_the_budget_left_out_race_as_spare_patches(make_world: MakeWorld, gate: str, spare: int) -> None:
+async def test_edits_the_budget_left_out_race_in_wide_patches(make_world: MakeWorld, gate: str, spare: int) -> None:
     world = make_world(
         f"evaluation.gate={gate}", "optimizer.learning_rate=2", "gradient.minibatch_size=2", "evaluation.ship_test=false"
     )
     await world.train()
     labels = [event.label for event in world.events(CandidateBuilt)]
-    assert labels == ["whole patch", "spare patch 1"][: 1 + spare]
+    assert labels == ["whole patch", "wide patch 1"][: 1 + spare]
     assert (world.folder / "run/steps/step_0001/candidates/01/candidate_skill.md").exists() == bool(spare)
 
 

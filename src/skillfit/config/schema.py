@@ -117,7 +117,7 @@ class EvaluationSection(Section):
     candidates: int = Field(default=4, ge=1)
     """race: candidates of one step at the most: the whole patch, then wide ones with edits that the budget left out."""
     finest: Literal["patch", "cluster", "edit"] = "patch"
-    """race: the smallest candidates: whole patches, also clusters of half a patch, or also single edits. Raise `candidates` with it."""
+    """race: the smallest candidates: whole patches, also clusters of half a patch, or also single edits. Raise `candidates` too."""
     rollout_budget: int = Field(default=0, ge=0)
     """race: selection rollouts one step may use; 0 = sized from split and candidates."""
     coverage_floor: float = Field(default=0.6, ge=0, le=1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from skillfit.gate.verdict import Candidate
 from skillfit.skill import Edit, Skill, apply_edits
+
+Finest = Literal["patch", "cluster", "edit"]
 
 
 def propose(
@@ -16,21 +19,37 @@ def propose(
     spare: Sequence[Edit] = (),
     sources: Sequence[Sequence[str]] = (),
     limit: int = 4,
+    finest: Finest = "patch",
     max_tokens: int | None = None,
 ) -> list[Candidate]:
-    """The whole patch, and patches of at most its size from `spare`: edits of the same reflections that the edit budget left out,
-    best first. Spare edits that share a training item or a target stay together; `sources` names the items, one entry per edit, the
-    spare ones after the others. Distinct skills that differ from the incumbent, `limit` at the most.
+    """The whole patch; wide patches, which are two patches long, from it and `spare` (edits of the same reflections that the edit
+    budget left out, best first); and, as far as `finest` says, clusters of half a patch and single edits. `sources` names the
+    training items behind each edit, the spare ones after the others. Distinct skills that differ from the incumbent, `limit` at
+    the most.
 
-    Parts of the whole patch are not raced: they move the score too little to be seen at these split sizes, and their rollouts are
-    better spent on other edits. Credit sorts out a patch's edits at the end."""
+    Parts of the patch are not raced unless asked for: they move the score too little to be told apart at the split sizes people
+    have (`bench/gate` measures it). Credit sorts out a patch's edits at the end."""
     found: dict[str, Candidate] = {}
-    for number, group in enumerate([list(edits), *clusters(spare, sources[len(edits) :], max(1, len(edits)))]):
+    for label, group in _groups(list(edits), spare, sources, finest):
         applied = apply_edits(incumbent, group, max_tokens)
         if len(found) < limit and applied.skill.hash != incumbent.hash and applied.skill.hash not in found:
-            label = f"spare patch {number}" if number else "whole patch"
             found[applied.skill.hash] = Candidate(applied.skill, applied.edits, label)
     return list(found.values())
+
+
+def _groups(
+    edits: list[Edit], spare: Sequence[Edit], sources: Sequence[Sequence[str]], finest: Finest
+) -> Iterator[tuple[str, list[Edit]]]:
+    yield "whole patch", edits
+    patches = [edits, *clusters(spare, sources[len(edits) :], max(1, len(edits)))]
+    for at in range(0, len(patches), 2):
+        yield f"wide patch {at // 2 + 1}", [edit for patch in patches[at : at + 2] for edit in patch]
+    if finest != "patch":
+        for number, cluster in enumerate(clusters(edits, sources[: len(edits)], (len(edits) + 1) // 2), start=1):
+            yield f"cluster {number}", cluster
+    if finest == "edit":
+        for number, edit in enumerate(edits, start=1):
+            yield f"edit {number}", [edit]
 
 
 def clusters(edits: Sequence[Edit], sources: Sequence[Sequence[str]], size: int) -> list[list[Edit]]:

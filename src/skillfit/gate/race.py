@@ -24,6 +24,7 @@ HOPELESS = 0.4  # a candidate whose chance of being better falls below this stop
 CLEAR = 0.6  # a lone survivor with this chance goes straight to the confirming pass
 STACKABLE = 0.5  # a beaten candidate with this chance is tried on top of the winner
 AGAIN = 2  # rollouts of a must-pass item that looks broken, on each side
+OPEN = (0.4, 0.6)  # after the fresh pass: between these the items that speak for one side are asked again
 INCUMBENT_REPEATS = 2  # the incumbent meets every candidate of a step: its noise is everybody's
 
 
@@ -48,6 +49,7 @@ class RaceGate(Records):
             return race.conclude(*race.no_winner())
         winner = await race.stack(winner)
         fresh = await race.confirm(winner)
+        await race.ask_again(winner, fresh)
         decision, reason, winner.fate = race.decide(winner, fresh, await race.regressions(winner))
         if decision != "accept":
             return race.conclude(decision, reason, winner=winner, fresh=fresh)
@@ -81,11 +83,11 @@ class _Race:
     def _runner(self, candidate: Candidate, prior_variance: float) -> Runner:
         return Runner(candidate, Samples(self._settings), prior_variance)
 
-    def _affords(self, rollouts: int) -> bool:
-        """Whether the race may go on with the survivor's confirming pass and its must-pass items still in reach."""
+    def _affords(self, rollouts: int, passes: int = 1) -> bool:
+        """Whether the race may go on with `passes` of the survivor and its must-pass items still in reach."""
         count, again = len(self._order), 2 * AGAIN * len(set(self._settings.must_pass))
         budget = self._settings.rollout_budget or count * (self._settings.candidates + 4) + again
-        return self.spending.rollouts + rollouts + count + again <= budget
+        return self.spending.rollouts + rollouts + passes * count + again <= budget
 
     async def run(self) -> Runner | None:
         """Successive halving. The survivor, or None when all were stopped."""
@@ -161,6 +163,20 @@ class _Race:
             if winner.look(self.record).probability < HOPELESS:
                 break
         return fresh
+
+    async def ask_again(self, winner: Runner, fresh: Samples) -> None:
+        """Still open after two passes: one more rollout, on both sides, of the items that spoke for one of them. Luck goes away,
+        a real difference stays."""
+        differences = winner.samples.against(self.record)
+        loud = max(map(abs, differences.values()), default=0.0) / 2
+        telling = [item for item in self._order if abs(differences.get(item.id, 0.0)) >= loud > TOLERANCE]
+        if not OPEN[0] <= winner.belief.probability <= OPEN[1] or not self._affords(2 * len(telling), passes=0):
+            return
+        old, new = await gather(self._drawer.draw(skill, telling) for skill in (self._skill, winner.candidate.skill))
+        self.record.add(old)
+        for samples in (fresh, winner.samples):
+            samples.add(new)
+        winner.look(self.record)
 
     async def regressions(self, winner: Runner) -> list[str]:
         """Must-pass items the winner breaks, confirmed by more rollouts of each side; one bad draw is no veto."""
