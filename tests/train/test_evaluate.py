@@ -55,6 +55,15 @@ async def test_neither_an_optimizer_nor_splits_are_needed(make_world: MakeWorld,
     assert measured.tally.scored == 3
 
 
+async def test_the_price_of_an_optimizer_that_is_not_asked_need_not_be_known(make_world: MakeWorld) -> None:
+    world = make_world("budget.usd=9", "model.prices={agent: {input: 1, output: 1}}", rows=items(4, 8, 0))
+    with pytest.raises(InputError, match="no price is known for openai/optimizer"):
+        await world.train()
+    material = read_material(load_config(world.config(), world.settings), training=False)
+    [measured] = await evaluate(material, {"new": SKILLS["new"]}, world.folder / "measured")
+    assert measured.tally.scored == 8
+
+
 async def test_a_split_that_is_empty_or_unknown_is_named(make_world: MakeWorld) -> None:
     world = make_world(rows=items(4, 8, 0))
     with pytest.raises(InputError, match="test split is empty"):

@@ -116,9 +116,9 @@ class _Translation:
         self.given = dict(_flatten(self.settings.data))
         self.put("recipe", "paper", "recipe")
         for name, key in self.table.moves.items():
-            self.move(name, key)
+            self.move(key, name)
         for name, values in self.table.aliases.items():
-            self.move(name, f"optimizer.{name}", {alias: value for value, aliases in values.items() for alias in aliases})
+            self.move(f"optimizer.{name}", name, words={alias: value for value, aliases in values.items() for alias in aliases})
         self._drop_keys()
         self._skill_and_tasks()
         for role, theirs in (("agent", "target"), ("optimizer", "optimizer")):
@@ -134,9 +134,14 @@ class _Translation:
     def put(self, key: str, value: Any, source: str) -> None:
         self.result = Settings.of(key, value, self.settings.place(source)).over(self.result)
 
-    def move(self, name: str, key: str, words: Mapping[str, str] | None = None) -> None:
-        if (given := self.get(name)) is not None:
+    def move(self, key: str, *names: str, words: Mapping[str, str] | None = None) -> None:
+        """What the first of the names says becomes our key's, in our words."""
+        if (given := self.get(*names)) is not None:
             self.put(key, (words or {}).get(str(given.value).lower(), given.value), given.key)
+
+    def move_path(self, key: str, *names: str) -> None:
+        if (given := self.get(*names)) is not None:
+            self.put(key, _found(str(given.value), self.settings.place(given.key)), given.key)
 
     def say(self, key: str, message: str) -> None:
         self.warn(f"{self.settings.place(key)}: {key} {message}")
@@ -156,13 +161,10 @@ class _Translation:
             self.say(given.key, f"holds a key and is ignored. Put the key into the environment variable {variable}.")
 
     def _skill_and_tasks(self) -> None:
-        if (skill := self.get("skill_init")) is not None:
-            self.put("env.skill", _found(str(skill.value), self.settings.place(skill.key)), skill.key)
+        self.move_path("env.skill", "skill_init")
         name, data = self.get("env"), self.get("split_dir", "data_path")
-        if data is not None:
-            self.put("env.tasks", _found(str(data.value), self.settings.place(data.key)), data.key)
-        elif name is not None:
-            self.put("env.tasks", name.value, name.key)
+        self.move("env.tasks", "env")
+        self.move_path("env.tasks", "split_dir", "data_path")
         if data is not None and name is not None:
             self.say(
                 name.key,
@@ -187,16 +189,16 @@ class _Translation:
                 name.key,
                 "was asked through the claude command there; here it is Anthropic's API (ANTHROPIC_API_KEY), or cli/claude.",
             )
-        if provider not in ("cli/cursor/", "cli/copilot/") and (effort := self.get("reasoning_effort")) is not None:
-            self.put(f"model.{role}.reasoning_effort", effort.value, effort.key)
-        if role == "agent" and not provider.startswith("cli/") and (ceiling := self.get("max_completion_tokens")) is not None:
-            self.put(f"model.{role}.max_tokens", ceiling.value, ceiling.key)
-        for theirs_name, setting in family.items():
-            if (given := self.get(f"{theirs}_{theirs_name}", theirs_name)) is not None:
-                if role == "optimizer" and setting == "max_tokens" and given.value == self.table.defaults.get(theirs_name):
-                    continue  # a ceiling nobody chose, which cut analysts' replies short
-                value = self.table.values.get(setting, {}).get(str(given.value).lower(), given.value)
-                self.put(f"model.{role}.{setting}", value, given.key)
+        if provider not in ("cli/cursor/", "cli/copilot/"):
+            self.move(f"model.{role}.reasoning_effort", "reasoning_effort")
+        if role == "agent" and not provider.startswith("cli/"):
+            self.move(f"model.{role}.max_tokens", "max_completion_tokens")
+        for name_there, setting in family.items():
+            names = (f"{theirs}_{name_there}", name_there)
+            given = self.get(*names)
+            if role == "optimizer" and setting == "max_tokens" and given and given.value == self.table.defaults.get(name_there):
+                continue  # a ceiling nobody chose, which cut analysts' replies short
+            self.move(f"model.{role}.{setting}", *names, words=self.table.values.get(setting))
 
     def _backend(self, theirs: str) -> str:
         """A role's own backend, else what the label for the whole run means for that role."""

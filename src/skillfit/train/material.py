@@ -89,7 +89,10 @@ def read_material(
     agent: Agent | None = None,
     training: bool = True,
 ) -> Material:
-    """Load skill and tasks. Wrong paths, bad rows and missing models are errors here. Without `training` no optimizer is needed."""
+    """Load skill and tasks. Wrong paths, bad rows and missing models are errors here. Without `training` the optimizer is left out:
+    neither its key nor its price need be known."""
+    if not training:
+        config = config.model_copy(update={"model": config.model.model_copy(update={"optimizer": None})})
     env, late = config.env, dict[Role, LateModel]()
     if config.model.judge:
         late["judge"] = LateModel(config.model.judge)
