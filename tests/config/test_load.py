@@ -104,6 +104,16 @@ def test_an_override_means_what_it_looks_like(override: str, key: str, value: ob
     assert config == value
 
 
+def test_overrides_may_be_a_mapping_of_dotted_keys_and_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"model.agent.temperature": 0.5, "train": {"num_epochs": 1}, "train.seed": 7, "env.skill": Path("skill")}
+    config = load_config({"model": {"agent": "openai/a"}, "train": {"batch_size": 3}}, given)
+    assert config.model.agent is not None
+    assert (config.model.agent.id, config.model.agent.temperature) == ("openai/a", 0.5)
+    assert (config.train.num_epochs, config.train.batch_size, config.train.seed) == (1, 3, 7)
+    assert config.env.skill == str(tmp_path / "skill")
+
+
 def test_an_override_inside_a_model_given_as_a_string_keeps_its_id_and_a_new_string_replaces_all(tmp_path: Path) -> None:
     base = {"model": {"agent": "openai/a", "judge": {"id": "openai/b", "base_url": "http://h/v1"}}}
     config = load_config(base, ["model.agent.temperature=0.5", "model.judge=openai/c"])

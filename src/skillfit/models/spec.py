@@ -36,7 +36,7 @@ class ModelSpec(BaseModel):
     thinking: Literal["on", "off", "default"] = "default"
     """qwen, minimax: thinking mode; default leaves it to the server."""
     context_window: int | None = Field(default=None, gt=0)
-    """Tokens; default: known models' value, else 128000."""
+    """optimizer, and local models of any role: tokens; default: known models' value, else 128000."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Provider specifics (openai: api; azure: api_version, auth, scope, client_id; minimax: region;
     local: threads, gpu_layers, slots; cli: sandbox, profile)."""
