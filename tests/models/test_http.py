@@ -218,6 +218,15 @@ async def test_openais_own_variables_go_along():
     assert headers["user-agent"] == "skillfit"
 
 
+async def test_anthropics_own_headers_go_along_and_a_token_is_a_bearers():
+    environ = {"ANTHROPIC_AUTH_TOKEN": "token-12345", "ANTHROPIC_CUSTOM_HEADERS": "X-Team: blue"}
+    with ChatServer(lambda call: "ok") as server:
+        await to(server.root, "anthropic/claude-sonnet", environ=environ).complete(say("x"))
+    headers = server.calls[0].headers
+    assert (headers["authorization"], headers["x-team"]) == ("Bearer token-12345", "blue")
+    assert "x-api-key" not in headers
+
+
 async def test_a_connection_cut_before_any_answer_may_have_been_billed():
     purse = Purse()
     with RawServer(lambda number: b"") as server, pytest.raises(NetworkFailed) as caught:

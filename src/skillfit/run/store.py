@@ -41,7 +41,7 @@ class Store:
         self._db.close()
 
     def _write(self, statement: str, values: Sequence[object]) -> int:
-        """Committed when it returns, with the number of the row added. What meets a full disk is rolled back; the file stays whole."""
+        """Committed when it returns, with the number of the row added. On a full disk nothing is, and the file stays whole."""
         try:
             return self._db.execute(statement, values).lastrowid or 0
         except sqlite3.OperationalError as error:
