@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -86,6 +87,11 @@ def check_relative(name: str) -> str:
     if not parts or name.startswith("/") or ".." in parts or "\\" in name or ":" in parts[0] or "\0" in name:
         raise InputError(f"{name!r} is not a path inside a skill folder.", hint="Use a relative path without '..'.")
     return name
+
+
+def folder_name(name: str) -> str:
+    """The name as the format wants folders to be called: small letters, digits and hyphens; empty when none are left."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64].rstrip("-")
 
 
 def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +24,7 @@ from skillfit.errors import InputError, SkillfitError
 from skillfit.models.patience import not_counted
 from skillfit.models.protocol import Model
 from skillfit.skill import Skill
+from skillfit.skill.package import folder_name
 from skillfit.tasks.attempt import Attempt, Score, Step, TaskFailure, as_score
 from skillfit.tasks.inspect_bridge import InspectRollout, bridge, running, text_of
 from skillfit.tasks.item import Item
@@ -196,7 +196,7 @@ async def _install(skill: Skill) -> str:
     must be."""
     from inspect_ai.util import sandbox
 
-    folder = f"{_SKILLS}/{re.sub(r'[^a-z0-9]+', '-', skill.name.lower()).strip('-')[:64] or 'skill'}"
+    folder = f"{_SKILLS}/{folder_name(skill.name) or 'skill'}"
     files = {"SKILL.md": skill.text.encode(), **skill.files}
     for name, data in files.items():
         await sandbox().write_file(f"{folder}/{name}", data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,10 +13,10 @@ from skillfit.agents.cli.process import CommandLine
 from skillfit.agents.presenting import item_messages
 from skillfit.agents.workspace import Workspace, workspace_for
 from skillfit.skill import Skill
+from skillfit.skill.package import folder_name
 from skillfit.tasks.attempt import Attempt
 from skillfit.tasks.item import Item
 
-FALLBACK_NAME = "skill-in-training"
 _HERE_ONLY = ("file", "program", "login", "concurrency")  # where and how it runs, not what it is
 
 
@@ -63,7 +62,7 @@ class CliAgent:
 def install(skill: Skill, workspace: Workspace, folder: str) -> str:
     """Put the skill package at its discovery path; the name it is known by there. Front matter that discovery would not
     accept (no description, a name that is no folder name) is completed; the body stays as it is."""
-    name = re.sub(r"[^a-z0-9]+", "-", skill.name.lower()).strip("-")[:64] or FALLBACK_NAME
+    name = folder_name(skill.name) or "skill-in-training"
     target = workspace.work / folder / name
     target.mkdir(parents=True)
     about = {"description": "How to do the task at hand. Use it for every task here.", **skill.frontmatter, "name": name}
