@@ -34,12 +34,23 @@ async def test_an_edit_that_earns_its_place_is_never_pruned():
     assert result.skill.hash == final.skill.hash and result.worths[0].kept
 
 
-async def test_pieces_that_only_matter_together_survive_the_check_of_the_pruned_skill():
+def belt_or_braces(skill, item):
+    return float("- belt" in skill.body or "- braces" in skill.body)
+
+
+async def test_of_two_pieces_that_do_the_same_only_one_goes():
     final = candidate("belt", "braces")
-    chance = lambda skill, item: float("- belt" in skill.body or "- braces" in skill.body)  # noqa: E731
-    result = await credit(Scripted(chance), final.skill, edit_pieces(final.edits))
-    assert result.skill.hash == final.skill.hash and all(worth.kept for worth in result.worths)
-    assert {worth.reason for worth in result.worths} == {"not missed at first, but the pruned skill did not hold up"}
+    result = await credit(Scripted(belt_or_braces), final.skill, edit_pieces(final.edits))
+    assert ("- belt" in result.skill.body) != ("- braces" in result.skill.body)
+    [kept] = [worth for worth in result.worths if worth.kept]
+    assert kept.reason == "not missed at first, but the skill without it did not hold up"
+
+
+async def test_pruning_that_does_not_hold_up_leaves_the_skill_as_it_was_when_there_is_no_room_to_try_less():
+    final = candidate("belt", "braces")
+    result = await credit(Scripted(belt_or_braces), final.skill, edit_pieces(final.edits), rollout_budget=5 * 40)
+    assert result.rollouts == 5 * 40 and result.skill.hash == final.skill.hash
+    assert all(worth.kept for worth in result.worths)
 
 
 async def test_a_worked_example_is_left_out_by_itself_and_goes_when_it_does_harm():

@@ -87,12 +87,12 @@ async def assign_credit(
     worths: list[Worth] = []
     for some, where in (([p for p in pieces if p.edit], shown), ([p for p in pieces if not p.edit], list(items))):
         worths += await _left_out(drawer, final, some, where, rollout_budget - reserve - drawer.spent, len(items))
-    skill = final
-    if prune and rollout_budget >= reserve:
-        skill = await _pruned(drawer, items, final, [worth.piece for worth in worths if not worth.kept], settings)
-    if skill.hash == final.hash:
-        refuted = "not missed at first, but the pruned skill did not hold up"
-        worths = [w if w.kept else replace(w, kept=True, reason=refuted if prune else w.reason) for w in worths]
+    costless = sorted((worth for worth in worths if not worth.kept), key=lambda worth: worth.worth or 0.0)
+    room = (rollout_budget - drawer.spent) // max(1, len(items)) if prune else 0
+    before = drawer.spent
+    skill, gone = await _pruned(drawer, items, final, [worth.piece for worth in costless], settings, room)
+    refuted = "not missed at first, but the skill without it did not hold up" if drawer.spent > before else "can go without loss"
+    worths = [w if w.kept or w.piece in gone else replace(w, kept=True, reason=refuted) for w in worths]
     return Credit(skill, tuple(worths), final.tokens, skill.tokens, drawer.spent)
 
 
@@ -127,13 +127,25 @@ def _removed(skill: Skill, pieces: Sequence[Piece]) -> Skill | None:
     return applied.skill if applied.skill.hash != skill.hash and len(applied.edits) == len(pieces) else None
 
 
-async def _pruned(drawer: Drawer, items: Sequence[Item], final: Skill, going: Sequence[Piece], settings: GateSettings) -> Skill:
-    """The skill without the pieces, if over all items it more likely than not loses less than the margin; otherwise as it was."""
-    pruned = _removed(final, going) if going else None
-    if pruned is None:
-        return final
-    old, new = await gather(drawer.sample(skill, items) for skill in (final, pruned))
+async def _pruned(
+    drawer: Drawer, items: Sequence[Item], final: Skill, going: Sequence[Piece], settings: GateSettings, room: int
+) -> tuple[Skill, set[Piece]]:
+    """The skill without the pieces, worst first, if over all items it more likely than not loses less than the margin; else without
+    the worse half of them, and so on while there is room for passes over the items; otherwise as it was."""
+    old: Samples | None = None
+    while going and room >= (2 if old is None else 1):
+        pruned = _removed(final, going)
+        if pruned is not None:
+            room -= 2 if old is None else 1
+            old = old or await drawer.sample(final, items)
+            if _holds_up(await drawer.sample(pruned, items), old, settings):
+                return pruned, set(going)
+        going = going[: len(going) // 2]
+    return final, set()
+
+
+def _holds_up(new: Samples, old: Samples, settings: GateSettings) -> bool:
     differences = new.against(old).values()
     enough = bool(differences) and min(old.coverage, new.coverage) >= settings.coverage_floor
     broken = [item for item in settings.must_pass if old.means.get(item, 0.0) >= 0.5 > new.means.get(item, 0.0)]
-    return pruned if enough and not broken and believe([value + MARGIN for value in differences]).probability > 0.5 else final
+    return enough and not broken and believe([value + MARGIN for value in differences]).probability > 0.5
