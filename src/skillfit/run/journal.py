@@ -99,14 +99,13 @@ class _Execution:
 
     def _tell(self, task: asyncio.Task[Any]) -> None:
         self._ended()
-        error = None if task.cancelled() else task.exception()  # asked for also when every waiter is gone: then it is seen
-        for waiter in self._waiters:
-            if waiter.done():
-                continue
+        error = None if task.cancelled() else task.exception()
+        for waiter in [waiter for waiter in self._waiters if not waiter.done()]:
             if task.cancelled():
                 waiter.cancel()
             elif error is not None:
                 waiter.set_exception(error)
+                waiter.exception()  # seen, even if its caller is cancelled at this moment: asyncio need not log it
             else:
                 waiter.set_result(task.result())
 
