@@ -32,8 +32,6 @@ def from_python(task: Any, *settings: str, **given: Any) -> Material:
         (["evaluation.ship_grader=exact", "evaluation.ship_test=false"], "ship_grader needs"),
         (["evaluation.ship_grader={rubric: Short.}"], "asks a judge"),
         (["env.skill_as=file"], "skill_as"),
-        (["model.agent.context_window=9000"], r"model\.agent\.context_window: only the optimizer"),
-        (["model.judge={id: openai/judge, context_window: 9000}"], r"model\.judge\.context_window: only the optimizer"),
     ],
 )
 def test_a_setting_that_could_not_act_is_refused(make_world: MakeWorld, settings: list[str], message: str) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 import skillfit
 from skillfit.config import describe_keys
 from skillfit.config.schema import Section
+from skillfit.errors import InputError
 from skillfit.models.spec import ModelSpec
 from skillfit.train.entry import start
 from skillfit.train.estimate import estimate
@@ -22,7 +23,7 @@ from tests.train.making import MakeWorld
 from tests.train.world import Script, analyse, append, fingerprint, items, readable
 
 SRC = Path(skillfit.__file__).parent
-# A recipe fills the other settings (test_recipes); where a window would not act it is refused (test_material).
+# A recipe fills the other settings (test_recipes); where a window would not act it is refused (below).
 ELSEWHERE = {"recipe", "model.agent.context_window", "model.judge.context_window"}
 EPOCHS = ("train.num_epochs=2",)
 STEPS = ("train.batch_size=2", "gradient.minibatch_size=1", "optimizer.learning_rate=3", "optimizer.min_learning_rate=1")
@@ -175,3 +176,11 @@ async def test_every_setting_is_read_by_a_run(make_world: MakeWorld, reads: set[
     names = {id(section): prefix for prefix, section in sections(material.config)}
     read = {f"{names[owner]}{name}" for owner, name in reads if owner in names}
     assert {described.key for described in describe_keys()} - read - set(ACTS) - ELSEWHERE == set()
+
+
+@pytest.mark.parametrize("setting", ["model.agent.context_window=9000", "model.judge={id: openai/judge, context_window: 9000}"])
+async def test_a_window_that_cuts_nobodys_prompts_is_refused(make_world: MakeWorld, setting: str) -> None:
+    world = make_world()
+    with pytest.raises(InputError, match=r"context_window: only the optimizer"):
+        await world.train(setting)
+    assert not world.calls

@@ -46,7 +46,7 @@ class Setup:
     notice: Notice = field(repr=False)
     folder: Path | None = None  # where handoff prompts go
 
-    def takes(self, *options: str, thinking: bool = False, base_url: bool = True) -> None:
+    def takes(self, *options: str, thinking: bool = False, base_url: bool = True, context_window: bool = False) -> None:
         """Every setting acts: refuse what this provider would ignore."""
         unknown = sorted(set(self.spec.options) - set(options))
         if unknown:
@@ -56,6 +56,10 @@ class Setup:
             raise InputError(f"{self.spec.id} has no `thinking` switch.", hint="Use reasoning_effort, or leave it out.")
         if self.spec.base_url and not base_url:
             raise InputError(f"{self.spec.id} is at no address: `base_url` means nothing to it.", hint="Leave it out.")
+        if self.spec.context_window and self.role != "optimizer" and not context_window:
+            raise InputError(
+                f"model.{self.role}.context_window: only the optimizer's prompts are cut to fit a window.", hint="Leave it out."
+            )
 
     def key(self, *usual: str, needed: bool) -> str:
         """The key, from the variable the spec names or one of the usual ones."""

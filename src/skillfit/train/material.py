@@ -202,12 +202,6 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
         }
         if named := [name for name, value in unused.items() if value]:
             raise InputError(f"{', '.join(named)}: this task or agent runs items in its own way.", hint="Leave it out.")
-    for role, spec in (("agent", config.model.agent), ("judge", config.model.judge)):
-        if spec and spec.context_window and not spec.id.startswith("local/"):
-            raise InputError(
-                f"model.{role}.context_window: only the optimizer's prompts are cut to fit a window.",
-                hint="Leave it out; it also says how local models are loaded, and this is none.",
-            )
     if optimizer.proposer != "reflect" and optimizer.skill_update_mode != "patch":
         raise InputError(
             f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and {optimizer.skill_update_mode} applies none.",

@@ -60,7 +60,7 @@ class LocalProvider(ChatProvider):
 
 
 def local(setup: Setup) -> LocalProvider:
-    setup.takes("threads", "gpu_layers", "slots", base_url=False)
+    setup.takes("threads", "gpu_layers", "slots", base_url=False, context_window=True)
     options = setup.spec.options
     engine = _Engine(
         path=_file(setup),
