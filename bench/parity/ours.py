@@ -21,13 +21,13 @@ _KEY = "PARITY_API_KEY"
 
 def config(scenario: Scenario, url: str, folder: Path) -> Config:
     """The smallest config that names the task, and the scenario's settings: the rest is the recipe's."""
-    spec = {"base_url": url, "key_env": _KEY, "context_window": 1_000_000}
+    spec = {"base_url": url, "key_env": _KEY}
     return load_config(
         {
             "recipe": "paper",
             "model": {
                 "agent": {"id": f"openai/target.{scenario.name}", **spec},
-                "optimizer": {"id": f"openai/optimizer.{scenario.name}", **spec},
+                "optimizer": {"id": f"openai/optimizer.{scenario.name}", "context_window": 1_000_000, **spec},
             },
             "env": {
                 "skill": str(folder / "skill.md"),
