@@ -105,6 +105,19 @@ def test_a_run_can_be_gone_on_with_after_its_skill_was_applied(shell: Shell, run
     assert shell("resume", run, "--json").json["finish_reason"] == "improved"
 
 
+def test_apply_to_a_new_folder_with_a_dot_in_its_name_can_be_taken_back(shell: Shell, run: Path) -> None:
+    assert shell("apply", run, "--to", "my.skill", "--yes").code == 0
+    assert Path("my.skill/SKILL.md").read_text() == Run.open(run).best_skill.text
+    assert shell("apply", run, "--undo").code == 0 and not Path("my.skill/SKILL.md").exists()
+
+
+def test_where_nothing_can_be_written_is_said(shell: Shell, run: Path) -> None:
+    Path("file").write_text("not a folder")
+    for line in (("report", run, "--out", "file/x.html"), ("verify", run, "--save", run)):
+        said = shell(*line)
+        assert said.code == 2 and said.err.startswith(f"error: Cannot write {line[-1]}:")
+
+
 def test_report_writes_one_file(shell: Shell, run: Path) -> None:
     assert shell("report", run, "--json").json["report"].endswith("report.html")
     assert shell("report", run, "--format", "md", "--out", "r.md").code == 0 and Path("r.md").stat().st_size > 200

@@ -9,10 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from skillfit.api import Run
+from skillfit.cli.terminal import Terminal
+from skillfit.cli.training import attend, read
+from skillfit.models.protocol import Usage
 from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.events import RolloutFinished
+from skillfit.train.entry import start
 from tests.cli.world import COMMAND, SMALL, Shell, process
 
 
@@ -34,6 +39,20 @@ def test_the_same_command_again_pays_for_nothing(shell: Shell, config: Path) -> 
     assert {**again, "wall_s": 0} == {**first, "wall_s": 0}
     resumed = shell("resume", "here", "--json").json
     assert {**resumed, "wall_s": 0} == {**first, "wall_s": 0}
+
+
+def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(shell: Shell, config: Path) -> None:
+    path = Path("here").absolute()
+    before = shell("train", config, *SMALL, "--run", path, "--json").json["usage"]["calls"]
+    bills: list[int] = []
+
+    class Billed(Terminal):
+        def tick(self, spent: Usage | None = None) -> None:
+            bills.extend([spent.calls] if spent else [])
+
+    material = read(config, [*SMALL, "budget.calls=9"])
+    attend(path, Billed(Console()), lambda control: start(material, path, force_new=True, control=control))
+    assert max(bills) <= 9 < before
 
 
 def test_without_a_directory_equal_settings_share_one_and_others_do_not(shell: Shell, config: Path) -> None:

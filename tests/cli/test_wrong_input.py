@@ -102,6 +102,24 @@ def test_a_directory_without_a_run(command: str, shell: Shell, tmp_path: Path) -
     one_sentence(shell(command, tmp_path), "is not a run directory")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [("init", "file"), ("demo", "--dir", "file"), ("studio", ".", "--port", "99999")],
+    ids=lambda line: line[0],
+)
+def test_a_place_that_cannot_be_had(line: tuple[str, ...], shell: Shell) -> None:
+    Path("file").write_text("not a folder")
+    one_sentence(shell(*line), line[-1])
+    assert Path("file").read_text() == "not a folder"
+
+
+@pytest.mark.parametrize("tracker", ["jsonl:file/x", "jsonl:folder", "tensorboard:file/x"])
+def test_a_tracker_that_cannot_write(tracker: str, shell: Shell, config: Path) -> None:
+    Path("file").write_text("not a folder")
+    Path("folder").mkdir()
+    one_sentence(shell("train", config, *SMALL, "--track", tracker), "cannot write to", tracker.partition(":")[2])
+
+
 def test_errors_are_json_for_programs(shell: Shell) -> None:
     said = shell("train", "nowhere.yaml", "--json")
     assert said.json == {**said.json, "finish_reason": "usage", "exit_code": 2} and "nowhere.yaml" in said.json["error"]

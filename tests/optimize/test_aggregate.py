@@ -4,7 +4,7 @@ import pytest
 
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed
 from skillfit.optimize.aggregate import aggregate
-from skillfit.optimize.patch import Patch, Proposal, SkillCandidate, Suggestion
+from skillfit.optimize.patch import Patch, Proposal, SkillCandidate, Suggestion, edits_of
 from skillfit.skill import Edit
 from tests.optimize.world import SKILL, append, text_of, world
 
@@ -65,7 +65,7 @@ async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
     merged = await aggregate(it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1)
     assert merged.support_counts == [4, 2, 0]
     assert merged.proposals[0].items == ("x", "y", "z", "w")
-    assert merged.edits[0].support_count == 4
+    assert merged.proposals[0].edit.support_count == 4
 
 
 async def test_an_edit_without_sources_is_traced_to_its_equal():
@@ -78,7 +78,7 @@ async def test_an_edit_without_sources_is_traced_to_its_equal():
 async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_and_says_so(reply):
     it = world(lambda request: reply)
     merged = await aggregate(it.optimizer, SKILL, [patch("a", items="x"), patch("b", items="y"), patch("a", items="z")], step=1)
-    assert [edit.content for edit in merged.edits] == ["Rule a.", "Rule b."]
+    assert [edit.content for edit in edits_of(merged.proposals)] == ["Rule a.", "Rule b."]
     assert merged.support_counts == [2, 1]
     (said,) = it.discarded
     assert said.stage == "merge" and "union" in said.evidence

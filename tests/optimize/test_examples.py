@@ -1,6 +1,7 @@
 import pytest
 
 from skillfit.optimize.examples import propose_examples, solved_examples
+from skillfit.optimize.patch import edits_of
 from skillfit.optimize.reflect import Context, reflect
 from skillfit.optimize.update import apply
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples, with_examples
@@ -18,7 +19,7 @@ ITEMS = {name: item(name, text) for name, text in TEXTS.items()}
 
 
 def names(patch):
-    return [edit.label.removeprefix("example ") for edit in patch.edits]
+    return [edit.label.removeprefix("example ") for edit in edits_of(patch.proposals)]
 
 
 def test_the_agents_own_verified_answer_is_preferred_to_the_gold_one():
@@ -77,16 +78,15 @@ def test_each_example_is_an_edit_that_can_be_tried_alone():
 
 
 def test_examples_and_text_edits_go_together_in_order():
-    example = propose_examples(SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1).edits[0]
+    example = propose_examples(SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1).proposals[0].edit
     applied = apply_edits(SKILL, [Edit("append", content="One."), example, Edit("insert_after", "One.", "Two.")])
     assert [result.status for result in applied.results] == ["applied_append", "applied_example", "applied_insert_after"]
 
 
 def test_under_the_ceiling_an_example_takes_the_place_of_a_less_helpful_one():
     skill = with_examples(SKILL, solved_examples([ITEMS["moon"]]))
-    (edit,) = propose_examples(
-        skill, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=2, max_tokens=skill.tokens + 10
-    ).edits
+    patch = propose_examples(skill, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=2, max_tokens=skill.tokens + 10)
+    (edit,) = edits_of(patch.proposals)
     assert edit.target == "moon"
     assert [example.item_id for example in examples(apply_edits(skill, [edit]).skill)] == ["bus"]
 
@@ -101,7 +101,7 @@ def test_a_full_section_swaps_instead_of_growing():
     held = solved_examples([item(f"m{n}", f"Which planet has moon number {n}?") for n in range(MAX_EXAMPLES)])
     skill = with_examples(SKILL, held)
     patch = propose_examples(skill, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1)
-    assert patch.edits[0].target.startswith("m")
+    assert patch.proposals[0].payload.target.startswith("m")
     assert len(examples(apply(skill, patch.proposals).skill)) == MAX_EXAMPLES
 
 

@@ -16,6 +16,7 @@ from skillfit.models.protocol import (
     QuotaExhausted,
     Refused,
 )
+from skillfit.optimize.patch import edits_of
 from skillfit.optimize.reflect import Context, reflect
 from skillfit.run.events import ReflectionFinished
 from skillfit.tasks.attempt import Step
@@ -139,7 +140,7 @@ async def test_no_limit_is_not_told_as_a_number():
 async def test_a_group_proposes_no_more_than_the_edit_budget():
     it = world(lambda request: analysis(*(append(f"Rule {n}.") for n in range(5))))
     reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 3))
-    assert [edit.content for edit in reflection.patches[0].edits] == ["Rule 0.", "Rule 1.", "Rule 2."]
+    assert [edit.content for edit in edits_of(reflection.patches[0].proposals)] == ["Rule 0.", "Rule 1.", "Rule 2."]
 
 
 @pytest.mark.parametrize("error", [BadReply("no"), Refused("no"), NetworkFailed("gone")])
@@ -269,7 +270,7 @@ async def test_the_rewrite_modes_carry_their_own_payload(mode, field, entry, tok
 async def test_proposals_beside_the_summary_instead_of_in_the_patch_are_found():
     it = world(lambda request: {"reasoning": "r", "edits": [append("A rule.")]})
     reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4))
-    assert [edit.content for edit in reflection.patches[0].edits] == ["A rule."]
+    assert [edit.content for edit in edits_of(reflection.patches[0].proposals)] == ["A rule."]
 
 
 async def test_no_more_calls_run_at_one_time_than_there_are_workers():

@@ -9,7 +9,7 @@ from pathlib import Path
 from skillfit.api import Run
 from skillfit.errors import InputError
 from skillfit.skill import Skill, rewrite, without_placeholder
-from skillfit.skill.package import find_document, write_whole
+from skillfit.skill.package import DOCUMENT_SUFFIXES, find_document, write_whole
 
 _BACKUPS = "applied"
 
@@ -36,7 +36,8 @@ def plan(run: Run, to: Path | None, *, anyway: bool) -> Change:
     if named is None:
         raise InputError("The run began with a blank skill, so there is no file to change.", hint="Name one: --to SKILL.md")
     if not named.exists() and to is not None:
-        return Change(run, named / "SKILL.md" if not named.suffix else named, Skill.from_text(""), best)
+        document = named if named.suffix.lower() in DOCUMENT_SUFFIXES else named / "SKILL.md"
+        return Change(run, document, Skill.from_text(""), best)
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
     if present.text in (run.initial_skill.text, run.best_skill.text, best.text):
         return Change(run, document, present, present.with_body(best.body))

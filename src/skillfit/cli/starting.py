@@ -53,6 +53,8 @@ def init(
 
     Example: skillfit init --skill ./my-skill --agent openai/gpt-5-mini --optimizer openai/gpt-5
     """
+    from skillfit.skill.package import write_whole
+
     asking = sys.stdin.isatty() and not as_json
     agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
     optimizer = optimizer or _ask("Model that improves it", "openai/gpt-5", asking)
@@ -62,8 +64,7 @@ def init(
     if there and not force:
         raise InputError(f"{', '.join(there)} is there already.", hint="Write over it with --force, or give another folder.")
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
     written = [str(path) for path in files]
     config = folder / "skillfit.yaml"
     steps = f"Put your items into the tasks file, then:\n  skillfit check {config}\n  skillfit train {config}"
@@ -130,7 +131,7 @@ def _copied(name: str, folder: Path) -> Path:
 
     marker = folder / "skillfit.yaml"
     with as_file(files("skillfit.cli") / "demo_data" / name) as source:
-        if folder.exists() and any(folder.iterdir()):
+        if folder.is_file() or (folder.exists() and any(folder.iterdir())):
             if not marker.is_file() or marker.read_text() != (source / "skillfit.yaml").read_text():
                 raise InputError(f"{folder} holds other things.", hint="Give another folder with --dir.")
         else:

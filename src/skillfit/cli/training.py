@@ -144,9 +144,9 @@ async def _attended(work: Coroutine[Any, Any, T], path: Path, terminal: Terminal
     with _on_signals(lambda *_: loop.call_soon_threadsafe(interrupt)), _bill(path) as spent:
         ticks = 0
         while not task.done():
+            await asyncio.wait({task}, timeout=_TICK)  # first: before the run is open, another one's journal may stand there
             terminal.tick(spent() if ticks % _BILL == 0 else None)
             ticks += 1
-            await asyncio.wait({task}, timeout=_TICK)
         terminal.tick(spent())
     if task.cancelled():
         raise Interrupted(path)
@@ -211,8 +211,8 @@ def report(result: Result, as_json: bool) -> None:
 
 
 def in_words(said: dict[str, Any], diagnosis: str) -> str:
-    pairs = {"selection": ("baseline", "best"), "test": ("baseline", "best")}
-    scores = [f"{name} {said[name][a]:.3f} → {said[name][b]:.3f}" for name, (a, b) in pairs.items() if said[name][a] is not None]
+    measured = {name: said[name] for name in ("selection", "test") if said[name]["baseline"] is not None}
+    scores = [f"{name} {score['baseline']:.3f} → {score['best']:.3f}" for name, score in measured.items()]
     used = said["usage"]
     cost = f"{used['calls'] or 0:,} calls, {used['tokens'] or 0:,} tokens" + (f", ${used['usd']:.2f}" if used["usd"] else "")
     result = f"{said['finish_reason'].replace('_', ' ')}: {diagnosis}"

@@ -99,10 +99,6 @@ class Patch:
     merge_level: int = 0
 
     @property
-    def edits(self) -> tuple[Edit, ...]:
-        return tuple(edit for proposal in self.proposals if (edit := proposal.edit) is not None)
-
-    @property
     def support_counts(self) -> list[int]:
         return [proposal.support for proposal in self.proposals]
 
@@ -130,6 +126,11 @@ def payload_dict(payload: Payload) -> dict[str, Any]:
     if isinstance(payload, Edit):
         return {"op": payload.op, "target": payload.target, "content": payload.content}
     return asdict(payload)
+
+
+def edits_of(proposals: Iterable[Proposal]) -> list[Edit]:
+    """The edits among some proposals, in order."""
+    return [edit for proposal in proposals if (edit := proposal.edit) is not None]
 
 
 def without_duplicates(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:

@@ -7,7 +7,7 @@ The grader's evidence is not shown: a skill written from it would fit the grader
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from skillfit.rollout.outcome import Outcome
 from skillfit.skill import Skill, estimate_tokens
@@ -48,7 +48,7 @@ def render_cases(cases: Sequence[Case], skill: Skill, room: int, *, trace: bool 
         return whole
     characters = int(room * len(whole) / tokens)
     shares = fair_shares([len(parts.text()) for parts in full], characters)
-    return "\n\n".join(parts.text(share) for parts, share in zip(full, shares, strict=True))
+    return "\n\n".join(parts.within(share).text() for parts, share in zip(full, shares, strict=True))
 
 
 def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
@@ -112,23 +112,22 @@ class _Parts:
             attempts.append(_Attempted(label, steps, _verdict(outcome)))
         return cls(f"### Item {item.id}{kind}", f"Task:\n{text}{_beside(item)}", tuple(attempts))
 
-    def text(self, room: int | None = None) -> str:
-        attempts, task = self.attempts, self.task
-        if room is not None and room < len(self.text()):
-            said = [cut(attempt.verdict, max(room // (3 * len(attempts)), 200)) for attempt in attempts]
-            fixed = len(self.title) + sum(
-                len(attempt.label) + len(verdict) + 10 for attempt, verdict in zip(attempts, said, strict=True)
-            )
-            shares = fair_shares([len(task), *(len(attempt.steps) for attempt in attempts)], max(0, room - fixed))
-            task = cut(task, shares[0])
-            # The end of a trajectory usually shows what went wrong: it gets the larger half.
-            steps = [cut(attempt.steps, share, head=0.4) for attempt, share in zip(attempts, shares[1:], strict=True)]
-            attempts = tuple(_Attempted(*parts) for parts in zip((a.label for a in attempts), steps, said, strict=True))
-        pieces = [self.title, task]
-        for attempt in attempts:
+    def text(self) -> str:
+        pieces = [self.title, self.task]
+        for attempt in self.attempts:
             pieces += [f"#### {attempt.label}"] if attempt.label else []
             pieces += [attempt.steps, attempt.verdict]
         return "\n\n".join(pieces)
+
+    def within(self, room: int) -> _Parts:
+        if len(self.text()) <= room:
+            return self
+        told = [replace(one, verdict=cut(one.verdict, max(room // (3 * len(self.attempts)), 200))) for one in self.attempts]
+        fixed = len(self.title) + sum(len(one.label) + len(one.verdict) + 10 for one in told)
+        task, *steps = fair_shares([len(self.task), *(len(one.steps) for one in told)], max(0, room - fixed))
+        # The end of a trajectory usually shows what went wrong: it gets the larger half.
+        attempts = [replace(one, steps=cut(one.steps, share, head=0.4)) for one, share in zip(told, steps, strict=True)]
+        return _Parts(self.title, cut(self.task, task), tuple(attempts))
 
 
 def _beside(item: Item) -> str:

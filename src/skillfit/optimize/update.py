@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skillfit.optimize.optimizer import Call, Optimizer
-from skillfit.optimize.patch import Proposal, SkillCandidate, Suggestion
+from skillfit.optimize.patch import Proposal, SkillCandidate, Suggestion, edits_of
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.reflect import Context
 from skillfit.optimize.replies import RewriteReply
@@ -44,8 +44,7 @@ async def update(optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposa
 
 def apply(skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None) -> Update:
     """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
-    edits = [edit for proposal in proposals if (edit := proposal.edit) is not None]
-    applied = apply_edits(skill, edits, max_tokens=max_tokens)
+    applied = apply_edits(skill, edits_of(proposals), max_tokens=max_tokens)
     return Update(applied.skill, applied.skill.hash != skill.hash, [result.as_dict() for result in applied.results])
 
 

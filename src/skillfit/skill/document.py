@@ -15,6 +15,7 @@ import yaml
 from skillfit.errors import InputError
 from skillfit.skill.package import (
     DOCUMENT_NAMES,
+    DOCUMENT_SUFFIXES,
     RESOURCE_FOLDERS,
     check_relative,
     find_document,
@@ -103,7 +104,7 @@ class Skill:
         """Write the document alone to a markdown path, or the whole package into a folder. What did not change keeps its bytes."""
         path = Path(path)
         data = (_BOM * self.bom + self.text).encode()
-        if path.is_file() or (path.suffix.lower() in (".md", ".markdown", ".txt") and not path.is_dir()):
+        if path.is_file() or (path.suffix.lower() in DOCUMENT_SUFFIXES and not path.is_dir()):
             return write_whole(path.resolve(), data)
         if path.is_symlink():
             raise InputError(f"{path} is a symbolic link.", hint="Save to the real folder.")

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from skillfit.errors import InputError
 
 DOCUMENT_NAMES = ("SKILL.md", "skill.md")
+DOCUMENT_SUFFIXES = (".md", ".markdown", ".txt")  # a path that ends so is a document; any other, a folder
 DOCUMENT_LIMIT = 1_000_000
 PACKAGE_LIMIT = 32_000_000
 # The format's folders. A SKILL.md named on its own brings only these along: what else lies beside it may be tasks with answers.
@@ -96,6 +97,14 @@ def folder_name(name: str) -> str:
 
 def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
     """The file appears complete or not at all; one that already holds these bytes is left alone."""
+    try:
+        _write(path, data, mode)
+    except OSError as error:
+        hint = "Check the path, its permissions, and the room on the disk."
+        raise InputError(f"Cannot write {path}: {error.strerror}.", hint=hint) from error
+
+
+def _write(path: Path, data: bytes, mode: int | None) -> None:
     old = stat.S_IMODE(path.stat().st_mode) if path.is_file() else None
     mode = mode if mode is not None else old if old is not None else 0o644
     if old == mode and path.read_bytes() == data:

@@ -43,6 +43,8 @@ def serve(path: Path, port: int = 0, host: str = "127.0.0.1", token: str = "") -
     import uvicorn
 
     app = make_app(path, host, token)
+    if not 0 <= port < 1 << 16:
+        raise InputError(f"There is no port {port}.", hint="Give another one with --port.")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -23,4 +23,6 @@ def make(spec: str) -> Tracker:
         tracker: Tracker = getattr(import_module(f"skillfit.trackers.{name}"), _KINDS[name])(where)
     except ModuleNotFoundError as error:
         raise InputError(f"The tracker {name} needs {error.name}.", hint=f"pip install 'skillfit[{name}]'") from error
+    except OSError as error:
+        raise InputError(f"The tracker {name} cannot write to {where}: {error.strerror}.", hint="Check the path.") from error
     return tracker

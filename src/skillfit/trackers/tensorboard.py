@@ -15,6 +15,7 @@ from skillfit.trackers.metrics import Meter
 class TensorBoard:
     def __init__(self, where: str) -> None:
         self._folder = Path(where or "tensorboard")
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._writer: EventFileWriter | None = None
         self._meter = Meter()
 
