@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from skillfit.errors import Exit, InputError, SkillfitError
@@ -20,6 +20,7 @@ from skillfit.run.journal import Journal
 
 Cap = Literal["usd", "tokens", "calls", "minutes"]
 
+_COUNTED: tuple[Cap, ...] = ("usd", "tokens", "calls")  # minutes pass by themselves
 _WARN_AT = (50, 80)
 _EPSILON = 1e-9  # dollars: sums of floats, not money
 
@@ -68,7 +69,7 @@ class _Reserved:
             self.budget._settle(self, usage)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Sums:
     usd: float = 0.0
     tokens: int = 0
@@ -117,7 +118,8 @@ class Budget:
     @property
     def spent(self) -> Usage:
         """Calls, tokens (as input) and dollars counted against the caps so far."""
-        return Usage(calls=self._spent.calls, input=self._spent.tokens, usd=self._spent.usd)
+        sums = self._counted.plus(self._lost)
+        return Usage(calls=sums.calls, input=sums.tokens, usd=sums.usd)
 
     def seconds_left(self) -> float | None:
         """Until the cap in minutes, None without one."""
@@ -140,7 +142,6 @@ class Budget:
 
     def _settle(self, reserved: _Reserved, usage: Usage) -> None:
         self._in_flight.add(reserved.upper_bound, -1)
-        self._spent.add(usage)
         self._counted.add(usage)
         self._keep()
         self._warn()
@@ -160,13 +161,11 @@ class Budget:
 
     def _against(self, need: Usage) -> Iterator[tuple[Cap, float, float, float, float]]:
         """Per cap that is set: its name, limit, what is wanted, what is spent, what is in flight."""
-        caps, spent, flying = self._caps, self._spent, self._in_flight
-        if caps.usd is not None:
-            yield "usd", caps.usd, need.usd or 0.0, spent.usd, flying.usd
-        if caps.tokens is not None:
-            yield "tokens", caps.tokens, need.tokens, spent.tokens, flying.tokens
-        if caps.calls is not None:
-            yield "calls", caps.calls, need.calls, spent.calls, flying.calls
+        spent = self._counted.plus(self._lost)
+        for cap in _COUNTED:
+            limit = getattr(self._caps, cap)
+            if limit is not None:
+                yield cap, limit, getattr(need, cap) or 0.0, getattr(spent, cap), getattr(self._in_flight, cap)
 
     def _load(self) -> None:
         """What earlier processes spent: the bill, or what was counted if a kill came before the record; and what was in flight."""
@@ -176,12 +175,11 @@ class Budget:
         kept = self._journal.fact("budget") or {}
         self._counted = bill.at_least(_Sums(**kept.get("counted", {})))
         self._lost = _Sums(**kept.get("lost", {})).plus(_Sums(**kept.get("in_flight", {})))
-        self._spent = self._counted.plus(self._lost)
 
     def _keep(self) -> None:
         if self._caps != Caps():
             sums = {"counted": self._counted, "lost": self._lost, "in_flight": self._in_flight}
-            self._journal.set_fact("budget", {name: asdict(value) for name, value in sums.items()})
+            self._journal.set_fact("budget", {name: vars(value) for name, value in sums.items()})
         if self._clock() - self._saved > 1:
             self.save_minutes()
 
