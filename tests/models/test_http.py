@@ -7,6 +7,7 @@ import datetime
 import ipaddress
 import json
 import ssl
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -144,6 +145,19 @@ async def test_a_tunnel_shows_the_proxy_no_key(monkeypatch, tmp_path):
         await model.close()
     assert proxy.heads[0].startswith("CONNECT 127.0.0.1:")
     assert KEY["OPENAI_API_KEY"] not in "".join(proxy.heads)
+
+
+async def test_a_proxy_that_refuses_is_told_without_its_password(monkeypatch):
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(http("", status="407 Proxy Authentication Required"))
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:pa55@127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        with pytest.raises(NotReached, match="proxy answered 407") as caught:
+            await to("https://model.example/v1", retries=0).complete(say("x"))
+    assert "pa55" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_a_proxy_that_is_not_there_costs_nothing(monkeypatch):

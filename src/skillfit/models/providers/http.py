@@ -15,7 +15,7 @@ import pydantic_core
 from skillfit.errors import InputError
 from skillfit.models.classify import NotReached, classify, read_json
 from skillfit.models.protocol import NetworkFailed
-from skillfit.models.secrets import redact
+from skillfit.models.secrets import redact, remember_secret
 
 if TYPE_CHECKING:
     import ssl
@@ -50,7 +50,10 @@ class Endpoint:
         try:
             async with self._open().post(self._url, data=data, headers=headers, allow_redirects=self._follow) as answer:
                 text = await answer.text(errors="replace")
-        except (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, aiohttp.InvalidURL) as error:
+        except aiohttp.ClientHttpProxyError as error:
+            said = f"Cannot reach {self._where}: the proxy answered {error.status} {error.message}."
+            raise NotReached(said, hint="Check the proxy's address and sign-in.") from None  # the error shows its password
+        except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
             hint = "Is the server running and the base_url right?"
             raise NotReached(redact(f"Cannot reach {self._where}: {error}."), hint=hint) from error
         except aiohttp.ClientError as error:
@@ -101,6 +104,7 @@ def proxy_for(url: str) -> str | None:
     if not proxy or proxy_bypass(parts.netloc):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
+    remember_secret(urlsplit(proxy).password or "")
     if not proxy.startswith(("http://", "https://")):
         raise InputError(
             f"The proxy for {parts.hostname} is of the kind {proxy.partition('://')[0]}, which cannot be used.",
