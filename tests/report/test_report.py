@@ -4,6 +4,7 @@ import asyncio
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from skillfit.report import read_story, write_report
 from skillfit.report.chart import chart
+from skillfit.report.render import markdown, page
 from skillfit.report.trajectories import shorten
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.directory import RunDirectory
@@ -95,8 +97,14 @@ async def test_markdown_survives_a_skill_with_fences(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["html", "md"])
 def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path, format: str) -> None:
     Told(tmp_path / "run").close()
-    out = write_report(tmp_path / "run", tmp_path / "out" / f"r.{format}", format=format)  # type: ignore[arg-type]
+    out = write_report(tmp_path / "run", tmp_path / "out" / f"r.{format}", format=format)
     assert "nothing is measured yet" in out.read_text()
+
+
+async def test_a_model_without_a_price_is_said_in_both_forms(tmp_path: Path) -> None:
+    story = read_story(await improved(tmp_path / "run"))
+    unpriced = replace(story, total=replace(story.total, usd=None))
+    assert "tokens, no price known\n" in markdown(unpriced) and "no price known" in page(unpriced)
 
 
 async def test_a_report_written_twice_is_the_same_bytes(tmp_path: Path) -> None:

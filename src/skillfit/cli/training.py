@@ -74,10 +74,7 @@ def read(config: Path | Mapping[str, Any], overrides: Sequence[str] | None, *, t
     from skillfit.config import load_config
     from skillfit.train.assemble import read_material
 
-    loaded = load_config(config, overrides or (), warn=warn)
-    if not training:
-        loaded = loaded.model_copy(update={"model": loaded.model.model_copy(update={"optimizer": None})})
-    return read_material(loaded, training=training)
+    return read_material(load_config(config, overrides or (), warn=warn), training=training)
 
 
 def stored(run: Path, overrides: Sequence[str] | None = None) -> Material:

@@ -45,13 +45,7 @@ async def diagnose(
         return ()
     instruction = reply.instruction.strip()
     answers = await reroll(instruction, [case.item for case in chosen])
-    return await _read(optimizer, skill, chosen, answers, instruction, context)
-
-
-async def _read(
-    optimizer: Optimizer, skill: Skill, cases: Sequence[Case], answers: Sequence[Outcome], instruction: str, context: Context
-) -> tuple[Patch, ...]:
-    told = [_with_answer(case, answer) for case, answer in zip(cases, answers, strict=True) if answer.score is not None]
+    told = [_with_answer(case, answer) for case, answer in zip(chosen, answers, strict=True) if answer.score is not None]
     size = optimizer.settings.minibatch_size
     groups = [
         Group(f"diagnosis_{number:03d}", "failure", tuple(told[start : start + size]), "diagnosis", instruction)

@@ -88,23 +88,15 @@ def _panel(frame: _Frame, split: str, points: Sequence[Point], places: Sequence[
 
 
 def _mark(frame: _Frame, x: float, point: Point) -> Markup:
-    y, accepted = frame.y(point.score), point.decision == "accept"
-    shape = '<circle cx="{x}" cy="{y}" r="5"/>' if accepted else '<path d="M{a} {b}L{c} {d}M{a} {d}L{c} {b}"/>'
+    y, low, high = frame.y(point.score), frame.y(point.low), frame.y(point.high)
     told = f"{point.label}: {percent(point.score)} ({percent(point.low)} to {percent(point.high)}) on {point.items} items"
-    return Markup(
-        '<g class="{kind}"><title>{told}</title><line class="range" x1="{x}" x2="{x}" y1="{low}" y2="{high}"/>' + shape + "</g>"
-    ).format(
-        kind="point" if accepted else "point turned",
-        told=told if accepted else f"{told}, {point.decision}",
-        x=x,
-        y=y,
-        low=frame.y(point.low),
-        high=frame.y(point.high),
-        a=x - 5,
-        b=y - 5,
-        c=x + 5,
-        d=y + 5,
-    )
+    shape, kind = f'<circle cx="{x}" cy="{y}" r="5"/>', "point"
+    if point.decision != "accept":
+        left, right, top, bottom = x - 5, x + 5, y - 5, y + 5
+        shape, kind = f'<path d="M{left} {top}L{right} {bottom}M{left} {bottom}L{right} {top}"/>', "point turned"
+        told = f"{told}, {point.decision}"
+    line = f'<line class="range" x1="{x}" x2="{x}" y1="{low}" y2="{high}"/>'
+    return Markup('<g class="{}"><title>{}</title>{}</g>').format(kind, told, Markup(line + shape))
 
 
 def _label(frame: _Frame, x: float, point: Point, *, value: bool) -> Markup:

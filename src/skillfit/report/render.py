@@ -26,11 +26,13 @@ from skillfit.report.trajectories import Trajectory, read_trajectories
 from skillfit.report.verdict import percent, points
 from skillfit.run.directory import RunDirectory
 from skillfit.skill import diff
+from skillfit.skill.memory import code_fence
 from skillfit.skill.package import write_whole
 
 _ROLES = ("agent", "optimizer", "judge")
 _ITEMS = 600  # listed on the page
 _NOTICES = 60
+_UNPRICED = "no price known"
 _ORDER = ("broken", "fixed", "neither", "both")
 
 
@@ -47,9 +49,8 @@ def write_report(run_dir: Path, out: Path | None = None, *, format: str = "html"
 
 def page(story: RunStory, *, with_trajectories: bool = False) -> str:
     """The self-contained HTML page."""
-    script = asset("script.js")
-    name = f"{story.skill_name}: skillfit report"
-    given = {"script": script, "style": asset("style.css"), "connect": "'none'", "title": name}
+    title = f"{story.skill_name}: skillfit report"
+    given = {"script": asset("script.js"), "style": asset("style.css"), "connect": "'none'", "title": title}
     return environment().get_template("report.html.j2").render(**view(story, with_trajectories=with_trajectories), **given)
 
 
@@ -78,15 +79,8 @@ def view(story: RunStory, *, with_trajectories: bool = False) -> dict[str, Any]:
 
 def markdown(story: RunStory) -> str:
     text = diff(story.initial_skill, story.best_skill)
-    ticks = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    spent = f"{story.total.calls:,} calls, {story.total.tokens:,} tokens, {_dollars(story.total.usd)}"
-    given = {
-        "rows": _rows(story),
-        "fence": "`" * max(3, ticks + 1),
-        "diff": text,
-        "cost": spent,
-        "notices": story.notices[:_NOTICES],
-    }
+    used = f"{story.total.calls:,} calls, {story.total.tokens:,} tokens, {_dollars(story.total.usd) or _UNPRICED}"
+    given = {"rows": _rows(story), "fence": code_fence(text), "diff": text, "cost": used, "notices": story.notices[:_NOTICES]}
     plain = environment().overlay(autoescape=False)
     return plain.get_template("report.md.j2").render(story=story, **given)
 
@@ -131,7 +125,7 @@ def _facts(story: RunStory) -> list[Fact]:
     return [
         *facts,
         Fact("Skill", f"{story.tokens[1]} tokens", f"{story.tokens[0]} at the start"),
-        Fact("Cost", _dollars(story.total.usd) or "no price known", f"{story.total.calls:,} calls, {story.total.tokens:,} tokens"),
+        Fact("Cost", _dollars(story.total.usd) or _UNPRICED, f"{story.total.calls:,} calls, {story.total.tokens:,} tokens"),
         Fact("Time", took),
     ]
 

@@ -121,8 +121,12 @@ def _example(number: int, example: Example) -> str:
 
 
 def _code(text: str) -> str:
-    """A code block with a fence longer than any the text holds."""
     text = clean(text)
-    longest = max(map(len, re.findall(r"`+", text)), default=0)
-    ticks = "`" * max(3, longest + 1)
+    ticks = code_fence(text)
     return f"{ticks}\n{text}\n{ticks}"
+
+
+def code_fence(text: str) -> str:
+    """Backticks around a block: more of them than the text has in a row."""
+    longest = max(map(len, re.findall(r"`+", text)), default=0)
+    return "`" * max(3, longest + 1)

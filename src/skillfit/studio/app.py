@@ -115,7 +115,7 @@ class Runs:
         self._templates: Environment = environment().overlay(loader=ChoiceLoader(loaders))
 
     async def index(self, request: Request) -> Response:
-        return self._page("watched.html.j2", "skillfit studio", "/events", await asyncio.to_thread(self._list))
+        return self._page("skillfit studio", "/events", await asyncio.to_thread(self._list))
 
     async def index_events(self, request: Request) -> Response:
         return _stream(request, self._list)
@@ -124,7 +124,7 @@ class Runs:
         name, path = self._found(request)
         with closing(Watch(path)) as watch:
             content = await asyncio.to_thread(self._content, watch, name)
-        return self._page("watched.html.j2", f"{name}: skillfit studio", f"/events/{name}", content)
+        return self._page(f"{name}: skillfit studio", f"/events/{name}", content)
 
     async def events(self, request: Request) -> Response:
         name, path = self._found(request)
@@ -149,11 +149,12 @@ class Runs:
     def _name(self, path: Path) -> str:
         return path.relative_to(self._path).as_posix() if path != self._path else path.name
 
-    def _page(self, template: str, title: str, events: str, content: str) -> Response:
-        given = {"script": asset("script.js") + (Path(__file__).parent / "assets" / "live.js").read_text(encoding="utf-8")}
-        made = self._templates.get_template(template)
-        shown = {"style": asset("style.css"), "connect": "'self'", "title": title, "events": events}
-        return HTMLResponse(made.render(content=content, **given, **shown), headers={"Cache-Control": "no-store"})
+    def _page(self, title: str, events: str, content: str) -> Response:
+        """A page whose content comes anew with each of these events."""
+        script = asset("script.js") + (Path(__file__).parent / "assets" / "live.js").read_text(encoding="utf-8")
+        given = {"script": script, "style": asset("style.css"), "connect": "'self'", "title": title}
+        shown = self._templates.get_template("watched.html.j2").render(content=content, events=events, **given)
+        return HTMLResponse(shown, headers={"Cache-Control": "no-store"})
 
     def _list(self) -> str:
         told: list[tuple[str, RunStory]] = []
