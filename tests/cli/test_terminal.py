@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -147,6 +147,7 @@ def test_a_plot_holds_the_latest_points_within_its_width() -> None:
     assert plot([Point(1.0, True)])[0].startswith(" 1.00")
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
 def test_a_higher_score_is_never_drawn_below_a_lower_one(scores: list[float]) -> None:
     lines = plot([Point(score, True) for score in scores])

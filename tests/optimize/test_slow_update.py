@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.models.protocol import AuthFailed, BadReply
@@ -38,6 +38,7 @@ def test_policies_keep_their_kinds(policy, kept):
     assert [p.item.id for p in keep(PAIRS, policy)] == kept
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=30), st.integers(0, 8))
 async def test_topping_up_tries_items_in_planned_order_until_enough_changed(changed, target):
     order = [item(str(n)) for n in range(len(changed))]

@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.optimize.trajectories import Case, cut, fair_shares, render_cases
@@ -80,6 +80,7 @@ def test_items_of_other_splits_never_reach_the_optimizer(split):
         render_cases([Case(Item("i1", {"input": "q"}, split=split), (outcome("i1", 0),))], SKILL, 10_000)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=2_000), st.integers(50, 500))
 def test_a_cut_says_exactly_how_much_is_missing(text, room):
     short = cut(text, room)
@@ -93,6 +94,7 @@ def test_a_cut_says_exactly_how_much_is_missing(text, room):
     assert text.startswith(short[: mark.start()]) and text.endswith(short[mark.end() :])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=20), st.integers(0, 50_000))
 def test_shares_never_pass_the_room_and_the_smallest_are_served_first(sizes, room):
     shares = fair_shares(sizes, room)
