@@ -223,8 +223,8 @@ async def test_skill_aware_reflection_sorts_lapses_into_notes():
 
 async def test_notes_from_failures_only_leave_the_success_prompt_alone():
     prompts = []
-    for settings in ({"skill_aware": True, "appendix_source": "failure_only"}, {"skill_aware": False}):
-        it = world(lambda request: analysis(appendix_notes=["nobody asked"]), **settings)
+    for wanted in ({"skill_aware": True, "appendix_source": "failure_only"}, {"skill_aware": False}):
+        it = world(lambda request: analysis(appendix_notes=["nobody asked"]), **wanted)
         reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 1)]), Context(1, 4))
         assert reflection.patches[0].appendix_notes == ()
         prompts.append(it.model.requests[0].fingerprint())
