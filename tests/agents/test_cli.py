@@ -282,6 +282,23 @@ async def test_a_skill_without_front_matter_is_made_discoverable(fake: Fake) -> 
     assert attempt.skill_read is True
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["\ufeff---\nname: notes\ndescription: d\n---\nAnswer 42.\n", "---\nname: notes\ndescription:\n---\nAnswer 42.\n", "Answer 42.\n"],
+    ids=["complete", "empty description", "none"],
+)
+async def test_a_skill_in_a_file_of_another_case_is_discovered(fake: Fake, tmp_path: Path, text: str) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "skill.md").write_text(text)
+    attempt = await fake.agent().attempt(Skill.load(tmp_path / "notes"), ITEM, Calling())
+    (installed,) = Path(attempt.workspace, ".fake/skills/notes").iterdir()
+    about = Skill.from_text(installed.read_text(), name="none").frontmatter
+    remove_workspace(attempt.workspace)
+
+    assert installed.name == "SKILL.md" and about["name"] == "notes" and about["description"]
+    assert attempt.skill_read is True
+
+
 async def test_the_same_program_serves_as_a_model(fake: Fake) -> None:
     model = connect(fake.spec("/big"), role="optimizer", run_id="r", environ=fake.environ)
     reply = await model.complete(Request((Message("system", "Be brief."), Message("user", "Six times seven?")), "merge"))

@@ -20,6 +20,7 @@ from typing import Any
 from skillfit.errors import InputError
 from skillfit.models.json_text import whole_json
 from skillfit.skill import Skill
+from skillfit.skill.package import find_document
 from skillfit.tasks.attempt import Attempt, Score, TaskFailure
 from skillfit.tasks.function import evaluated, plain
 from skillfit.tasks.item import Item, stable_hash
@@ -48,7 +49,7 @@ class CommandEvaluator:
         given = json.dumps(plain(item), ensure_ascii=False).encode()
         with tempfile.TemporaryDirectory(prefix="skillfit-command-") as folder:
             skill.save(Path(folder) / "skill")
-            document = next((Path(folder) / "skill").glob("[Ss][Kk][Ii][Ll][Ll].md"))
+            document = find_document(Path(folder) / "skill")
             env = {**plain_environment(), "SKILLFIT_SKILL": str(document), "SKILLFIT_SEED": str(seed)}
             try:
                 result = await run_process(self.argv, cwd=self.cwd, timeout=self.timeout, env=env, stdin=given)

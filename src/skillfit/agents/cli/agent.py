@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import yaml
@@ -60,14 +60,14 @@ class CliAgent:
 
 
 def install(skill: Skill, workspace: Workspace, folder: str) -> str:
-    """Put the skill package at its discovery path; the name it is known by there. Front matter that discovery would not
-    accept (no description, a name that is no folder name) is completed; the body stays as it is."""
+    """Put the skill package at its discovery path; the name it is known by there. Discovery looks for SKILL.md alone, whatever the
+    person's file is called. Front matter it would not accept (no description, a name that is no folder name) is completed; the
+    body stays as it is."""
     name = folder_name(skill.name) or "skill-in-training"
-    target = workspace.work / folder / name
-    target.mkdir(parents=True)
-    about = {"description": "How to do the task at hand. Use it for every task here.", **skill.frontmatter, "name": name}
-    skill.save(target)
+    told = {key: value for key, value in skill.frontmatter.items() if key != "description" or value}
+    about = {"description": "How to do the task at hand. Use it for every task here.", **told, "name": name}
     if about != skill.frontmatter:
         head = yaml.safe_dump(about, sort_keys=False, allow_unicode=True)
-        (target / "SKILL.md").write_text(f"---\n{head}---\n{skill.body}", encoding="utf-8")
+        skill = replace(skill, head=f"---\n{head}---\n")
+    replace(skill, document_name="SKILL.md", bom=False).save(workspace.work / folder / name)
     return name
