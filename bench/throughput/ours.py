@@ -26,7 +26,8 @@ def rows(numbers: range) -> list[dict[str, str]]:
 async def run(url: str, numbers: range, concurrency: int, folder: Path) -> tuple[list[Outcome], float, float, float]:
     """The outcomes, how long they took, the CPU that took, and how long they take again from the journal."""
     folder.mkdir(exist_ok=True)
-    journal, events = Journal(folder / "journal.db"), EventLog(folder / "journal.db")
+    journal = Journal(folder / "journal.db")
+    events = EventLog(folder / "journal.db", beside=journal)
     spec = ModelSpec(id="openai/bench", base_url=url)
     client = connect(spec, role="agent", run_id="bench", concurrency=concurrency, environ={"OPENAI_API_KEY": "none"})
     task = Task(rows(numbers), grade={"normalized": {"extract": "tag"}})

@@ -106,7 +106,7 @@ def input_bound(request: Request, model_id: str) -> int:
     shape = [*forms, dict(request.schema)] if request.schema else forms
     shaped = 2 * len(json.dumps(shape, ensure_ascii=False).encode()) if shape else 0
     images = sum(len(m.images) for m in request.messages)
-    per_image = int((_row(model_id.partition("/")[2]) or {}).get("image", IMAGE_TOKENS))
+    per_image = int((_row(model_id.partition("/")[2]) or {}).get("image", IMAGE_TOKENS)) if images else 0
     # A schema asked for in the prompt adds words around it, a tool its own framing: both fit in the allowance.
     framing = _PER_MESSAGE * (len(request.messages) + 2) + 256 * (len(request.tools) + (request.schema is not None))
     return text + shaped + images * per_image + framing

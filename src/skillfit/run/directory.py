@@ -41,7 +41,7 @@ class RunDirectory:
         self._lock = lock
         self._redact = redact
         self.journal = Journal(path / JOURNAL, redact=redact)
-        self.events = EventLog(path / JOURNAL, redact=redact)
+        self.events = EventLog(path / JOURNAL, redact=redact, beside=self.journal)
         progress = self.events.last(StepFinished, SlowUpdateFinished)
         self.events.listen(RunFiles(self, progress.seq if progress else 0))
 

@@ -293,8 +293,10 @@ class EventLog(Store):
     _tables = _TABLE
     _keyed = "events"
 
-    def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
-        super().__init__(path, redact=redact, readonly=readonly)
+    def __init__(
+        self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False, beside: Store | None = None
+    ) -> None:
+        super().__init__(path, redact=redact, readonly=readonly, beside=beside)
         self._listeners: list[Callable[[Stored], None]] = []
 
     def listen(self, listener: Callable[[Stored], None]) -> None:

@@ -26,8 +26,15 @@ class Store:
     _tables: ClassVar[str]
     _keyed: ClassVar[str]  # the table with `key` and `seq`
 
-    def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
-        self._db = open_store(path, "" if readonly else self._tables, readonly=readonly)
+    def __init__(
+        self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False, beside: Store | None = None
+    ) -> None:
+        """`beside`: another store of this file, whose connection serves both. Two would drop each other's pages at every write."""
+        if beside is None:
+            self._db = open_store(path, "" if readonly else self._tables, readonly=readonly)
+        else:
+            self._db = beside._db
+            self._db.executescript(self._tables)
         self._redact = redact
         self._readonly = readonly  # a reader looks keys up in the file, which another process may still be filling
         self._known: dict[str, int] = {} if readonly else dict(self._db.execute(f"SELECT key, seq FROM {self._keyed}"))
