@@ -34,7 +34,7 @@ if "BROKE" in prompt:
 if "CRASH" in prompt:
     print("boom", file=sys.stderr); sys.exit(70)
 if "SLEEP" in prompt:
-    child = subprocess.Popen(["sleep", "300"])
+    child = subprocess.Popen(["sleep", "300"], start_new_session="AWAY" in prompt)
     pathlib.Path(os.environ["PIDS"]).write_text(f"{{os.getpid()}} {{child.pid}}")
     time.sleep(300)
 skills = sorted(str(path) for path in pathlib.Path(".fake/skills").glob("*/SKILL.md")) if os.path.isdir(".fake") else []
@@ -148,7 +148,7 @@ async def test_the_skill_is_discovered_and_the_event_stream_becomes_the_trajecto
 async def test_the_program_knows_its_own_key_and_nothing_else_of_ours(fake: Fake) -> None:
     env = seen(await fake.attempt())["env"]
 
-    assert set(env) - {"LC_CTYPE"} == {"PATH", "HOME", "TMPDIR", "LANG", "FAKE_KEY", "PIDS", "FAKE_QUIET"}
+    assert set(env) - {"LC_CTYPE"} == {"PATH", "HOME", "TMPDIR", "LANG", "FAKE_KEY", "PIDS", "FAKE_QUIET", "SKILLFIT_PROCESS"}
     assert "someone-else" not in json.dumps(env)
 
 
@@ -179,8 +179,9 @@ async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(fake: Fa
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-async def test_when_it_is_cancelled_the_whole_process_group_is_gone(fake: Fake, tmp_path: Path) -> None:
-    task = asyncio.ensure_future(fake.attempt(Item("q", {"input": "SLEEP"})))
+@pytest.mark.parametrize("word", ["SLEEP", "SLEEP AWAY"], ids=["in its process group", "in a session of its own"])
+async def test_when_it_is_cancelled_everyone_it_started_is_gone(fake: Fake, tmp_path: Path, word: str) -> None:
+    task = asyncio.ensure_future(fake.attempt(Item("q", {"input": word})))
     pids: list[str] = []
     while len(pids) < 2:
         await asyncio.sleep(0.02)
@@ -284,7 +285,11 @@ async def test_a_skill_without_front_matter_is_made_discoverable(fake: Fake) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["\ufeff---\nname: notes\ndescription: d\n---\nAnswer 42.\n", "---\nname: notes\ndescription:\n---\nAnswer 42.\n", "Answer 42.\n"],
+    [
+        "\ufeff---\nname: notes\ndescription: d\n---\nAnswer 42.\n",
+        "---\nname: notes\ndescription:\n---\nAnswer 42.\n",
+        "Answer 42.\n",
+    ],
     ids=["complete", "empty description", "none"],
 )
 async def test_a_skill_in_a_file_of_another_case_is_discovered(fake: Fake, tmp_path: Path, text: str) -> None:

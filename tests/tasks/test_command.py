@@ -47,6 +47,12 @@ async def test_a_bare_number_is_a_score_and_items_may_stand_beside(tmp_path: Pat
     assert score.hard == 1
 
 
+async def test_a_program_that_says_much_is_heard_to_its_last_line(tmp_path: Path) -> None:
+    script = "i=0; while [ $i -lt 40 ]; do head -c 60000 /dev/zero | tr '\\0' x; i=$((i+1)); done; echo; echo 0.25"
+    _, score = await run(command_task(tmp_path, script))
+    assert score.hard == 0.25
+
+
 async def test_half_an_emoji_in_what_it_prints_is_replaced(tmp_path: Path) -> None:
     attempt, _ = await run(command_task(tmp_path, """printf '%s' '{"score": 1, "answer": "ok \\ud83d"}'"""))
     assert attempt.answer == "ok \N{REPLACEMENT CHARACTER}"
@@ -74,8 +80,9 @@ async def test_what_goes_wrong_is_a_typed_failure(tmp_path: Path, script: str, k
     assert failed.value.kind == kind
 
 
-async def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
-    task = command_task(tmp_path, "sleep 600 & echo $! > child; wait", timeout=1)
+@pytest.mark.parametrize("start", ["", "setsid "], ids=["in its process group", "in a session of its own"])
+async def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path, start: str) -> None:
+    task = command_task(tmp_path, f"{start}sh -c 'echo $$ > child; exec sleep 600' & wait", timeout=1)
     with pytest.raises(TaskFailure, match="killed") as failed:
         await run(task)
     assert failed.value.kind == "timeout"

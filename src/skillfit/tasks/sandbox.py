@@ -7,11 +7,8 @@ rlimits:    limits and a killed process tree only; the network is not cut.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,7 +24,6 @@ Isolation = Literal["bubblewrap", "unshare", "rlimits"]
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix")
 _LINKER = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d")
 _ETC = (*_LINKER, "passwd", "group", "nsswitch.conf", "localtime", "ssl", "hosts")
-_MARK = "SKILLFIT_SANDBOX"
 _PROGRAMS: Mapping[Isolation, str] = {"bubblewrap": "bwrap", "unshare": "unshare"}
 
 
@@ -45,17 +41,12 @@ async def run_isolated(
     and LANG are all the environment it gets. `isolation`: the best there is unless one is named."""
     cwd = cwd.resolve()
     chosen = isolation or best_isolation()
-    mark = secrets.token_hex(8)
     path = os.pathsep.join(dict.fromkeys([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]))
-    env = {"PATH": path, "HOME": str(cwd), "LANG": "C.UTF-8", _MARK: mark}
+    env = {"PATH": path, "HOME": str(cwd), "LANG": "C.UTF-8"}
     wrapped = [*_wrapper(chosen, cwd), *_limits(timeout, memory), *argv]
-    result = None
-    try:
-        result = await run_process(wrapped, cwd=cwd, timeout=timeout, env=env, stdin=stdin, max_output=max_output)
-    finally:
-        # Bubblewrap that is killed while it starts may leave its child behind.
-        if chosen == "rlimits" or result is None or result.timed_out:
-            _kill_marked(mark)
+    result = await run_process(
+        wrapped, cwd=cwd, timeout=timeout, env=env, stdin=stdin, max_output=max_output, contained=chosen != "rlimits"
+    )
     return replace(result, isolation=chosen)
 
 
@@ -88,12 +79,3 @@ def _limits(timeout: float, memory: int) -> list[str]:
     """Set by a shell right before the program, so that no Python runs between fork and exec."""
     limits = f"ulimit -c 0; ulimit -t {int(timeout) + 1}; ulimit -f 2097152; ulimit -v {memory // 1024}"
     return ["/bin/sh", "-c", f'{limits}; exec "$@"', "sh"]
-
-
-def _kill_marked(mark: str) -> None:
-    """Kill whoever left the process group: descendants still carry the mark in their environment."""
-    wanted = f"{_MARK}={mark}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if wanted in (entry / "environ").read_bytes():
-                os.kill(int(entry.name), signal.SIGKILL)
