@@ -45,6 +45,15 @@ def test_a_stub_of_a_skill_that_does_nothing_yet_is_no_reason_to_stop():
     assert check.verdict == "warn"
 
 
+def test_a_grader_that_gives_every_probe_the_same_fraction_is_blind_whatever_the_skills_length():
+    check = blindness_check(0.5, {"all of it gone": [0.0] * 10}, skill_tokens=10, constant=0.5)
+    assert check.verdict == "stop" and "every rollout scores 0.50" in check.message
+
+
+def test_a_skill_that_solves_nothing_yet_is_no_reason_to_stop():
+    assert blindness_check(0.0, {"all of it gone": [0.0] * 10}, skill_tokens=10, constant=0.0).verdict == "warn"
+
+
 def test_a_grader_that_sees_is_go():
     assert blindness_check(0.7, {"empty answer": [0.7] * 20, "half the skill gone": [0.2] * 20}, 800).verdict == "go"
 
@@ -115,6 +124,10 @@ FINE = Facts(
         ({"ship": "improved", "difference": 0.1}, "improved"),
         ({"coverage": 0.3}, "infrastructure"),
         ({"grader_blind": True}, "blind grader"),
+        ({"constant": 0.5}, "blind grader"),
+        ({"constant": 0.0, "accepted": 0, "ship": "no improvement"}, "all equal"),
+        ({"constant": 0.0, "applied": 0}, "no valid edits"),
+        ({"baseline": 1.0, "constant": 1.0}, "saturated"),
         ({"baseline": 1.0}, "saturated"),
         ({"proposed": 0, "applied": 0, "optimizer_failures": 9}, "infrastructure"),
         ({"applied": 0}, "no valid edits"),

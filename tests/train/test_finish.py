@@ -20,6 +20,18 @@ ALONE = ("optimizer.use_slow_update=false", "optimizer.use_meta_skill=false")
 STRICT = ("evaluation.gate=strict", "evaluation.prune=false", "evaluation.ship_test=false")
 
 
+def constant_evaluator(folder: Path, score: float) -> list[str]:
+    """The settings of a task that scores itself, and always the same."""
+    (folder / "own.py").write_text(
+        "import json\n"
+        "from pathlib import Path\n"
+        "from skillfit import Task\n"
+        "rows = map(json.loads, Path(__file__).with_name('tasks.jsonl').read_text().splitlines())\n"
+        f"task = Task(rows, evaluate=lambda skill, item: {score})\n"
+    )
+    return [f"env.tasks={folder / 'own.py'}:task", "env.grader=null", "model.agent=null"]
+
+
 async def test_a_clear_gain_is_called_improved_on_fresh_rollouts(make_world: MakeWorld) -> None:
     world = make_world(rows=items(8, 8, 4))
     result = await world.train()
@@ -320,6 +332,28 @@ class TestPreflight:
             await world.train()
         assert stopped.value.exit_code == Exit.PREFLIGHT
         assert not (world.folder / "run/history.json").exists()
+
+    async def test_a_constant_evaluator_is_blind_also_to_a_short_skill(self, make_world: MakeWorld) -> None:
+        world = make_world()
+        world.settings += ["evaluation.preflight=true", *constant_evaluator(world.folder, 0.5)]
+        with pytest.raises(PreflightStopped, match=r"blind: every rollout scores 0\.50"):
+            await world.train()
+        result = await world.train(anyway=True)
+        assert "does not see" in result.diagnosis
+
+    async def test_an_evaluator_that_gives_nothing_yet_does_not_stop_the_run(self, make_world: MakeWorld) -> None:
+        world = make_world(optimizer={"reflect.failure": json.dumps(append("- Be kind."))})
+        world.settings += ["evaluation.preflight=true", *constant_evaluator(world.folder, 0.0)]
+        result = await world.train()
+        assert result.finish_reason == "no_improvement"
+        assert "Every rollout scored 0.00" in result.diagnosis
+
+    async def test_a_short_skill_is_compared_with_none_of_it(self, make_world: MakeWorld) -> None:
+        world = make_world("evaluation.preflight=true", *STRICT, skill="# Colours\n\nred means r.\n\nBe kind.\n")
+        await world.train()
+        [report] = world.events(PreflightFinished)
+        [blind] = [check for check in report.checks if check["name"] == "blind"]
+        assert blind["verdict"] == "go" and "all of it gone" in blind["detail"]
 
     async def test_a_skill_that_solves_everything_is_saturated(self, make_world: MakeWorld) -> None:
         world = make_world("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))

@@ -24,12 +24,13 @@ class Facts:
     optimizer_failures: int = 0
     budget_reached: bool = False
     grader_blind: bool = False
+    constant: float | None = None  # what every rollout of the run scored, under several skills; None: they differ
     fit_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    cause: str  # improved, infrastructure, blind grader, saturated, no valid edits, budget, fit only, no power, no headroom found
+    cause: str  # improved, infrastructure, blind grader, saturated, no valid edits, budget, all equal, fit only, no power, …
     message: str
 
 
@@ -49,7 +50,11 @@ def _causes(f: Facts) -> list[tuple[str, bool, str]]:
             f.coverage < f.coverage_floor,
             f"Only {f.coverage:.0%} of the rollouts could be scored: fix the failures before reading anything into scores.",
         ),
-        ("blind grader", f.grader_blind, "The grader does not see what the skill does: no edit could have changed the score."),
+        (
+            "blind grader",
+            f.grader_blind or 0 < (f.constant or 0) < 1,
+            "The grader does not see what the skill does: no edit could have changed the score.",
+        ),
         ("saturated", f.baseline >= SATURATED, f"The initial skill scores {f.baseline:.2f} already: use harder items."),
         (
             "infrastructure",
@@ -61,6 +66,11 @@ def _causes(f: Facts) -> list[tuple[str, bool, str]]:
             "budget",
             f.budget_reached and f.accepted == 0,
             f"The budget ended the run after {f.steps} steps with nothing accepted.",
+        ),
+        (
+            "all equal",
+            f.constant == 0,
+            "Every rollout scored 0.00, whatever the skill: the items are out of the agent's reach, or the grader is blind.",
         ),
         ("fit only", f.fit_only, "Too few items for a selection split: the result is an unverified suggestion."),
         (

@@ -42,11 +42,17 @@ def gold_check(scores: Mapping[str, float | None]) -> Check:
     return Check("gold", "go", f"All {len(tried)} gold answers score 1.")
 
 
-def blindness_check(full: float, gutted: Mapping[str, Sequence[float]], skill_tokens: int) -> Check:
+def blindness_check(
+    full: float, gutted: Mapping[str, Sequence[float]], skill_tokens: int, *, constant: float | None = None
+) -> Check:
     """`gutted` maps a crippled variant (empty answer, half the skill gone) to its paired item differences: full minus variant.
-    A grader that gives an empty answer as much as a real one can't see anything."""
+    A grader that gives an empty answer as much as a real one can't see anything. `constant` is the score that all probes got, if
+    they all got one; all 0 is no sign of blindness, since a skill may have everything to learn."""
     lost = {name: interval(differences) for name, differences in gutted.items()}
     detail = {name: [round(loss.low, 4), round(loss.high, 4)] for name, loss in lost.items()}
+    if constant is not None and 0 < constant < 1:
+        message = f"The grader is blind: every rollout scores {constant:.2f}, whatever the skill and the answer."
+        return Check("blind", "stop", message, detail)
     empty = lost.get("empty answer")
     if empty is not None and full > 0 and empty.mean <= 0:
         return Check("blind", "stop", f"The grader is blind: an empty answer scores as high as the agent's ({full:.2f}).", detail)

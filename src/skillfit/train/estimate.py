@@ -15,7 +15,7 @@ from skillfit.tasks.task import Task
 from skillfit.train.plan import Plan
 
 PREFLIGHT_ITEMS = 10  # training items the preflight tries
-PREFLIGHT_REPEATS = 2  # with the skill; and once with half of it
+PREFLIGHT_REPEATS = 2  # with the skill; and once without what it says
 _SAMPLE = 50  # items whose length is looked at
 
 

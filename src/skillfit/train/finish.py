@@ -190,5 +190,6 @@ def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str)
         difference=ending.ship.difference if ending.ship else parts.gate.best_score - baseline,
         optimizer_failures=counts.discarded,
         grader_blind=counts.grader_blind,
+        constant=counts.constant,
         fit_only=parts.task.fit_only,
     )

@@ -63,13 +63,18 @@ class Counts:
 
     def __init__(self) -> None:
         self._rollouts: dict[str, bool] = {}
+        self._scores: set[float | None] = set()
+        self._skills: set[str] = set()
         self.discarded = 0
         self.grader_blind = False
 
     def __call__(self, stored: Stored) -> None:
         event = stored.event
         if isinstance(event, RolloutFinished) and event.status != "skipped":
-            self._rollouts[event.key] = event.status == "scored"
+            scored = self._rollouts[event.key] = event.status == "scored"
+            if scored:
+                self._scores |= {event.hard, event.soft}
+                self._skills.add(event.skill_hash)
         elif isinstance(event, Discarded) and event.stage != "leak_check":
             self.discarded += 1
         elif isinstance(event, PreflightFinished):
@@ -87,6 +92,11 @@ class Counts:
     def coverage(self) -> float | None:
         """The share of rollouts that was scored; None before the first."""
         return self.scored / self.planned if self.planned else None
+
+    @property
+    def constant(self) -> float | None:
+        """What every rollout scored, where several skills were tried and all got the same."""
+        return next(iter(self._scores)) if len(self._scores) == 1 and len(self._skills) > 1 else None
 
 
 @dataclass(slots=True)

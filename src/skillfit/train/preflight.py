@@ -24,6 +24,7 @@ from skillfit.train.estimate import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, estimate
 from skillfit.train.parts import Parts
 
 _UNPROBED = ("handoff", "scripted")  # a person answers, or a function
+_ENOUGH_ITEMS = 4  # on fewer, equal scores may be chance
 _PROBE_TOKENS = 1_024  # a word, and what a model thinks before it says one
 
 
@@ -74,28 +75,39 @@ async def _gold(parts: Parts) -> Check:
 
 
 async def _tried(parts: Parts) -> list[Check]:
-    """Rollouts of some training items with the skill and with half of it: noise, headroom, whether the grader sees anything."""
+    """Rollouts of some training items with the skill and without what it says: noise, headroom, and does the grader see it."""
     items, skill = parts.task.train[:PREFLIGHT_ITEMS], parts.initial
-    asked = [(skill, range(PREFLIGHT_REPEATS)), (_half(skill), range(1))]
+    without, missing = _gutted(skill)
+    asked = [(skill, range(PREFLIGHT_REPEATS)), (without, range(1))]
     full, gutted = await gather(parts.roll_out(tried, items, series="preflight", repeats=repeats) for tried, repeats in asked)
     known = _samples(parts, full)
-    worse = {"empty answer": await _empty(parts, items), "half of it gone": gutted if skill.tokens else []}
-    lost = {name: item_differences(known.means, _samples(parts, found).means) for name, found in worse.items()}
+    found = {"empty answer": await _empty(parts, items), missing: gutted if without.hash != skill.hash else []}
+    worse = {name: samples for name, outcomes in found.items() if (samples := _samples(parts, outcomes)).scored}
+    lost = {name: list(item_differences(known.means, samples.means).values()) for name, samples in worse.items() if known.scored}
     noise = within_item_variance({item: known.values(item) for item in known.scores})
     first = next((str(outcome.failure.message) for outcome in full if outcome.failure), "")
     return [
         gate.coverage_check(known.scored, known.planned, parts.config.evaluation.coverage_floor, first),
-        gate.blindness_check(known.score, {name: list(found.values()) for name, found in lost.items() if found}, skill.tokens),
+        gate.blindness_check(known.score, lost, skill.tokens, constant=_constant(known, list(worse.values()))),
         gate.headroom_check(known.score),
         gate.power_check(len(parts.task.selection), noise, known.score),
         audit(shortcuts(parts.task.train, parts.task.selection), known.score, 1.0),
     ]
 
 
-def _half(skill: Skill) -> Skill:
-    """The skill without every second paragraph: what a grader that sees the skill at all should notice."""
+def _gutted(skill: Skill) -> tuple[Skill, str]:
+    """The skill without every second paragraph, or without all it says where that is little, and what is missing in words: what
+    a grader that sees the skill at all should notice."""
     paragraphs = skill.body.split("\n\n")
-    return skill.with_body("\n\n".join(paragraphs[::2]) if len(paragraphs) > 1 else "")
+    if skill.tokens > gate.SAYS_ENOUGH and len(paragraphs) > 1:
+        return skill.with_body("\n\n".join(paragraphs[::2])), "half of it gone"
+    return skill.with_body(""), "all of it gone"
+
+
+def _constant(known: Samples, worse: Sequence[Samples]) -> float | None:
+    """The score that every probe got, where there was a worse one, and enough items to call that no accident."""
+    values = {value for samples in (known, *worse) for item in samples.scores for value in samples.values(item)}
+    return values.pop() if worse and len(known.scores) >= _ENOUGH_ITEMS and len(values) == 1 else None
 
 
 def _samples(parts: Parts, outcomes: Sequence[Outcome]) -> Samples:
