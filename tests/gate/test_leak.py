@@ -20,6 +20,13 @@ HIDDEN = [
     item("s2", "Who designed the bridge?", "Isambard Kingdom Brunel"),
     item("s3", "What is the access code?", "48151623"),
     item("s4", "Does the text entail it?", "entailment"),
+    item("s5", "Which city is the capital?", "Ottawa"),
+    item("s6", "Who wrote it?", "Ada Byron"),
+    item("s7", "And the key?", "xK9-Q"),
+    item("s8", "How many pages?", "317"),
+    item("s9", "When did it end?", "1945"),
+    item("s10", "Which colour?", "blue"),
+    item("s11", "Which option?", "B"),
     item("x1", "日本の首都はどこですか。一番大きい駅も書いてください。", "東京都千代田区"),
 ]
 PATTERNS = [
@@ -40,6 +47,12 @@ INDEX = LeakIndex.build(TRAIN, HIDDEN, PATTERNS, "# Skill\n\nAnswer briefly.\n")
         ("Give one number and ends with a recommendation to the board, always.", "grader", ""),
         ("The war of the cantons ended by the Treaty of Westphalia.", "training answer", "t2"),
         ("答えは東京都千代田区です。", "answer", "x1"),
+        ("The capital is Ottawa, not Toronto.", "answer", "s5"),
+        ("Ask Ada Byron.", "answer", "s6"),
+        ("Say xK9-Q when unsure.", "answer", "s7"),
+        ("It is 317.", "answer", "s8"),
+        ("戦争は1945年に終わった。", "answer", "s9"),
+        ("There were 1,945 of them.", "answer", "s9"),
     ],
 )
 def test_a_leak_is_blocked_with_its_evidence(text, kind, owner):
@@ -51,6 +64,7 @@ def test_a_leak_is_blocked_with_its_evidence(text, kind, owner):
     "text",
     [
         "Answer yes or no.",
+        "Choose B when the sky is blue; 42 is no answer, and ottawa is no name.",
         "Write numbers as words, for example nine.",
         "Choose between entailment and contradiction.",
         "Name the river that flows through the town.",

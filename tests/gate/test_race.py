@@ -120,10 +120,36 @@ async def test_must_pass_items_are_looked_at_again_within_the_budget(budget):
     assert verdict.evidence.rollouts <= (budget or 40 * 8 + 40)
 
 
-async def test_a_rollout_budget_too_small_to_decide_is_said_to_be():
-    gate = await gate_for(Scripted(by_rule(0.1, good=0.9)), rollout_budget=30)
-    verdict = await gate.judge("step_0001", BASE, [candidate("good")])
-    assert verdict.decision == "inconclusive" and "rollout_budget" in verdict.reason
+def test_a_rollout_budget_that_can_decide_nothing_is_refused_at_the_start():
+    with pytest.raises(InputError, match="rollout_budget: 59 rollouts cannot decide") as refused:
+        RaceGate(Scripted(by_rule(0.1)), items(40), GateSettings(rollout_budget=59))
+    assert "60" in refused.value.hint
+
+
+async def test_with_little_room_fewer_candidates_race():
+    gate = await gate_for(Scripted(by_rule(0.1, good=0.9)), rollout_budget=65)
+    verdict = await gate.judge("step_0001", BASE, [candidate("good"), candidate("other"), candidate("third")])
+    assert verdict.accepted and [row.fate for row in verdict.standings] == ["winner", "not measured", "not measured"]
+
+
+async def test_a_skill_carried_on_without_a_verdict_is_held_against_the_best_with_scepticism():
+    gate = await gate_for(Scripted(by_rule(0.2, one=0.4, region=-0.1)))
+    best = (await gate.judge("step_0001", BASE, [candidate("one")])).winner
+    region = candidate("region", incumbent=best).skill
+    tally = await gate.adopt(region)
+    assert gate.best == best and gate.lead_of(best) == 0.0
+    assert tally.hard - gate.best_score < gate.lead_of(region) < 0
+
+
+async def test_a_skill_that_says_the_same_takes_the_record_over_unmeasured():
+    measure = Scripted(by_rule(0.2, one=0.3, two=0.3))
+    gate = await gate_for(measure)
+    first = (await gate.judge("step_0001", BASE, [candidate("one")])).winner
+    asked, marked = len(measure.asked), candidate("region", incumbent=first).skill
+    assert await gate.adopt(marked, first) == gate.tally(first)
+    assert len(measure.asked) == asked and gate.best == first and gate.finalists(5) == [first]
+    second = await gate.judge("step_0002", marked, [candidate("two", incumbent=marked)])
+    assert second.action == "accept_new_best" and gate.best == second.winner
 
 
 async def test_a_decision_that_is_still_open_is_asked_again_where_the_sides_differ():

@@ -77,7 +77,7 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "evaluation.test_env_num": ("evaluation.test_env_num=1", ()),
     "evaluation.eval_test": ("evaluation.eval_test=false", ()),
     "evaluation.candidates": ("evaluation.candidates=1", ("optimizer.learning_rate=1",)),
-    "evaluation.rollout_budget": ("evaluation.rollout_budget=9", ()),
+    "evaluation.rollout_budget": ("evaluation.rollout_budget=15", ()),
     "evaluation.ship_test": ("evaluation.ship_test=false", ()),
     "evaluation.ship_grader": ("evaluation.ship_grader=contains", ()),
     "evaluation.prune": ("evaluation.prune=false", ()),

@@ -17,6 +17,7 @@ from skillfit.tasks.item import Item
 
 MARGIN = 0.01  # a loss up to this is no loss
 OLD_MARGIN = 0.05  # a person's own text goes only when a loss of more than this can be excluded
+UNLIKELY = 0.2  # chance of such a loss that the pruned skill may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +131,24 @@ def _removed(skill: Skill, pieces: Sequence[Piece]) -> Skill | None:
 async def _pruned(
     drawer: Drawer, items: Sequence[Item], final: Skill, going: Sequence[Piece], settings: GateSettings, room: int
 ) -> tuple[Skill, set[Piece]]:
-    """The skill without the pieces, worst first, if over all items it more likely than not loses less than the margin; else without
-    the worse half of them, and so on while there is room for passes over the items; otherwise as it was."""
+    """The skill without the pieces, worst first, if it holds up over all items; else without the worse half of them, and so on
+    while there is room for passes over the items; otherwise as it was. Each side has two passes where there is room for them."""
+    repeats = 2 if room >= 4 else 1
     old: Samples | None = None
-    while going and room >= (2 if old is None else 1):
+    while going and room >= repeats * (2 if old is None else 1):
         pruned = _removed(final, going)
         if pruned is not None:
-            room -= 2 if old is None else 1
-            old = old or await drawer.sample(final, items)
-            if _holds_up(await drawer.sample(pruned, items), old, settings):
+            room -= repeats * (2 if old is None else 1)
+            old = old or await drawer.sample(final, items, repeats)
+            if _not_inferior(await drawer.sample(pruned, items, repeats), old, settings):
                 return pruned, set(going)
         going = going[: len(going) // 2]
     return final, set()
 
 
-def _holds_up(new: Samples, old: Samples, settings: GateSettings) -> bool:
-    differences = new.against(old).values()
-    enough = bool(differences) and min(old.coverage, new.coverage) >= settings.coverage_floor
+def _not_inferior(new: Samples, old: Samples, settings: GateSettings) -> bool:
+    """More likely than not there is no loss to speak of, and a large one is unlikely; no must-pass item breaks."""
+    belief = believe(new.against(old).values())
+    covered = belief.items and min(old.coverage, new.coverage) >= settings.coverage_floor
     broken = [item for item in settings.must_pass if old.means.get(item, 0.0) >= 0.5 > new.means.get(item, 0.0)]
-    return enough and not broken and believe([value + MARGIN for value in differences]).probability > 0.5
+    return bool(covered) and not broken and belief.above(-MARGIN) > 0.5 and belief.above(-OLD_MARGIN) >= 1 - UNLIKELY

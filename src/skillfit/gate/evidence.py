@@ -19,8 +19,16 @@ class Belief:
     """What is believed about a candidate's true mean difference to the incumbent, from a sceptical normal prior around 0."""
 
     mean: float = 0.0
-    probability: float = 0.5  # that it is above 0
+    variance: float = PRIOR_VARIANCE
     items: int = 0
+
+    @property
+    def probability(self) -> float:
+        """That it is above 0."""
+        return self.above(0.0)
+
+    def above(self, bound: float) -> float:
+        return probability_positive(self.mean - bound, self.variance)
 
 
 def believe(differences: Iterable[float], prior_variance: float = PRIOR_VARIANCE) -> Belief:
@@ -31,7 +39,7 @@ def believe(differences: Iterable[float], prior_variance: float = PRIOR_VARIANCE
     shrink = prior_variance / (prior_variance + noise)
     # Rounded far below anything that matters, so that sums in another order can't turn a tie into a win.
     middle = round(shrink * mean(values), 12)
-    return Belief(middle, probability_positive(middle, shrink * noise), len(values))
+    return Belief(middle, shrink * noise, len(values))
 
 
 @dataclass(slots=True)

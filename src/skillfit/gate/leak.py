@@ -2,10 +2,11 @@
 
 The rule, all on words (case and punctuation aside; CJK by character):
 - eight words in a row from a selection or test item's input or reference, unless training inputs or the skill have them too;
-- a selection or test answer that is telling and that neither training items nor the skill contain;
+- a selection or test answer that is telling, or a name in its own spelling, and that neither training items nor the skill contain;
 - a grader's pattern of four or more characters, verbatim, or eight words in a row of a longer one;
 - a training answer that is telling and belongs to at most two training items, unless it stands in the fenced examples.
-Telling: three words, or a word of eight letters, or a number of four digits. So "yes", "B", "42" and class labels pass.
+Telling: three words, or a word of eight letters, or a number of four digits. A name: three characters, with capitals or digits.
+So "yes", "B", "42", common words and class labels pass.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Literal
 from skillfit.tasks.item import Item
 
 RUN = 8
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
+_CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 Words = tuple[str, ...]
 
 
@@ -30,12 +33,21 @@ class Leak:
     item: str = ""
 
 
+def spelled(text: str) -> Words:
+    """The words as they are written; 1,945 is one."""
+    return tuple(_WORD.findall(_THOUSANDS.sub("", text)))
+
+
 def words(text: str) -> Words:
-    return tuple(_WORD.findall(text.casefold()))
+    return spelled(text.casefold())
 
 
 def telling(answer: Words) -> bool:
     return len(answer) >= 3 or any(len(w) >= 8 or (w.isdigit() and len(w) >= 4) for w in answer)
+
+
+def named(answer: Words) -> bool:
+    return sum(map(len, answer)) >= 3 and any(not word.islower() for word in answer)
 
 
 @dataclass(slots=True)
@@ -44,6 +56,7 @@ class LeakIndex:
 
     texts: dict[int, str] = field(default_factory=dict)  # hash of eight words -> item id ("" for the grader)
     answers: dict[Words, str] = field(default_factory=dict)
+    names: dict[Words, str] = field(default_factory=dict)  # short answers, as they are spelled
     training_answers: dict[Words, str] = field(default_factory=dict)
     patterns: tuple[str, ...] = ()
 
@@ -59,11 +72,14 @@ class LeakIndex:
         for item in train:
             for gold in {words(answer) for answer in item.answers}:
                 golds[gold].append(item.id)
-        hidden_golds = {gold: item.id for item in hidden for gold in map(words, item.answers) if telling(gold)}
+        hidden_golds = {gold: item.id for item in hidden for gold in map(words, item.answers)}
         lengths = {len(gold) for gold in (*golds, *hidden_golds)}
         seen = Counter(part for text in known for part in {run for length in lengths for run in _runs(text, length)})
         in_skill = {run for length in lengths for run in _runs(known[0], length)}
-        index.answers = {gold: item for gold, item in hidden_golds.items() if gold not in seen and gold not in golds}
+        secret = {gold: item for gold, item in hidden_golds.items() if gold not in seen and gold not in golds}
+        index.answers = {gold: item for gold, item in secret.items() if telling(gold)}
+        short = {spelled(answer) for item in hidden for answer in item.answers}
+        index.names = {name: secret[gold] for name in short if named(name) and (gold := words(" ".join(name))) in secret}
         # An answer that many training inputs mention is vocabulary; one that its own input mentions is still an answer.
         index.training_answers = {
             gold: owners[0]
@@ -80,6 +96,7 @@ class LeakIndex:
             if (owner := self.texts.get(hash(run))) is not None:
                 leaks.append(Leak("item text" if owner else "grader", " ".join(run), owner))
         leaks += self._answers(said, self.answers, "answer")
+        leaks += self._answers(spelled(text), self.names, "answer")
         if not examples:
             leaks += self._answers(said, self.training_answers, "training answer")
         return tuple({(leak.kind, leak.item): leak for leak in reversed(leaks)}.values())[::-1]

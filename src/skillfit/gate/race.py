@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from skillfit.errors import InputError
-from skillfit.gate.evidence import PRIOR_VARIANCE, Runner, Spending, conclude
+from skillfit.gate.evidence import PRIOR_VARIANCE, Runner, Spending, believe, conclude
 from skillfit.gate.samples import TOLERANCE, Records, Samples
 from skillfit.gate.verdict import Candidate, Decision, GateSettings, Measure, Verdict
 from skillfit.rollout.gather import gather
+from skillfit.rollout.outcome import Tally
 from skillfit.skill import Skill, apply_edits
 from skillfit.tasks.item import Item
 
@@ -36,6 +37,13 @@ class RaceGate(Records):
                 f"evaluation.must_pass names items that are not in the selection split: {', '.join(sorted(unknown))}.",
                 hint="Give them `split: selection`, or take them off the list.",
             )
+        count, again = len(self.items), 2 * AGAIN * len(set(settings.must_pass))
+        needed = 2 * min(BLOCK, count) + count + again
+        if 0 < settings.rollout_budget < needed:
+            raise InputError(
+                f"evaluation.rollout_budget: {settings.rollout_budget} rollouts cannot decide on a candidate over {count} items.",
+                hint=f"Give it {needed} or more, 0 for as many as the split needs, or use fewer items (evaluation.sel_env_num).",
+            )
 
     async def judge(self, name: str, incumbent: Skill, candidates: Sequence[Candidate]) -> Verdict:
         race = _Race(self, name, incumbent, candidates)
@@ -53,9 +61,20 @@ class RaceGate(Records):
         decision, reason, winner.fate = race.decide(winner, fresh, await race.regressions(winner))
         if decision != "accept":
             return race.conclude(decision, reason, winner=winner, fresh=fresh)
+        lead = winner.belief.mean + self.lead_of(incumbent)
         # Only the confirming pass enters the record: the one that won was selected for luck.
-        best = self.carry(winner.candidate.skill, fresh, better_than_best=incumbent.hash == self.best.hash)
+        best = self.carry(winner.candidate.skill, fresh, better_than_best=lead > TOLERANCE)
         return race.conclude("accept", reason, action="accept_new_best" if best else "accept", winner=winner, fresh=fresh)
+
+    def lead_of(self, incumbent: Skill) -> float:
+        """What is believed of its difference to the best: 0 for the best itself, and a sceptic's share for a skill that was carried
+        on without a verdict. So what is accepted on top of that one need not beat the luck in the best one's record."""
+        return believe(self.known(incumbent).against(self.known(self.best)).values()).mean
+
+    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
+        if like is None:
+            return await super().adopt(skill)
+        return self.take_over(skill, like).tally()
 
     async def _force(self, race: _Race) -> Verdict:
         runner = race.runners[0]
@@ -95,6 +114,8 @@ class _Race:
         for start in range(0, len(self._order), BLOCK):
             block = self._order[start : start + BLOCK]
             thin = [item for item in block if len(self.record.scores.get(item.id, ())) < INCUMBENT_REPEATS]
+            while len(alive) > 1 and not self._affords(len(thin) + len(block) * len(alive)):
+                alive = self._without_last(alive)
             if not alive or not self._affords(len(thin) + len(block) * len(alive)):
                 break
             await self._draw(alive, block, thin)
@@ -105,6 +126,12 @@ class _Race:
         for runner in alive[1:]:
             runner.fate = "beaten"
         return alive[0] if alive else None
+
+    def _without_last(self, alive: Sequence[Runner]) -> list[Runner]:
+        """The last is the one proposed last, later on the least promising."""
+        if alive[-1].belief.items:
+            alive[-1].fate = "beaten"
+        return list(alive[:-1])
 
     async def _draw(self, runners: Sequence[Runner], block: Sequence[Item], thin: Sequence[Item]) -> None:
         arms = [(runner.candidate.skill, runner.samples, block) for runner in runners]
@@ -200,8 +227,6 @@ class _Race:
         return "accept", f"better with probability {winner.belief.probability:.2f} over two passes, the second one fresh", "winner"
 
     def no_winner(self) -> tuple[Decision, str]:
-        if self._settings.rollout_budget and not any(runner.samples.planned for runner in self.runners):
-            return "inconclusive", f"evaluation.rollout_budget is too small for {len(self._order)} selection items"
         if self.spending.coverage < self._settings.coverage_floor or not any(runner.belief.items for runner in self.runners):
             return "inconclusive", f"only {self.spending.coverage:.0%} of the rollouts were scored"
         return "reject", "no candidate looks better than the incumbent"

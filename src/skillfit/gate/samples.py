@@ -112,7 +112,7 @@ class Records:
 
     @property
     def best_score(self) -> float:
-        return self._known[self.best.hash].score
+        return self.known(self.best).score
 
     def finalists(self, limit: int) -> list[Skill]:
         """The best, then what was carried before it, latest first; never the initial skill."""
@@ -139,14 +139,21 @@ class Records:
         self._best = skill
         return True
 
-    async def adopt(self, skill: Skill) -> Tally:
+    def take_over(self, skill: Skill, like: Skill) -> Samples:
+        """One record for two skills that say the same."""
+        return self._known.setdefault(skill.hash, self.known(like))
+
+    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
         """A skill carried on without a verdict (slow update, notes, the last one) is measured too; it may be the best one."""
         samples = await self.record(skill)
         self.carry(skill, samples)
         return samples.tally()
 
+    def known(self, skill: Skill) -> Samples:
+        return self._known[skill.hash]
+
     def tally(self, skill: Skill) -> Tally:
-        return self._known[skill.hash].tally()
+        return self.known(skill).tally()
 
     def discordant(self, one: Skill, other: Skill) -> list[str]:
         """Items on which two measured skills differ."""

@@ -113,8 +113,9 @@ class Gate(Protocol):
         """Skills worth the ship test, most promising first; never the initial skill."""
         ...
 
-    async def adopt(self, skill: Skill) -> Tally:
-        """Measure a skill that is carried on without a verdict; it becomes the best one if it scores so."""
+    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
+        """Measure a skill that is carried on without a verdict; it becomes the best one if it scores so. `like` says the same to an
+        agent: a gate may let its record stand for both."""
         ...
 
     def tally(self, skill: Skill) -> Tally: ...

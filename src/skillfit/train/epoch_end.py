@@ -99,7 +99,7 @@ async def _placeholder(parts: Parts, epoch: Epoch, progress: Progress) -> None:
     skill = with_slow_update(progress.skill)
     if skill.hash != progress.skill.hash:
         with parts.stage("slow_update", len(parts.task.selection)):
-            await adopt(parts, progress, skill, f"slow_update_{epoch.name}")
+            await adopt(parts, progress, skill, f"slow_update_{epoch.name}", like=progress.skill)
     _say(parts, epoch, progress, skill, {"action": "inject_placeholder"})
 
 

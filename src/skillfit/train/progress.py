@@ -89,9 +89,10 @@ async def judge(parts: Parts, progress: Progress, name: str, candidates: Sequenc
     return verdict
 
 
-async def adopt(parts: Parts, progress: Progress, skill: Skill, origin: str) -> Tally:
-    """Carry a skill that no gate decided on. It is measured all the same: the score carried is always the carried skill's own."""
-    tally = await parts.gate.adopt(skill)
+async def adopt(parts: Parts, progress: Progress, skill: Skill, origin: str, like: Skill | None = None) -> Tally:
+    """Carry a skill that no gate decided on. It is measured all the same: the score carried is always the carried skill's own, or
+    that of one which says the same."""
+    tally = await parts.gate.adopt(skill, like)
     say_score(parts, origin, skill, tally)
     progress.carry(skill, origin, parts.gate_settings.value(tally.hard, tally.soft))
     return tally
