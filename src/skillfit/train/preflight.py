@@ -119,7 +119,7 @@ def _samples(parts: Parts, outcomes: Sequence[Outcome]) -> Samples:
 async def _empty(parts: Parts, items: Sequence[Item]) -> list[Outcome]:
     """What an empty answer would get; nothing where a judge would have to be paid to say so."""
     grader = parts.task.grader
-    if grader is None or "judge" in parts.probes:
+    if grader is None or without_judges(grader) != grader:
         return []
     outcomes = []
     for item in items:
