@@ -117,7 +117,7 @@ async def test_must_pass_items_are_looked_at_again_within_the_budget(budget):
     gate = await gate_for(Scripted(chance), rollout_budget=budget, must_pass=must)
     verdict = await gate.judge("step_0001", BASE, [candidate("good")])
     assert verdict.decision == "reject" and verdict.standings[0].fate == "vetoed"
-    assert verdict.evidence.rollouts <= (budget or 40 * 8 + 40)
+    assert verdict.evidence.rollouts <= (budget or 40 * 8 + 60)
 
 
 def test_a_rollout_budget_that_can_decide_nothing_is_refused_at_the_start():
@@ -181,6 +181,20 @@ async def test_a_confirmed_regression_on_a_must_pass_item_vetoes():
     verdict = await gate.judge("step_0001", BASE, [candidate("good")])
     assert verdict.decision == "reject" and "i007" in verdict.reason and verdict.standings[0].fate == "vetoed"
     assert "i007" in verdict.evidence.broken
+
+
+@pytest.mark.parametrize(("kept", "least", "most"), [(0.4, 15, 40), (0.9, 0, 3)])
+async def test_a_must_pass_item_that_mostly_fails_now_is_mostly_found(kept, least, most):
+    def chance(skill, item):
+        if item == "i007":
+            return kept if "- good" in skill.body else 1.0
+        return 0.9 if "- good" in skill.body else 0.1
+
+    vetoed = 0
+    for salt in range(40):
+        gate = await gate_for(Scripted(chance, salt=salt), must_pass=("i007",))
+        vetoed += (await gate.judge("step_0001", BASE, [candidate("good")])).standings[0].fate == "vetoed"
+    assert least <= vetoed <= most
 
 
 async def test_an_unconfirmed_regression_on_a_must_pass_item_does_not_veto():

@@ -24,7 +24,7 @@ BLOCK = 10  # items between two looks at the race
 HOPELESS = 0.4  # a candidate whose chance of being better falls below this stops
 CLEAR = 0.6  # a lone survivor with this chance goes straight to the confirming pass
 STACKABLE = 0.5  # a beaten candidate with this chance is tried on top of the winner
-AGAIN = 2  # rollouts of a must-pass item that looks broken, on each side
+AGAIN = 3  # rollouts of a must-pass item that looks broken, on each side
 OPEN = (0.4, 0.6)  # after the fresh pass: between these the items that speak for one side are asked again
 INCUMBENT_REPEATS = 2  # the incumbent meets every candidate of a step: its noise is everybody's
 
@@ -208,7 +208,8 @@ class _Race:
     async def regressions(self, winner: Runner) -> list[str]:
         """Must-pass items the winner breaks, confirmed by more rollouts of each side; one bad draw is no veto."""
         old, new, must = self.record.means, winner.samples.means, self._settings.must_pass
-        suspects = [i for i in self._order if i.id in must and old.get(i.id, 0.0) >= 0.5 > new.get(i.id, 1.0)]
+        pairs = [(item, old.get(item.id, 0.0), new.get(item.id, 1.0)) for item in self._order if item.id in must]
+        suspects = [item for item, before, now in pairs if before >= 0.5 and (now < 0.5 or before - now >= 0.5)]
         if not suspects or winner.belief.mean <= TOLERANCE:
             return []
         kept, broken = [await self._drawer.sample(skill, suspects, AGAIN) for skill in (self._skill, winner.candidate.skill)]
