@@ -384,6 +384,23 @@ class TestPreflight:
         [gold] = [check for check in report.checks if check["name"] == "gold"]
         assert "judge" in gold["message"] and "score 1" not in gold["message"]
 
+    async def test_a_judge_that_only_ships_does_not_spare_the_grader_the_empty_answer(self, make_world: MakeWorld) -> None:
+        judged = ("evaluation.ship_grader={rubric: Short.}", 'env.grader={any: [{regex: {pattern: "^.*$"}}, exact]}')
+        world = make_world("evaluation.preflight=true", *judged)
+        world.settings.append(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
+        with pytest.raises(PreflightStopped, match="an empty answer scores as high"):
+            await world.train()
+
+    async def test_gold_answers_are_proved_under_the_ship_grader_too(self, make_world: MakeWorld) -> None:
+        world = make_world("evaluation.preflight=true", 'evaluation.ship_grader={regex: "^IMPOSSIBLE-ZZZ$"}')
+        with pytest.raises(PreflightStopped, match="ship grader rejects every gold answer"):
+            await world.train()
+        [report] = world.events(PreflightFinished)
+        assert {check["name"]: check["verdict"] for check in report.checks if "gold" in check["name"]} == {
+            "gold": "go",
+            "ship gold": "stop",
+        }
+
     async def test_a_grader_that_breaks_on_an_empty_answer_stops_nothing(self, make_world: MakeWorld, tmp_path: Path) -> None:
         (tmp_path / "grader.py").write_text("def grade(item, answer):\n    return float(answer[0] == item['answers'])\n")
         world = make_world("evaluation.preflight=true", f"env.grader={tmp_path}/grader.py:grade", *STRICT)

@@ -26,20 +26,18 @@ def overall(checks: Sequence[Check]) -> Level:
     return max((check.verdict for check in checks), key=("go", "warn", "stop").index, default="go")
 
 
-def gold_check(scores: Mapping[str, float | None]) -> Check:
+def gold_check(scores: Mapping[str, float | None], name: str = "gold", grader: str = "The grader") -> Check:
     """Gold answers handed to the grader must score 1. None: that item has no gold answer to try."""
     tried = {item: score for item, score in scores.items() if score is not None}
     wrong = sorted(item for item, score in tried.items() if score < 1)
     if not tried:
-        return Check("gold", "warn", "No gold answers to check the grader with.")
+        return Check(name, "warn", f"No gold answers to check {grader.lower()} with.")
     if len(wrong) == len(tried):
-        return Check("gold", "stop", "The grader rejects every gold answer: it or the answers are wrong.", {"items": wrong[:10]})
+        return Check(name, "stop", f"{grader} rejects every gold answer: it or the answers are wrong.", {"items": wrong[:10]})
     if wrong:
         named = f"{', '.join(wrong[:5])}{', …' if len(wrong) > 5 else ''}"
-        return Check(
-            "gold", "warn", f"The grader rejects {len(wrong)} of {len(tried)} gold answers: {named}.", {"items": wrong[:10]}
-        )
-    return Check("gold", "go", f"All {len(tried)} gold answers score 1.")
+        return Check(name, "warn", f"{grader} rejects {len(wrong)} of {len(tried)} gold answers: {named}.", {"items": wrong[:10]})
+    return Check(name, "go", f"All {len(tried)} gold answers score 1.")
 
 
 def blindness_check(

@@ -54,6 +54,7 @@ async def assemble(
             initial=material.skill,
             plan=material.plan(),
             rollouts=engines[0],
+            ship_task=material.ship_task,
             ship_rollouts=engines[1] if material.ship_task else None,
             optimizer=_optimizer(config, counted, run) if counted else None,
             recorded=recorded,

@@ -107,7 +107,8 @@ class Parts:
     initial: Skill
     plan: Plan
     rollouts: Rollouts
-    ship_rollouts: Rollouts | None  # under the second grader, where there is one
+    ship_task: Task | None  # the same items under the second grader, where there is one
+    ship_rollouts: Rollouts | None  # under it
     optimizer: Optimizer | None  # None: only worked examples are proposed
     recorded: RecordedModel | None  # the optimizer's model
     probes: Mapping[Role, Model]  # the models as connected, for the preflight's tiny calls

@@ -19,7 +19,7 @@ from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt, TaskFailure
 from skillfit.tasks.graders import without_judges
 from skillfit.tasks.item import Item
-from skillfit.tasks.task import prove_gold
+from skillfit.tasks.task import Task, prove_gold
 from skillfit.train.estimate import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, estimate
 from skillfit.train.parts import Parts
 
@@ -37,7 +37,7 @@ class PreflightReport:
 async def run_preflight(parts: Parts) -> PreflightReport:
     """Rolls out some training items. Raises what `probe` raises."""
     with parts.stage("preflight"):
-        checks = [await _keys(parts), await _gold(parts), *await _tried(parts), _cost(parts)]
+        checks = [await _keys(parts), *await _gold(parts), *await _tried(parts), _cost(parts)]
     report = PreflightReport(gate.overall(checks), tuple(checks))
     parts.emit(PreflightFinished(verdict=report.verdict, checks=[asdict(check) for check in checks]))
     return report
@@ -64,14 +64,20 @@ async def _keys(parts: Parts) -> Check:
     return Check("keys", "go", f"Reached: {asked}." if asked else "No model is called by skillfit itself.")
 
 
-async def _gold(parts: Parts) -> Check:
-    items = parts.task.items
-    if parts.task.grader is None:
-        return Check("gold", "go", "The task scores itself: there are no gold answers to prove.")
-    if without_judges(parts.task.grader) is None:
-        return Check("gold", "go", "A judge grades: no gold answer was put to it.")
-    wrong = {problem.item_id: problem.score.hard if problem.score else 0.0 for problem in await prove_gold(parts.task)}
-    return gate.gold_check({item.id: wrong.get(item.id, 1.0) if item.answers or item.reference else None for item in items})
+async def _gold(parts: Parts) -> list[Check]:
+    """Under the grader that is trained on, and under the one that ships where there is one."""
+    checks = [await _proved(parts.task, "gold", "The grader")]
+    return [*checks, await _proved(parts.ship_task, "ship gold", "The ship grader")] if parts.ship_task else checks
+
+
+async def _proved(task: Task, name: str, grader: str) -> Check:
+    if task.grader is None:
+        return Check(name, "go", "The task scores itself: there are no gold answers to prove.")
+    if without_judges(task.grader) is None:
+        return Check(name, "go", "A judge grades: no gold answer was put to it.")
+    wrong = {problem.item_id: problem.score.hard if problem.score else 0.0 for problem in await prove_gold(task)}
+    scores = {item.id: wrong.get(item.id, 1.0) if item.answers or item.reference else None for item in task.items}
+    return gate.gold_check(scores, name, grader)
 
 
 async def _tried(parts: Parts) -> list[Check]:
