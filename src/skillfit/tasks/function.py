@@ -7,17 +7,20 @@ import contextvars
 import importlib.util
 import inspect
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.tasks.attempt import Attempt, Score, TaskFailure, as_score
 from skillfit.tasks.item import Item, stable_hash
+
+T = TypeVar("T")
 
 
 def load_object(reference: str, base: Path = Path()) -> Any:
@@ -55,14 +58,19 @@ def errors_in(path: Path) -> Iterator[None]:
     """What a person's own file raises while a task is made of it, which may be anything, is theirs to mend."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         at = lines[-1] if lines else getattr(error, "lineno", None)
         raise InputError(f"{path}{f':{at}' if at else ''}: {type(error).__name__}: {error}", hint="Mend the file.") from error
 
 
+class _Ending(Exception):
+    """The person's function raised what would end the process, or leave whoever waits for it waiting. The cause says what."""
+
+
 async def call(function: Callable[..., Any], *arguments: Any, kind: str, where: str, **named: Any) -> Any:
-    """The function's value. Whatever it raises is a `TaskFailure` of this kind; skillfit's own errors pass through."""
+    """The function's value. Whatever it raises, `SystemExit` too, is a `TaskFailure` of this kind; skillfit's own errors pass
+    through. A function that is not async runs in a thread; cancelled, it is left alone there, and runs on."""
     running = asyncio.ensure_future(_run(partial(function, *arguments, **named)))
     try:
         await asyncio.wait([running])
@@ -71,31 +79,50 @@ async def call(function: Callable[..., Any], *arguments: Any, kind: str, where: 
     error = running.exception()
     if error is None:
         return running.result()
-    if isinstance(error, SkillfitError) or not isinstance(error, Exception):
+    if isinstance(error, SkillfitError):
         raise error
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    raise TaskFailure(kind, f"{where}: {type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})") from error
+    raised = error.__cause__ if isinstance(error, _Ending) and error.__cause__ else error
+    last = traceback.extract_tb(raised.__traceback__)[-1]
+    said = f"{type(raised).__name__}: {raised}".removesuffix(": ")
+    raise TaskFailure(kind, f"{where}: {said} ({Path(last.filename).name}:{last.lineno})") from raised
 
 
 async def _run(function: partial[Any]) -> Any:
-    called = function.func
-    if inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None)):  # noqa: B004
-        return await function()
-    context = contextvars.copy_context()
-    value = await asyncio.get_running_loop().run_in_executor(_threads(), context.run, _in_thread, function)
-    return await value if inspect.isawaitable(value) else value
+    """A KeyboardInterrupt here is the person's, who is tired of waiting; in a thread, where no signal arrives, the function's own."""
+    called, task = function.func, asyncio.current_task()
+    try:
+        if inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None)):  # noqa: B004
+            return await function()
+        value = await in_thread(partial(_guarded, function))
+        return await value if inspect.isawaitable(value) else value
+    except SystemExit as error:
+        raise _Ending from error
+    except asyncio.CancelledError as error:
+        if task is None or task.cancelling():
+            raise
+        raise _Ending from error
 
 
-def _in_thread(function: Callable[[], Any]) -> Any:
+def _guarded(function: Callable[[], Any]) -> Any:
     try:
         return function()
-    except StopIteration as error:  # no future takes one: whoever waits would wait for ever
-        raise RuntimeError("StopIteration").with_traceback(error.__traceback__) from error
+    except (StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        raise _Ending from error
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="skillfit-user")
+def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """The function's value, from a thread of its own. Nobody can end a thread, so nobody waits for it at the end of the process."""
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # whoever stops waiting cancels nothing
+    threading.Thread(target=contextvars.copy_context().run, args=(_tell, done, function), daemon=True, name="skillfit-user").start()
+    return asyncio.wrap_future(done)
+
+
+def _tell(done: Future[T], function: Callable[[], T]) -> None:
+    try:
+        done.set_result(function())
+    except BaseException as error:
+        done.set_exception(error)
 
 
 def name_of(function: Callable[..., Any]) -> str:
