@@ -88,7 +88,7 @@ async def call(function: Callable[..., Any], *arguments: Any, kind: str, where: 
 
 
 async def _run(function: partial[Any]) -> Any:
-    """A KeyboardInterrupt here is the person's, who is tired of waiting; in a thread, where no signal arrives, the function's own."""
+    """A KeyboardInterrupt here is the person's, who is tired of waiting; in a thread, where no signal arrives, the function's."""
     called, task = function.func, asyncio.current_task()
     try:
         if inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None)):  # noqa: B004
@@ -121,7 +121,7 @@ def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
 def _tell(done: Future[T], function: Callable[[], T]) -> None:
     try:
         done.set_result(function())
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  # goes to whoever waits
         done.set_exception(error)
 
 
