@@ -100,6 +100,58 @@ def test_apply_can_write_to_another_place(shell: Shell, run: Path, tmp_path: Pat
     assert not (tmp_path / "elsewhere" / "SKILL.md").exists()
 
 
+def test_nothing_is_changed_where_the_former_text_cannot_be_kept(shell: Shell, run: Path) -> None:
+    (run / "applied").write_text("in the way")
+    before = skill_of(run).read_bytes()
+    refused = shell("apply", run, "--yes")
+    assert refused.code == 2 and refused.err.startswith(f"error: Cannot write {run / 'applied'}")
+    assert skill_of(run).read_bytes() == before
+
+
+def test_an_apply_that_fails_leaves_nothing_to_undo(shell: Shell, run: Path) -> None:
+    Path("file").write_text("not a folder")
+    assert shell("apply", run, "--to", "file/new", "--yes").err.startswith("error: Cannot write")
+    assert "Nothing of the run" in shell("apply", run, "--undo").err
+
+
+def test_an_apply_that_was_killed_before_it_wrote_can_be_taken_back(shell: Shell, run: Path) -> None:
+    before = skill_of(run).read_bytes()
+    shell("apply", run, "--yes")
+    skill_of(run).write_bytes(before)
+    assert shell("apply", run, "--undo").code == 0 and skill_of(run).read_bytes() == before
+
+
+def test_undo_changes_the_file_that_a_link_names_and_leaves_the_link(shell: Shell, run: Path) -> None:
+    real = skill_of(run).rename(skill_of(run).with_name("real.md"))
+    skill_of(run).symlink_to(real)
+    before = real.read_bytes()
+    shell("apply", run, "--yes")
+    assert real.read_bytes() != before
+    assert shell("apply", run, "--undo").code == 0
+    assert skill_of(run).is_symlink() and real.read_bytes() == before
+
+
+def test_apply_makes_a_new_folder_whole_and_undo_takes_away_what_is_still_as_it_was(shell: Shell, run: Path) -> None:
+    tables = skill_of(run).parent / "references" / "tables.md"
+    tables.parent.mkdir()
+    tables.write_text("| a | b |\n")
+    (tables.parent / "more.md").write_text("more\n")
+    assert shell("apply", run, "--to", "new", "--yes").code == 0
+    assert Path("new/SKILL.md").read_text() == Run.open(run).best_skill.text
+    assert Path("new/references/tables.md").read_text() == "| a | b |\n"
+    Path("new/references/more.md").write_text("mine\n")
+    assert shell("apply", run, "--undo").code == 0
+    assert [str(path) for path in Path("new").rglob("*.md")] == ["new/references/more.md"]
+    assert shell("apply", run, "--to", "again", "--yes").code == 0 and shell("apply", run, "--undo").code == 0
+    assert not Path("again").exists()
+
+
+def test_a_new_folder_needs_the_skill_the_run_began_with(shell: Shell, run: Path) -> None:
+    shutil.rmtree(skill_of(run).parent)
+    assert "--to new/SKILL.md" in shell("apply", run, "--to", "new", "--yes").err
+    assert shell("apply", run, "--to", "new/SKILL.md", "--yes").code == 0
+
+
 def test_a_run_can_be_gone_on_with_after_its_skill_was_applied(shell: Shell, run: Path) -> None:
     shell("apply", run, "--yes")
     assert shell("resume", run, "--json").json["finish_reason"] == "improved"

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from skillfit.api import Run
 from skillfit.errors import InputError
 from skillfit.skill import Skill, rewrite, without_placeholder
-from skillfit.skill.package import DOCUMENT_SUFFIXES, find_document, write_whole
+from skillfit.skill.package import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document, write_whole
 
 _BACKUPS = "applied"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A document that would be changed."""
+    """A document that would be changed, or a skill folder that would be made."""
 
     run: Run
     document: Path
     present: Skill
     wanted: Skill
+    new_folder: bool = False
+
+    def write(self) -> None:
+        self.wanted.save(self.document.parent if self.new_folder else self.document)
 
 
 def plan(run: Run, to: Path | None, *, anyway: bool) -> Change:
@@ -32,12 +38,12 @@ def plan(run: Run, to: Path | None, *, anyway: bool) -> Change:
             hint="Apply its best skill all the same with --anyway.",
         )
     best = without_placeholder(run.best_skill)
-    named = to or (Path(run.config["env"]["skill"]) if run.config["env"]["skill"] else None)
+    began = Path(run.config["env"]["skill"]) if run.config["env"]["skill"] else None
+    named = to or began
     if named is None:
         raise InputError("The run began with a blank skill, so there is no file to change.", hint="Name one: --to SKILL.md")
     if not named.exists() and to is not None:
-        document = named if named.suffix.lower() in DOCUMENT_SUFFIXES else named / "SKILL.md"
-        return Change(run, document, Skill.from_text(""), best)
+        return _made_anew(run, to, began, best)
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
     if present.text in (run.initial_skill.text, run.best_skill.text, best.text):
         return Change(run, document, present, present.with_body(best.body))
@@ -46,32 +52,76 @@ def plan(run: Run, to: Path | None, *, anyway: bool) -> Change:
     return Change(run, document, present, rewrite(present, best.unix_body))
 
 
+def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> Change:
+    """A document alone, or a folder with the other files of the skill the run began with."""
+    blank = Skill.from_text("")
+    if to.suffix.lower() in DOCUMENT_SUFFIXES:
+        return Change(run, to, blank, best)
+    if began is not None and not began.exists():
+        raise InputError(
+            f"The skill's other files are gone: there is no {began}.", hint=f"Write the document alone: --to {to}/SKILL.md"
+        )
+    package = Skill.load(began) if began else blank
+    wanted = replace(package.with_document(best), document_name=DOCUMENT_NAMES[0])
+    return Change(run, to / wanted.document_name, blank, wanted, new_folder=True)
+
+
 def apply(change: Change) -> Path:
-    """Write the document, whole; where the former one is kept."""
-    folder = change.run.path / _BACKUPS
-    number = len(list(folder.glob("*.json"))) + 1
-    kept = folder / f"{number:04d}.json"
-    before = change.document.read_bytes().decode() if change.document.exists() else None
-    change.wanted.save(change.document)
-    write_whole(
-        kept, json.dumps({"document": str(change.document.absolute()), "before": before, "after": change.wanted.text}).encode()
-    )
+    """Keep what stands there, then write, whole; where the former text is kept."""
+    kept = change.run.path / _BACKUPS / f"{len(_kept(change.run)) + 1:04d}.json"
+    document = change.document.resolve()
+    before = document.read_bytes().decode() if document.exists() else None
+    record: dict[str, Any] = {"document": str(document), "before": before, "after": change.wanted.text}
+    if change.new_folder:
+        record["files"] = {name: sha256(data).hexdigest() for name, data in change.wanted.files.items()}
+    write_whole(kept, json.dumps(record).encode())
+    try:
+        change.write()
+    except InputError:
+        _take_back(record)
+        kept.unlink()
+        raise
     return kept
 
 
 def undo(run: Run, *, anyway: bool) -> Path:
     """Put back what stood there before the last `apply`; refused when the document changed since."""
-    kept = sorted((run.path / _BACKUPS).glob("*.json"))
+    kept = _kept(run)
     if not kept:
         raise InputError(f"Nothing of the run in {run.path} is applied.")
     record = json.loads(kept[-1].read_bytes())
     document = Path(record["document"])
-    present = document.read_bytes().decode().removeprefix("\ufeff") if document.exists() else None
-    if present != record["after"] and not anyway:
+    present = document.read_bytes().decode() if document.exists() else None
+    untouched = present == record["before"] or (present or "").removeprefix("\ufeff") == record["after"]
+    if not untouched and not anyway:
         raise InputError(f"{document} has changed since it was applied.", hint="Undo all the same with --anyway.")
-    if record["before"] is None:
-        document.unlink(missing_ok=True)
-    else:
-        write_whole(document, record["before"].encode())
+    _take_back(record)
     kept[-1].unlink()
     return document
+
+
+def _kept(run: Run) -> list[Path]:
+    return sorted((run.path / _BACKUPS).glob("*.json"))
+
+
+def _take_back(record: dict[str, Any]) -> None:
+    document = Path(record["document"])
+    if record["before"] is not None:
+        write_whole(document, record["before"].encode())
+        return
+    if document.exists():
+        document.unlink()
+    if "files" in record:
+        _unmake(document.parent, record["files"])
+
+
+def _unmake(folder: Path, files: dict[str, str]) -> None:
+    """Remove what was put there: files that still are what they were, and folders that are then empty."""
+    paths = {folder / name: digest for name, digest in files.items()}
+    for path, digest in paths.items():
+        if path.is_file() and sha256(path.read_bytes()).hexdigest() == digest:
+            path.unlink()
+    around = {folder, *(parent for path in paths for parent in path.parents if parent.is_relative_to(folder))}
+    for parent in sorted(around, reverse=True):
+        if parent.is_dir() and not any(parent.iterdir()):
+            parent.rmdir()
