@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import JSONResponse
 
 from skillfit.errors import Exit, InputError
 from skillfit.run.budget import BudgetReached
@@ -52,6 +53,33 @@ async def test_a_run_that_was_asked_to_stop_goes_on_and_ends_the_same(make_world
     await world.train()
     assert sorted(map(fingerprint, world.calls)) == straight  # what was in flight was finished and kept
     assert differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
+
+
+@pytest.mark.parametrize("stage", ["rollout", "reflect"])
+async def test_asked_to_stop_while_the_server_fails_nothing_more_is_sent_and_it_goes_on(make_world: MakeWorld, stage: str) -> None:
+    script, control, broken = Script(), Control(), 0
+    asked_after: list[Call] = []
+
+    def failing(call: Call) -> Any:
+        nonlocal broken
+        if control.stopping:
+            asked_after.append(call)
+        if broken < 0 or not call.stage.startswith(stage):
+            return script(call)
+        broken += 1
+        if broken == 3:
+            control.stop()
+        return JSONResponse({"error": {"message": "down"}}, status_code=500)
+
+    world = make_world(*SETTINGS, "model.concurrency=4", script=failing, rows=items(4, 4, 2))
+    with pytest.raises(Interrupted):
+        await world.train(control=control)
+    assert len(asked_after) < 4  # those that were on their way
+    assert world.events(RunFinished) == []
+    broken = -1
+    await world.train()
+    await world.train(run="straight")
+    assert world.best() == (world.folder / "straight" / "best_skill.md").read_text()
 
 
 async def test_asked_to_stop_before_it_begins_nothing_is_sent(make_world: MakeWorld) -> None:
@@ -191,7 +219,7 @@ class TestBudget:
         assert len(world.calls) == 2 * straight
         assert differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
 
-    @pytest.mark.parametrize(("cap", "amount"), [("usd", 0.2), ("usd", 0.3), ("tokens", 3_000), ("tokens", 24_000)])
+    @pytest.mark.parametrize(("cap", "amount"), [("usd", 0.2), ("usd", 0.3), ("tokens", 3_000), ("tokens", 20_000)])
     async def test_dollars_and_tokens_are_never_passed_by_even_one_call(
         self, make_world: MakeWorld, cap: str, amount: float
     ) -> None:

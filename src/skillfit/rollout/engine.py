@@ -143,8 +143,10 @@ class Rollouts:
                 if self._stopped_by is not None:
                     raise self._stopped_by
                 if self.stopping:
-                    return Outcome(plan.item.id, plan.repeat, "skipped")
+                    return _skipped(plan)
             outcome = given_up or await self._journaled(key, plan)
+        if outcome.status == "skipped":
+            return outcome
         self._events.emit(_event(key, plan, outcome))
         self._proven = self._proven or outcome.status == "scored"
         broken = plan.batch.watch(outcome)
@@ -190,8 +192,10 @@ class Rollouts:
                 if error.kind in _FATAL:
                     self._stopped_by = error
                     raise
+                if self.stopping:
+                    return _skipped(plan)  # what a stop cut short is no failure: it is tried again on resume
                 tried += 1
-                if self._stopped_by is not None or self.stopping or tried > _retries(error):
+                if self._stopped_by is not None or tried > _retries(error):
                     return _failed(plan, error, time.monotonic() - begun)
             except SkillfitError as error:
                 self._stopped_by = error
@@ -222,6 +226,10 @@ class Rollouts:
                 reservation.settle(used)
                 self._dearest = max(self._dearest, used, key=lambda usage: (usage.usd or 0, usage.tokens, usage.calls))
         return Outcome(plan.item.id, plan.repeat, "scored", score, None, attempt, used, time.monotonic() - begun)
+
+
+def _skipped(plan: _Planned) -> Outcome:
+    return Outcome(plan.item.id, plan.repeat, "skipped")
 
 
 def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> Outcome:

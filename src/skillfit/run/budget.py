@@ -103,6 +103,7 @@ class Budget:
         self._clock = clock
         self._on_warning = on_warning
         self._in_flight = _Sums()
+        self._closed_by: SkillfitError | None = None
         self._load()
         self._minutes_before = float(journal.fact("minutes") or 0.0)
         self._begun = clock()
@@ -125,8 +126,14 @@ class Budget:
         """Until the cap in minutes, None without one."""
         return None if self._caps.minutes is None else max(0.0, (self._caps.minutes - self.minutes) * 60)
 
+    def close(self, reason: SkillfitError) -> None:
+        """From here on nothing is let through: attempts that wait for a slot or for their next try end with `reason`."""
+        self._closed_by = reason
+
     async def reserve(self, role: Role, upper_bound: Usage) -> _Reserved:
         """Set `upper_bound` aside. Waits while only attempts in flight stand in the way; raises `BudgetReached` when more does."""
+        if self._closed_by is not None:
+            raise self._closed_by
         if self._caps.usd is not None and upper_bound.usd is None:
             refuse_unpriced(self._caps, [f"the {role}'s model"])
         while True:

@@ -27,8 +27,9 @@ from skillfit.tasks.inspect_ai import InspectEvaluator
 from skillfit.tasks.item import weights_of
 from skillfit.train.ledger import CountedModel, Ledger
 from skillfit.train.material import Material, read_material
-from skillfit.train.parts import Control, Counts, Parts
+from skillfit.train.parts import Control, Counts, Interrupted, Parts
 from skillfit.train.screen import Screen
+from skillfit.train.shipping import BothGraders
 from skillfit.train.stage import Position
 
 __all__ = ["Listener", "Material", "assemble", "open_rollouts", "read_material"]
@@ -45,7 +46,8 @@ async def assemble(
     config, control, counts, ledger, at = material.config, control or Control(), Counts(), Ledger(), Position()
     async with _open(material, run, [counts, *listeners], control) as (models, engines):
         recorded = models.connect("optimizer", config.model.optimizer) if config.model.optimizer else None
-        counted = CountedModel(recorded, ledger, partial(control.admit, run.path)) if recorded else None
+        admit = partial(control.admit, run.path)
+        counted = CountedModel(recorded, ledger, admit) if recorded else None
         leaks = _leaks(material) if config.evaluation.leak_check else None
         yield Parts(
             config=config,
@@ -65,6 +67,7 @@ async def assemble(
             gate_settings=_gate_settings(config, material.task),
             counts=counts,
             at=at,
+            admit=admit,
         )
 
 
@@ -91,7 +94,8 @@ async def _open(
         if isinstance(material.task.evaluator, InspectEvaluator):
             await closing.enter_async_context(material.task.evaluator.logs_in(run.path / "inspect_logs"))
         agent = material.agent or _agent(material, models)
-        engines = [_rollouts(material, task, agent, models, run) for task in (material.task, material.ship_task) if task]
+        engines = [_rollouts(material, task, agent, models, run) for task in (material.task, _shipping(material)) if task]
+        control.on_stop(lambda: models.budget.close(Interrupted(run.path)))
         for engine in engines:
             control.on_stop(engine.stop)
             closing.push_async_callback(engine.close)
@@ -173,6 +177,14 @@ def _rollouts(material: Material, task: Task, agent: Agent | None, models: _Mode
         coverage_floor=config.evaluation.coverage_floor,
         seed=config.train.seed,
     )
+
+
+def _shipping(material: Material) -> Task | None:
+    """The task of the ship test, under both graders."""
+    task, trained = material.ship_task, material.task.grader
+    if task is None or task.grader is None or trained is None:
+        return task
+    return task.with_grader(BothGraders(task.grader, trained))
 
 
 def _executor(name: str) -> Executor:

@@ -65,6 +65,7 @@ async def start(
             except AnswerPending:
                 raise
             except (InfrastructureError, ModelError) as error:
+                parts.admit()
                 _end_early(parts, progress, "infrastructure", error)
                 raise
             return Result(ended.finish_reason, ended.diagnosis, run.path, EXIT_OF[ended.finish_reason], ended.summary)

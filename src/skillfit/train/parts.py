@@ -118,6 +118,7 @@ class Parts:
     gate_settings: GateSettings
     counts: Counts
     at: Position
+    admit: Callable[[], None]  # raises once the person has asked to stop
     gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,7 +164,9 @@ class Parts:
         return await self.roll_out(skill, items, series=series, repeats=[repeat], counted_as="evaluate", by=by)
 
     async def go_on_without_lost(self) -> None:
-        """Before a decision is said: what could not be had for it, rollouts and optimizer replies, stays lost on replay."""
+        """Before a decision is said: what could not be had for it, rollouts and optimizer replies, stays lost on replay. Not what a
+        stop cut short."""
+        self.admit()
         for engine in filter(None, (self.rollouts, self.ship_rollouts)):
             await engine.go_on_without_failed()
         if self.recorded is not None:
