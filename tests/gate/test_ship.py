@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,11 +72,6 @@ async def test_the_better_finalist_is_the_one_reported():
 async def test_lost_rollouts_make_it_inconclusive():
     result = await shipped(Scripted(by_rule(0.0, good=1.0), fails=lambda skill, item, repeat: item > "i015"))
     assert result.verdict == "inconclusive" and "scored" in result.reason
-
-
-async def test_the_gap_between_the_training_grader_and_the_ship_grader_is_reported():
-    result = await shipped(Scripted(by_rule(0.5, good=0.0)), training_gain=0.3)
-    assert result.gap == pytest.approx(0.3 - result.difference)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))

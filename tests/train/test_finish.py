@@ -241,6 +241,18 @@ async def test_a_second_grader_ships_and_the_gap_is_reported(make_world: MakeWor
     assert "by the one trained on, the gain differs by +75.0 points" in read_story(world.folder / "run").verdict
 
 
+async def test_equal_graders_have_no_gap_whatever_the_luck_of_the_rollouts(make_world: MakeWorld) -> None:
+    def unsteady(call: Call) -> str:
+        return knowing(call) if random.Random(f"{call.body['seed']}{system(call)}").random() < 0.8 else "unknown"
+
+    world = make_world(*ALONE, "evaluation.ship_grader=exact", rows=items(8, 12, 0), agent=unsteady)
+    await world.train()
+    [shipped] = world.events(ShipTested)
+    assert shipped.repeats and shipped.difference
+    assert shipped.evidence["gap"] == world.summary()["ship"]["gap"] == 0.0
+    assert "by the one trained on, the gain is the same" in read_story(world.folder / "run").verdict
+
+
 async def test_a_score_that_a_one_line_rule_reaches_is_told(make_world: MakeWorld) -> None:
     world = make_world(*STRICT, *ALONE, rows=items(8, 8, 0, ("green",)), optimizer={"reflect.failure": json.dumps(append("- a"))})
     await world.train()

@@ -326,5 +326,7 @@ def _lines(event: Event, screen: Screen) -> list[str]:
         return [f"slow update after epoch {event.epoch}: {event.action}"]
     if isinstance(event, ShipTested):
         low, high = event.interval
-        return [f"ship test: {event.verdict}, {event.difference:+.3f} ({low:+.2f} … {high:+.2f})"]
+        gap = event.evidence.get("gap")
+        beside = "" if gap is None else f"; {event.difference + gap:+.3f} by the grader trained on"
+        return [f"ship test: {event.verdict}, {event.difference:+.3f} ({low:+.2f} … {high:+.2f}){beside}"]
     return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -170,8 +170,9 @@ def _bill(path: Path) -> Iterator[Callable[[], Any]]:
     opened: list[Journal] = []
 
     def spent() -> Any:
-        if not opened and (path / JOURNAL).is_file() and (path / "config.json").is_file():
-            opened.append(Journal.open_readonly(path / JOURNAL))
+        with suppress(OSError):  # the run itself says so
+            if not opened and (path / JOURNAL).is_file() and (path / "config.json").is_file():
+                opened.append(Journal.open_readonly(path / JOURNAL))
         return opened[0].spent() if opened else None
 
     try:
@@ -184,6 +185,7 @@ def _bill(path: Path) -> Iterator[Callable[[], Any]]:
 def line(run: Path, finish_reason: str, summary: dict[str, Any]) -> dict[str, Any]:
     """The one line that `train --json` ends with."""
     ship = summary.get("ship") or {}
+    gap = {} if ship.get("gap") is None else {"gap": ship["gap"]}  # only where a second grader shipped
     return {
         "finish_reason": finish_reason,
         "run": str(run),
@@ -194,7 +196,7 @@ def line(run: Path, finish_reason: str, summary: dict[str, Any]) -> dict[str, An
             "best": summary.get("test_hard"),
             "final": summary.get("final_test_hard"),
         },
-        "ship": {name: ship.get(name) for name in ("verdict", "difference", "interval")},
+        "ship": {name: ship.get(name) for name in ("verdict", "difference", "interval")} | gap,
         "usage": {name: (summary.get("usage") or {}).get(name) for name in ("calls", "tokens", "usd")},
         "wall_s": summary.get("total_wall_time_s"),
     }
@@ -210,6 +212,9 @@ def report(result: Result, as_json: bool) -> None:
 def in_words(said: dict[str, Any], diagnosis: str) -> str:
     measured = {name: said[name] for name in ("selection", "test") if said[name]["baseline"] is not None}
     scores = [f"{name} {score['baseline']:.3f} → {score['best']:.3f}" for name, score in measured.items()]
+    if (gap := said["ship"].get("gap")) is not None:
+        gain = said["ship"]["difference"]
+        scores.append(f"gain {gain:+.3f} by the ship grader, {gain + gap:+.3f} by the one trained on (gap {gap:+.3f})")
     used = said["usage"]
     cost = f"{used['calls'] or 0:,} calls, {used['tokens'] or 0:,} tokens" + (f", ${used['usd']:.2f}" if used["usd"] else "")
     result = f"{said['finish_reason'].replace('_', ' ')}: {diagnosis}"

@@ -34,7 +34,7 @@ class ShipResult:
     p_value: float  # one-sided, corrected for the number of finalists
     repeats: int
     evidence: Evidence
-    gap: float | None = None  # gain under the training grader minus gain here: what was gamed, or luck
+    gap: float | None = None  # with a second grader: gain under the training grader minus gain here, on the same rollouts
 
 
 async def ship_test(
@@ -47,10 +47,9 @@ async def ship_test(
     noise: float | None = None,
     most_repeats: int = MOST_REPEATS,
     fit_only: bool = False,
-    training_gain: float | None = None,
 ) -> ShipResult:
-    """`measure` may grade with a second grader; `training_gain` is then what the first one saw. `noise` is the within-item variance
-    the run measured. With `fit_only` nothing is ever called improved: the items were trained on."""
+    """`measure` may grade with a second grader. `noise` is the within-item variance the run measured. With `fit_only` nothing is
+    ever called improved: the items were trained on."""
     entrants = list({skill.hash: skill for skill in finalists if skill.hash != initial.hash}.values())
     repeats = repeats_for(len(items), ASSUMED_NOISE if noise is None else noise, WANTED_EFFECT, most_repeats)
     if not entrants:
@@ -71,7 +70,6 @@ async def ship_test(
         p_value=corrected[chosen],
         repeats=repeats,
         evidence=replace(evidence, interval=(bounds.low, bounds.high)),
-        gap=None if training_gain is None else training_gain - evidence.difference,
     )
     return _decide(result, settings, fit_only)
 

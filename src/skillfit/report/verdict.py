@@ -55,8 +55,10 @@ def _ending(story: RunStory) -> str:
 def _gap(story: RunStory) -> str:
     """With a second grader: the gain under the one that was trained on, minus the gain that the verdict is about."""
     gap = story.ship.evidence.get("gap") if story.ship else None
-    said = " That is by the second grader; by the one trained on, the gain differs by {} points."
-    return "" if gap is None else said.format(points(gap))
+    if gap is None:
+        return ""
+    differs = f"differs by {points(gap)} points" if round(gap, 3) else "is the same"
+    return f" That is by the second grader; by the one trained on, the gain {differs}."
 
 
 def _difference(ship: ShipTested) -> str:

@@ -40,6 +40,7 @@ class Score:
     soft: float = -1.0  # filled with hard when not given
     feedback: str = ""
     evidence: tuple[str, ...] = ()
+    trained: tuple[float, float] | None = None  # hard and soft by the grader trained on, beside a score of the ship grader
 
     def __post_init__(self) -> None:
         if self.soft < 0:

@@ -119,6 +119,12 @@ class Task:
         vars(other).pop("splits", None)
         return other
 
+    def with_grader(self, grader: Grader) -> Task:
+        """The same items, graded otherwise."""
+        other = copy(self)
+        other.grader = grader
+        return other
+
     def identity(self) -> str:
         """Changes when items, splits, grader or evaluator change; the order of the items does not matter."""
         parts = {name: sorted(item.fingerprint() for item in getattr(self, name)) for name in ("train", "selection", "test")}

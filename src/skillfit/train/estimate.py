@@ -74,7 +74,8 @@ def estimate(config: Config, task: Task, skill: Skill, plan: Plan) -> Estimate:
         rows += [_row(config, "optimizer", stage, count, material, _PROPOSAL) for stage, count in _calls(config, plan).items()]
     if config.model.judge is not None:
         graded = Range(item_tokens + 300, item_tokens + 1_500 + _REPLY.high)
-        rows.append(_row(config, "judge", "grading", sum(rollouts.values(), _NOTHING) * _JUDGED, graded, _REPLY))
+        twice = rollouts["ship"] if config.evaluation.ship_grader else _NOTHING  # both graders look at those
+        rows.append(_row(config, "judge", "grading", sum(rollouts.values(), twice) * _JUDGED, graded, _REPLY))
     calls = sum((row.calls for row in rows), _NOTHING)
     return Estimate(tuple(row for row in rows if row.calls.high), calls * _SECONDS * (1 / (60 * config.model.concurrency)))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, assign_credit, diagnose, edit_pieces, paragraph_pieces, ship_test
@@ -15,6 +14,7 @@ from skillfit.skill import Skill
 from skillfit.train.evaluate import Measured
 from skillfit.train.parts import Parts
 from skillfit.train.progress import Progress, say_score
+from skillfit.train.shipping import ShipRollouts
 from skillfit.train.summary import Ending, count_actions, summarise
 
 EXIT_OF = {
@@ -115,17 +115,18 @@ async def _ship(parts: Parts, progress: Progress, best: Skill) -> ShipResult | N
         return None
     # The best one may have been pruned since the gate saw it; it goes first all the same.
     others = parts.gate.finalists(parts.config.evaluation.finalists)[1:]
+    fresh = ShipRollouts(parts)
     with parts.stage("ship"):
         result = await ship_test(
-            partial(parts.measure, by=parts.ship_rollouts),
+            fresh.measure,
             parts.task.selection,
             parts.initial,
             [] if best.hash == parts.initial.hash else [best, *others],
             parts.gate_settings,
             noise=parts.gate.noise(),
             fit_only=parts.task.fit_only,
-            training_gain=parts.gate.best_score - progress.baseline_score if parts.ship_rollouts else None,
         )
+    result = replace(result, gap=fresh.gap(result.skill, parts.initial))
     parts.emit(
         ShipTested(
             verdict=result.verdict,
