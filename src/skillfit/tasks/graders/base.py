@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,8 +11,11 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from skillfit.models.protocol import Model
 from skillfit.tasks.attempt import Attempt, Score
+from skillfit.tasks.function import in_thread
 from skillfit.tasks.graders.extract import Extract
 from skillfit.tasks.item import Item
+
+_LONG = 10_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,14 @@ class TextGrader(BuiltIn):
         return value if isinstance(value, (list, tuple)) else [value]
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
+        graded = partial(self._graded, item, attempt)
+        return await in_thread(graded) if self.takes_time(attempt) else graded()
+
+    def takes_time(self, attempt: Attempt) -> bool:
+        """Whether others should not have to wait for it: then it is graded in a thread."""
+        return len(attempt.answer) > _LONG or any(way.regex is not None for way in self.extract)
+
+    def _graded(self, item: Item, attempt: Attempt) -> Score:
         if not self.extract or attempt.bare:
             return self.compare(item, attempt.answer.strip())
         found = [text for way in self.extract if (text := way.find(attempt.answer)) is not None]

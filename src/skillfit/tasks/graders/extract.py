@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from skillfit.errors import InputError
+from skillfit.tasks.graders.matching import last_match
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
@@ -53,18 +54,19 @@ class Extract(BaseModel):
         return self
 
     def find(self, text: str) -> str | None:
-        """The answer, or None when there is none of this kind."""
+        """The answer, or None when there is none of this kind. A regex may take a while."""
         if self.tag is not None:
             return _last(re.compile(rf"<{re.escape(self.tag)}>(.*?)</{re.escape(self.tag)}>", re.DOTALL | re.IGNORECASE), text)
         if self.boxed:
             return _boxed(text)
         if self.regex is not None:
-            return _last(compiled(self.regex), text)
+            found = last_match(self.regex, text)
+            return None if found is None else found.strip()
         if self.json_field is not None:
-            found = last_json_object(text)
-            if found is None or not self.json_field:
-                return None if found is None else json.dumps(found, ensure_ascii=False)
-            value = found.get(self.json_field)
+            record = last_json_object(text)
+            if record is None or not self.json_field:
+                return None if record is None else json.dumps(record, ensure_ascii=False)
+            value = record.get(self.json_field)
             return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
 

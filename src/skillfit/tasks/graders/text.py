@@ -8,9 +8,10 @@ from collections import Counter
 
 from pydantic import Field
 
-from skillfit.tasks.attempt import Score
+from skillfit.tasks.attempt import Attempt, Score
 from skillfit.tasks.graders.base import TextGrader, verdict
 from skillfit.tasks.graders.extract import Pattern, compiled
+from skillfit.tasks.graders.matching import first_match
 from skillfit.tasks.item import Item
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -85,7 +86,10 @@ class Regex(TextGrader, name="regex", short="pattern"):
     column: str = ""
 
     def compare(self, item: Item, text: str) -> Score:
-        return verdict(compiled(self._of(item)).search(text) is not None, wrong="The answer does not have the expected form.")
+        return verdict(first_match(self._of(item), text) is not None, wrong="The answer does not have the expected form.")
+
+    def takes_time(self, attempt: Attempt) -> bool:
+        return True
 
     def _of(self, item: Item) -> str:
         return self.pattern or str(item.content().get(self.column, ""))
@@ -121,9 +125,20 @@ def _likeness(text: str, gold: str) -> float:
 
 
 def _distance(one: str, other: str) -> int:
-    row = list(range(len(other) + 1))
-    for at, letter in enumerate(one, 1):
-        previous, row[0] = row[0], at
-        for column, against in enumerate(other, 1):
-            previous, row[column] = row[column], min(row[column] + 1, row[column - 1] + 1, previous + (letter != against))
-    return row[-1]
+    """Levenshtein's, a column of the table at a time: its steps up and down are the bits of two whole numbers (Myers, Hyyrö)."""
+    if not one:
+        return len(other)
+    every, last, distance = (1 << len(one)) - 1, 1 << (len(one) - 1), len(one)
+    at: dict[str, int] = {}
+    for place, letter in enumerate(one):
+        at[letter] = at.get(letter, 0) | 1 << place
+    up, down = every, 0
+    for letter in other:
+        same = at.get(letter, 0)
+        diagonal = same | down
+        across = (((same & up) + up) ^ up) | same
+        right, left = down | (every & ~(across | up)), up & across
+        distance += bool(right & last) - bool(left & last)
+        right, left = right << 1 | 1, left << 1
+        up, down = (left | ~(diagonal | right)) & every, right & diagonal & every
+    return distance

@@ -1,0 +1,76 @@
+"""Grading that takes long holds up nobody, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skillfit.tasks import Attempt, Item, Score, TaskFailure, build_grader
+
+NEVER_ENDS = "(a+)+$"
+TRAP = "a" * 60 + "b"
+
+
+async def grade(setting: Any, answer: str, gold: str) -> Score:
+    return await build_grader(setting).grade(Item("1", {"input": "q", "answers": [gold]}), Attempt(answer))
+
+
+@pytest.mark.parametrize(
+    "setting", [{"regex": NEVER_ENDS}, {"exact": {"extract": {"regex": NEVER_ENDS}}}], ids=["regex", "extract"]
+)
+async def test_a_regex_that_never_ends_is_a_failure_and_holds_up_nobody(setting: Any) -> None:
+    grading = asyncio.ensure_future(grade(setting, TRAP, "a"))
+    await asyncio.sleep(0.1)
+    assert not grading.done(), "the loop turned while it searched"
+    with pytest.raises(TaskFailure, match="came to no end on an answer of 61 characters"):
+        await grading
+    assert (await grade(setting, "aaa", "aaa")).hard == 1, "the next search is as good as ever"
+
+
+async def test_many_searches_side_by_side_each_get_their_own_answer() -> None:
+    grader = {"exact": {"extract": {"regex": r"is (\w+)"}}}
+    scores = await asyncio.gather(*(grade(grader, f"It is x\nIt is n{number}", f"n{number}") for number in range(50)))
+    assert [score.hard for score in scores] == [1] * 50
+
+
+def test_a_search_that_runs_does_not_keep_the_process_from_ending() -> None:
+    script = f"""
+import asyncio
+from skillfit.tasks import Attempt, Item, build_grader
+
+async def main():
+    grader = build_grader({{"regex": "{NEVER_ENDS}"}})
+    try:
+        async with asyncio.timeout(0.2):
+            await grader.grade(Item("1", {{"input": "q"}}), Attempt("{TRAP}"))
+    except TimeoutError:
+        print("over")
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert (done.stdout, done.stderr) == ("over\n", "")
+
+
+async def test_long_texts_are_compared_while_others_go_on() -> None:
+    grading = asyncio.ensure_future(grade("anls", "ab" * 6000, "ba " * 6000))
+    await asyncio.sleep(0)
+    assert not grading.done()
+    assert 0 < (await grading).soft < 1
+
+
+@given(st.text("abc", min_size=1, max_size=12), st.text("abcd", min_size=1, max_size=12))
+def test_likeness_counts_the_fewest_single_letter_changes(one: str, other: str) -> None:
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(one, 1):
+        before, row[0] = row[0], at
+        for column, against in enumerate(other, 1):
+            before, row[column] = row[column], min(row[column] + 1, row[column - 1] + 1, before + (letter != against))
+    soft = asyncio.run(grade({"anls": 0}, one, other)).soft
+    assert soft == pytest.approx(1 - row[-1] / max(len(one), len(other)))
