@@ -69,6 +69,17 @@ def test_plain_lines_tell_the_story_and_name_the_practice_models(shell: Shell, c
     assert "skillfit apply" in said.out
 
 
+def test_the_gap_between_two_graders_is_told_wherever_the_run_is(shell: Shell, config: Path) -> None:
+    settings = (*SMALL, "env.limit=16", "evaluation.use_gate=false", "evaluation.ship_grader=exact")  # something is accepted
+    said = shell("train", config, *settings, "--run", "here", "--plain")
+    line = shell("show", "here", "--json").json
+    assert line["ship"]["gap"] == 0.0
+    gain = f"{line['ship']['difference']:+.3f}"
+    assert f"; {gain} by the grader trained on" in said.err
+    assert f"gain {gain} by the ship grader, {gain} by the one trained on (gap +0.000)" in said.out
+    assert "(gap +0.000)" in shell("show", "here").out
+
+
 def test_a_budget_ends_the_run_with_its_own_code_and_more_budget_goes_on(shell: Shell, config: Path) -> None:
     stopped = shell("train", config, *SMALL, "budget.calls=12", "--run", "here", "--json")
     assert stopped.code == 5 and stopped.json["finish_reason"] == "budget"
