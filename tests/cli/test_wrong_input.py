@@ -113,6 +113,25 @@ def test_a_place_that_cannot_be_had(line: tuple[str, ...], shell: Shell) -> None
     assert Path("file").read_text() == "not a folder"
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a place where nobody may write, not even root")
+@pytest.mark.parametrize("line", [("demo", "--dir"), ("init",)], ids=lambda line: line[0])
+def test_a_place_nobody_may_write_to(line: tuple[str, ...], shell: Shell) -> None:
+    one_sentence(shell(*line, "/sys/skillfit"), "/sys/skillfit")
+
+
+@pytest.mark.parametrize("line", [("demo", "--dir"), ("show",), ("verify",), ("apply",), ("ls",)], ids=lambda line: line[0])
+def test_a_path_the_system_does_not_take(line: tuple[str, ...], shell: Shell) -> None:
+    one_sentence(shell(*line, "x" * 300), "File name too long")
+
+
+@pytest.mark.parametrize("setting", ["env.tasks=", "--run="])
+def test_a_setting_the_system_does_not_take(setting: str, config: Path, tmp_path: Path) -> None:
+    """As a process: what is only said when it ends is heard too."""
+    line = [*COMMAND, "train", str(config), setting + "x" * 300]
+    ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    one_sentence(Said(ended.returncode, ended.stdout, ended.stderr))
+
+
 @pytest.mark.parametrize("tracker", ["jsonl:file/x", "jsonl:folder", "tensorboard:file/x"])
 def test_a_tracker_that_cannot_write(tracker: str, shell: Shell, config: Path) -> None:
     Path("file").write_text("not a folder")

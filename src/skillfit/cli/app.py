@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +19,9 @@ import typer
 
 from skillfit import __version__
 from skillfit.cli import measuring, runs, starting, training
-from skillfit.errors import SkillfitError
+from skillfit.errors import InputError, SkillfitError
+
+_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
 
 app = typer.Typer(
     name="skillfit",
@@ -52,7 +57,8 @@ def main(argv: list[str] | None = None) -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark for it
     try:
-        typer.main.get_command(app)(args=arguments)  # calling `app` itself would put typer's excepthook in place of ours
+        with _refusals_in_words():
+            typer.main.get_command(app)(args=arguments)  # calling `app` itself would put typer's excepthook in place of ours
     except SkillfitError as error:
         if os.environ.get("SKILLFIT_DEBUG"):
             traceback.print_exception(error)
@@ -61,6 +67,18 @@ def main(argv: list[str] | None = None) -> None:
             said = {"error": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
             print(json.dumps({"finish_reason": error.exit_code.name.lower(), **said}))
         sys.exit(int(error.exit_code))
+
+
+@contextmanager
+def _refusals_in_words() -> Iterator[None]:
+    """What the file system does not allow is the person's to mend, wherever it comes up."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSALS or error.filename is None:
+            raise
+        hint = "Check its owner and mode, and the room on the disk, or give another path."
+        raise InputError(f"Cannot use {error.filename}: {error.strerror}.", hint=hint) from error
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
