@@ -8,6 +8,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from skillfit.api import Run
+from skillfit.config import load_config
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
 from tests.cli.world import Shell
@@ -245,6 +246,17 @@ def test_init_writes_a_project_that_loads_and_never_writes_over_one(shell: Shell
 def test_init_uses_a_skill_that_is_there(shell: Shell, run: Path) -> None:
     assert shell("init", "--skill", skill_of(run).parent).code == 0
     assert f"skill: {skill_of(run).parent}" in Path("skillfit.yaml").read_text() and not Path("my-skill").exists()
+
+
+@pytest.mark.parametrize("name", ["w #1", "a: {b", "{x}", "'quoted'", "null", "näive \U0001f600"])
+def test_init_writes_names_so_that_they_are_read_back(name: str, shell: Shell, run: Path) -> None:
+    skill = skill_of(run).parent.rename(run.parent / name)
+    models = ("--agent", "practice/a: {b", "--optimizer", "{id: practice/optimizer, retries: 1}")
+    assert shell("init", "new", "--skill", skill, *models, "--grader", "{regex: {pattern: x}}").code == 0
+    config = load_config("new/skillfit.yaml")
+    assert config.env.skill == str(skill) and config.env.grader == {"regex": {"pattern": "x"}}
+    assert config.model.agent is not None and config.model.agent.id == "practice/a: {b"
+    assert config.model.optimizer is not None and config.model.optimizer.retries == 1
 
 
 def test_models_lists_providers_and_what_is_ready(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

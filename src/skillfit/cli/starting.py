@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -92,8 +93,21 @@ def _project(folder: Path, skill: Path | None, agent: str, optimizer: str, grade
     else:
         tasks = "./tasks.jsonl"
         files[folder / "tasks.jsonl"] = _TASKS
-    config = _CONFIG.format(agent=agent, optimizer=optimizer, skill=named, tasks=tasks, grader=grader)
+    given = {"agent": agent, "optimizer": optimizer, "skill": named, "tasks": tasks, "grader": grader}
+    config = _CONFIG.format(**{name: _as_yaml(text) for name, text in given.items()})
     return {folder / "skillfit.yaml": config, **files}
+
+
+def _as_yaml(text: str) -> str:
+    """The text as a YAML value, in quotes where it would be read as something else; settings in braces stay settings."""
+    import yaml
+
+    try:
+        read = yaml.safe_load(f"{text}  # read as in the config")
+    except yaml.YAMLError:
+        read = None
+    plain = read == text or (isinstance(read, dict) and text.startswith("{"))
+    return text if plain else json.dumps(text, ensure_ascii=False)
 
 
 def demo(
