@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,55 @@ def test_items_made_from_one_template_are_not_duplicates() -> None:
     )
     items = [Item(str(at), {"input": template.format(sentence(at, 6))}) for at in range(12)]
     assert all(len(group) == 1 for group in similar_groups(items))
+
+
+def grown(text: str, at: object) -> str:
+    """A copy with a word of its own at the end."""
+    return f"{text} own{at}"
+
+
+def edited(text: str, at: int) -> str:
+    """A copy with a word of its own somewhere."""
+    words = text.split()
+    words[random.Random(at).randrange(len(words))] = f"own{at}"
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("copy", [grown, edited])
+@pytest.mark.parametrize(("copies", "count"), [(4, 40), (6, 40), (20, 40), (12, 200), (25, 1000), (300, 1000)])
+def test_copies_stay_together_however_many_there_are(copies: int, count: int, copy: Callable[[str, int], str]) -> None:
+    texts = [copy(sentence("base", 150), at) for at in range(copies)] + [sentence(at, 150) for at in range(count - copies)]
+    groups = similar_groups([Item(str(at), {"input": text}) for at, text in enumerate(texts)])
+    assert [group for group in groups if len(group) > 1] == [list(range(copies))]
+
+
+def test_copies_across_given_splits_are_refused_however_many_there_are() -> None:
+    copies = [Item(f"copy{at}", {"input": grown(sentence("base"), at)}, split=SPLITS[at % 3]) for at in range(6)]
+    with pytest.raises(InputError, match="1 near-duplicate items stand in more than one split: copy0"):
+        split_items([*given_splits(20, 20, 20), *copies], SplitSettings())
+
+
+def test_copies_that_are_alike_only_through_their_original_stay_with_it() -> None:
+    base = sentence("base", 60)
+    texts = [*(edited(base, at) for at in range(100)), base, *(sentence(at, 60) for at in range(400))]
+    groups = similar_groups([Item(str(at), {"input": text}) for at, text in enumerate(texts)])
+    assert [len(group) for group in groups if len(group) > 1] == [101]
+
+
+@pytest.mark.parametrize("words", [1, 3, 10])
+@pytest.mark.parametrize("count", [12, 40, 400])
+def test_a_template_of_all_items_glues_nothing_however_short_the_content(count: int, words: int) -> None:
+    before, after = sentence("before", 100), sentence("after", 60)
+    contents = [" ".join(f"own{at}x{word}" for word in range(words)) for at in range(count)]
+    items = [Item(str(at), {"input": f"{before} {content} {after}"}) for at, content in enumerate(contents)]
+    assert all(len(group) == 1 for group in similar_groups(items))
+
+
+@pytest.mark.parametrize("templates", [2, 3, 8])
+def test_several_templates_glue_nothing_and_copies_behind_them_are_found(templates: int) -> None:
+    texts = [f"{sentence(f'template {at % templates}', 150)} {sentence(at, 12)}" for at in range(120)]
+    items = [Item(str(at), {"input": text}) for at, text in enumerate([*texts, grown(texts[0], "a"), grown(texts[1], "b")])]
+    assert [group for group in similar_groups(items) if len(group) > 1] == [[0, 120], [1, 121]]
 
 
 def test_a_near_duplicate_is_found_behind_a_long_template() -> None:

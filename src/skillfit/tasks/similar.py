@@ -1,86 +1,148 @@
 """Which items say nearly the same: the same normalised text, or four fifths of its five-word runs in common.
 
-Runs of words that many items share are a template, not a likeness, and do not count. Each item is reduced to its 64 smallest run
-hashes (a bottom-k sketch), so ten thousand long items take seconds and a few megabytes.
+Items made from one template say nearly the same too, and are no copies: what the template says does not count. A template is what
+most items begin, end or are framed with; or what a big group has in full and in common, each member with words of its own besides.
+Copies, however many, differ in a word or two, or each in another place.
+
+Each item is reduced to its 64 smallest run hashes (a bottom-k sketch), so ten thousand long items take seconds and a few megabytes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Hashable, Iterator, Sequence
+from statistics import median_low
+from typing import TypeVar
 
 from skillfit.tasks.item import Item
 
 THRESHOLD = 0.8
 _RUN, _SKETCH, _WINDOW = 5, 64, 4000  # words in a run, hashes in a sketch, characters looked at from each end of a long text
-_TEMPLATE = (3, 20)  # a run in more items than a twentieth of them, kept within these bounds, is a template
 _MIN_SHARED = 4
+_LOOKED_UP = 16  # smallest hashes by which likely copies are found: two sketches that are four fifths the same share some of them
+_NEIGHBOURS = 8  # items a holder of a run is compared with; other runs bring other neighbours
+_SAMPLE = 64  # items that tell what a group has in common
+_MOST, _HALF = 0.75, 0.5
+_BIG_GROUP = (3, 0.1)  # up to so many items, or this share of all, stay together whatever they are: that costs the splits nothing
+_OWN_WORDS = 3  # fewer are a changed word, not a template's content
+Part = TypeVar("Part", bound=Hashable)
 _TOKEN = re.compile(r"\w+|[^\w\s.,;:!?'\"]")  # 2 + 2 is not 2 - 2; a full stop more or less is no difference
-
-
-@dataclass(frozen=True, slots=True)
-class _Sketch:
-    exact: str  # hash of text and attachments: equal means duplicate
-    attached: str
-    runs: frozenset[int]
 
 
 def similar_groups(items: Sequence[Item]) -> list[list[int]]:
     """Positions of the items, near-duplicates grouped together; most groups have one member. In order of first member."""
-    sketches = [_sketch(item) for item in items]
-    parent = list(range(len(items)))
+    attached = [_attached(item) for item in items]
+    exact = [_exact(item) + files for item, files in zip(items, attached, strict=True)]
+    fewest, share = _BIG_GROUP
+    big = max(fewest, share * len(items))
+    template = _shared([_runs(_words(item)) for item in _sample(items)], _MOST) if len(items) > big else set()
+    sketches = [_sketch(item, template) for item in items]
+    while True:
+        groups = _joined(exact, attached, sketches)
+        found = {run for group in groups if len(group) > big for run in _template([items[at] for at in group])} - template
+        if not found:
+            return groups
+        template |= found
+        sketches = [
+            sketch if sketch.isdisjoint(found) else _sketch(item, template) for item, sketch in zip(items, sketches, strict=True)
+        ]
+
+
+def _template(group: Sequence[Item]) -> set[int]:
+    """The runs that items of one template are framed with; empty for copies of one another."""
+    texts = [_words(item) for item in _sample(group)]
+    runs, words = [_runs(text) for text in texts], [_numbered(text) for text in texts]
+    frame, usual = _shared(runs, _HALF), _shared(words, _HALF)
+    own = median_low([len(held - usual) for held in words])
+    broken = median_low([len(frame - held) for held in runs])
+    return frame if own >= _OWN_WORDS and not broken else set()
+
+
+def _sample(items: Sequence[Item]) -> Sequence[Item]:
+    return items if len(items) <= _SAMPLE else random.Random(0).sample(items, _SAMPLE)
+
+
+def _numbered(words: Sequence[str]) -> set[tuple[str, int]]:
+    """The words, each with a number for every time it is said: a template's word said once more is not the template's."""
+    return {(word, time) for word, times in Counter(words).items() for time in range(times)}
+
+
+def _shared(wholes: Sequence[set[Part]], share: float) -> set[Part]:
+    """What more than this share of them hold."""
+    held = Counter(part for whole in wholes for part in whole)
+    return {part for part, count in held.items() if count > share * len(wholes)}
+
+
+def _joined(exact: Sequence[str], attached: Sequence[str], sketches: Sequence[frozenset[int]]) -> list[list[int]]:
+    parent = list(range(len(exact)))
 
     def root(at: int) -> int:
         while parent[at] != at:
             parent[at] = at = parent[parent[at]]
         return at
 
-    first: dict[str, int] = {}
-    same = [(first.setdefault(sketch.exact, at), at) for at, sketch in enumerate(sketches)]
-    for one, other in (*same, *_near_pairs(sketches)):
+    def join(one: int, other: int) -> None:
         low, high = sorted((root(one), root(other)))
         parent[high] = low
+
+    first: dict[str, int] = {}
+    for at, text in enumerate(exact):
+        join(first.setdefault(text, at), at)
+    for one, other in _candidates(sketches):
+        if root(one) != root(other) and attached[one] == attached[other] and _near(sketches[one], sketches[other]):
+            join(one, other)
     groups: defaultdict[int, list[int]] = defaultdict(list)
-    for at in range(len(items)):
+    for at in range(len(exact)):
         groups[root(at)].append(at)
     return sorted(groups.values())
 
 
-def _near_pairs(sketches: Sequence[_Sketch]) -> list[tuple[int, int]]:
+def _candidates(sketches: Sequence[frozenset[int]]) -> Iterator[tuple[int, int]]:
+    """Pairs that share a run: all of them where few hold it; else each with some neighbours, in another order for each run."""
     holders: defaultdict[int, list[int]] = defaultdict(list)
     for at, sketch in enumerate(sketches):
-        for run in sketch.runs:
+        for run in sorted(sketch)[:_LOOKED_UP]:
             holders[run].append(at)
-    low, high = _TEMPLATE
-    limit = min(max(len(sketches) // 20, low), high)
-    template = {run for run, held in holders.items() if len(held) > limit}
-    shared = Counter(pair for run, held in holders.items() if 1 < len(held) <= limit for pair in combinations(held, 2))
-    return [
-        (one, other)
-        for (one, other), count in shared.items()
-        if count >= _MIN_SHARED
-        and sketches[one].attached == sketches[other].attached
-        and _likeness(sketches[one].runs, sketches[other].runs, template) >= THRESHOLD
-    ]
+    for run, held in holders.items():
+        if len(held) > _NEIGHBOURS + 1:
+            random.Random(run).shuffle(held)
+        for place, one in enumerate(held):
+            for other in held[place + 1 : place + 1 + _NEIGHBOURS]:
+                yield one, other
 
 
-def _likeness(one: frozenset[int], other: frozenset[int], template: set[int]) -> float:
-    """Jaccard index without the template, over hashes both sketches would hold: up to the smaller end of those that were cut."""
+def _near(one: frozenset[int], other: frozenset[int]) -> bool:
+    """By Jaccard index over the hashes both sketches would hold: up to the smaller end of those that were cut."""
+    both = one & other
+    if len(both) < _MIN_SHARED:
+        return False
     end = min(max(runs) if len(runs) == _SKETCH else 1 << 32 for runs in (one, other))
-    either = {run for run in (one | other) - template if run <= end}
-    return len(either & one & other) / len(either)
+    return sum(run <= end for run in both) >= THRESHOLD * sum(run <= end for run in one | other)
 
 
-def _sketch(item: Item) -> _Sketch:
-    item = item.loaded()
+def _words(item: Item) -> list[str]:
     text = item.input.casefold()
-    attached = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in item.attachments())
-    words = _TOKEN.findall(text if len(text) <= 2 * _WINDOW else f"{text[:_WINDOW]} {text[-_WINDOW:]}")
-    exact = " ".join(words if len(text) <= 2 * _WINDOW else text.split())
-    runs = {zlib.crc32(" ".join(words[at : at + _RUN]).encode()) for at in range(len(words) - _RUN + 1)}
-    return _Sketch(hashlib.sha256(exact.encode()).hexdigest() + attached, attached, frozenset(sorted(runs)[:_SKETCH]))
+    return _TOKEN.findall(text if len(text) <= 2 * _WINDOW else f"{text[:_WINDOW]} {text[-_WINDOW:]}")
+
+
+def _runs(words: Sequence[str]) -> set[int]:
+    runs = map(" ".join, zip(*(words[start:] for start in range(_RUN)), strict=False))
+    return {zlib.crc32(run.encode()) for run in runs}
+
+
+def _sketch(item: Item, template: set[int]) -> frozenset[int]:
+    return frozenset(sorted(_runs(_words(item)) - template)[:_SKETCH])
+
+
+def _exact(item: Item) -> str:
+    text = item.input.casefold()
+    words = _TOKEN.findall(text) if len(text) <= 2 * _WINDOW else text.split()
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()
+
+
+def _attached(item: Item) -> str:
+    return "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in item.loaded().attachments())

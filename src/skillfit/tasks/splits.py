@@ -72,6 +72,7 @@ def parse_ratio(text: str) -> tuple[float, float, float]:
 def make_splits(items: Sequence[Item], ratio: tuple[float, float, float], seed: int) -> dict[Split, list[Item]]:
     """Deal the items out by ratio (largest remainder), type by type, near-duplicates together. Depends on ids and seed, not on
     order; each split comes shuffled, so that its first n are a fair sample."""
+    items = sorted(items, key=lambda item: item.id)
     wanted = dict(zip(SPLITS, _largest_remainder(len(items), ratio), strict=True))
     dealt: dict[Split, list[Item]] = {name: [] for name in SPLITS}
     groups = [sorted((items[at] for at in group), key=lambda item: _draw(seed, item)) for group in similar_groups(items)]
