@@ -16,7 +16,7 @@ from skillfit.agents import Agent, AgentFailure, Calling, build_agent, remove_wo
 from skillfit.agents.cli.description import BUILT_IN, arguments, load_description
 from skillfit.errors import InputError
 from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
-from skillfit.models.protocol import AuthFailed, BadRequest, QuotaExhausted
+from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, QuotaExhausted
 from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt
 from skillfit.tasks.item import Item
@@ -33,6 +33,10 @@ if "BROKE" in prompt:
     print("Credit balance is too low", file=sys.stderr); sys.exit(1)
 if "CRASH" in prompt:
     print("boom", file=sys.stderr); sys.exit(70)
+if "STDERR" in prompt:
+    print(prompt.partition("STDERR ")[2], file=sys.stderr); sys.exit(1)
+if "TOOLS ONLY" in prompt:
+    say(type="tool", name="open", input=dict(path="x"), output="HTTP 401"); sys.exit(0)
 if "SLEEP" in prompt:
     child = subprocess.Popen(["sleep", "300"], start_new_session="AWAY" in prompt)
     pathlib.Path(os.environ["PIDS"]).write_text(f"{{os.getpid()}} {{child.pid}}")
@@ -206,12 +210,40 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     ("word", "error"),
-    [("NOLOGIN", AuthFailed), ("BROKE", QuotaExhausted), ("CRASH", AgentFailure)],
-    ids=["login", "quota", "crash"],
+    [("NOLOGIN", AuthFailed), ("BROKE", QuotaExhausted), ("CRASH", AgentFailure), ("TOOLS ONLY", AgentFailure)],
+    ids=["login", "quota", "crash", "no answer"],
 )
 async def test_an_error_of_the_program_is_never_an_answer(fake: Fake, word: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         await fake.attempt(Item("q", {"input": word}))
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("Invalid API key · Please run /login", "auth"),
+        ('API Error: 401 {"type":"error","error":{"type":"authentication_error"}}', "auth"),
+        ("unexpected status 401 Unauthorized: Missing bearer", "auth"),
+        ("Error: Authentication required. Please run 'agent login' first", "auth"),
+        ("Unauthorized", "auth"),
+        ("You've hit your usage limit.", "quota"),
+        ("last status: 429 Too Many Requests", "rate_limit"),
+        ("API Error: 529 overloaded_error", "overloaded"),
+        ("error: unknown option '--frob'", "config"),
+        ("There's an issue with the selected model (big-1). It may not exist.", "config"),
+        ("SyntaxError: line 401 in parser", "command"),
+        ("tests/test_authentication.py failed; barcode 401, 503 rows, 429 columns", "command"),
+        ("grep: unknown option -- z", "command"),
+        ("open model/weights.bin: file not found", "command"),
+        ("write: Disk quota exceeded", "command"),
+        ("see the docs about the usage limit and the credit balance", "command"),
+    ],
+)
+async def test_only_the_programs_own_complaint_says_what_kind_of_failure_it_is(fake: Fake, said: str, kind: str) -> None:
+    with pytest.raises(ModelError) as failed:
+        await fake.attempt(Item("q", {"input": f"STDERR {said}"}))
+
+    assert failed.value.kind == kind
 
 
 async def test_without_the_trace_only_the_answer_is_kept(fake: Fake) -> None:

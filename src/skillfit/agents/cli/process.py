@@ -1,4 +1,4 @@
-"""Running a described command line: its own HOME, only its own variables, its whole process group ended with it."""
+"""Running a described command line: its own HOME, only its own variables, everyone it started ended with it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,38 @@ from skillfit.tasks.process import run_process
 OWN_OPTIONS = ("file", "program", "login", "env", "trace", "mention_skill", "concurrency")
 _LONGEST = 86_400.0  # seconds; the caller's limit ends the program long before, by cancelling
 _MAX_OUTPUT = 64 << 20
+# Words that only the program's own complaint would have: what an agent's tools say may stand on stderr too, with any number in it.
+_STATUS = r"\b(status|code|error|http(/[\d.]+)?)\W{0,3}(status|code)?\W{0,3}"
 _FAILURES: Mapping[FailureKind, tuple[type[ModelError], tuple[str, ...]]] = {
     "auth": (
         AuthFailed,
-        (r"not logged in", r"invalid (x-)?api.?key", r"authenticat", r"unauthorized", r"\b401\b", r"please (run )?/?log ?in"),
+        (
+            r"not logged in",
+            r"please (run )?/?log ?in",
+            r"(invalid|incorrect|missing) (x-)?api.?key",
+            r"authentication.?(error|failed|required|failure)",
+            r"(failed|unable|could not) to authenticate|not authenticated|no authentication",
+            r"^\W*(error\W+)?unauthorized\b",
+            rf"{_STATUS}401\b|\b401\W{{1,3}}unauthorized",
+        ),
     ),
-    "quota": (QuotaExhausted, (r"credit balance", r"insufficient.quota", r"usage limit", r"quota exceeded")),
-    "rate_limit": (RateLimited, (r"rate.?limit", r"\b429\b", r"too many requests")),
-    "overloaded": (Overloaded, (r"overloaded", r"\b(500|502|503|529)\b")),
+    "quota": (
+        QuotaExhausted,
+        (
+            r"credit balance is too low",
+            r"insufficient.quota",
+            r"usage limit (reached|exceeded)|(hit|reached) your usage limit",
+            r"(?<!disk )quota exceeded|exceeded your current quota",
+        ),
+    ),
+    "rate_limit": (RateLimited, (r"rate.?limit", rf"{_STATUS}429\b", r"too many requests")),
+    "overloaded": (Overloaded, (r"overloaded", rf"{_STATUS}(500|502|503|529)\b", r"(internal server|service unavailable)")),
     "config": (
         BadRequest,
-        (r"model.{0,40}(not found|does not exist|not supported)", r"unknown (option|argument)", r"unexpected argument"),
+        (
+            r"\bmodel\b(?!/)[^\n]{0,60}(not found|does not exist|not supported|may not exist)",
+            r"^(error: )?(unknown|unexpected) (option|argument)",
+        ),
     ),
 }
 
@@ -66,8 +87,10 @@ class CommandLine:
         env = self.environment(workspace, values)
         done = await run_process(command, cwd=workspace.work, timeout=_LONGEST, env=env, stdin=stdin, max_output=_MAX_OUTPUT)
         reading = read_output(self.description, redact(done.stdout), skill)
-        if reading.error or done.code != 0 or (reading.answer is None and not reading.steps):
-            raise self._failure(done.code, reading, redact(done.stderr.strip() or done.stdout))
+        if reading.error or done.code != 0 or reading.answer is None:
+            # with steps in it, stdout holds what tools said: no word of the program about itself
+            said = done.stderr.strip() or ("" if reading.steps else done.stdout)
+            raise self._failure(done.code, reading, redact(said))
         return reading
 
     def program(self) -> str:
@@ -123,7 +146,7 @@ class CommandLine:
         usage = reading.usage if reading.usage.tokens else Usage()
         for kind, (error, usual) in _FAILURES.items():
             patterns = (*self.description.failures.get(kind, ()), *usual)
-            if any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns):
+            if any(re.search(pattern, text, re.IGNORECASE | re.MULTILINE) for pattern in patterns):
                 return error(message, usage=usage, hint="Set its key or use options: {login: true}." if kind == "auth" else "")
         return AgentFailure(message, kind="command", usage=usage)
 
