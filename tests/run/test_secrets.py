@@ -86,6 +86,13 @@ async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(tm
         {"id": "openai/x", "options": {"extra": "Bearer hunter2hunter2"}},
         {"id": "openai/x", "options": {"extra": ["sk-hunter2hunter2hunter2"]}},
         {"id": "openai/x", "key_env": "sk-hunter2hunter2hunter2"},
+        {"id": "openai/x", "options": {"extra_headers": {"X-Api-Key": "hunter2"}}},
+        {"id": "openai/x", "options": {"extra_headers": {"X-Gateway-Token": "hunter2"}}},
+        {"id": "openai/x", "options": {"extra_headers": {"Cookie": "a=hunter2"}}},
+        {"id": "openai/x", "options": {"extra": "sk-hunter2"}},
+        {"id": "openai/x", "base_url": "https://host/v1?api-key=hunter2"},
+        {"id": "openai/x", "base_url": "https://host/v1?a=b&Access_Token=hunter2#c"},
+        {"id": "openai/x", "base_url": "https://host/v1?a=b&api%5Fkey=hunter2"},
     ],
 )
 def test_a_key_inside_a_config_is_refused_with_the_way_out_and_not_repeated(model: dict[str, object]) -> None:
@@ -95,13 +102,30 @@ def test_a_key_inside_a_config_is_refused_with_the_way_out_and_not_repeated(mode
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize("setting", ["options.api_key=hunter2", "base_url=http://h/v1?key=hunter2", "base_url=http://hunter2@h/v1"])
+def test_a_key_in_an_override_is_not_repeated_either(setting: str) -> None:
+    with pytest.raises(InputError, match=r"the override model\.agent\.") as raised:
+        load_config({"model": {"agent": "openai/x"}}, [f"model.agent.{setting}"])
+    assert "hunter2" not in str(raised.value) and "value error" not in str(raised.value)
+
+
+def test_a_key_that_is_a_number_is_a_key() -> None:
+    with pytest.raises(InputError, match="model.agent: keys are read from the environment") as raised:
+        load_config({"model": {"agent": "openai/x"}}, ["model.agent.options.api_key=77123456"])
+    assert "77123456" not in str(raised.value)
+
+
 def test_settings_that_only_sound_like_keys_are_fine() -> None:
+    base = {"id": "openai/x", "base_url": "https://host/v1?api-version=2&keyspace=a"}
     config = load_config(
         {
-            "model": {"agent": {"id": "openai/x", "key_env": "MY_KEY", "max_tokens": 5, "options": {"api_version": "v1"}}},
+            "model": {
+                "agent": {"id": "openai/x", "key_env": "MY_KEY", "max_tokens": 5, "options": {"api_version": "v1"}},
+                "judge": base,
+            },
             "optimizer": {"max_skill_tokens": 900},
             "budget": {"tokens": 1000},
-            "env": {"fields": {"input": "token"}, "grader": {"json": {"key": "answer"}}},
+            "env": {"skill": "sk-learn-guide", "fields": {"input": "token"}, "grader": {"json": {"key": "answer"}}},
         }
     )
     assert config.model.agent is not None

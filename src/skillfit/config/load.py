@@ -22,12 +22,13 @@ from skillfit.errors import InputError
 
 _FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
 _SECRET_NAME = re.compile(
-    r"(?i)(api_?key|secret|password|passwd|authorization|credentials?|(access|auth)_?token)$|^model\..*[._](key|token)$"
+    r"(?i)(api[-_]?key|secret|password|passwd|authorization|cookie|credentials?|(access|auth)[-_]?token)$"
+    r"|^model\..*[-._](key|token)$"
 )
-_SECRET_VALUE = re.compile(
-    r"^(Bearer\s+\S+|(sk|pk|rk|gsk|hf|xai|ghp|github_pat|xox[abp])[-_][A-Za-z0-9_\-]{12,}|AIza[\w\-]{20,}|AKIA[A-Z0-9]{12,})$"
-)
-_USERINFO = re.compile(r"^[a-z]+://[^/@\s]+@", re.IGNORECASE)
+_PREFIX = r"(sk|pk|rk|gsk|hf|xai|ghp|github_pat|xox[abp])[-_]"
+_SECRET_VALUE = re.compile(rf"^(Bearer\s+\S+|{_PREFIX}[A-Za-z0-9_\-]{{12,}}|AIza[\w\-]{{20,}}|AKIA[A-Z0-9]{{12,}})$")
+_MODEL_SECRET = re.compile(rf"^{_PREFIX}\S+$")  # here it is no skill's or column's name, however short
+_IN_ADDRESS = re.compile(r"^[a-z]+://([^/@\s]+@|\S*[?&][^=&#\s]*(key|token|secret|password|signature)=)", re.IGNORECASE)
 
 
 class ConfigWarning(UserWarning):
@@ -70,14 +71,16 @@ def _refuse_secrets(settings: Settings) -> None:
     for key, value in walk(settings.data):
         if not isinstance(value, str) or not value:
             continue
-        if _USERINFO.match(value):
+        where = settings.place(key).without_value
+        if _IN_ADDRESS.match(value):
             raise InputError(
-                f"{settings.place(key)}: {key} carries a user name or key inside its address.",
+                f"{where}: {key} carries a user name or key inside its address.",
                 hint="Give the address alone; put the key into an environment variable and name it with key_env.",
             )
-        if _SECRET_VALUE.match(value) or _SECRET_NAME.search(key):
+        in_model = key.startswith("model.") and _MODEL_SECRET.match(value)
+        if in_model or _SECRET_VALUE.match(value) or _SECRET_NAME.search(key):
             raise InputError(
-                f"{settings.place(key)}: {key} looks like a secret, and settings are written to disk.",
+                f"{where}: {key} looks like a secret, and settings are written to disk.",
                 hint="Put it into an environment variable and give that variable's name with key_env.",
             )
 
@@ -134,6 +137,8 @@ def _sentences(errors: Sequence[ErrorDetails], settings: Settings) -> Iterator[s
             yield f"{where}: unknown key {key}.{_suggestion(key)}"
         elif first["type"] == "missing":
             yield f"{where}: {key} is missing."
+        elif first["type"] == "value_error":  # said by a check of our own, about what may be secret
+            yield f"{where.without_value}: {key}: {first['ctx']['error']}."
         else:
             allowed = dict.fromkeys(_allowed(error) for error in complaints)
             yield f"{where}: {key} = {first['input']!r} is not valid: it should be {' or '.join(allowed)}."

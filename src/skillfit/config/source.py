@@ -27,6 +27,11 @@ class Place:
     def __str__(self) -> str:
         return f"{self.name}:{self.line}" if self.line else self.name
 
+    @property
+    def without_value(self) -> str:
+        """The place, for a message about what may be a secret: an override's name holds its value."""
+        return str(self) if self.line else self.name.partition("=")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
