@@ -89,6 +89,36 @@ def test_the_same_row_twice_without_ids_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
+def test_ids_may_be_zero_or_false(tmp_path: Path) -> None:
+    items = load(write_jsonl(tmp_path / "t.jsonl", [{"id": 0, "input": "a"}, {"id": 1, "input": "b"}, {"id": False, "input": "c"}]))
+    assert [item.id for item in items] == ["0", "1", "False"]
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_a_column_that_holds_nothing_is_not_there(tmp_path: Path, nothing: str | None) -> None:
+    turns = [{"role": "user", "content": "hello"}]
+    empty = dict.fromkeys(("id", "input", "answers", "type", "split", "files", "images", "reference", "weight"), nothing)
+    (item,) = load(write_jsonl(tmp_path / "t.jsonl", [{**empty, "messages": turns}]))
+    (same,) = load(write_jsonl(tmp_path / "s.jsonl", [{"messages": turns}]))
+    assert (item.input, item.answers, item.type, item.split, item.weight) == ("hello", (), "", None, 1.0)
+    assert (item.reference, item.attachments()) == ("", ())
+    assert (item.id, item.fingerprint()) == (same.id, same.fingerprint())
+    (plain,) = load(write_jsonl(tmp_path / "p.jsonl", [{"input": "q", "messages": nothing, "answers": [nothing, "x"]}]))
+    assert (plain.messages[0].content, plain.answers[-1]) == ("q", "x")
+
+
+def test_an_item_whose_gold_answer_is_null_has_none(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "t.jsonl", [{"id": "a", "input": "q", "answers": None}])
+    with pytest.raises(InputError, match="item a: has no answer"):
+        load_task(TaskSettings("t.jsonl", base=tmp_path))
+
+
+def test_rows_nested_too_deeply_are_named(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"input": ' + "[" * 100_000 + "\n")
+    with pytest.raises(InputError, match=r"t\.jsonl:1: nested too deeply"):
+        load(tmp_path / "t.jsonl")
+
+
 def test_made_ids_depend_on_content_and_not_on_place(tmp_path: Path) -> None:
     rows = [{"input": "a", "answer": "1"}, {"input": "b", "answer": "2"}]
     forward = load(write_jsonl(tmp_path / "f.jsonl", rows))
@@ -101,6 +131,13 @@ def test_csv_cells_may_hold_lists(tmp_path: Path) -> None:
     first, second = load(tmp_path / "t.csv")
     assert (first.answers, first.type) == (("x", "y"), "easy")
     assert second.answers == ("plain",)
+
+
+@pytest.mark.parametrize("cell", ["{1, 2}", "{(1, 2): 3}", "[b'x']", "[...]", "[" * 5000, "[1, {'a', 'b'}]"])
+def test_a_csv_cell_that_json_could_not_hold_is_text(tmp_path: Path, cell: str) -> None:
+    (tmp_path / "t.csv").write_text(f'input,answer\n"{cell}","{cell}"\n')
+    (item,) = load(tmp_path / "t.csv")
+    assert (item.input, item.answers) == (cell, (cell,))
 
 
 def test_a_ragged_csv_line_is_named(tmp_path: Path) -> None:
@@ -157,6 +194,12 @@ def test_a_missing_file_is_refused_at_start(tmp_path: Path) -> None:
         {"messages": [{"role": "robot", "content": "x"}]},
         {"input": "q", "weight": "heavy"},
         {"input": "q", "split": "tain"},
+        {"input": "q", "split": ["train"]},
+        {"input": "q", "files": 5},
+        {"input": "q", "files": [5]},
+        {"input": "q", "files": {"a.txt": None}},
+        {"input": "q", "images": {"t.jsonl": "t.jsonl"}},
+        {"messages": []},
     ],
 )
 def test_bad_values_are_refused_with_their_line(tmp_path: Path, row: dict[str, Any]) -> None:

@@ -93,7 +93,8 @@ class Item:
         """Gold answers, any of which will do; empty when the grader needs none."""
         answers = self.content().get("answers", ())
         listed = answers if isinstance(answers, (list, tuple)) else [answers]
-        return tuple(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False) for answer in listed)
+        given = [answer for answer in listed if answer is not None]
+        return tuple(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False) for answer in given)
 
     @property
     def reference(self) -> str:
@@ -129,14 +130,14 @@ class Item:
 
 
 def canonical(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """The row with its columns renamed to canonical names; columns nobody claims keep theirs."""
+    """The row with its columns renamed to canonical names; others keep theirs. A column that holds nothing is not there."""
     found = {}
     for name, usual in COLUMNS.items():
         columns = (fields[name],) if name in fields else usual
         column = next((column for column in columns if row.get(column) not in (None, "")), None)
         if column is not None:
             found[name] = column
-    claimed = set(found.values()) | set(found)
+    claimed = {*found.values(), *COLUMNS}
     rest = {name: value for name, value in row.items() if name not in claimed}
     return {name: row[column] for name, column in found.items()} | rest
 

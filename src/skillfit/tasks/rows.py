@@ -66,15 +66,16 @@ def _item(row: Row, fields: Mapping[str, str]) -> Item:
     if not isinstance(row.values, Mapping):
         raise InputError(f"{row.where}: expected an object, found {type(row.values).__name__}.")
     content = canonical(row.values, fields)
-    if "input" not in content and "messages" not in content:
+    if "input" not in content and not content.get("messages"):
         raise InputError(
             f"{row.where}: no input. Columns here: {', '.join(map(str, row.values)) or 'none'}.",
             hint="Name one `input`, `prompt` or `messages`, or map it: env.fields: {input: YOUR_COLUMN}.",
         )
     _check_messages(content.get("messages", []), row.where)
+    _check_paths(content, row.where)
     meaning = {name: value for name, value in content.items() if name not in ("split", "weight")}
     item = Item(
-        id=str(content.get("id") or stable_hash(meaning)[:12]),
+        id=str(content["id"]) if "id" in content else stable_hash(meaning)[:12],
         row=row.values,
         type=str(content.get("type", "")),
         split=row.split or _split(content.get("split"), row.where),
@@ -106,10 +107,22 @@ def _check_messages(messages: Any, where: str) -> None:
             )
 
 
+def _check_paths(content: Mapping[str, Any], where: str) -> None:
+    for name, forms in (
+        ("files", "a path, a list of paths or an object of names and paths"),
+        ("images", "a path or a list of paths"),
+    ):
+        given = content.get(name, [])
+        named = name == "files" and isinstance(given, Mapping)
+        paths = list(given.values()) if named else given if isinstance(given, (list, tuple)) else [given]
+        if not all(isinstance(path, (str, Path)) for path in paths):
+            raise InputError(f"{where}: {name} must be {forms}.", hint="Leave it out when there are none.")
+
+
 def _split(value: Any, where: str) -> Split | None:
     if value is None:
         return None
-    if value not in SPLIT_NAMES:
+    if not isinstance(value, str) or value not in SPLIT_NAMES:
         raise InputError(f"{where}: unknown split {value!r}.", hint=f"Known: {', '.join(SPLIT_NAMES)}.")
     return SPLIT_NAMES[value]
 
@@ -155,6 +168,8 @@ def parse_json(text: bytes, where: str) -> Any:
         raise InputError(f"{where}: half a character: an emoji was cut in two ({error.object[error.start]!a}).") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start}).") from error
+    except RecursionError as error:
+        raise InputError(f"{where}: nested too deeply.") from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}" if b"\n" in text.strip() else f"column {error.colno}"
         raise InputError(f"{where}: not valid JSON: {error.msg} at {place}.") from error
@@ -173,12 +188,12 @@ def _read_csv(path: Path) -> Iterator[Row]:
 
 
 def _cell(text: str) -> Any:
-    """Lists and objects come as JSON or as Python literals (as DocVQA's answers do); everything else is text."""
+    """Lists and objects come as JSON or as Python literals (as DocVQA's answers do); what JSON cannot hold stays text."""
     if text[:1] not in ("[", "{"):
         return text
     for parse in (json.loads, ast.literal_eval):
         try:
-            return parse(text)
-        except (ValueError, SyntaxError):
+            return json.loads(json.dumps(parse(text)))
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             continue
     return text
