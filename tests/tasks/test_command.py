@@ -96,6 +96,12 @@ def test_a_program_that_is_not_there_is_refused_at_start(tmp_path: Path) -> None
         load_task(TaskSettings("command: ./gone.sh", base=tmp_path))
 
 
+def test_a_quote_that_is_never_closed_is_refused_at_start(tmp_path: Path) -> None:
+    (tmp_path / "items.jsonl").write_text('{"input": "q"}')
+    with pytest.raises(InputError, match=r"is no command line: No closing quotation"):
+        load_task(TaskSettings("command: sh -c 'echo 1", base=tmp_path))
+
+
 def test_a_grader_beside_a_command_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a command brings its own scores"):
         load_task(TaskSettings("command: true", base=tmp_path, grader="exact"))

@@ -330,3 +330,28 @@ async def test_without_a_model_or_a_file_it_says_what_to_do(tmp_path: Path) -> N
         load_task(TaskSettings("inspect:sums.py@no_such_task", base=tmp_path))
     with pytest.raises(TypeError, match="in the process that loaded the task"):
         pickle.dumps(task.evaluator)
+
+
+@pytest.mark.parametrize(
+    ("reference", "complaint"),
+    [
+        ("sums.py", r"the file has 4 of them: in_sandbox, sums, with_media, with_tool"),
+        ("plain.py", r"plain\.py names no @task, and the file has none"),
+        ("broken.py", r"broken\.py:4: ZeroDivisionError"),
+        ("broken.py@broken", r"broken\.py:4: ZeroDivisionError"),
+        ("broken.py@other", r"Task named 'other' not found"),
+    ],
+)
+def test_a_file_that_gives_no_task_is_refused_with_the_reason(tmp_path: Path, reference: str, complaint: str) -> None:
+    (tmp_path / "sums.py").write_text(FILE)
+    (tmp_path / "plain.py").write_text("x = 1\n")
+    (tmp_path / "broken.py").write_text("from inspect_ai import task\n@task\ndef broken():\n    1 / 0\n")
+    with pytest.raises(InputError, match=complaint):
+        load_task(TaskSettings(f"inspect:{reference}", base=tmp_path))
+
+
+def test_the_only_task_of_a_file_needs_no_name(tmp_path: Path) -> None:
+    lines = ["from inspect_ai import Task, task", "from inspect_ai.dataset import Sample"]
+    lines += ["@task", "def one():", "    return Task(dataset=[Sample(id=n, input=f'q{n}') for n in range(12)])"]
+    (tmp_path / "one.py").write_text("\n".join(lines))
+    assert len(load_task(TaskSettings("inspect:one.py", base=tmp_path)).items) == 12

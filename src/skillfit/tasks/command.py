@@ -36,7 +36,12 @@ class CommandEvaluator:
     @classmethod
     def parse(cls, line: str, base: Path, timeout: float) -> CommandEvaluator:
         """A command line, relative to `base`; the program must be there."""
-        program, *arguments = shlex.split(line) or [""]
+        try:
+            program, *arguments = shlex.split(line) or [""]
+        except ValueError as error:
+            raise InputError(
+                f"command: {line.strip()!r} is no command line: {error}.", hint="Close the quote, or escape it."
+            ) from error
         found = shutil.which(str(base / program) if "/" in program else program)
         if found is None:
             raise InputError(

@@ -54,14 +54,16 @@ def _load_module(path: Path, version: int) -> Any:
 
 
 @contextmanager
-def errors_in(path: Path) -> Iterator[None]:
-    """What a person's own file raises while a task is made of it, which may be anything, is theirs to mend."""
+def errors_in(path: Path, *passing: type[Exception], hint: str = "Mend the file.") -> Iterator[None]:
+    """What a person's own file raises while a task is made of it, which may be anything, is theirs to mend; all but `passing`."""
     try:
         yield
+    except passing:
+        raise
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         at = lines[-1] if lines else getattr(error, "lineno", None)
-        raise InputError(f"{path}{f':{at}' if at else ''}: {type(error).__name__}: {error}", hint="Mend the file.") from error
+        raise InputError(f"{path}{f':{at}' if at else ''}: {type(error).__name__}: {error}", hint=hint) from error
 
 
 class _Ending(Exception):

@@ -10,6 +10,7 @@ from typing import Any
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
 from skillfit.tasks.inspect_ai import InspectEvaluator, SkillAs
+from skillfit.tasks.function import errors_in
 from skillfit.tasks.item import Item
 from skillfit.tasks.rows import Row, items_of
 
@@ -40,20 +41,32 @@ def _find(reference: str, base: Path) -> Any:
     except ImportError as error:
         raise InputError("Inspect AI is not installed.", hint="pip install 'skillfit[inspect]'") from error
     file, at, name = reference.partition("@")
-    if at or file.endswith(".py"):
-        path = (base / file).resolve()
-        if not path.is_file():
-            raise InputError(f"inspect: {path} does not exist.", hint=_WRITE)
-        reference = f"{path}{at}{name}"
-    else:
+    path, hint = (base / file).resolve(), "Mend the file."
+    if not at and not file.endswith(".py"):
         _refuse_unknown(reference)
+        path, hint = Path(reference), "The package's own task failed; its documentation may say what it needs."
+    elif not path.is_file():
+        raise InputError(f"inspect: {path} does not exist.", hint=_WRITE)
+    else:
+        reference = f"{path}@{name or _only_task(path)}"
     try:
-        found = load_tasks([reference])
+        with errors_in(path, PrerequisiteError, hint=hint):
+            found = load_tasks([reference])
     except PrerequisiteError as error:
         raise InputError(f"inspect: {error.message}", hint=f"Is there a @task of this name? {_WRITE}") from error
     if len(found) != 1:
         raise InputError(f"inspect: {reference!r} names {len(found)} tasks.", hint=_WRITE)
     return found[0]
+
+
+def _only_task(path: Path) -> str:
+    from inspect_ai import list_tasks
+
+    names = [task.name for task in list_tasks([path.name], root_dir=path.parent)]
+    if len(names) != 1:
+        known = f"has {len(names)} of them: {', '.join(names)}" if names else "has none, or does not compile"
+        raise InputError(f"inspect: {path} names no @task, and the file {known}.", hint=_WRITE)
+    return names[0]
 
 
 def _refuse_unknown(reference: str) -> None:
