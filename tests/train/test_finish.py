@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 from skillfit.errors import Exit, InputError
 from skillfit.report import read_story
 from skillfit.run.events import CreditAssigned, Discarded, EvaluationFinished, PreflightFinished, RolloutFinished, ShipTested
+from skillfit.skill import Skill
 from skillfit.train.entry import PreflightStopped
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
-from tests.train.world import SKILL, analyse, append, item, items, knowing, system, task
+from tests.train.world import SKILL, World, analyse, append, item, items, knowing, system, task
 
 ALONE = ("optimizer.use_slow_update=false", "optimizer.use_meta_skill=false")
 STRICT = ("evaluation.gate=strict", "evaluation.prune=false", "evaluation.ship_test=false")
@@ -53,6 +55,8 @@ async def test_several_finalists_meet_the_initial_skill_when_asked_for(make_worl
         await world.train()
         [shipped] = world.events(ShipTested)
         spent[count] = shipped.evidence["rollouts"] / shipped.repeats
+        before, after = map(read_story(world.folder / "run").point, ("ship_initial", "ship_best"))
+        assert before and after and after.score - before.score == pytest.approx(shipped.difference)
     assert spent == {1: 2 * 12, 2: 3 * 12}
 
 
@@ -153,6 +157,61 @@ async def test_old_text_goes_when_a_loss_can_be_excluded(make_world: MakeWorld) 
     assert "These words" in few.best()
 
 
+def unsteady(call: Call) -> str:
+    """Knows what the skill says, most of the time."""
+    return knowing(call) if random.Random(f"{call.body['seed']}{system(call)}").random() < 0.7 else "unknown"
+
+
+def selection(world: World) -> tuple[float, float]:
+    summary = world.summary()
+    return summary["baseline_selection_hard"], summary["best_selection_hard"]
+
+
+async def test_the_selection_scores_are_the_shipped_skills_on_the_ship_tests_own_rollouts(make_world: MakeWorld) -> None:
+    def with_padding(call: Call) -> str:
+        reply = analyse(call)
+        reply["patch"]["edits"].append({"op": "append", "target": "", "content": "- Take your time and be kind to everyone."})
+        return json.dumps(reply)
+
+    world = make_world(*ALONE, rows=items(8, 12, 0), agent=unsteady, optimizer={"reflect.failure": with_padding})
+    result = await world.train()
+    baseline, best = selection(world)
+    assert best - baseline == pytest.approx(result.summary["ship"]["difference"]) != 0
+    fresh = [event for event in world.events(RolloutFinished) if event.phase == "ship"]
+    initial = world.material().skill.hash
+    assert baseline == pytest.approx(mean(event.hard for event in fresh if event.skill_hash == initial))
+    assert best == pytest.approx(mean(event.hard for event in fresh if event.skill_hash != initial))
+
+
+@pytest.mark.parametrize("shipping", [(), ("evaluation.ship_test=false",)])
+async def test_where_nothing_was_accepted_the_best_selection_score_is_the_baseline(
+    make_world: MakeWorld, shipping: tuple[str, ...]
+) -> None:
+    useless = {"reflect.failure": json.dumps(append("- Be kind."))}
+    world = make_world(*ALONE, *shipping, "train.num_epochs=3", rows=items(8, 12, 0), agent=unsteady, optimizer=useless)
+    await world.train()
+    assert world.best() == SKILL
+    [measured] = [event.hard for event in world.events(EvaluationFinished) if event.name == "baseline"]
+    assert selection(world) == (measured, measured)
+
+
+async def test_without_a_ship_test_a_pruned_skill_is_measured_before_its_score_is_told(make_world: MakeWorld) -> None:
+    def with_padding(call: Call) -> str:
+        reply = analyse(call)
+        reply["patch"]["edits"].append({"op": "append", "target": "", "content": "- Take your time and be kind to everyone."})
+        return json.dumps(reply)
+
+    world = make_world(*ALONE, "evaluation.ship_test=false", rows=items(8, 12, 0), optimizer={"reflect.failure": with_padding})
+    result = await world.train()
+    assert world.summary()["best_origin"] == "pruned" and result.finish_reason == "improved"
+    shipped = world.material().skill.with_document(Skill.from_text(world.best())).hash
+    [told] = [event for event in world.events(EvaluationFinished) if event.name == "pruned"]
+    assert (told.skill_hash, told.hard) == (shipped, selection(world)[1])
+    story = read_story(world.folder / "run")
+    assert story.selection == selection(world)
+    assert "best so far 100\u00a0% against 25\u00a0%" in story.verdict
+
+
 async def test_the_report_shows_what_each_item_asked_and_expected(make_world: MakeWorld) -> None:
     world = make_world(*STRICT, *ALONE)
     await world.train()
@@ -242,9 +301,6 @@ async def test_a_second_grader_ships_and_the_gap_is_reported(make_world: MakeWor
 
 
 async def test_equal_graders_have_no_gap_whatever_the_luck_of_the_rollouts(make_world: MakeWorld) -> None:
-    def unsteady(call: Call) -> str:
-        return knowing(call) if random.Random(f"{call.body['seed']}{system(call)}").random() < 0.8 else "unknown"
-
     world = make_world(*ALONE, "evaluation.ship_grader=exact", rows=items(8, 12, 0), agent=unsteady)
     await world.train()
     [shipped] = world.events(ShipTested)

@@ -36,7 +36,7 @@ class Record:
             for event in (entry.event for entry in view.events.read()):
                 if isinstance(event, RolloutFinished) and event.skill_hash == best and event.hard is not None:
                     scores[event.phase][event.item].append(event.hard)
-        measured = scores.get("ship") or scores.get("final") or scores.get("gate") or scores.get("baseline")
+        measured = scores.get("ship") or scores.get("pruned") or scores.get("final") or scores.get("gate") or scores.get("baseline")
         if not measured:
             raise InputError(f"The run in {path} has no measurement of its best skill on the selection split.")
         return cls(run.config, run.best_skill.text, {item: mean(values) for item, values in sorted(measured.items())})

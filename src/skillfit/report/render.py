@@ -147,13 +147,13 @@ def _rows(story: RunStory) -> list[Row]:
     """Initial against best: on fresh rollouts and on the test split, or on the selection split where the run ended before that."""
     pairs = [("Fresh rollouts", "ship_initial", "ship_best"), ("Test split", "test_baseline", "test_best")]
     found = [(name, story.point(before), story.point(after)) for name, before, after in pairs]
-    if not any(before and after for _, before, after in found):
-        found = [("Selection split", story.point("baseline"), story.best_carried())]
-    return [
-        Row(name, after.items, percent(before.score), percent(after.score), f"{points(after.score - before.score)} points")
-        for name, before, after in found
-        if before and after
-    ]
+    rows = [_row(name, after.items, before.score, after.score) for name, before, after in found if before and after]
+    first, scores = story.point("baseline"), story.selected()
+    return rows or ([_row("Selection split", first.items, *scores)] if first and scores else [])
+
+
+def _row(name: str, items: int, before: float, after: float) -> Row:
+    return Row(name, items, percent(before), percent(after), f"{points(after - before)} points")
 
 
 def _scores(side: Side) -> str:

@@ -157,6 +157,7 @@ class RunStory:
     best_skill: str = ""
     tokens: tuple[int, int] = (0, 0)  # of the initial and the best skill
     points: tuple[Point, ...] = ()
+    selection: tuple[float, float] | None = None  # the initial and the best skill on comparable rollouts, once the run has ended
     ship: ShipTested | None = None  # where it made fresh rollouts
     decided: tuple[Decided, ...] = ()
     edits: tuple[EditTold, ...] = ()
@@ -178,10 +179,13 @@ class RunStory:
     def point(self, name: str) -> Point | None:
         return next((point for point in reversed(self.points) if point.name == name), None)
 
-    def best_carried(self) -> Point | None:
-        """The highest point of the curve on the selection split."""
-        carried = [point for point in self.points if point.split == "selection" and point.decision == "accept"]
-        return max(carried, key=lambda point: point.score, default=None)
+    def selected(self) -> tuple[float, float] | None:
+        """Scores of the initial and the best skill on the selection split: what the end says, or the highest point so far."""
+        first = self.point("baseline")
+        if self.selection is not None or first is None:
+            return self.selection
+        carried = [point.score for point in self.points if point.split == "selection" and point.decision == "accept"]
+        return first.score, max(carried, default=first.score) if self.changed else first.score
 
     def count(self, change: Change, split: str = "") -> int:
         return sum(item.change == change and split in ("", item.split) for item in self.items)

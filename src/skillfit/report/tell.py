@@ -215,6 +215,7 @@ class Teller:
             best_skill=self._best,
             tokens=(estimate_tokens(started.skill), estimate_tokens(self._best)),
             points=(*self._points.values(), *self._ship_points()),
+            selection=self._selection(),
             ship=self._ship if self._ship and self._ship.repeats else None,
             decided=tuple(self._decided.values()),
             edits=self._told_edits(),
@@ -230,10 +231,15 @@ class Teller:
         counted = self._finished.summary.get("total_wall_time_s") if self._finished else None
         return float(counted or (self._times[-1] - self._times[0] if self._times else 0.0))
 
+    def _selection(self) -> tuple[float, float] | None:
+        summary = self._finished.summary if self._finished else {}
+        before, after = (summary.get(f"{name}_selection_score") for name in ("baseline", "best"))
+        return None if before is None or after is None else (float(before), float(after))
+
     def _best_hash(self) -> str:
         tested = [skill for skill in self._rows.skills("ship") if skill != self._started.skill_hash]
-        if self._finished and tested:
-            return tested[-1]
+        if self._finished and self._ship and tested:
+            return str(self._ship.evidence.get("skill_hash", tested[-1]))  # of several, the one that its verdict is about
         return self._hashes.get(self._best) or Skill.from_text(self._best).hash
 
     def _ship_points(self) -> list[Point]:

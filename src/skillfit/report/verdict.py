@@ -68,9 +68,10 @@ def _difference(ship: ShipTested) -> str:
 
 def _so_far(story: RunStory, note: str = ", not verified") -> str:
     """The best score seen, as an end of the sentence."""
-    first, best = story.point("baseline"), story.best_carried()
-    if first is None or best is None:
+    scores = story.selected()
+    if scores is None:
         return "; nothing is measured yet."
-    if not story.changed or best.name == "baseline":
-        return f"; the initial skill stands at {percent(first.score)} on the selection split."
-    return f"; best so far {percent(best.score)} against {percent(first.score)} of the initial skill on the selection split{note}."
+    first, best = map(percent, scores)
+    if not story.changed or best == first:
+        return f"; the initial skill stands at {first} on the selection split."
+    return f"; best so far {best} against {first} of the initial skill on the selection split{note}."

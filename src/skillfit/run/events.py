@@ -124,7 +124,7 @@ class EvaluationFinished(Event):
     """A skill was measured on a split: the points of the score curve."""
 
     identity = ("name",)
-    name: str  # baseline, step_0003, slow_update_epoch_02, final, test_baseline, test_best, test_final, …
+    name: str  # baseline, step_0003, slow_update_epoch_02, final, pruned, test_baseline, test_best, test_final, …
     split: str
     skill_hash: str
     hard: float
@@ -340,6 +340,11 @@ class EventLog(Store):
         """A run that goes on has not finished: forget that it did, until it does again."""
         self._write("DELETE FROM events WHERE kind = ?", (RunFinished.__name__,))
         self._known.pop(RunFinished.__name__, None)
+
+    def clear(self) -> None:
+        """Forget everything that was said: the run begins as another."""
+        self._write("DELETE FROM events", ())
+        self._known.clear()
 
     def last(self, *kinds: type[Event]) -> Stored | None:
         """The last event of these kinds."""

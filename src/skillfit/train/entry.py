@@ -16,13 +16,12 @@ from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, RunFinished, RunStarted
 from skillfit.tasks import Item
 from skillfit.train.assemble import Listener, assemble
-from skillfit.train.finish import EXIT_OF, conclude, finish
+from skillfit.train.finish import EXIT_OF, conclude, finish, known_scores
 from skillfit.train.loop import train
 from skillfit.train.material import Material
 from skillfit.train.parts import Control, Parts
 from skillfit.train.preflight import probe, run_preflight
-from skillfit.train.progress import Progress
-from skillfit.train.summary import Ending
+from skillfit.train.progress import Ending, Progress
 
 _SHOWN = 400  # characters of an item's text
 
@@ -73,7 +72,7 @@ async def start(
 
 def _end_early(parts: Parts, progress: Progress, finish_reason: str, error: SkillfitError) -> RunFinished:
     best = parts.gate.best if progress.baseline is not None else parts.initial
-    return conclude(parts, progress, Ending(best), finish_reason, str(error))
+    return conclude(parts, progress, Ending(best, known_scores(parts, progress, best)), finish_reason, str(error))
 
 
 async def _preflight(parts: Parts, anyway: bool) -> None:

@@ -13,9 +13,9 @@ from skillfit.run.events import CreditAssigned, RunFinished, ShipTested, Warned
 from skillfit.skill import Skill
 from skillfit.train.evaluate import Measured
 from skillfit.train.parts import Parts
-from skillfit.train.progress import Progress, say_score
+from skillfit.train.progress import Ending, Progress, Scores, say_score
 from skillfit.train.shipping import ShipRollouts
-from skillfit.train.summary import Ending, count_actions, summarise
+from skillfit.train.summary import count_actions, summarise
 
 EXIT_OF = {
     "improved": Exit.OK,
@@ -30,12 +30,15 @@ EXIT_OF = {
 async def finish(parts: Parts, progress: Progress) -> RunFinished:
     parts.at.epoch = 0
     final = await _validate(parts, progress)
-    best = await _credit(parts, progress, parts.gate.best)
-    ship = await _ship(parts, progress, best)
-    if ship is not None and ship.verdict == "improved":
-        best = ship.skill
-    ending = Ending(best, ship, final, await _tests(parts, progress, best))
-    _audit(parts, progress)
+    pruned = await _credit(parts, progress, parts.gate.best)
+    fresh = ShipRollouts(parts)
+    ship = await _ship(parts, pruned, fresh)
+    best = ship.skill if ship is not None and ship.verdict == "improved" else pruned
+    if best.hash == pruned.hash != parts.gate.best.hash:
+        progress.best_origin = "pruned"
+    ending = Ending(best, await _scores(parts, progress, best, fresh), ship, final)
+    ending = replace(ending, tests=await _tests(parts, progress, best))
+    _audit(parts, progress, ending)
     reason = _reason(parts, progress, ending)
     diagnosis = diagnose(_facts(parts, progress, ending, reason))
     if diagnosis.cause == "infrastructure":
@@ -105,17 +108,14 @@ async def _credit(parts: Parts, progress: Progress, best: Skill) -> Skill:
             skill=credit.skill.text,
         )
     )
-    if credit.skill.hash != best.hash:
-        progress.best_origin = "pruned"
     return credit.skill
 
 
-async def _ship(parts: Parts, progress: Progress, best: Skill) -> ShipResult | None:
+async def _ship(parts: Parts, best: Skill, fresh: ShipRollouts) -> ShipResult | None:
     if not parts.config.evaluation.ship_test:
         return None
     # The best one may have been pruned since the gate saw it; it goes first all the same.
     others = parts.gate.finalists(parts.config.evaluation.finalists)[1:]
-    fresh = ShipRollouts(parts)
     with parts.stage("ship"):
         result = await ship_test(
             fresh.measure,
@@ -134,15 +134,50 @@ async def _ship(parts: Parts, progress: Progress, best: Skill) -> ShipResult | N
             interval=list(result.interval),
             probability=result.evidence.probability,
             repeats=result.repeats,
-            evidence={**asdict(result.evidence), "reason": result.reason, "p_value": result.p_value, "gap": result.gap},
+            evidence={
+                **asdict(result.evidence),
+                "reason": result.reason,
+                "p_value": result.p_value,
+                "gap": result.gap,
+                "skill_hash": result.skill.hash,
+            },
         )
     )
     return result
 
 
-def _audit(parts: Parts, progress: Progress) -> None:
+async def _scores(parts: Parts, progress: Progress, best: Skill, fresh: ShipRollouts) -> Scores | None:
+    """Both skills on the ship test's own rollouts; without these on what the gate knows, which has yet to meet a pruned skill."""
+    before, after = fresh.tally(parts.initial), fresh.tally(best)
+    if before is not None and after is not None:
+        return Scores(before, after)
+    if progress.best_origin == "pruned":
+        with parts.stage("pruned", len(parts.task.selection)):
+            tally = await parts.gate.adopt(best)
+        say_score(parts, "pruned", best, tally)
+    return known_scores(parts, progress, best)
+
+
+def known_scores(parts: Parts, progress: Progress, best: Skill) -> Scores | None:
+    """What the gate knows of both skills now; None before the first was measured."""
+    if progress.baseline is None:
+        return None
+    if best.hash == parts.initial.hash:
+        return Scores(progress.baseline, progress.baseline)
+    return Scores(parts.gate.tally(parts.initial), parts.gate.tally(best))
+
+
+def _values(parts: Parts, progress: Progress, ending: Ending) -> tuple[float, float]:
+    """The scores of the initial skill and of the best one under the gate's metric."""
+    if ending.scores is None:
+        return progress.baseline_score, progress.baseline_score
+    before, after = (parts.gate_settings.value(tally.hard, tally.soft) for tally in (ending.scores.baseline, ending.scores.best))
+    return before, after
+
+
+def _audit(parts: Parts, progress: Progress, ending: Ending) -> None:
     """A score that a one-line rule reaches too says little about the skill."""
-    found = audit(shortcuts(parts.task.train, parts.task.selection), progress.baseline_score, parts.gate.best_score)
+    found = audit(shortcuts(parts.task.train, parts.task.selection), *_values(parts, progress, ending))
     if found.verdict != "go":
         parts.emit(Warned(what="shortcut", message=found.message))
 
@@ -168,13 +203,14 @@ def _reason(parts: Parts, progress: Progress, ending: Ending) -> str:
             return "unverified"
         return ending.ship.verdict.replace(" ", "_")
     # Without a ship test the gate's own score has to do, as in the reference.
-    changed = ending.best.hash != parts.initial.hash
-    return "improved" if changed and parts.gate.best_score > progress.baseline_score else "no_improvement"
+    before, after = _values(parts, progress, ending)
+    return "improved" if after > before else "no_improvement"
 
 
 def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str) -> Facts:
     counts = parts.counts
     baseline = progress.baseline_score
+    before, after = _values(parts, progress, ending)
     noise = parts.gate.noise() or baseline * (1 - baseline) / 2
     repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1
     improved = "improved" if finish_reason == "improved" else ""
@@ -188,7 +224,7 @@ def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str)
         accepted=count_actions(progress.records)["accepts"],
         steps=len(progress.records),
         detectable=detectable_effect(len(parts.task.selection), noise, repeats),
-        difference=ending.ship.difference if ending.ship else parts.gate.best_score - baseline,
+        difference=ending.ship.difference if ending.ship else after - before,
         optimizer_failures=counts.discarded,
         grader_blind=counts.grader_blind,
         constant=counts.constant,

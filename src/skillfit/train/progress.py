@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from skillfit.gate import Candidate, Verdict
+from skillfit.gate import Candidate, ShipResult, Verdict
 from skillfit.optimize.memory import StepMemory
 from skillfit.rollout.outcome import Tally
 from skillfit.run.events import EvaluationFinished, GateDecided
@@ -19,6 +19,25 @@ from skillfit.train.parts import Parts
 class AcceptedEdit:
     step: int
     edit: Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The initial skill and the one handed back, on the selection split and on rollouts that can be compared."""
+
+    baseline: Tally
+    best: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the last stages found; whatever a run that ended early did not reach stays empty."""
+
+    best: Skill
+    scores: Scores | None = None
+    ship: ShipResult | None = None
+    final: Tally | None = None  # the carried skill on the selection split
+    tests: dict[str, Tally] | None = None  # baseline, best, final
 
 
 @dataclass(slots=True)

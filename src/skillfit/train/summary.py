@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from skillfit import __version__
-from skillfit.gate import ShipResult
 from skillfit.models import Usage
 from skillfit.rollout.outcome import Tally
-from skillfit.skill import Skill
 from skillfit.train.ledger import tokens
 from skillfit.train.parts import Parts
-from skillfit.train.progress import Progress, hard_and_soft
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """What the last stages found; whatever a run that ended early did not reach stays empty."""
-
-    best: Skill
-    ship: ShipResult | None = None
-    final: Tally | None = None  # the carried skill on the selection split
-    tests: dict[str, Tally] | None = None  # baseline, best, final
+from skillfit.train.progress import Ending, Progress, hard_and_soft
 
 
 def summarise(parts: Parts, progress: Progress, ending: Ending, finish_reason: str, diagnosis: str) -> dict[str, Any]:
@@ -37,10 +24,8 @@ def summarise(parts: Parts, progress: Progress, ending: Ending, finish_reason: s
         "finish_reason": finish_reason,
         "diagnosis": diagnosis,
         "config": parts.config.model_dump(mode="json"),
-        "baseline_selection_hard": progress.baseline.hard if progress.baseline else None,
-        "baseline_selection_score": progress.baseline_score,
-        "best_selection_hard": parts.gate.tally(parts.gate.best).hard if progress.baseline else None,
-        "best_selection_score": parts.gate.best_score if progress.baseline else None,
+        **_selection(parts, "baseline", ending.scores.baseline if ending.scores else None),
+        **_selection(parts, "best", ending.scores.best if ending.scores else None),
         **hard_and_soft("final_selection", ending.final),
         "best_step": progress.best_step,
         "current_origin": progress.origin,
@@ -64,6 +49,11 @@ def summarise(parts: Parts, progress: Progress, ending: Ending, finish_reason: s
         **_usage(parts),
         "total_wall_time_s": round(parts.budget.minutes * 60, 1),
     }
+
+
+def _selection(parts: Parts, name: str, tally: Tally | None) -> dict[str, float | None]:
+    score = parts.gate_settings.value(tally.hard, tally.soft) if tally else None
+    return {f"{name}_selection_hard": tally.hard if tally else None, f"{name}_selection_score": score}
 
 
 def count_actions(records: Sequence[dict[str, Any]]) -> dict[str, int]:
