@@ -245,3 +245,17 @@ def test_commands_are_at_home_in_the_folder_of_the_config(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert load_config(project / "c.yaml").env.folder == str(project)
     assert load_config(project / "c.yaml", ["env.folder=elsewhere"]).env.folder == str(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "text", ["command: ./x --flag", "command: sh -c 'a: b' < rows.jsonl", 'command: grep "x: y" {a,b} # c', "[odd", "command:./x"]
+)
+def test_an_override_of_a_text_is_text_even_where_yaml_sees_a_mapping(text: str) -> None:
+    assert load_config({}, [f"env.prompt={text}"]).env.prompt == text
+
+
+def test_a_command_may_be_given_as_an_override_and_other_overrides_stay_yaml() -> None:
+    config = load_config({}, ["env.tasks=command: ./x", "env.skill='a b'", "env.grader=regex: ^a$", "env.prompt=null"])
+    assert config.env.tasks == "command: ./x"
+    assert config.env.skill.endswith("/a b")
+    assert (config.env.grader, config.env.prompt) == ({"regex": "^a$"}, None)

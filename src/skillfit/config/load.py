@@ -47,7 +47,7 @@ def load_config(
     current folder. Warnings go to `warn`, or to Python's own.
     """
     settings = read_source(source)
-    above = read_overrides(overrides)
+    above = read_overrides(overrides, {key.key for key in describe_keys() if key.type in ("str", "str | null")})
     if is_reference(settings.data):
         settings = translate(settings, above, warn or _python_warning)
     else:

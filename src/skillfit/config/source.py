@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,9 @@ def read_source(source: Path | str | Mapping[str, Any]) -> Settings:
     return _read_file(Path(source).absolute(), ())
 
 
-def read_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> Settings:
+def read_overrides(overrides: Sequence[str] | Mapping[str, Any], texts: Container[str] = ()) -> Settings:
     """`a.b=c` each; values are YAML, so numbers, lists and null mean what they look like. Or dotted keys with their values.
-    Paths are relative to here."""
+    Paths are relative to here. `texts`: keys that hold nothing but text, where `command: ./x` is no mapping."""
     settings = Settings({})
     if isinstance(overrides, Mapping):
         for key, given in overrides.items():
@@ -81,7 +81,11 @@ def read_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> Settings:
         try:
             read = yaml.load(value, Loader=_Loader) if value.strip() else ""
         except yaml.YAMLError as error:
-            raise InputError(f"The override {text!r} has a value that is not YAML: {_problem(error)}.") from error
+            if key not in texts:
+                raise InputError(f"The override {text!r} has a value that is not YAML: {_problem(error)}.") from error
+            read = {}
+        if key in texts and isinstance(read, (dict, list)):
+            read = value.strip()
         settings = Settings.of(key, read, Place(f"the override {text}", Path.cwd())).over(settings)
     return settings
 

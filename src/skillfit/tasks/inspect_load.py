@@ -9,8 +9,8 @@ from typing import Any
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
-from skillfit.tasks.inspect_ai import InspectEvaluator, SkillAs
 from skillfit.tasks.function import errors_in
+from skillfit.tasks.inspect_ai import InspectEvaluator, SkillAs
 from skillfit.tasks.item import Item
 from skillfit.tasks.rows import Row, items_of
 
