@@ -97,6 +97,20 @@ def test_another_run_in_the_directory(shell: Shell, config: Path) -> None:
     assert Path("here.old-1").is_dir()
 
 
+@pytest.mark.parametrize("wrong", ["executor=foo", "model.agent.options={threads: canary}", "model.agent=cli/nobody"])
+def test_a_start_that_fails_before_it_began_leaves_no_run(wrong: str, shell: Shell, config: Path) -> None:
+    one_sentence(shell("train", config, wrong, "--run", "here"))
+    assert not Path("here").exists()
+
+
+def test_a_run_that_never_reached_its_model_takes_the_mended_command(shell: Shell, config: Path) -> None:
+    nobody = "{id: ollama/nobody, base_url: http://127.0.0.1:1/v1, retries: 0}"
+    failed = shell("train", config, *SMALL, f"model.optimizer={nobody}", "--run", "here")
+    assert failed.code == 6 and shell("ls", ".", "--json").json[0]["finish_reason"] == "infrastructure"
+    mended = shell("train", config, *SMALL, "budget.calls=12", "--run", "here", "--json")
+    assert mended.code == 5 and mended.json["finish_reason"] == "budget"
+
+
 @pytest.mark.parametrize("command", ["resume", "show", "diff", "apply", "report"])
 def test_a_directory_without_a_run(command: str, shell: Shell, tmp_path: Path) -> None:
     one_sentence(shell(command, tmp_path), "is not a run directory")

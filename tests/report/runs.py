@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from skillfit.models.protocol import Usage
 from skillfit.rollout.outcome import Failure, Outcome
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.events import (
     CandidateBuilt,
     CreditAssigned,
     Discarded,
     EvaluationFinished,
     Event,
+    EventLog,
     GateDecided,
     ItemsRead,
     RolloutFinished,
@@ -25,12 +27,20 @@ from skillfit.run.events import (
     StepFinished,
     Warned,
 )
+from skillfit.run.journal import Journal
 from skillfit.tasks.attempt import Attempt, Score, Step
 
 INITIAL = "# Triage\n\nSay which queue.\n"
 ADDED = "- Mentions of refund mean billing."
 BEST = INITIAL + ADDED + "\n"
 ITEMS = [f"t{number:02d}" for number in range(8)]
+
+
+def before_its_first_word(path: Path) -> None:
+    """The directory of a run that was killed before it said anything."""
+    path.mkdir()
+    with closing(Journal(path / JOURNAL)) as journal:
+        EventLog(path / JOURNAL, beside=journal)
 
 
 class Told:

@@ -15,9 +15,8 @@ from skillfit.report.chart import chart
 from skillfit.report.render import markdown, page
 from skillfit.report.trajectories import shorten
 from skillfit.rollout.outcome import Outcome
-from skillfit.run.directory import RunDirectory
 from skillfit.tasks.attempt import Attempt, Score, Step
-from tests.report.runs import BEST, INITIAL, Told, improved
+from tests.report.runs import BEST, INITIAL, Told, before_its_first_word, improved
 
 EVIL = "</script></pre><script>document.title = 'broken'</script><img src=x onerror=alert(1)>\" & {{ 7 * 7 }}"
 VOID = {"meta", "img", "br", "line", "circle", "path"}
@@ -157,5 +156,5 @@ def test_what_is_no_run_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="is not a run directory"):
         write_report(tmp_path)
     assert not list(tmp_path.iterdir())
-    RunDirectory.open(tmp_path / "run", {}).close()
+    before_its_first_word(tmp_path / "run")
     assert write_report(tmp_path / "run").is_file()

@@ -10,7 +10,7 @@ from skillfit.report import Teller, read_story
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, StageStarted
 from skillfit.run.lock import in_use
-from tests.report.runs import ADDED, BEST, INITIAL, Told, improved
+from tests.report.runs import ADDED, BEST, INITIAL, Told, before_its_first_word, improved
 
 
 async def test_an_improved_run_is_told_with_its_evidence(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_run_without_steps_says_so(tmp_path: Path) -> None:
 
 
 def test_a_directory_where_nothing_was_told_yet_has_a_story_too(tmp_path: Path) -> None:
-    RunDirectory.open(tmp_path / "run", {}).close()
+    before_its_first_word(tmp_path / "run")
     assert read_story(tmp_path / "run").state == "stopped"
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import InputError
+from skillfit.models.protocol import Usage
+from skillfit.run import lock
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, RunStarted, Warned
 
@@ -27,19 +29,60 @@ def test_a_new_run_has_an_id_that_a_resume_keeps(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "deep" / "run", IDENTITY) as run:
         first = run.run_id
         assert not run.resumed
+        run.events.emit(started())
     with RunDirectory.open(tmp_path / "deep" / "run", dict(reversed(IDENTITY.items()))) as run:
         assert run.resumed
         assert run.run_id == first
 
 
-def test_a_changed_run_is_refused_with_exactly_what_changed(tmp_path: Path) -> None:
-    RunDirectory.open(tmp_path / "run", IDENTITY).close()
+async def test_a_changed_run_is_refused_with_exactly_what_changed(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        await run.journal.note("rollout/1", 1, int, stage="rollout")
     changed = {"train": {"seed": 2, "batch_size": 8, "extra": None}, "tasks": ["a"], "skill": "hash"}
     with pytest.raises(InputError) as raised:
         RunDirectory.open(tmp_path / "run", changed)
     lines = [line.strip() for line in raised.value.message.splitlines() if "->" in line]
     assert lines == ['tasks: ["a","b"] -> ["a"]', "train.seed: 1 -> 2"]
     RunDirectory.open(tmp_path / "run", IDENTITY).close()  # and nothing was changed or left locked
+
+
+async def test_a_run_that_has_only_tried_its_models_may_be_another_and_keeps_its_bill(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path / "run", {"model": "typo"}) as run:
+        run.events.emit(started(model="typo"))
+        run.events.emit(Warned(what="of the typo", message=""))
+        await run.journal.once("call/judge/probe/1", tried, returns=int, stage="probe", usage=lambda _: Usage(calls=1, input=7))
+        run.events.emit(RunFinished(finish_reason="infrastructure", diagnosis="", best_skill="", summary={}))
+    with RunDirectory.open(tmp_path / "run", {"model": "right"}) as run:
+        assert not run.resumed and run.journal.spent().input == 7
+        assert list(run.events.read()) == []
+        run.events.emit(started(model="right"))
+    with RunDirectory.open(tmp_path / "run", {"model": "right"}) as run:
+        assert run.resumed
+
+
+async def tried() -> int:
+    return 1
+
+
+def test_a_run_that_records_nothing_leaves_nothing(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path / "runs" / "run", {"secret": "canary"}) as run:
+        run.journal.set_fact("minutes", 1)
+    assert list((tmp_path / "runs").iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".log").write_text("kept")
+    RunDirectory.open(tmp_path / "mine", {}).close()
+    assert [entry.name for entry in (tmp_path / "mine").iterdir()] == [".log"]
+
+
+def test_a_lock_whose_file_was_taken_away_holds_nobody_off(tmp_path: Path) -> None:
+    late = lock.RunLock(tmp_path)
+    (tmp_path / lock.NAME).unlink()  # by a run that came to nothing, between the opening of the file and its locking
+    assert not late._in_place()
+    late.release()
+    again = lock.RunLock(tmp_path)
+    assert again._in_place()
+    again.remove()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_force_new_moves_the_old_run_aside_and_deletes_nothing(tmp_path: Path) -> None:
@@ -55,7 +98,7 @@ def test_force_new_moves_the_old_run_aside_and_deletes_nothing(tmp_path: Path) -
 
 
 def test_a_damaged_run_is_said_and_can_be_moved_aside(tmp_path: Path) -> None:
-    RunDirectory.open(tmp_path / "run", {}).close()
+    (tmp_path / "run").mkdir()
     (tmp_path / "run" / "journal.sqlite").write_bytes(b"garbage " * 1000)
     with pytest.raises(InputError, match="is damaged") as raised:
         RunDirectory.open(tmp_path / "run", {})

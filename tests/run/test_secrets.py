@@ -110,7 +110,7 @@ def test_a_key_in_an_override_is_not_repeated_either(setting: str) -> None:
 
 
 def test_a_key_that_is_a_number_is_a_key() -> None:
-    with pytest.raises(InputError, match="model.agent: keys are read from the environment") as raised:
+    with pytest.raises(InputError, match=r"model\.agent: keys are read from the environment") as raised:
         load_config({"model": {"agent": "openai/x"}}, ["model.agent.options.api_key=77123456"])
     assert "77123456" not in str(raised.value)
 

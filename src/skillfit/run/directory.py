@@ -8,7 +8,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -29,6 +29,8 @@ from skillfit.run.store import Redact, disk_full
 E = TypeVar("E", bound=Event)
 
 JOURNAL = "journal.sqlite"
+PROBE = "probe"  # the stage of calls that only try whether a model can be reached
+_OWN = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm")
 _SCRATCH = ".writing"  # files grow here and move to their place when they are whole
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -51,7 +53,8 @@ class RunDirectory:
     ) -> RunDirectory:
         """Start a run in `path`, or go on with the one that is there if it is the same run.
 
-        `identity` is what makes the run this run (settings, skill, tasks). `force_new` moves a run that is there aside first.
+        `identity` is what makes the run this run (settings, skill, tasks); one that has only tried its models may still change it.
+        `force_new` moves a run that is there aside first. A run that records nothing at all leaves nothing when it is closed.
         """
         path = Path(path).absolute()
         identity = _plain(identity, redact)
@@ -70,12 +73,15 @@ class RunDirectory:
 
     def _begin(self, identity: dict[str, Any]) -> None:
         before = self.journal.fact("identity")
+        changes = _changes(before, identity)
+        if before is not None and changes and any(entry.stage != PROBE for entry in self.journal.entries()):
+            raise _changed_run(self.path, changes)
+        if changes:
+            self.journal.set_fact("identity", identity)
+            self.events.clear()
         if before is None:
             self.journal.set_fact("run", secrets.token_hex(6))
-            self.journal.set_fact("identity", identity)
-        elif changes := _changes(before, identity):
-            raise _changed_run(self.path, changes)
-        self.resumed = before is not None
+        self.resumed = before is not None and not changes
         self.run_id = str(self.journal.fact("run"))
         self.events.go_on()
 
@@ -107,10 +113,21 @@ class RunDirectory:
         self.write_text(name, pydantic_core.to_json(value, indent=2, inf_nan_mode="null").decode() + "\n")
 
     def close(self) -> None:
+        blank = not (any(self.events.read()) or any(self.journal.entries()) or any(self.journal.bill()))
         self.journal.close()
         self.events.close()
         shutil.rmtree(self.path / _SCRATCH, ignore_errors=True)
-        self._lock.release()
+        if blank and not _others(self.path):
+            self._remove()
+        else:
+            self._lock.release()
+
+    def _remove(self) -> None:
+        for name in _OWN:
+            (self.path / name).unlink(missing_ok=True)
+        self._lock.remove()
+        with suppress(OSError):  # it is in use, or holds hidden files
+            self.path.rmdir()
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -196,16 +213,20 @@ def _claim(path: Path) -> RunLock:
     """The directory, made if need be, and locked. Anything that is no run stays untouched."""
     if path.is_file():
         raise InputError(f"{path} is a file, not a directory.", hint="Give a directory for the run with --run.")
-    if path.is_dir() and not (path / JOURNAL).exists():
-        others = sorted(entry.name for entry in path.iterdir() if entry.name != LOCK_NAME and not entry.name.startswith("."))
-        if others:
-            raise InputError(
-                f"{path} holds other things ({', '.join(others[:3])}) and no run.", hint="Give a new or empty directory with --run."
-            )
+    if path.is_dir() and not (path / JOURNAL).exists() and (others := _others(path)):
+        raise InputError(
+            f"{path} holds other things ({', '.join(others[:3])}) and no run.", hint="Give a new or empty directory with --run."
+        )
     path.mkdir(parents=True, exist_ok=True)
     lock = RunLock(path)
     shutil.rmtree(path / _SCRATCH, ignore_errors=True)
     return lock
+
+
+def _others(path: Path) -> list[str]:
+    """What lies there that a run without a word to say would not have."""
+    names = (entry.name for entry in path.iterdir())
+    return sorted(name for name in names if name not in (*_OWN, LOCK_NAME) and not name.startswith("."))
 
 
 def _move_aside(path: Path, lock: RunLock) -> None:

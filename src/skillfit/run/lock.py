@@ -18,8 +18,9 @@ class RunLock:
     """An advisory lock of the operating system on a small file that says who holds it."""
 
     def __init__(self, directory: Path) -> None:
-        self._file: IO[str] = (directory / NAME).open("a+", encoding="utf-8")
-        if not _try_lock(self._file):
+        self._path = directory / NAME
+        self._file: IO[str] = self._path.open("a+", encoding="utf-8")
+        if not _try_lock(self._file) or not self._in_place():
             self._file.seek(0)
             holder = _holder(self._file.read())
             self._file.close()
@@ -30,8 +31,22 @@ class RunLock:
         self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         self._file.flush()
 
+    def _in_place(self) -> bool:
+        """Whether the locked file is the one others will find: a run that came to nothing takes its lock's file away."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return False
+
     def release(self) -> None:
         self._file.close()
+
+    def remove(self) -> None:
+        """Release it and leave no file."""
+        if sys.platform == "win32":  # there, an open file stays
+            self.release()
+        self._path.unlink(missing_ok=True)
+        self.release()
 
 
 def in_use(directory: Path) -> bool:
