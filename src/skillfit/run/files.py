@@ -93,7 +93,8 @@ class RunFiles:
         phases = (event.name, event.split, "finish")
         rows = [row for (phase, _), rows in self._rollouts.items() if phase in phases for row in rows.values()]
         self._write_results(folder, [row for row in rows if row.skill_hash == event.skill_hash])
-        self._directory.write_json(f"{folder}/summary.json", event.by_type)
+        if event.by_type:
+            self._directory.write_json(f"{folder}/summary.json", event.by_type)
 
     @_on.register
     def _(self, event: ReflectionFinished) -> None:
