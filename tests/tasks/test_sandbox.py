@@ -12,13 +12,10 @@ from pathlib import Path
 import pytest
 
 from skillfit.tasks.process import Result, run_process
-from skillfit.tasks.sandbox import Isolation, best_isolation, run_isolated
+from skillfit.tasks.sandbox import Isolation, best_isolation, run_isolated, works
 
-AVAILABLE: list[Isolation] = ["rlimits"]
-if best_isolation() != "rlimits":
-    AVAILABLE.append(best_isolation())
-if best_isolation() == "bubblewrap" and shutil.which("unshare"):
-    AVAILABLE.append("unshare")
+WANTED: tuple[Isolation, ...] = ("bubblewrap", "unshare", "landlock", "rlimits")
+AVAILABLE = [isolation for isolation in WANTED if works(isolation)]
 
 each = pytest.mark.parametrize("isolation", AVAILABLE)
 
@@ -68,7 +65,37 @@ async def test_the_network_is_cut_exactly_where_the_label_says_so(tmp_path: Path
         port = server.getsockname()[1]
         reach = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2); print('reached')"
         done = await python(reach, tmp_path, isolation)
-    assert ("reached" in done.stdout) == (isolation == "rlimits")
+    assert ("reached" in done.stdout) == (isolation in ("landlock", "rlimits"))
+
+
+@each
+async def test_the_keys_of_other_processes_are_hidden_exactly_where_the_label_says_so(tmp_path: Path, isolation: Isolation) -> None:
+    look = """
+import pathlib
+for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+    try:
+        print(*(line for line in path.read_text().split(chr(0)) if line.startswith("A_KEY_OF_OURS=")))
+    except OSError:
+        pass
+"""
+    other = await asyncio.create_subprocess_exec("sleep", "600", env={"A_KEY_OF_OURS": "sesame"})
+    try:
+        done = await python(look, tmp_path, isolation)
+    finally:
+        other.kill()
+        await other.wait()
+    assert done.code == 0
+    assert ("sesame" in done.stdout) == (isolation == "rlimits")
+
+
+@each
+async def test_files_may_be_moved_between_folders(tmp_path: Path, isolation: Isolation) -> None:
+    done = await python("import os; os.mkdir('d'); open('f', 'w').close(); os.rename('f', 'd/f')", tmp_path, isolation)
+    assert (done.code, done.stderr) == (0, "") and (tmp_path / "d" / "f").exists()
+
+
+def test_the_best_isolation_is_the_first_that_works() -> None:
+    assert best_isolation() == AVAILABLE[0]
 
 
 @pytest.mark.skipif("bubblewrap" not in AVAILABLE, reason="bubblewrap does not work on this machine")
