@@ -257,6 +257,37 @@ async def test_a_small_token_budget_lasts_beyond_the_probe(make_world: MakeWorld
     assert {call.body["max_tokens"] for call in world.asked("probe")} == {1024}
 
 
+class TestBudget:
+    async def spent(self, make_world: MakeWorld) -> tuple[int, int]:
+        """The calls of a whole run, and how many of them came before its ship test."""
+        world = make_world(*ALONE, name="whole")
+        await world.train()
+        last = [event for event in world.events(RolloutFinished) if event.phase in ("ship", "test")]
+        return len(world.calls), len(world.calls) - len(last)
+
+    async def test_that_ends_before_the_ship_test_leaves_an_unverified_best(self, make_world: MakeWorld) -> None:
+        _, before_ship = await self.spent(make_world)
+        world = make_world(*ALONE, f"budget.calls={before_ship + 3}")
+        result = await world.train()
+        assert result.finish_reason == "budget" and world.best() != SKILL
+        assert f"The budget of {before_ship + 3} calls is reached" in result.diagnosis
+        assert "before the ship test: the best skill so far is not verified" in result.diagnosis
+        assert world.summary()["best_selection_hard"] == 1.0
+        assert world.summary()["best_origin"] == "step_0001"  # whatever pruning had found, it is handed back as the gate knows it
+
+    async def test_that_ends_after_the_ship_test_keeps_what_it_showed(self, make_world: MakeWorld) -> None:
+        whole, _ = await self.spent(make_world)
+        world = make_world(*ALONE, f"budget.calls={whole - 1}")
+        result = await world.train()
+        assert result.finish_reason == "budget" and world.summary()["ship"]["verdict"] == "improved"
+        assert "better by +0.750 on fresh rollouts" in result.diagnosis
+        assert "improved, +75.0 points" in read_story(world.folder / "run").verdict
+
+    async def test_that_ends_before_anything_was_measured_says_so(self, make_world: MakeWorld) -> None:
+        result = await make_world(*ALONE, "budget.calls=3").train()
+        assert "after 0 steps with nothing accepted" in result.diagnosis
+
+
 async def test_a_ceiling_the_person_chose_is_what_the_probe_tries(make_world: MakeWorld) -> None:
     world = make_world(*STRICT, *ALONE, "model.optimizer.max_tokens=20000")
     await world.train()

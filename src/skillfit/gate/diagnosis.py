@@ -23,6 +23,7 @@ class Facts:
     difference: float = 0.0
     optimizer_failures: int = 0
     budget_reached: bool = False
+    changed: bool = False  # the best skill is not the initial one
     grader_blind: bool = False
     constant: float | None = None  # what every rollout of the run scored, under several skills; None: they differ
     fit_only: bool = False
@@ -55,6 +56,7 @@ def _causes(f: Facts) -> list[tuple[str, bool, str]]:
             f.grader_blind or 0 < (f.constant or 0) < 1,
             "The grader does not see what the skill does: no edit could have changed the score.",
         ),
+        ("budget", f.budget_reached and not f.ship, _cut_short(f)),
         ("saturated", f.baseline >= SATURATED, f"The initial skill scores {f.baseline:.2f} already: use harder items."),
         (
             "infrastructure",
@@ -62,11 +64,7 @@ def _causes(f: Facts) -> list[tuple[str, bool, str]]:
             f"{f.optimizer_failures} optimizer calls failed and none brought an edit.",
         ),
         ("no valid edits", f.applied == 0, f"None of {f.proposed} proposed edits could be applied: see the discarded ones."),
-        (
-            "budget",
-            f.budget_reached and f.accepted == 0,
-            f"The budget ended the run after {f.steps} steps with nothing accepted.",
-        ),
+        ("budget", f.budget_reached and f.accepted == 0, _cut_short(f)),
         (
             "all equal",
             f.constant == 0,
@@ -80,3 +78,10 @@ def _causes(f: Facts) -> list[tuple[str, bool, str]]:
         ),
         ("budget", f.budget_reached, "The budget ended the run before the plan was done."),
     ]
+
+
+def _cut_short(f: Facts) -> str:
+    if f.changed and not f.ship:
+        return f"The budget ended the run after {f.steps} steps and before the ship test: the best skill so far is not verified."
+    left = "the initial skill still the best" if f.accepted else "nothing accepted"
+    return f"The budget ended the run after {f.steps} steps with {left}."

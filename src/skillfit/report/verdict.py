@@ -47,6 +47,8 @@ def _ending(story: RunStory) -> str:
         return f"The skill is better: {percent(before.score)} → {percent(after.score)} on fresh rollouts, {_difference(ship)}."
     if reason == "inconclusive" and ship:
         return f"It can't be told whether the skill is better: {_difference(ship)}, {ship.evidence.get('reason', '')}."
+    if reason == "budget" and ship:
+        return f"The budget was reached after the ship test: {ship.verdict}, {_difference(ship)} on fresh rollouts."
     if reason in _NOT_VERIFIED:
         return _NOT_VERIFIED[reason] + _so_far(story, note="")
     return f"Ended ({reason.replace('_', ' ')}){_so_far(story)}"

@@ -13,15 +13,15 @@ from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import ItemsRead, RunFinished, RunStarted
+from skillfit.run.events import ItemsRead, RunStarted
 from skillfit.tasks import Item
 from skillfit.train.assemble import Listener, assemble
-from skillfit.train.finish import EXIT_OF, conclude, finish, known_scores
+from skillfit.train.finish import EXIT_OF, conclude, end_by_budget, finish, so_far
 from skillfit.train.loop import train
 from skillfit.train.material import Material
 from skillfit.train.parts import Control, Parts
 from skillfit.train.preflight import probe, run_preflight
-from skillfit.train.progress import Ending, Progress
+from skillfit.train.progress import Progress
 
 _SHOWN = 400  # characters of an item's text
 
@@ -60,19 +60,14 @@ async def start(
                 await train(parts, progress)
                 ended = await finish(parts, progress)
             except BudgetReached as reached:
-                ended = _end_early(parts, progress, "budget", reached)
+                ended = end_by_budget(parts, progress, reached)
             except AnswerPending:
                 raise
             except (InfrastructureError, ModelError) as error:
                 parts.admit()
-                _end_early(parts, progress, "infrastructure", error)
+                conclude(parts, progress, so_far(parts, progress), "infrastructure", str(error))
                 raise
             return Result(ended.finish_reason, ended.diagnosis, run.path, EXIT_OF[ended.finish_reason], ended.summary)
-
-
-def _end_early(parts: Parts, progress: Progress, finish_reason: str, error: SkillfitError) -> RunFinished:
-    best = parts.gate.best if progress.baseline is not None else parts.initial
-    return conclude(parts, progress, Ending(best, known_scores(parts, progress, best)), finish_reason, str(error))
 
 
 async def _preflight(parts: Parts, anyway: bool) -> None:

@@ -9,6 +9,7 @@ from skillfit.gate import Facts, ShipResult, assign_credit, diagnose, edit_piece
 from skillfit.gate.shortcut import audit, shortcuts
 from skillfit.gate.statistics import detectable_effect
 from skillfit.rollout.outcome import Tally
+from skillfit.run.budget import BudgetReached
 from skillfit.run.events import CreditAssigned, RunFinished, ShipTested, Warned
 from skillfit.skill import Skill
 from skillfit.train.evaluate import Measured
@@ -36,8 +37,8 @@ async def finish(parts: Parts, progress: Progress) -> RunFinished:
     best = ship.skill if ship is not None and ship.verdict == "improved" else pruned
     if best.hash == pruned.hash != parts.gate.best.hash:
         progress.best_origin = "pruned"
-    ending = Ending(best, await _scores(parts, progress, best, fresh), ship, final)
-    ending = replace(ending, tests=await _tests(parts, progress, best))
+    progress.ending = Ending(best, await _scores(parts, progress, best, fresh), ship, final)
+    ending = replace(progress.ending, tests=await _tests(parts, progress, best))
     _audit(parts, progress, ending)
     reason = _reason(parts, progress, ending)
     diagnosis = diagnose(_facts(parts, progress, ending, reason))
@@ -46,6 +47,18 @@ async def finish(parts: Parts, progress: Progress) -> RunFinished:
     else:
         await parts.go_on_without_lost()
     return conclude(parts, progress, ending, reason, diagnosis.message)
+
+
+def end_by_budget(parts: Parts, progress: Progress, reached: BudgetReached) -> RunFinished:
+    ending = so_far(parts, progress)
+    diagnosis = diagnose(replace(_facts(parts, progress, ending, "budget"), budget_reached=True))
+    return conclude(parts, progress, ending, "budget", f"{diagnosis.message} {reached}")
+
+
+def so_far(parts: Parts, progress: Progress) -> Ending:
+    """What a run that ends early has to hand back."""
+    best = parts.gate.best if progress.baseline is not None else parts.initial
+    return progress.ending or Ending(best, _known_scores(parts, progress, best))
 
 
 def conclude(parts: Parts, progress: Progress, ending: Ending, finish_reason: str, diagnosis: str) -> RunFinished:
@@ -155,10 +168,10 @@ async def _scores(parts: Parts, progress: Progress, best: Skill, fresh: ShipRoll
         with parts.stage("pruned", len(parts.task.selection)):
             tally = await parts.gate.adopt(best)
         say_score(parts, "pruned", best, tally)
-    return known_scores(parts, progress, best)
+    return _known_scores(parts, progress, best)
 
 
-def known_scores(parts: Parts, progress: Progress, best: Skill) -> Scores | None:
+def _known_scores(parts: Parts, progress: Progress, best: Skill) -> Scores | None:
     """What the gate knows of both skills now; None before the first was measured."""
     if progress.baseline is None:
         return None
@@ -217,7 +230,7 @@ def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str)
     return Facts(
         ship=ending.ship.verdict if ending.ship else improved,
         baseline=baseline,
-        coverage=counts.coverage or 0.0,
+        coverage=1.0 if counts.coverage is None else counts.coverage,
         coverage_floor=parts.config.evaluation.coverage_floor,
         proposed=progress.proposed,
         applied=progress.valid_edits,
@@ -226,6 +239,7 @@ def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str)
         detectable=detectable_effect(len(parts.task.selection), noise, repeats),
         difference=ending.ship.difference if ending.ship else after - before,
         optimizer_failures=counts.discarded,
+        changed=ending.best.hash != parts.initial.hash,
         grader_blind=counts.grader_blind,
         constant=counts.constant,
         fit_only=parts.task.fit_only,

@@ -56,6 +56,7 @@ class Progress:
     accepted: list[AcceptedEdit] = field(default_factory=list)
     proposed: int = 0  # proposals after merging, over the run
     valid_edits: int = 0  # of these, those that made a candidate
+    ending: Ending | None = None  # once the ship test is made
 
     def open_epoch(self) -> None:
         self.epoch_start = self.skill
