@@ -240,11 +240,52 @@ async def test_code_is_run_against_each_test() -> None:
     assert "NameError" in (await grade("code", "def sub(a, b): return 0", tests=tests)).feedback
 
 
+_LEAVE = "\nprint(word.decode(), flush=True)\nopen('passed', 'wb').write(word)\nimport os; os._exit(0)"
+_LOOK = """
+import gc, os, sys
+def bytes_in(value, depth):
+    if isinstance(value, (bytes, str)):
+        yield (value if isinstance(value, bytes) else value.encode(errors="replace")).strip()
+    elif depth:
+        parts = [*value.values()] if isinstance(value, dict) else list(value) if isinstance(value, (list, tuple, set)) else []
+        for part in parts:
+            yield from bytes_in(part, depth - 1)
+def looked_up():
+    frame = sys._getframe()
+    while frame:
+        yield from bytes_in([*gc.get_referents(frame), dict(frame.f_locals), dict(frame.f_globals), frame.f_code.co_consts], 3)
+        frame = frame.f_back
+    for held in gc.get_objects():
+        yield from bytes_in(gc.get_referents(held), 1)
+def found():
+    return next((one for one in looked_up() if len(one) == 32 and set(one) <= set(b"0123456789abcdef")), b"?")
+"""
+
+
 @pytest.mark.parametrize(
-    "trick", ["import sys; sys.exit(0)", "import os; os._exit(0)", "while True: pass", "print('ok'); raise SystemExit"]
+    "trick",
+    [
+        "import sys; sys.exit(0)",
+        "import os; os._exit(0)",
+        "while True: pass",
+        "print('ok'); raise SystemExit",
+        "import __main__; word = str(__main__.word).encode()" + _LEAVE,
+        "import sys; word = sys.stdin.read().strip().encode()" + _LEAVE,
+        "import os; os.lseek(0, 0, 0); word = os.read(0, 100).strip()" + _LEAVE,
+        "word = open('/proc/self/fd/0', 'rb').read(100)" + _LEAVE,
+        "open('tests.py', 'w').write('')",
+        "import builtins; builtins.exec = builtins.compile = lambda *given: None",
+        _LOOK + "word = found()" + _LEAVE,
+        _LOOK + "def solve():\n    word = found()" + _LEAVE.replace("\n", "\n    "),
+    ],
 )
-async def test_code_that_never_reaches_the_tests_does_not_pass(trick: str) -> None:
-    assert (await grade({"code": {"timeout": 1}}, trick, tests="assert solved")).hard == 0
+async def test_code_that_never_reaches_the_end_of_the_tests_does_not_pass(trick: str) -> None:
+    assert (await grade({"code": {"timeout": 5}}, trick, tests="solve()\nassert False")).hard == 0
+
+
+async def test_code_may_say_as_much_as_it_likes_and_exit_after_its_definitions() -> None:
+    talk = "import sys\ndef solve(): print('x' * 200_000); return 1\nprint('y' * 200_000)\nsys.exit(0)"
+    assert (await grade("code", talk, tests="assert solve() == 1")).hard == 1
 
 
 async def test_gold_answers_are_proved_under_their_own_grader() -> None:
