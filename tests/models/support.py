@@ -96,9 +96,14 @@ class Purse:
         return _Share(self, upper_bound)
 
 
+through_sdk = False  # the vendors' SDKs carry the requests; see the fixture `wire`
+
+
 def to(base_url: str, id: str = "openai/gpt-4o", *, clock: Any = None, notices: list[str] | None = None, **more: Any) -> Client:
     """A connected model whose waits take no time."""
     outside = {key: more.pop(key) for key in ("meter", "limiters", "concurrency", "role", "environ", "folder") if key in more}
+    if through_sdk and id.partition("/")[0] in ("openai", "anthropic"):
+        more["options"] = {"sdk": True, **more.get("options", {})}
     spec = ModelSpec(id=id, base_url=base_url, **more)
     limiters = outside.pop("limiters", None) or Limiters(clock or InstantClock())
     notice = (notices if notices is not None else []).append

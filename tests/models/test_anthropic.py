@@ -10,6 +10,7 @@ from skillfit.models.protocol import AuthFailed, BadReply, Overloaded, Refused
 from tests.models.support import say, to
 from tests.support.chat_server import Call, ChatServer
 
+pytestmark = pytest.mark.usefixtures("wire")
 KEY = {"ANTHROPIC_API_KEY": "sk-ant-test-1234567890"}
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 10
 CACHED = {"type": "ephemeral"}
@@ -33,7 +34,8 @@ async def test_what_stays_the_same_is_marked_for_the_cache():
     ]
     assert body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "item 7"}]}]
     assert (body["model"], body["max_tokens"], body["temperature"]) == ("claude-sonnet-4-6", 4096, 0.3)
-    assert (headers["x-api-key"], headers["anthropic-version"]) == (KEY["ANTHROPIC_API_KEY"], "2023-06-01")
+    key = headers.get("x-api-key") or headers["authorization"].removeprefix("Bearer ")  # the SDK's way
+    assert (key, headers["anthropic-version"]) == (KEY["ANTHROPIC_API_KEY"], "2023-06-01")
     assert (headers["x-skillfit-stage"], headers["x-skillfit-run"]) == ("rollout", "run-1")
 
 

@@ -13,6 +13,8 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec, Prices, Setup, connect, known_providers, register_provider
 from skillfit.models.protocol import AuthFailed, Reply
+from skillfit.models.providers.http import Endpoint
+from skillfit.models.providers.official import OfficialSdk
 from skillfit.models.providers.vendors import _ollama_address
 from tests.models.support import say, to
 from tests.support.chat_server import ChatServer
@@ -20,6 +22,16 @@ from tests.support.chat_server import ChatServer
 
 def at(id: str, environ: dict[str, str], **spec) -> str:
     return connect(ModelSpec(id=id, **spec), role="agent", run_id="r", environ=environ).provider.endpoint.rpartition("#")[0]
+
+
+@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+def test_the_vendor_itself_is_called_through_its_sdk_and_other_servers_directly(vendor):
+    def way(**spec) -> type:
+        key = {f"{vendor.upper()}_API_KEY": "k"}
+        return type(connect(ModelSpec(id=f"{vendor}/m", **spec), role="agent", run_id="r", environ=key).provider._api)
+
+    assert way() is way(base_url="http://127.0.0.1:9/v1", options={"sdk": True}) is OfficialSdk
+    assert way(base_url="http://127.0.0.1:9/v1") is way(options={"sdk": False}) is Endpoint
 
 
 @pytest.mark.parametrize(

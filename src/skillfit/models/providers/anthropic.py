@@ -11,6 +11,7 @@ from skillfit.models.prices import full_name
 from skillfit.models.protocol import BadReply, BadRequest, FinishReason, Message, Reply, Request, ToolCall, Usage
 from skillfit.models.provider import Setup
 from skillfit.models.providers.http import Endpoint, bearer, join
+from skillfit.models.providers.official import OfficialSdk, through_sdk
 from skillfit.models.providers.optional import OptionalParameters
 from skillfit.models.wire import read_image, schema_in_prompt, strict_schema, unreported_usage
 
@@ -33,23 +34,31 @@ _FINISH: dict[str, FinishReason] = {
 
 
 def anthropic(setup: Setup) -> AnthropicProvider:
-    setup.takes()
-    base_url = setup.address("ANTHROPIC_BASE_URL", usual="https://api.anthropic.com")
+    setup.takes("sdk")
+    own = setup.address("ANTHROPIC_BASE_URL")
     token = "" if setup.spec.key_env else setup.key("ANTHROPIC_AUTH_TOKEN", needed=False)
     key = token or setup.key("ANTHROPIC_API_KEY", needed=True)
-    return AnthropicProvider(setup, base_url, key, bearer(token) if token else {"x-api-key": key})
+    return AnthropicProvider(
+        setup, own or "https://api.anthropic.com", key, bool(token), through_sdk(setup, "anthropic", bool(own))
+    )
 
 
 class AnthropicProvider:
     slots: int | None = None
     context_window: int | None = None
 
-    def __init__(self, setup: Setup, base_url: str, key: str, sign_in: Mapping[str, str]) -> None:
+    def __init__(self, setup: Setup, base_url: str, key: str, is_token: bool, sdk: bool) -> None:
         where = f"{setup.spec.id} at {base_url}"
-        headers = {"anthropic-version": _VERSION, **sign_in, **setup.custom_headers("ANTHROPIC_CUSTOM_HEADERS")}
+        headers = {"anthropic-version": _VERSION, **setup.custom_headers("ANTHROPIC_CUSTOM_HEADERS")}
         self.endpoint = endpoint_of(base_url, key)
         self._setup = setup
-        self._api = Endpoint(join(base_url, "/v1/messages"), where, headers)
+        self._api: Endpoint | OfficialSdk
+        if sdk:
+            how = {"auth_token": key} if is_token else {"api_key": key}
+            self._api = OfficialSdk("anthropic", base_url, "/v1/messages", where, headers, **how)
+        else:
+            headers |= bearer(key) if is_token else {"x-api-key": key}
+            self._api = Endpoint(join(base_url, "/v1/messages"), where, headers)
         self._optional = OptionalParameters(where, setup.notice, _WORDS, _INSTEAD)
 
     async def send(self, request: Request) -> Reply:

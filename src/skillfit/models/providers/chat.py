@@ -10,6 +10,7 @@ from skillfit.models.prices import is_reasoning
 from skillfit.models.protocol import BadRequest, Reply, Request
 from skillfit.models.provider import Setup
 from skillfit.models.providers.http import Endpoint, SignIn, bearer, join
+from skillfit.models.providers.official import OfficialSdk
 from skillfit.models.providers.optional import OptionalParameters
 from skillfit.models.wire import chat_messages, chat_reply, chat_tools, response_format, schema_in_prompt
 
@@ -25,7 +26,7 @@ _INSTEAD = {"response_format": "the schema is asked for in the prompt instead"}
 
 class ChatProvider:
     """One model at one address. The API's paths stand under `root` where that is not the address itself; `headers` carry the key
-    where that is not the usual bearer token."""
+    where that is not the usual bearer token. `sdk`: through OpenAI's own SDK."""
 
     _path: ClassVar[str] = "/chat/completions"
     _canonical: ClassVar[Mapping[str, str]] = {}  # this API's parameter -> our name for it
@@ -39,6 +40,7 @@ class ChatProvider:
         root: str = "",
         headers: Mapping[str, str] | None = None,
         sign_in: SignIn | None = None,
+        sdk: bool = False,
         extra: Mapping[str, Any] | None = None,
         slots: int | None = None,
         context_window: int | None = None,
@@ -50,8 +52,12 @@ class ChatProvider:
         self._extra = dict(extra or {})
         self._where = f"{setup.spec.id} at {base_url}"
         self._optional = OptionalParameters(self._where, setup.notice, _WORDS, _INSTEAD)
-        url = join(root or base_url, self._path)
-        self._api = Endpoint(url, self._where, bearer(key) if headers is None else headers, sign_in)
+        headers = bearer(key) if headers is None else headers
+        self._api: Endpoint | OfficialSdk
+        if sdk:
+            self._api = OfficialSdk("openai", base_url, self._path, self._where, headers, api_key=key or "none")
+        else:
+            self._api = Endpoint(join(root or base_url, self._path), self._where, headers, sign_in)
 
     async def send(self, request: Request) -> Reply:
         body = self._body(request)

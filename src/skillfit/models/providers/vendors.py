@@ -10,6 +10,7 @@ from skillfit.errors import InputError
 from skillfit.models.provider import Setup
 from skillfit.models.providers.chat import ChatProvider
 from skillfit.models.providers.http import bearer
+from skillfit.models.providers.official import through_sdk
 from skillfit.models.providers.responses import ResponsesProvider, needs_responses
 
 _MINIMAX = {"global": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.com/v1"}
@@ -17,7 +18,7 @@ _MINIMAX = {"global": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.c
 
 def openai(setup: Setup) -> ChatProvider:
     """OpenAI, or whatever stands at `base_url` or OPENAI_BASE_URL; a server of one's own may need no key."""
-    setup.takes("api")
+    setup.takes("api", "sdk")
     base_url = setup.address("OPENAI_BASE_URL")
     api = setup.spec.options.get("api", "responses" if not base_url and needs_responses(setup.name) else "chat")
     if api not in ("chat", "responses"):
@@ -25,7 +26,8 @@ def openai(setup: Setup) -> ChatProvider:
     kind = ResponsesProvider if api == "responses" else ChatProvider
     key = setup.key("OPENAI_API_KEY", needed=not base_url)
     headers = bearer(key) | openai_headers(setup)
-    return kind(setup, base_url=base_url or "https://api.openai.com/v1", key=key, headers=headers)
+    sdk = through_sdk(setup, "openai", own_address=bool(base_url))
+    return kind(setup, base_url=base_url or "https://api.openai.com/v1", key=key, headers=headers, sdk=sdk)
 
 
 def openai_headers(setup: Setup) -> dict[str, str]:
