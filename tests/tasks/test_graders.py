@@ -301,3 +301,14 @@ async def test_gold_answers_are_proved_under_their_own_grader() -> None:
     assert await prove_gold(every) == []
     code = Task([{"input": "q", "reference": "def f(): return 1", "tests": "assert f() == 1"}], grade="code")
     assert await prove_gold(code) == []
+
+
+@pytest.mark.parametrize("how", ["all", "any", "mean"])
+async def test_gold_answers_are_proved_as_the_parts_of_a_composition_want_them(how: str) -> None:
+    rows = [{"id": "x", "input": "q", "answers": ["alpha", "beta"]}]
+    parts = [{"contains": {"every": True}}, {"all": [{"regex": "alpha"}]}]
+    assert await prove_gold(Task(rows, grade={how: parts})) == []
+    (wrong,) = await prove_gold(Task(rows, grade={"all": [*parts, {"regex": "gamma"}]}))
+    assert wrong.item_id == "x"
+    code = [{"input": "q", "reference": "def f(): return 1", "tests": "assert f() == 2"}]
+    assert len(await prove_gold(Task(code, grade={how: ["code"]}))) == 1

@@ -16,7 +16,7 @@ from skillfit.models.protocol import Model
 from skillfit.skill import Skill
 from skillfit.tasks.attempt import Attempt, Grader, Score, TaskFailure
 from skillfit.tasks.function import call, described, evaluated, name_of, plain
-from skillfit.tasks.graders import BuiltIn, build_grader, check_items, without_judges
+from skillfit.tasks.graders import build_grader, check_items, golds, without_judges
 from skillfit.tasks.item import Item, stable_hash
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import Splits, SplitSettings, split_items
@@ -146,8 +146,7 @@ async def prove_gold(task: Task, *, judges: bool = False) -> list[GoldProblem]:
     grader = task.grader if judges or task.grader is None else without_judges(task.grader)
     if grader is None:
         return []
-    golds = grader.golds if isinstance(grader, BuiltIn) else lambda item: item.answers
-    return [problem for item in task.items for gold in golds(item) if (problem := await _prove(grader, item, gold))]
+    return [problem for item in task.items for gold in golds(grader, item) if (problem := await _prove(grader, item, gold))]
 
 
 async def _prove(grader: Grader, item: Item, gold: str) -> GoldProblem | None:

@@ -26,7 +26,7 @@ _ASK = (Rubric, Pairwise, Checklist)
 BUILT_IN: Mapping[str, type[BuiltIn]] = {kind.name: kind for kind in (*_COMPARE, Code, *_ASK, Python)}
 _COMPOSITIONS = ("all", "any", "mean")
 
-__all__ = ["BUILT_IN", "BuiltIn", "all_patterns", "build_grader", "check_items", "without_judges"]
+__all__ = ["BUILT_IN", "BuiltIn", "all_patterns", "build_grader", "check_items", "golds", "without_judges"]
 
 
 def build_grader(
@@ -62,6 +62,13 @@ def check_items(grader: Grader, items: Iterable[Item]) -> None:
                 raise InputError(
                     f"item {item.id}: {why}.", hint="Change the item, map its column with env.fields, or choose another env.grader."
                 )
+
+
+def golds(grader: Grader, item: Item) -> tuple[str, ...]:
+    """Answers that must get full marks; of a composition's parts, the one that takes several gold answers together decides."""
+    if isinstance(grader, Composed):
+        return min(filter(None, (golds(part, item) for part in grader.parts)), key=len, default=())
+    return grader.golds(item) if isinstance(grader, BuiltIn) else item.answers
 
 
 def all_patterns(grader: Grader, items: Iterable[Item]) -> tuple[str, ...]:
