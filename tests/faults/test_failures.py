@@ -15,7 +15,7 @@ import yaml
 from starlette.responses import JSONResponse, Response
 
 from skillfit.errors import Exit, InfrastructureError
-from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, NetworkFailed
+from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, NetworkFailed, NoReply
 from skillfit.run.events import Discarded, EvaluationFinished, GateDecided, RolloutFinished, ShipTested
 from skillfit.tasks.item import Item
 from skillfit.train.plan import make_plan
@@ -188,6 +188,17 @@ async def test_a_model_that_does_not_exist_ends_the_run_at_the_probe(make_world:
     with pytest.raises(BadRequest):
         await world.train()
     assert len(world.calls) == 1
+    assert_nothing_was_scored(world)
+
+
+@pytest.mark.parametrize(
+    "page", [Response("<html>Welcome</html>", media_type="text/html"), JSONResponse({"choices": []}), JSONResponse(None)]
+)
+async def test_an_address_where_no_model_answers_ends_the_run_at_the_probe(make_world: MakeWorld, page: Response) -> None:
+    world = make_world(script=lambda call: page)
+    with pytest.raises(NoReply):
+        await world.train()
+    assert {call.stage for call in world.calls} == {"probe"} and len(world.calls) <= 3
     assert_nothing_was_scored(world)
 
 

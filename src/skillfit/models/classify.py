@@ -12,11 +12,11 @@ from typing import Any
 from skillfit.models.json_text import whole_json
 from skillfit.models.protocol import (
     AuthFailed,
-    BadReply,
     BadRequest,
     ContextTooLong,
     ModelError,
     NetworkFailed,
+    NoReply,
     Overloaded,
     QuotaExhausted,
     RateLimited,
@@ -92,12 +92,12 @@ def read_json(text: str, content_type: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         if "json" in content_type:
             raise NetworkFailed(f"The answer of {where} broke off after {len(text)} characters.") from error
-        raise BadReply(
+        raise NoReply(
             redact(f"{where} answered with {content_type or 'no content type'} instead of JSON: {text[:80]!r}"),
             hint="Check the base_url: it usually ends in /v1.",
         ) from error
     if not isinstance(body, dict):
-        raise BadReply(redact(f"{where} answered with JSON that is no reply: {text[:80]!r}"))
+        raise NoReply(redact(f"{where} answered with JSON that is no reply: {text[:80]!r}"))
     return body
 
 

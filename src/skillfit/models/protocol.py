@@ -201,6 +201,10 @@ class BadReply(ModelError):
     retryable = True
 
 
+class NoReply(BadReply):
+    """What came is no model's reply at all, as from an address where something else stands."""
+
+
 class AnswerPending(ModelError):
     """A handoff prompt was written; the run stops until its answer is dropped beside it."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from skillfit.errors import InputError
 from skillfit.models.classify import classify
 from skillfit.models.prices import input_bound
-from skillfit.models.protocol import BadReply, FinishReason, Image, Message, Reply, Request, ToolCall, Usage
+from skillfit.models.protocol import FinishReason, Image, Message, NoReply, Reply, Request, ToolCall, Usage
 
 _SIGNATURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
 _FINISH: dict[str, FinishReason] = {
@@ -118,7 +118,7 @@ def chat_reply(body: Mapping[str, Any], request: Request, model_id: str) -> Repl
         if error or status:
             code = error.get("code") if isinstance(error, Mapping) else None
             raise classify(code if isinstance(code, int) else 400, body, {}, model_id)
-        raise BadReply(f"{model_id} sent a reply without choices.", usage=Usage(calls=1))
+        raise NoReply(f"{model_id} sent a reply without choices.", usage=Usage(calls=1))
     choice = choices[0]
     message = choice.get("message") or {}
     text = _text(message.get("content"))

@@ -10,7 +10,7 @@ from skillfit.gate.preflight import Check, Level
 from skillfit.gate.samples import Samples
 from skillfit.gate.shortcut import audit, shortcuts
 from skillfit.gate.statistics import item_differences, within_item_variance
-from skillfit.models.protocol import BadReply, Message, Request
+from skillfit.models.protocol import BadReply, Message, NoReply, Request
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import PreflightFinished
@@ -44,8 +44,8 @@ async def run_preflight(parts: Parts) -> PreflightReport:
 
 
 async def probe(parts: Parts) -> None:
-    """One tiny call per role, which raises what no training could survive (a wrong key, a wrong model name). Whatever the model
-    says, it could be reached."""
+    """One tiny call per role, which raises what no training could survive (a wrong key, a wrong model name, an address where no
+    model answers). Whatever a model says, it could be reached."""
     for role, client in parts.probes.items():
         if client.id.partition("/")[0] in _UNPROBED:
             continue
@@ -54,6 +54,8 @@ async def probe(parts: Parts) -> None:
         request = Request((Message("user", "Reply with: ok"),), "probe", purpose="probe", max_tokens=chosen or _PROBE_TOKENS)
         try:
             await RecordedModel(client, parts.run.journal, role).complete(request)
+        except NoReply:
+            raise
         except BadReply:
             continue
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import full_name
-from skillfit.models.protocol import BadReply, BadRequest, FinishReason, Message, Reply, Request, ToolCall, Usage
+from skillfit.models.protocol import BadRequest, FinishReason, Message, NoReply, Reply, Request, ToolCall, Usage
 from skillfit.models.provider import Setup
 from skillfit.models.providers.http import Endpoint, bearer, join
 from skillfit.models.providers.official import OfficialSdk, through_sdk
@@ -143,7 +143,7 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
 def _reply(answer: Mapping[str, Any], request: Request, model_id: str) -> Reply:
     content = answer.get("content")
     if not isinstance(content, list):
-        raise BadReply(f"{model_id} sent a reply without content.", usage=Usage(calls=1))
+        raise NoReply(f"{model_id} sent a reply without content.", usage=Usage(calls=1))
     text = "".join(block.get("text") or "" for block in content if block.get("type") == "text")
     calls = tuple(
         ToolCall(block["id"], block["name"], json.dumps(block.get("input") or {}, ensure_ascii=False))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from skillfit.errors import InputError
 from skillfit.models.classify import NotReached, classify, read_json
-from skillfit.models.protocol import BadReply, ModelError, NetworkFailed
+from skillfit.models.protocol import ModelError, NetworkFailed, NoReply
 from skillfit.models.provider import Setup
 from skillfit.models.secrets import redact
 
@@ -76,4 +76,4 @@ class OfficialSdk:
             return NotReached(redact(f"Cannot reach {self._where}: {cause}."), hint="Is the server running and the base_url right?")
         if isinstance(error, self._sdk.APIConnectionError):
             return NetworkFailed(redact(f"The connection to {self._where} broke off: {type(cause).__name__} {cause}"))
-        return BadReply(redact(f"{self._where} answered with something unreadable: {error}"))
+        return NoReply(redact(f"{self._where} answered with something unreadable: {error}"))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from skillfit.models.protocol import BadReply, FinishReason, Message, Reply, Request, ToolCall, Usage
+from skillfit.models.protocol import FinishReason, Message, NoReply, Reply, Request, ToolCall, Usage
 from skillfit.models.providers.chat import ChatProvider
 from skillfit.models.wire import read_image, read_usage, response_format, unreported_usage
 
@@ -48,7 +48,7 @@ class ResponsesProvider(ChatProvider):
     def _reply(self, answer: Mapping[str, Any], request: Request) -> Reply:
         output = [item for item in answer.get("output") or () if isinstance(item, Mapping)]
         if not output:
-            raise BadReply(f"{self._setup.spec.id} sent a reply without output.", usage=Usage(calls=1))
+            raise NoReply(f"{self._setup.spec.id} sent a reply without output.", usage=Usage(calls=1))
         parts = [part for item in output if item.get("type") == "message" for part in item.get("content") or ()]
         text = "".join(part.get("text") or part.get("refusal") or "" for part in parts)
         calls = tuple(
