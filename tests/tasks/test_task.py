@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,26 @@ async def test_a_sync_function_runs_beside_the_event_loop() -> None:
 
 @pytest.mark.parametrize(
     ("value", "score"),
-    [(True, Score(1)), (0.25, Score(0.25)), ((0.5, 0.75), Score(0.5, 0.75)), (Score(1, 1, "f"), Score(1, 1, "f"))],
+    [
+        (True, Score(1)),
+        (0.25, Score(0.25)),
+        ((0.5, 0.75), Score(0.5, 0.75)),
+        (Score(1, 1, "f"), Score(1, 1, "f")),
+        (Fraction(1, 4), Score(0.25)),
+        ({"score": 1, "soft": None, "feedback": None, "evidence": None}, Score(1)),
+    ],
 )
 async def test_evaluate_may_give_any_form_of_score(value: Any, score: Score) -> None:
     _, given = await run(Task(ROWS, evaluate=lambda skill, item: value))
     assert given == score
+
+
+async def test_numpys_numbers_are_scores() -> None:
+    numpy = pytest.importorskip("numpy")
+    for value, hard in ((numpy.bool_(True), 1), (numpy.float32(0.5), 0.5), (numpy.int64(1), 1), (numpy.array(0.25), 0.25)):
+        assert (await run(Task(ROWS, evaluate=lambda skill, item, value=value: value)))[1] == Score(hard)
+    with pytest.raises(TaskFailure, match="not a score"):
+        await run(Task(ROWS, evaluate=lambda skill, item: numpy.array([0.5, 1])))
 
 
 async def test_what_a_function_raises_is_a_failure_and_our_own_errors_pass_through() -> None:
@@ -79,7 +95,7 @@ async def test_what_a_function_raises_is_a_failure_and_our_own_errors_pass_throu
     assert failed.value.kind == "evaluate"
     with pytest.raises(RateLimited):
         await run(Task(ROWS, evaluate=limited))
-    for nonsense in (float("nan"), 2, None, "good"):
+    for nonsense in (float("nan"), 2, None, "good", "1", 10**400, {"answer": "x"}):
         with pytest.raises(TaskFailure, match="not a score"):
             await run(Task(ROWS, evaluate=lambda skill, item, value=nonsense: value))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, SupportsFloat
 
 from skillfit.errors import Exit, SkillfitError
 from skillfit.models.protocol import Usage
@@ -78,10 +79,10 @@ def as_score(value: Any, *, source: str) -> Score:
     """What a user's function or program gave back, as a score: a number in 0..1, a bool, (score, feedback or soft), a mapping with
     `score` or `hard`, or a Score. Anything else is a failure of `source`, not a zero."""
     if isinstance(value, Mapping):
-        evidence = value.get("evidence", ())
+        evidence = value.get("evidence") or ()
         hard = value.get("hard", value.get("score"))
-        soft = value.get("soft", hard)
-        feedback = str(value.get("feedback", ""))
+        soft = hard if value.get("soft") is None else value["soft"]
+        feedback = str(value.get("feedback") or "")
         evidence = (evidence,) if isinstance(evidence, str) else tuple(str(line) for line in evidence)
     elif isinstance(value, Score):
         hard, soft, feedback, evidence = value.hard, value.soft, value.feedback, value.evidence
@@ -90,7 +91,15 @@ def as_score(value: Any, *, source: str) -> Score:
         soft, feedback, evidence = (hard, other, ()) if isinstance(other, str) else (other, "", ())
     else:
         hard, soft, feedback, evidence = value, value, "", ()
-    for number in (hard, soft):
-        if not isinstance(number, (int, float)) or not 0 <= number <= 1:
-            raise TaskFailure("grader", f"{source} gave {value!r:.200}, which is not a score.", hint="Give a number from 0 to 1.")
-    return Score(float(hard), float(soft), feedback, evidence)
+    hard, soft = _number(hard), _number(soft)
+    if not 0 <= hard <= 1 or not 0 <= soft <= 1:
+        raise TaskFailure("grader", f"{source} gave {value!r:.200}, which is not a score.", hint="Give a number from 0 to 1.")
+    return Score(hard, soft, feedback, evidence)
+
+
+def _number(value: Any) -> float:
+    """Numbers of every library, numpy's bools too; NaN for what is none."""
+    try:
+        return float(value) if isinstance(value, SupportsFloat) else math.nan
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
