@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import skillfit
 from tests.cli.world import COMMAND, SMALL, Said, Shell
 
 
@@ -186,6 +187,18 @@ def test_a_bug_leaves_a_sentence_and_a_log_and_debug_shows_it(tmp_path: Path) ->
     assert "Traceback" in log.read_text() and str(log) in ended.stderr
     debug = subprocess.run([*line, "--debug", "models"], capture_output=True, text=True, env=environ)
     assert debug.returncode == 1 and "Traceback" in debug.stderr
+
+
+def test_ctrl_c_while_it_is_still_importing_ends_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    line = [sys.executable, "-m", "skillfit", "--version"]
+    ended = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_python_m_skillfit_is_the_command() -> None:
+    ended = subprocess.run([sys.executable, "-m", "skillfit", "--version"], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, f"skillfit {skillfit.__version__}\n")
 
 
 def test_lint_names_path_and_line(shell: Shell, config: Path) -> None:
