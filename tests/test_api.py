@@ -104,7 +104,7 @@ def test_wrong_settings_are_told_by_name() -> None:
         skillfit.train(skill=SKILL, task=ITEMS, agent=obedient, optimizer="practice/optimizer", train={"num_epoch": 1})
     with pytest.raises(InputError, match="Cannot read the skill"):
         skillfit.train(skill="./misspelled", task=ITEMS, agent=obedient, optimizer="practice/optimizer")
-    with pytest.raises(InputError, match="is not a run directory"):
+    with pytest.raises(skillfit.SkillfitError, match="is not a run directory"):
         skillfit.Run.open("nowhere")
 
 

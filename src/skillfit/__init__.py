@@ -9,17 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from skillfit.api import Run, evaluate, evaluate_async, train, train_async
+    from skillfit.errors import SkillfitError
     from skillfit.skill import Skill
     from skillfit.tasks.attempt import Score
     from skillfit.tasks.item import Item
     from skillfit.tasks.task import Task
 
 __version__ = "0.1.0"
-__all__ = ["Item", "Run", "Score", "Skill", "Task", "__version__", "evaluate", "evaluate_async", "train", "train_async"]
+__all__ = [
+    "Item",
+    "Run",
+    "Score",
+    "Skill",
+    "SkillfitError",
+    "Task",
+    "__version__",
+    "evaluate",
+    "evaluate_async",
+    "train",
+    "train_async",
+]
 
 _HOMES = {
     **dict.fromkeys(("Run", "evaluate", "evaluate_async", "train", "train_async"), "skillfit.api"),
     "Skill": "skillfit.skill",
+    "SkillfitError": "skillfit.errors",
     "Score": "skillfit.tasks.attempt",
     "Item": "skillfit.tasks.item",
     "Task": "skillfit.tasks.task",
