@@ -108,7 +108,7 @@ class Run:
 
     def skill(self, step: int | str) -> Skill:
         """The skill carried out of a step; 0 or "initial" is where it began, "best" what came out."""
-        if step in ("initial", "best", 0):
+        if step in ("initial", "best", "0", 0):
             return self.best_skill if step == "best" else self.initial_skill
         carried = {event.step: event.skill for event in self._of(StepFinished)}
         if str(step).isdigit() and int(step) in carried:

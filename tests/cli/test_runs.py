@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.responses import JSONResponse
 
@@ -11,7 +13,7 @@ from skillfit.api import Run
 from skillfit.config import load_config
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
-from tests.cli.world import Shell
+from tests.cli.world import Shell, process
 from tests.support.chat_server import ChatServer
 
 
@@ -43,12 +45,18 @@ def test_ls_and_show_tell_what_came_out(shell: Shell, run: Path) -> None:
     shown = shell("show", run)
     assert shown.code == 0 and "step_0001" in shown.out and "accept" in shown.out and "●" in shown.out
     assert shell("show", run, "--json").json["verdicts"][0]["name"] == "step_0001"
-    assert "No runs" in shell("ls", "empty").out
+    assert "No runs" in shell("ls").out
 
 
-def test_a_run_that_cannot_be_read_does_not_hide_the_others(shell: Shell, run: Path) -> None:
+def test_ls_says_when_there_is_no_such_folder(shell: Shell) -> None:
+    refused = shell("ls", "nope")
+    assert refused.code == 2 and "nope is not a folder" in refused.err
+
+
+@pytest.mark.parametrize("journal", ["no database at all", ""])
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(journal: str, shell: Shell, run: Path) -> None:
     (run.parent / "damaged").mkdir()
-    (run.parent / "damaged" / "journal.sqlite").write_text("no database at all")
+    (run.parent / "damaged" / "journal.sqlite").write_text(journal)
     listed = shell("ls", run.parent, "--json")
     assert [one["run"] for one in listed.json] == [str(run)]
     assert listed.code == 0 and "damaged" in listed.err
@@ -57,6 +65,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(shell: Shell, run: P
 def test_diff_shows_what_changed_between_any_two_steps(shell: Shell, run: Path) -> None:
     assert "+- Mentions of" in shell("diff", run).out
     assert shell("diff", run, "1", "1").out.strip() == "Nothing changed."
+    assert shell("diff", run, "0", "1", "--json").json["diff"] == shell("diff", run, "initial", "1", "--json").json["diff"] != ""
     assert "no step '99'" in shell("diff", run, "99").err
 
 
@@ -265,3 +274,20 @@ def test_models_lists_providers_and_what_is_ready(shell: Shell, monkeypatch: pyt
     ready = {one["provider"]: one["ready"] for one in said.json}
     assert ready["openai"] and ready["practice"] and "cli" in ready
     assert "not-shown-anywhere" not in said.out + shell("models").out
+
+
+def test_studio_tells_programs_its_address(tmp_path: Path) -> None:
+    studio = process("studio", ".", "--port", "0", "--json", cwd=tmp_path)
+    try:
+        assert studio.stdout is not None
+        address = json.loads(studio.stdout.readline())["address"]
+        assert httpx.get(address).status_code == 200
+    finally:
+        studio.terminate()
+        studio.communicate()
+
+
+def test_mcp_tells_programs_how_it_is_started(shell: Shell, tmp_path: Path) -> None:
+    told = shell("mcp", "--json").json["mcpServers"]["skillfit"]
+    ended = subprocess.run([told["command"], *told["args"]], stdin=subprocess.DEVNULL, capture_output=True, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr

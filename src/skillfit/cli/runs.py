@@ -15,10 +15,11 @@ from skillfit.errors import InputError
 if TYPE_CHECKING:
     from skillfit.api import Run
 
+_RUNS = Path("runs")  # where runs go that nobody gave a place
 RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
 
 
-def ls(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"), as_json: Json = False) -> None:
+def ls(folder: Annotated[Path, typer.Argument(help="Where to look.")] = _RUNS, as_json: Json = False) -> None:
     """List the runs in a folder, newest last.
 
     Example: skillfit ls runs
@@ -26,6 +27,8 @@ def ls(folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("ru
     from skillfit.api import Run
     from skillfit.run.directory import JOURNAL
 
+    if not folder.is_dir() and folder != _RUNS:
+        raise InputError(f"{folder} is not a folder.", hint="Give the folder that your runs are in.")
     journals = sorted(folder.glob(f"**/{JOURNAL}"), key=lambda path: path.stat().st_mtime)
     said = [told for path in journals if (told := _told(Run(path.parent.absolute())))]
     names = ("run", "result", "baseline", "best", "calls")

@@ -192,6 +192,7 @@ def studio(
     port: Annotated[int, typer.Option(help="0: any free one.")] = 8765,
     host: Annotated[str, typer.Option(help="Another address than this machine's own needs a token.")] = "127.0.0.1",
     token: Annotated[str, typer.Option(envvar="SKILLFIT_STUDIO_TOKEN", help="Who opens the app must know it.")] = "",
+    as_json: Json = False,
 ) -> None:
     """Look at runs in the browser, also while they are going on.
 
@@ -199,19 +200,23 @@ def studio(
     """
     from skillfit.studio import serve
 
-    serve(path, port, host, token)
+    serve(path, port, host, token, announce=lambda address: show({"address": address}, address, as_json))
 
 
-def mcp() -> None:
+def mcp(
+    as_json: Annotated[bool, typer.Option("--json", help="Print what a client's settings need to start it, and end.")] = False,
+) -> None:
     """Serve skillfit to agents over the Model Context Protocol (stdin and stdout).
 
     Example: skillfit mcp
     """
+    if as_json:
+        return show({"mcpServers": {"skillfit": {"command": sys.executable, "args": ["-m", "skillfit", "mcp"]}}}, "", as_json)
     try:
         from skillfit.mcp import serve
     except ImportError as error:
         raise InputError(f"skillfit mcp is not available here: {error}.", hint="pip install 'skillfit[mcp]'") from error
-    serve()
+    return serve()
 
 
 COMMANDS = (init, demo, lint, models, studio, mcp)

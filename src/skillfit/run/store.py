@@ -36,6 +36,9 @@ class Store:
             self._db = beside._db
             self._db.executescript(self._tables)
         self._redact = redact
+        if readonly and not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self._keyed,)).fetchone():
+            self._db.close()
+            raise InputError(f"{path} is empty: no run has begun there.", hint="Give the directory named with --run.")
         self._readonly = readonly  # a reader looks keys up in the file, which another process may still be filling
         self._known: dict[str, int] = {} if readonly else dict(self._db.execute(f"SELECT key, seq FROM {self._keyed}"))
 

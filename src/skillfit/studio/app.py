@@ -11,6 +11,7 @@ import ipaddress
 import json
 import secrets
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -38,8 +39,8 @@ _COOKIE = "skillfit-token"
 _OWN_NAMES = ["127.0.0.1", "localhost", "[::1]"]  # other names for this machine are a trick of some web page
 
 
-def serve(path: Path, port: int = 0, host: str = "127.0.0.1", token: str = "") -> None:
-    """Serve the runs under `path` until Ctrl-C. Other machines may look only with a token."""
+def serve(path: Path, port: int = 0, host: str = "127.0.0.1", token: str = "", announce: Callable[[str], object] = print) -> None:
+    """Serve the runs under `path` until Ctrl-C, at the address `announce` is told. Other machines may look only with a token."""
     import uvicorn
 
     app = make_app(path, host, token)
@@ -54,7 +55,8 @@ def serve(path: Path, port: int = 0, host: str = "127.0.0.1", token: str = "") -
                 f"Port {port} of {host} cannot be had: {error.strerror}.", hint="Give another one with --port."
             ) from error
         name = f"[{host}]" if ":" in host else host
-        print(f"http://{name}:{listening.getsockname()[1]}/{f'?token={token}' if token else ''}", flush=True)
+        announce(f"http://{name}:{listening.getsockname()[1]}/{f'?token={token}' if token else ''}")
+        sys.stdout.flush()  # who started this may be waiting for the address
         uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)).run([listening])
 
 
