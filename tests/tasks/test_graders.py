@@ -62,6 +62,19 @@ async def test_soft_scores_grade_what_is_nearly_right() -> None:
         ("I first thought option A, but the answer is (C).", "C", 1),
         ("Answer: D", "D", 1),
         (r"The final answer is \boxed{E}", "E", 1),
+        ("The answer is b.", "B", 1),
+        ("The answer is a, as said.", "A", 1),
+        ("answer: (b) because", "B", 1),
+        ("I choose B", "B", 1),
+        ("I pick option **C** here", "C", 1),
+        (r"\boxed{B}", "B", 1),
+        (r"So $\boxed{\text{D}}$.", "D", 1),
+        ("B, since it is heavier", "B", 1),
+        ("B because it is heavier", "B", 1),
+        ("A, B and C are wrong", "A", 0),
+        ("The answer is a cat.", "A", 0),
+        ("I choose apples", "A", 0),
+        ("I choose B", "A", 0),
         ("A cat would be nice", "A", 0),
         ("It depends", "A", 0),
         ("Answer: Apples", "A", 0),
@@ -70,6 +83,10 @@ async def test_soft_scores_grade_what_is_nearly_right() -> None:
 )
 async def test_choice_reads_the_label(answer: str, gold: str, hard: float) -> None:
     assert (await grade("choice", answer, gold)).hard == hard
+
+
+async def test_choice_is_quick_with_much_white_space() -> None:
+    assert (await grade("choice", "answer" + " \n" * 3 + " " * 20_000 + "?\nAnswer:" + " " * 20_000 + "B", "B")).hard == 1
 
 
 async def test_choice_takes_the_text_of_a_choice_too() -> None:
@@ -101,6 +118,17 @@ async def test_choice_takes_the_text_of_a_choice_too() -> None:
         ({"numeric": {"rel": 0.01}}, "3.15", "3.14", 1),
         ({"numeric": {"abs": 0.5}}, "10.4", "10", 1),
         ("numeric", "no idea", "3", 0),
+        ("numeric", "5", "10^5", 0),
+        ("numeric", "100,000", "10^5", 1),
+        ("numeric", "10^{-3}", "0.001", 1),
+        ("numeric", "2**10", "1024", 1),
+        ("numeric", "3 x 10^5", "300000", 1),
+        ("numeric", r"about $3.2 \times 10^{5}$", "320000", 1),
+        ("numeric", "**42** 3 times checked is **42**", "42", 1),
+        ("numeric", "2^3 million", "8,000,000", 1),
+        ("numeric", "10^999", "5", 0),
+        ("numeric", "0^-1", "5", 0),
+        ("numeric", "9 m^2", "9", 1),
     ],
 )
 async def test_numeric_compares_values_and_units(setting: Any, answer: str, gold: str, hard: float) -> None:

@@ -16,15 +16,18 @@ from skillfit.tasks.graders.text import normalized
 from skillfit.tasks.item import Item
 
 _SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+_POWER = r"\s?(?:\^\s?|\*\*(?=[-+\d]))\{?"  # 10^5, 10^{5}, 10**5; in **42** the stars are no power
 _NUMBER = re.compile(
     r"(?<![\w.])(?P<sign>[-+−]?)\s?[$€£¥]?\s?(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?P<power>[eE][-+]?\d+)?"
+    rf"(?:{_POWER}(?P<raised>[-+−]?\d+)\}}?)?(?:\s?(?:[x×*·]|\\times|\\cdot)\s?10{_POWER}(?P<tens>[-+−]?\d+)\}}?)?"
     r"(?:\s?/\s?(?P<below>\d+))?(?:\s?(?P<scale>thousand|million|billion|trillion)\b)?(?:\s?(?P<unit>[%°]\w?|[^\W\d_][\w/^²³]*))?",
     re.IGNORECASE,
 )
+_ANNOUNCED = r"(?i:answer|option|choice|choose|pick|select|go with)(?i:\s+is)?\s*[:=]?\s*(?:\\boxed\{)?"
 
 
 class Choice(TextGrader, name="choice"):
-    """The label of a multiple-choice answer: alone, in front, or announced ("the answer is (B)"); or the choice's own text.
+    """The label of a multiple-choice answer: alone, in front, boxed or announced ("the answer is (B)"); or the choice's own text.
     A `choices` column (list, or label -> text) says which labels exist; A to E otherwise."""
 
     def compare(self, item: Item, text: str) -> Score:
@@ -47,17 +50,23 @@ def _label(text: str, choices: Mapping[str, str]) -> str | None:
     by_text = [label for label, words in choices.items() if words and normalized(words) == normalized(text)]
     if len(by_text) == 1:
         return by_text[0]
-    label = "(" + "|".join(re.escape(label) for label in choices) + ")"
-    dressed = rf"[*_(\[`\s]*{label}[*_)\]`]*"
-    alone_or_first = re.match(rf"\s*(?:{dressed}\s*[.:]?\s*$|{dressed}\s*[.:)]\s|[(\[]{label}[)\]])", text, re.IGNORECASE)
-    announced = re.findall(rf"(?i:answer|option|choice)(?i:\s+is)?\s*[:=]?\s*(?:\\boxed\{{)?{dressed}(?![\w'])", text)
+    text = "\n".join(" ".join(line.split()) for line in text.splitlines())
+    label = "|".join(re.escape(label) for label in choices)
+    dressed = rf"[*_(\[`\s]*({label})[*_)\]`]*"
+    reason = rf"\s*,\s+(?!(?:{label})\b)|,?\s+(?:because|since)\b"
+    alone_or_first = re.match(
+        rf"\s*(?:{dressed}\s*[.:]?\s*$|{dressed}(?:\s*[.:)]\s|{reason})|[(\[]({label})[)\]])", text, re.IGNORECASE
+    )
+    # in small letters only where a sentence may not go on: "the answer is a cat" chooses nothing
+    small = rf"(?i:{label})(?=[*_)\]`}}]|\s*(?:[.,;:!](?:\s|$)|\n|$))"
+    announced = re.findall(rf"(?:{_ANNOUNCED}|\\boxed\{{)(?:\\text\{{)?[*_(\[`\s]*({label}|{small})(?![\w'])", text)
     found = announced or [part for part in (alone_or_first.groups() if alone_or_first else ()) if part]
     return found[-1].upper() if found else None
 
 
 class Numeric(TextGrader, name="numeric"):
-    """The last number in the answer, within `abs` or `rel` of a gold one. Thousands separators, currency signs and fractions are
-    read; "5 million" is 5,000,000 and never 5; two different units are two different answers."""
+    """The last number in the answer, within `abs` or `rel` of a gold one. Thousands separators, currency signs, fractions and
+    powers are read; "5 million" is 5,000,000 and never 5; two different units are two different answers."""
 
     abs: float = Field(default=1e-9, ge=0)
     rel: float = Field(default=1e-6, ge=0)
@@ -84,12 +93,22 @@ def _number(text: str) -> tuple[float, str] | None:
     if not matches:
         return None
     match = matches[-1]
-    value = float(match["digits"].replace(",", "") + (match["power"] or "")) * _SCALES.get((match["scale"] or "").lower(), 1.0)
+    value = _power(float(match["digits"].replace(",", "") + (match["power"] or "")), match["raised"] or "1")
+    value *= _power(10.0, match["tens"] or "0") * _SCALES.get((match["scale"] or "").lower(), 1.0)
     if match["below"]:
         value = value / float(match["below"]) if float(match["below"]) else math.nan
     whole = match.group().strip() == text.strip(" \n\t.")
     unit = (match["unit"] or "").lower().removesuffix("s") if whole else ""
     return (-value if match["sign"] in ("-", "−") else value), unit
+
+
+def _power(base: float, exponent: str) -> float:
+    try:
+        return math.pow(base, float(exponent.replace("−", "-")))
+    except OverflowError:
+        return math.inf
+    except ValueError:  # 0^-1
+        return math.nan
 
 
 class JsonFields(TextGrader, name="json_fields", short="fields"):
