@@ -1,6 +1,7 @@
 """The studio over real HTTP: runs in a folder, a page that learns of each new event, and closed doors."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import httpx
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.studio import make_app
+from skillfit.studio import make_app, serve
 from tests.report.runs import Told, improved
 
 
@@ -44,6 +45,19 @@ async def test_runs_are_listed_and_each_has_its_page_and_report(tmp_path: Path) 
         assert "graded 1" in report, "the report has the trajectories"
         assert browser.get("/run/none").status_code == 404
         assert browser.get("/run/../../etc").status_code == 404
+
+
+def test_the_address_that_is_told_can_be_reached_at_once(tmp_path: Path) -> None:
+    class Reached(Exception):
+        pass
+
+    def knock(address: str) -> None:
+        url = httpx.URL(address)
+        socket.create_connection((url.host, url.port), 5).close()
+        raise Reached
+
+    with pytest.raises(Reached):
+        serve(tmp_path, announce=knock)
 
 
 async def test_a_run_that_cannot_be_read_is_said_and_does_not_hide_the_others(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def serve(path: Path, port: int = 0, host: str = "127.0.0.1", token: str = "", a
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, port))
+            listening.listen()  # so that who hears the address can be sure of an answer
         except OSError as error:
             raise InputError(
                 f"Port {port} of {host} cannot be had: {error.strerror}.", hint="Give another one with --port."
