@@ -204,6 +204,7 @@ async def test_without_a_ship_test_a_pruned_skill_is_measured_before_its_score_i
     world = make_world(*ALONE, "evaluation.ship_test=false", rows=items(8, 12, 0), optimizer={"reflect.failure": with_padding})
     result = await world.train()
     assert world.summary()["best_origin"] == "pruned" and result.finish_reason == "improved"
+    assert result.diagnosis == "The skill is better by +0.750 on the selection split; there was no check on fresh rollouts."
     shipped = world.material().skill.with_document(Skill.from_text(world.best())).hash
     [told] = [event for event in world.events(EvaluationFinished) if event.name == "pruned"]
     assert (told.skill_hash, told.hard) == (shipped, selection(world)[1])

@@ -24,6 +24,7 @@ class Facts:
     optimizer_failures: int = 0
     budget_reached: bool = False
     changed: bool = False  # the best skill is not the initial one
+    verified: bool = True  # by a ship test
     grader_blind: bool = False
     constant: float | None = None  # what every rollout of the run scored, under several skills; None: they differ
     fit_only: bool = False
@@ -45,7 +46,12 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 def _causes(f: Facts) -> list[tuple[str, bool, str]]:
     return [
-        ("improved", f.ship == "improved", f"The skill is better by {f.difference:+.3f} on fresh rollouts."),
+        ("improved", f.ship == "improved" and f.verified, f"The skill is better by {f.difference:+.3f} on fresh rollouts."),
+        (
+            "improved",
+            f.ship == "improved",
+            f"The skill is better by {f.difference:+.3f} on the selection split; there was no check on fresh rollouts.",
+        ),
         (
             "infrastructure",
             f.coverage < f.coverage_floor,

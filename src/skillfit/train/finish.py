@@ -240,6 +240,7 @@ def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str)
         difference=ending.ship.difference if ending.ship else after - before,
         optimizer_failures=counts.discarded,
         changed=ending.best.hash != parts.initial.hash,
+        verified=ending.ship is not None,
         grader_blind=counts.grader_blind,
         constant=counts.constant,
         fit_only=parts.task.fit_only,
