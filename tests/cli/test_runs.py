@@ -13,7 +13,7 @@ from skillfit.api import Run
 from skillfit.config import load_config
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
-from tests.cli.world import Shell, process
+from tests.cli.world import SMALL, Shell, process
 from tests.support.chat_server import ChatServer
 
 
@@ -194,6 +194,14 @@ def test_verify_passes_what_holds_and_fails_a_confirmed_drop(shell: Shell, run: 
     dropped = shell("verify", run, "--skill", weak, "--json")
     assert dropped.code == 8 and dropped.json["verdict"] == "regression"
     assert dropped.json["measured"] < dropped.json["recorded"]
+
+
+def test_verify_measures_with_the_grader_that_its_record_is_by(shell: Shell, config: Path) -> None:
+    """The ship grader gives these rollouts nothing; verify grades with the one trained on."""
+    settings = (*SMALL, "env.limit=16", "evaluation.use_gate=false", "evaluation.ship_grader={regex: '^never this$'}")
+    assert shell("train", config, *settings, "--run", "here", "--json").json["ship"]["difference"] == 0.0
+    best = shell("show", "here", "--json").json["selection"]["best"]
+    assert shell("verify", "here", "--json").json["recorded"] == pytest.approx(best) != 0
 
 
 def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:

@@ -14,7 +14,8 @@ from skillfit.api import Run
 from skillfit.cli.training import stored
 from skillfit.errors import InputError
 from skillfit.gate.statistics import mean, sign_flip_p
-from skillfit.run.directory import RunDirectory
+from skillfit.rollout.outcome import Outcome
+from skillfit.run.directory import RunDirectory, RunView
 from skillfit.run.events import RolloutFinished
 from skillfit.skill.package import write_whole
 
@@ -31,11 +32,14 @@ class Record:
         if run.finished is None:
             raise InputError(f"The run in {path} has not finished.", hint=f"Go on with: skillfit resume {path}")
         best = stored(path).skill.with_document(run.best_skill).hash
+        second = run.config["evaluation"].get("ship_grader") is not None
         scores: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         with closing(RunDirectory.read(path)) as view:
             for event in (entry.event for entry in view.events.read()):
                 if isinstance(event, RolloutFinished) and event.skill_hash == best and event.hard is not None:
-                    scores[event.phase][event.item].append(event.hard)
+                    hard = _by_trained(view, event) if event.phase == "ship" and second else event.hard
+                    if hard is not None:
+                        scores[event.phase][event.item].append(hard)
         measured = scores.get("ship") or scores.get("pruned") or scores.get("final") or scores.get("gate") or scores.get("baseline")
         if not measured:
             raise InputError(f"The run in {path} has no measurement of its best skill on the selection split.")
@@ -52,6 +56,12 @@ class Record:
 
     def write(self, path: Path) -> None:
         write_whole(path, (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _by_trained(view: RunView, event: RolloutFinished) -> float | None:
+    """What the grader trained on, which `verify` grades with, gave a rollout that the ship grader scored."""
+    outcome = view.journal.get(event.rollout, Outcome)
+    return outcome.score.trained[0] if outcome and outcome.score and outcome.score.trained else None
 
 
 @dataclass(frozen=True, slots=True)
