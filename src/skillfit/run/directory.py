@@ -113,7 +113,7 @@ class RunDirectory:
         self.write_text(name, pydantic_core.to_json(value, indent=2, inf_nan_mode="null").decode() + "\n")
 
     def close(self) -> None:
-        blank = not (any(self.events.read()) or any(self.journal.entries()) or any(self.journal.bill()))
+        blank = self.events.empty and self.journal.empty and not any(self.journal.bill())
         self.journal.close()
         self.events.close()
         shutil.rmtree(self.path / _SCRATCH, ignore_errors=True)

@@ -47,6 +47,11 @@ class Store:
         """For faces and other processes, also while the run is alive."""
         return cls(path, readonly=True)
 
+    @property
+    def empty(self) -> bool:
+        """Whether the writer has nothing in it."""
+        return not self._known
+
     def close(self) -> None:
         self._db.close()
 
