@@ -129,7 +129,7 @@ async def _attended(work: Coroutine[Any, Any, T], path: Path, terminal: Terminal
     loop = asyncio.get_running_loop()
     pressed = 0
 
-    def interrupt(*_: object) -> None:
+    def interrupt() -> None:
         nonlocal pressed
         pressed += 1
         if pressed == 1:
@@ -138,7 +138,7 @@ async def _attended(work: Coroutine[Any, Any, T], path: Path, terminal: Terminal
         else:
             task.cancel()
 
-    with _on_signals(lambda *_: loop.call_soon_threadsafe(interrupt)), _bill(path) as spent:
+    with _on_signals(lambda: loop.call_soon_threadsafe(interrupt)), _bill(path) as spent:
         ticks = 0
         while not task.done():
             await asyncio.wait({task}, timeout=_TICK)  # first: before the run is open, another one's journal may stand there
@@ -151,14 +151,21 @@ async def _attended(work: Coroutine[Any, Any, T], path: Path, terminal: Terminal
 
 
 @contextmanager
-def _on_signals(handler: Callable[..., Any]) -> Iterator[None]:
-    names = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(name, handler) for name in names]
+def _on_signals(handler: Callable[[], Any]) -> Iterator[None]:
+    names, heard = (signal.SIGINT, signal.SIGTERM), False
+
+    def hear(*_: object) -> None:
+        nonlocal heard
+        heard = True
+        handler()
+
+    before = [signal.signal(name, hear) for name in names]
     try:
         yield
     finally:
         for name, old in zip(names, before, strict=True):
-            signal.signal(name, old)
+            # Who was asked to stop is on the way out: one press more must not break into its last words.
+            signal.signal(name, signal.SIG_IGN if heard else old)
 
 
 @contextmanager
