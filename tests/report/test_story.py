@@ -37,6 +37,16 @@ async def test_every_point_has_an_interval_around_its_score_and_failed_rollouts_
     assert any(notice.kind == "failed" and notice.text.startswith("1 of 32 rollouts failed") for notice in story.notices)
 
 
+async def test_a_skill_without_rollouts_of_its_own_has_the_interval_of_the_one_it_says_the_same_as(tmp_path: Path) -> None:
+    run = Told(tmp_path / "run")
+    await run.roll("selection", "old", [1, 0, 1, 0, 1, 0, 1, 0], phase="baseline")
+    run.measured("baseline", "old", 0.5)
+    run.measured("slow_update_epoch_01", "old with an empty region", 0.5)
+    run.close()
+    before, after = read_story(tmp_path / "run").points
+    assert (before.low, before.high, before.items) == (after.low, after.high, after.items) and 0 < after.low < after.high < 1
+
+
 async def test_blocked_leaks_and_warnings_are_told(tmp_path: Path) -> None:
     story = read_story(await improved(tmp_path / "run"))
     kinds = {notice.kind: notice for notice in story.notices}

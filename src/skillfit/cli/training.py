@@ -218,7 +218,8 @@ def report(result: Result, as_json: bool) -> None:
 
 def in_words(said: dict[str, Any], diagnosis: str) -> str:
     measured = {name: said[name] for name in ("selection", "test") if said[name]["baseline"] is not None}
-    scores = [f"{name} {score['baseline']:.3f} → {score['best']:.3f}" for name, score in measured.items()]
+    where = {"selection": "selection, on fresh rollouts:" if said["ship"]["verdict"] else "selection"}
+    scores = [f"{where.get(name, name)} {score['baseline']:.3f} → {score['best']:.3f}" for name, score in measured.items()]
     if (gap := said["ship"].get("gap")) is not None:
         gain = said["ship"]["difference"]
         scores.append(f"gain {gain:+.3f} by the ship grader, {gain + gap:+.3f} by the one trained on (gap {gap:+.3f})")

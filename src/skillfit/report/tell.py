@@ -122,8 +122,11 @@ class Teller:
         score = self._rows.value(event.hard, event.soft)
         means = self._rows.means(event.split, event.skill_hash, last=event.planned)
         decided = self._decided.get(event.name)
+        carried = [point for point in self._points.values() if point.split == event.split and point.decision == "accept"]
+        # Without rollouts of its own a skill has the record of the one it says the same as.
+        point = self._point(event.name, event.split, means) if means or not carried else replace(carried[-1], name=event.name)
         self._points[event.name] = replace(
-            self._point(event.name, event.split, means),
+            point,
             score=score,
             items=len(means) or event.scored,
             decision=decided.action if decided and not decided.accepted else "accept",
