@@ -13,17 +13,20 @@ from skillfit.tasks.attempt import TaskFailure
 _SECONDS = 2.0  # of CPU time, for one search
 _PROCESSES = 4
 
-# The clock is the kernel's: it ends the process in the middle of a search. So does the end of ours, between two of them.
+# The clock is the kernel's (Windows has none): it ends the process in the middle of a search. So does the end of ours, between two.
 _PROGRAM = """
 import json, re, signal, sys
+def allow(seconds):
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 for line in sys.stdin:
     pattern, text, last, seconds = json.loads(line)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    allow(seconds)
     matches = re.finditer(pattern, text)
     found = next(matches, None)
     for found in matches if last else ():
         pass
-    signal.setitimer(signal.ITIMER_PROF, 0)
+    allow(0)
     print(json.dumps(found and (found.group(1 if found.re.groups else 0) or "")), flush=True)
 """
 
