@@ -21,7 +21,11 @@ SKILL = """Sort tickets.
 """
 WORDS = {"billing": ["invoice", "charge", "receipt"], "delivery": ["parcel", "courier", "shipment"]}
 ITEMS = [
-    {"id": f"{word}-{number}", "input": f"Ticket {number}: there is a {word} problem again.", "answer": label}
+    {
+        "id": f"{word}-{number}",
+        "input": f"Ticket {number}: there is a {word} problem again.",
+        "answer": label,
+    }
     for number in range(5)
     for label, words in WORDS.items()
     for word in words
@@ -35,7 +39,11 @@ QUICK: dict[str, Any] = {
 
 def obedient(skill: str, item: dict[str, Any]) -> str:
     """An agent that only knows words the skill names."""
-    known = [label for label, words in WORDS.items() if any(word in item["input"] and word in skill for word in words)]
+    known = [
+        label
+        for label, words in WORDS.items()
+        if any(word in item["input"] and word in skill for word in words)
+    ]
     return known[0] if known else "general"
 
 
@@ -47,7 +55,13 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_train_improves_a_skill_and_the_run_can_be_opened_again(tmp_path: Path) -> None:
     heard: list[Stored] = []
     run = skillfit.train(
-        skill=SKILL, task=ITEMS, agent=obedient, optimizer="practice/optimizer", run="r", listeners=[heard.append], **QUICK
+        skill=SKILL,
+        task=ITEMS,
+        agent=obedient,
+        optimizer="practice/optimizer",
+        run="r",
+        listeners=[heard.append],
+        **QUICK,
     )
     assert run.finish_reason == "improved" and run.summary["finish_reason"] == "improved"
     assert isinstance(heard[-1].event, RunFinished)
@@ -57,19 +71,31 @@ def test_train_improves_a_skill_and_the_run_can_be_opened_again(tmp_path: Path) 
     assert opened.skill(1).text == opened.best_skill.text
     names = [score.name for score in opened.scores]
     assert names[0] == "baseline" and {"test_baseline", "test_best"} <= set(names)
-    assert "improved" in str(opened) and "<table>" in opened._repr_html_() and "Mentions of" in opened._repr_html_()
+    assert (
+        "improved" in str(opened)
+        and "<table>" in opened._repr_html_()
+        and "Mentions of" in opened._repr_html_()
+    )
 
 
 def test_plot_draws_the_score_curve() -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
-    run = skillfit.train(skill=SKILL, task=ITEMS, agent=obedient, optimizer="practice/optimizer", run="r", **QUICK)
+    run = skillfit.train(
+        skill=SKILL, task=ITEMS, agent=obedient, optimizer="practice/optimizer", run="r", **QUICK
+    )
     axes = run.plot()
     assert axes.get_ylabel() == "selection score" and len(axes.get_lines()[0].get_xdata()) >= 2
 
 
 async def test_train_works_inside_a_running_event_loop_and_so_does_train_async() -> None:
-    arguments: dict[str, Any] = {"skill": SKILL, "task": ITEMS, "agent": obedient, "optimizer": "practice/optimizer", **QUICK}
+    arguments: dict[str, Any] = {
+        "skill": SKILL,
+        "task": ITEMS,
+        "agent": obedient,
+        "optimizer": "practice/optimizer",
+        **QUICK,
+    }
     run = skillfit.train(run="sync", **arguments)
     again = await skillfit.train_async(run="async", **arguments)
     assert asyncio.get_running_loop().is_running()
@@ -84,8 +110,14 @@ def test_evaluate_compares_skills_by_name_and_pays_once() -> None:
         return obedient(skill, item)
 
     def look() -> list[float]:
-        skills = {"weak": SKILL, "strong": SKILL + "- Mentions of charge, receipt, parcel, courier, shipment.\n"}
-        return [one.tally.hard for one in skillfit.evaluate(skills, ITEMS, agent=counted, split="all", repeats=2)]
+        skills = {
+            "weak": SKILL,
+            "strong": SKILL + "- Mentions of charge, receipt, parcel, courier, shipment.\n",
+        }
+        return [
+            one.tally.hard
+            for one in skillfit.evaluate(skills, ITEMS, agent=counted, split="all", repeats=2)
+        ]
 
     weak, strong = look()
     assert (weak, strong) == (pytest.approx(1 / 6), 1.0)
@@ -94,16 +126,31 @@ def test_evaluate_compares_skills_by_name_and_pays_once() -> None:
 
 
 def test_a_config_file_and_settings_go_together(tmp_path: Path) -> None:
-    run = skillfit.train(config=project(tmp_path / "triage"), budget="12 calls", run="r", evaluation={"preflight": False})
+    run = skillfit.train(
+        config=project(tmp_path / "triage"),
+        budget="12 calls",
+        run="r",
+        evaluation={"preflight": False},
+    )
     assert run.finish_reason == "budget" and run.config["budget"]["calls"] == 12
     assert run.config["train"]["batch_size"] == 20
 
 
 def test_wrong_settings_are_told_by_name() -> None:
-    with pytest.raises(InputError, match=r"unknown key train\.num_epoch.*Did you mean train\.num_epochs"):
-        skillfit.train(skill=SKILL, task=ITEMS, agent=obedient, optimizer="practice/optimizer", train={"num_epoch": 1})
+    with pytest.raises(
+        InputError, match=r"unknown key train\.num_epoch.*Did you mean train\.num_epochs"
+    ):
+        skillfit.train(
+            skill=SKILL,
+            task=ITEMS,
+            agent=obedient,
+            optimizer="practice/optimizer",
+            train={"num_epoch": 1},
+        )
     with pytest.raises(InputError, match="Cannot read the skill"):
-        skillfit.train(skill="./misspelled", task=ITEMS, agent=obedient, optimizer="practice/optimizer")
+        skillfit.train(
+            skill="./misspelled", task=ITEMS, agent=obedient, optimizer="practice/optimizer"
+        )
     with pytest.raises(skillfit.SkillfitError, match="is not a run directory"):
         skillfit.Run.open("nowhere")
 
@@ -134,7 +181,7 @@ def test_importing_skillfit_costs_nothing_and_train_stays_a_function() -> None:
 import sys, skillfit
 heavy = {"pydantic", "openai", "rich", "typer", "asyncio", "yaml"} & set(sys.modules)
 assert not heavy, heavy
-import skillfit.train.loop
+import skillfit.training.loop
 from skillfit import Item, Run, Score, Skill, Task, evaluate, train
 assert callable(train) and callable(skillfit.train) and callable(evaluate)
 assert skillfit.Task([{"input": "a", "answer": "b"}]).items[0].answers == ("b",)

@@ -1,4 +1,6 @@
-"""One simulated run: the training loop reduced to what the gate sees, driven to the last paid rollout."""
+"""One simulated run: the training loop reduced to what the gate sees, driven to the last paid
+rollout.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Plan:
 
 
 async def play(world: World, gate: Gate, plan: Plan) -> Played:
-    """`POOL` edits come out of each step's reflections; the first `plan.patch` are the step's patch, the rest may be spare."""
+    """`POOL` edits come out of each step's reflections; the first `plan.patch` are the step's
+    patch, the rest may be spare.
+    """
     skill, start = START, world.true_score(START)
     true, steps, accepted, false, taken = start, 0, 0, 0, 0
     try:
@@ -46,7 +50,9 @@ async def play(world: World, gate: Gate, plan: Plan) -> Played:
             edits = [world.edit() for _ in range(POOL)]
             steps += 1
             patch, spare = edits[: plan.patch], edits[plan.patch :] if plan.spare else []
-            proposals = propose(skill, patch, spare=spare, limit=plan.candidates, finest=plan.finest)
+            proposals = propose(
+                skill, patch, spare=spare, limit=plan.candidates, finest=plan.finest
+            )
             verdict = await gate.judge(f"step_{steps:04d}", skill, proposals)
             if verdict.accepted:
                 now = world.true_score(verdict.winner)
@@ -58,8 +64,9 @@ async def play(world: World, gate: Gate, plan: Plan) -> Played:
 
 
 def play_perfectly(world: World) -> float:
-    """The gain of strict's plan under a gate that is never wrong about the patch, at strict's price: what a better rule alone
-    could reach."""
+    """The gain of strict's plan under a gate that is never wrong about the patch, at strict's
+    price: what a better rule alone could reach.
+    """
     skill, start = START, world.true_score(START)
     true = start
     try:

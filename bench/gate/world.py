@@ -1,8 +1,9 @@
 """A world of noisy rollouts whose truth is known.
 
-Items stand in eight clusters (kinds of problem). An item's chance of success is a logistic of its cluster's level plus the item's
-own difficulty; a rollout is one coin with that chance (or, for graded tasks, a noisy grade around it). 30 % of edits help one or
-two clusters (some of these hurt a third a little), 40 % do nothing, 30 % harm. Edits act on clusters, so what is gained on the
+Items stand in eight clusters (kinds of problem). An item's chance of success is a logistic of its
+cluster's level plus the item's own difficulty; a rollout is one coin with that chance (or, for
+graded tasks, a noisy grade around it). 30 % of edits help one or two clusters (some of these hurt a
+third a little), 40 % do nothing, 30 % harm. Edits act on clusters, so what is gained on the
 selection items is gained on unseen items too: the true score is the mean over a large population.
 """
 
@@ -16,8 +17,7 @@ from dataclasses import dataclass
 from skillfit.models.protocol import Usage
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.skill import Edit, Skill
-from skillfit.tasks.attempt import Score
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Item, Score
 
 CLUSTERS = 8
 POPULATION = 400
@@ -34,7 +34,8 @@ class Exhausted(Exception):
 class Setting:
     name: str
     items: int
-    spread: float  # of item difficulty in logits: small = every item is a coin, large = most items are sure
+    # of item difficulty in logits: small = every item is a coin, large = most items are sure
+    spread: float
     rollouts: int  # in total, training rollouts included
     level: float = -0.6  # of the initial skill, in logits
     effect: float = 1.0  # scale of all edits
@@ -43,7 +44,9 @@ class Setting:
 
 
 class World:
-    """Implements the gate's Measure. `spent` counts what was asked for; past `limit` it raises Exhausted."""
+    """Implements the gate's Measure. `spent` counts what was asked for; past `limit` it raises
+    Exhausted.
+    """
 
     def __init__(self, setting: Setting, seed: int) -> None:
         self.setting = setting
@@ -92,15 +95,22 @@ class World:
 
     def true_score(self, skill: Skill) -> float:
         level = self._level(skill)
-        return sum(_logistic(level[n % CLUSTERS] + d) for n, d in enumerate(self._population)) / POPULATION
+        return (
+            sum(_logistic(level[n % CLUSTERS] + d) for n, d in enumerate(self._population))
+            / POPULATION
+        )
 
     def chances(self, skill: Skill) -> list[float]:
         if skill.hash not in self._chances:
             level = self._level(skill)
-            self._chances[skill.hash] = [_logistic(level[n % CLUSTERS] + d) for n, d in enumerate(self._difficulty)]
+            self._chances[skill.hash] = [
+                _logistic(level[n % CLUSTERS] + d) for n, d in enumerate(self._difficulty)
+            ]
         return self._chances[skill.hash]
 
-    async def __call__(self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str) -> list[Outcome]:
+    async def __call__(
+        self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str
+    ) -> list[Outcome]:
         self.spend(len(items))
         chances = self.chances(skill)
         return [self._outcome(item.id, chances[self._position[item.id]], repeat) for item in items]
@@ -111,7 +121,9 @@ class World:
         if self.setting.graded:
             grade = min(1.0, max(0.0, self._rng.gauss(chance, 0.25)))
             return Outcome(item, repeat, "scored", Score(float(grade >= 0.5), grade), usage=_USAGE)
-        return Outcome(item, repeat, "scored", _HIT if self._rng.random() < chance else _MISS, usage=_USAGE)
+        return Outcome(
+            item, repeat, "scored", _HIT if self._rng.random() < chance else _MISS, usage=_USAGE
+        )
 
 
 def _logistic(x: float) -> float:

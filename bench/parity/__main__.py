@@ -1,4 +1,6 @@
-"""`python -m bench.parity [--seeds 24] [--live] [--record]`: does `recipe: paper` decide as the reference does?"""
+"""`python -m bench.parity [--seeds 24] [--live] [--record]`: does `recipe: paper` decide as the
+reference does?
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,26 @@ def record(outcomes: dict[str, Outcome]) -> None:
     """One run a line, so that changes can be read."""
     for mode in MODES:
         lines = [
-            f"{json.dumps(name)}: {json.dumps(run.as_dict())}" for name, run in outcomes.items() if name.startswith(f"{mode}.")
+            f"{json.dumps(name)}: {json.dumps(run.as_dict())}"
+            for name, run in outcomes.items()
+            if name.startswith(f"{mode}.")
         ]
-        (RECORDED / f"{mode}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        (RECORDED / f"{mode}.json").write_text(
+            "{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8"
+        )
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.parity", description=__doc__)
     parser.add_argument("--seeds", type=int, default=24, help="plain seeds per update mode")
-    parser.add_argument("--live", action="store_true", help="run the reference now instead of reading its recorded outcomes")
-    parser.add_argument("--record", action="store_true", help="with --live: keep what the reference did")
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="run the reference now instead of reading its recorded outcomes",
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="with --live: keep what the reference did"
+    )
     options = parser.parse_args(arguments)
     scenarios = [*plain(options.seeds), *probes()]
     with tempfile.TemporaryDirectory(prefix="parity-") as folder, ParityServer() as server:
@@ -48,11 +60,15 @@ def main(arguments: Sequence[str]) -> int:
         else:
             theirs = {name: outcome for mode in MODES for name, outcome in recorded(mode).items()}
             if missing := [scenario.name for scenario in scenarios if scenario.name not in theirs]:
-                parser.error(f"nothing is recorded for {missing[0]} and {len(missing) - 1} more: run with --live")
+                parser.error(
+                    f"nothing is recorded for {missing[0]} and {len(missing) - 1} more: run with --live"
+                )
         if options.live and options.record:
             record(theirs)
         mine = ours.run_all(scenarios, server.url, Path(folder) / "ours")
-    comparisons = [compare(scenario, theirs[scenario.name], mine[scenario.name]) for scenario in scenarios]
+    comparisons = [
+        compare(scenario, theirs[scenario.name], mine[scenario.name]) for scenario in scenarios
+    ]
     text = report(comparisons, live=options.live)
     print(text)
     (HERE / "results.md").write_text(text + "\n", encoding="utf-8")
@@ -61,16 +77,32 @@ def main(arguments: Sequence[str]) -> int:
 
 def report(comparisons: Sequence[Comparison], *, live: bool) -> str:
     source = "run beside it" if live else "as recorded"
-    lines = ["# Parity with the reference", "", f"skillopt 0.2.0, {source}; skillfit with `recipe: paper`.", ""]
+    lines = [
+        "# Parity with the reference",
+        "",
+        f"skillopt 0.2.0, {source}; skillfit with `recipe: paper`.",
+        "",
+    ]
     lines += [
         "| update mode | seeds | steps | accepted | rejected | unchanged (9) | agree | explained | unexplained |",
         "|" + "---|" * 9,
     ]
     for mode in MODES:
-        rows = [found for found in comparisons if found.scenario.mode == mode and not found.scenario.probe]
+        rows = [
+            found
+            for found in comparisons
+            if found.scenario.mode == mode and not found.scenario.probe
+        ]
         actions = Counter(action for found in rows for action in found.actions)
         accepted = sum(count for action, count in actions.items() if "accept" in action)
-        cells = [mode, len(rows), actions.total(), accepted, actions["reject"], sum(found.unchanged for found in rows)]
+        cells = [
+            mode,
+            len(rows),
+            actions.total(),
+            accepted,
+            actions["reject"],
+            sum(found.unchanged for found in rows),
+        ]
         cells += [sum(found.agrees for found in rows), sum(bool(found.defect) for found in rows)]
         cells.append(sum(not found.expected for found in rows))
         lines.append(_row(cells))
@@ -79,16 +111,33 @@ def report(comparisons: Sequence[Comparison], *, live: bool) -> str:
     for found in comparisons:
         if probe := PROBES.get(found.scenario.probe):
             lines.append(
-                _row([found.scenario.probe, found.scenario.mode, probe.defect, found.defect or "", found.parted or "nowhere"])
+                _row(
+                    [
+                        found.scenario.probe,
+                        found.scenario.mode,
+                        probe.defect,
+                        found.defect or "",
+                        found.parted or "nowhere",
+                    ]
+                )
             )
-    lines += _exceptions([found for found in comparisons if not found.scenario.probe and found.parted])
-    met = {found.defect for found in comparisons} | ({9} if any(found.unchanged for found in comparisons) else set())
+    lines += _exceptions(
+        [found for found in comparisons if not found.scenario.probe and found.parted]
+    )
+    met = {found.defect for found in comparisons} | (
+        {9} if any(found.unchanged for found in comparisons) else set()
+    )
     lines += ["", "Defects met, by their number in the README:", ""]
-    return "\n".join([*lines, *(f"- {number}: {text}" for number, text in DEFECTS.items() if number in met)])
+    return "\n".join(
+        [*lines, *(f"- {number}: {text}" for number, text in DEFECTS.items() if number in met)]
+    )
 
 
 def _exceptions(parted: Iterable[Comparison]) -> list[str]:
-    lines = [f"- {found.scenario.name}: {found.parted} ({found.defect or 'UNEXPLAINED'})" for found in parted]
+    lines = [
+        f"- {found.scenario.name}: {found.parted} ({found.defect or 'UNEXPLAINED'})"
+        for found in parted
+    ]
     return ["", "Plain seeds that part:", "", *lines] if lines else []
 
 

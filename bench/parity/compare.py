@@ -1,7 +1,8 @@
 """Where two runs part, and whether a defect of the reference is the reason.
 
-A difference counts as explained only when the reference's own files show the defect at the very place where the runs part. A step
-whose candidate is the incumbent itself is rejected there (9) and skipped here; nothing depends on it, so the comparison goes on.
+A difference counts as explained only when the reference's own files show the defect at the very
+place where the runs part. A step whose candidate is the incumbent itself is rejected there (9) and
+skipped here; nothing depends on it, so the comparison goes on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bench.parity.outcome import Outcome, StepRow
 from bench.parity.scenario import PROBES, Scenario
 from bench.parity.world import SIZES
 from skillfit.config import load_config
-from skillfit.optimize.schedule import edit_budget
+from skillfit.optimize.select import edit_budget
 
 DEFECTS = {
     5: "a forced slow update leaves the recorded score stale: later gates compare with a score the carried skill does not have",
@@ -58,7 +59,13 @@ def compare(scenario: Scenario, reference: Outcome, ours: Outcome) -> Comparison
             theirs, mine = _decided(theirs), _decided(mine)
         if (what := _difference(theirs, mine)) is not None:
             parted = f"step {mine.step}, {what}: {getattr(theirs, what)} there, {getattr(mine, what)} here"
-            return Comparison(scenario, parted, _reason(scenario, reference.steps[:before], theirs, mine, what), unchanged, actions)
+            return Comparison(
+                scenario,
+                parted,
+                _reason(scenario, reference.steps[:before], theirs, mine, what),
+                unchanged,
+                actions,
+            )
     parted, defect = _at_the_end(scenario, reference, ours)
     return Comparison(scenario, parted, defect, unchanged, actions)
 
@@ -81,22 +88,37 @@ def _difference(theirs: StepRow, mine: StepRow) -> str | None:
     return "score" if abs(theirs.score - mine.score) > 1e-9 else None
 
 
-def _reason(scenario: Scenario, before: tuple[StepRow, ...], theirs: StepRow, mine: StepRow, what: str) -> int | None:
+def _reason(
+    scenario: Scenario, before: tuple[StepRow, ...], theirs: StepRow, mine: StepRow, what: str
+) -> int | None:
     if what == "edit_budget":
-        if scenario.settings()["optimizer"]["lr_control_mode"] == "none" and mine.edit_budget is None:
+        if (
+            scenario.settings()["optimizer"]["lr_control_mode"] == "none"
+            and mine.edit_budget is None
+        ):
             return 29
         skipped = sum(row.action.startswith("skip") for row in before)
         lagging = theirs.edit_budget == _scheduled(scenario, theirs.step - skipped)
-        return 19 if skipped and lagging and mine.edit_budget == _scheduled(scenario, mine.step) else None
+        return (
+            19
+            if skipped and lagging and mine.edit_budget == _scheduled(scenario, mine.step)
+            else None
+        )
     if what == "candidate":
-        signs = {"memory_touched": 24 if scenario.mode == "patch" else 25, "edit_lost": 26, "anchor_missed": 27}
+        signs = {
+            "memory_touched": 24 if scenario.mode == "patch" else 25,
+            "edit_lost": 26,
+            "anchor_missed": 27,
+        }
         return next((defect for sign, defect in signs.items() if sign in theirs.facts), None)
     return 5 if what == "action" and "stale_score" in theirs.facts else None
 
 
 def _scheduled(scenario: Scenario, step: int) -> int | None:
     settings = load_config({"recipe": "paper", **scenario.settings()})
-    steps_per_epoch = ceil(SIZES["train"] / (settings.train.batch_size * settings.train.accumulation))
+    steps_per_epoch = ceil(
+        SIZES["train"] / (settings.train.batch_size * settings.train.accumulation)
+    )
     optimizer = settings.optimizer
     return edit_budget(
         optimizer.lr_scheduler,
@@ -113,9 +135,15 @@ def _at_the_end(scenario: Scenario, reference: Outcome, ours: Outcome) -> tuple[
         if getattr(reference, what) == getattr(ours, what):
             continue
         defect = None
-        if what == "best" and "unmeasured_best" in reference.facts and not scenario.settings()["evaluation"]["eval_test"]:
+        if (
+            what == "best"
+            and "unmeasured_best" in reference.facts
+            and not scenario.settings()["evaluation"]["eval_test"]
+        ):
             defect = 7
         elif what == "best" and any("unmeasured_best" in row.facts for row in reference.steps):
             defect = 5
         return f"{what} differs", defect
-    return ("", None) if len(reference.steps) == len(ours.steps) else ("number of steps differs", None)
+    return (
+        ("", None) if len(reference.steps) == len(ours.steps) else ("number of steps differs", None)
+    )

@@ -1,8 +1,10 @@
-"""Runs scenarios through skillopt 0.2.0, one after another in one process. Started by reference.py with that package's interpreter:
+"""Runs scenarios through skillopt 0.2.0, one after another in one process. Started by reference.py
+with that package's interpreter:
 
     python driver.py URL FOLDER SCENARIO …
 
-Leaves each run's own files in FOLDER/SCENARIO/out, and the skill of every rollout in FOLDER/SCENARIO/rollouts.json.
+Leaves each run's own files in FOLDER/SCENARIO/out, and the skill of every rollout in
+FOLDER/SCENARIO/rollouts.json.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ _FLAT = {"learning_rate": "edit_budget", "min_learning_rate": "min_edit_budget"}
 
 
 def config(scenario: Scenario, folder: Path) -> dict[str, Any]:
-    flat = {_FLAT.get(key, key): value for section in scenario.settings().values() for key, value in section.items()}
+    flat = {
+        _FLAT.get(key, key): value
+        for section in scenario.settings().values()
+        for key, value in section.items()
+    }
     return flat | {
         "env": "searchqa",
         "out_root": str(folder / "out"),
@@ -46,10 +52,21 @@ def run(scenario: Scenario, folder: Path) -> None:
 
     for split in world.SIZES:
         (folder / "items" / split).mkdir(parents=True)
-        (folder / "items" / split / "items.json").write_text(json.dumps(world.items(scenario.seed, split)))
+        (folder / "items" / split / "items.json").write_text(
+            json.dumps(world.items(scenario.seed, split))
+        )
     (folder / "skill.md").write_text(world.SKILL)
     cfg = config(scenario, folder)
-    wanted = ("split_dir", "split_mode", "workers", "analyst_workers", "failure_only", "minibatch_size", "edit_budget", "seed")
+    wanted = (
+        "split_dir",
+        "split_mode",
+        "workers",
+        "analyst_workers",
+        "failure_only",
+        "minibatch_size",
+        "edit_budget",
+        "seed",
+    )
     adapter = SearchQAAdapter(**{name: cfg[name] for name in wanted})
     skills: dict[str, str] = {}
     rollout = adapter.rollout

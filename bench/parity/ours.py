@@ -1,4 +1,6 @@
-"""skillfit on the same scenarios: `recipe: paper` through its own config and training entry, read back from the run's files."""
+"""skillfit on the same scenarios: `recipe: paper` through its own config and training entry, read
+back from the run's files.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,27 @@ from bench.parity import world
 from bench.parity.outcome import Outcome, StepRow, sha
 from bench.parity.scenario import Scenario
 from skillfit.config import Config, load_config
-from skillfit.train.assemble import read_material
-from skillfit.train.entry import start
+from skillfit.training.assemble import read_material
+from skillfit.training.entry import start
 
 _KEY = "PARITY_API_KEY"
 
 
 def config(scenario: Scenario, url: str, folder: Path) -> Config:
-    """The smallest config that names the task, and the scenario's settings: the rest is the recipe's."""
+    """The smallest config that names the task, and the scenario's settings: the rest is the
+    recipe's.
+    """
     spec = {"base_url": url, "key_env": _KEY}
     return load_config(
         {
             "recipe": "paper",
             "model": {
                 "agent": {"id": f"openai/target.{scenario.name}", **spec},
-                "optimizer": {"id": f"openai/optimizer.{scenario.name}", "context_window": 1_000_000, **spec},
+                "optimizer": {
+                    "id": f"openai/optimizer.{scenario.name}",
+                    "context_window": 1_000_000,
+                    **spec,
+                },
             },
             "env": {
                 "skill": str(folder / "skill.md"),
@@ -43,7 +51,9 @@ async def run(scenario: Scenario, url: str, folder: Path) -> Outcome:
     os.environ.setdefault(_KEY, "not-a-key")
     for split in world.SIZES:
         (folder / "items" / split).mkdir(parents=True)
-        (folder / "items" / split / "items.json").write_text(json.dumps(world.items(scenario.seed, split)))
+        (folder / "items" / split / "items.json").write_text(
+            json.dumps(world.items(scenario.seed, split))
+        )
     (folder / "skill.md").write_text(world.SKILL)
     result = await start(read_material(config(scenario, url, folder)), folder / "run")
     return read(result.run)
@@ -81,12 +91,16 @@ def read(run: Path) -> Outcome:
         best=(run / "best_skill.md").read_text(),
         memory=_texts(run / "slow_update", "slow_result.json", "slow_update_content"),
         advice=_texts(run / "meta_skill", "meta_skill_result.json", "meta_skill_content"),
-        test=tuple(summary.get(name) for name in ("baseline_test_hard", "test_hard", "final_test_hard")),
+        test=tuple(
+            summary.get(name) for name in ("baseline_test_hard", "test_hard", "final_test_hard")
+        ),
     )
 
 
 def _texts(folder: Path, file: str, field: str) -> tuple[str, ...]:
-    return tuple(str(_json(found).get(field) or "") for found in sorted(folder.glob(f"epoch_*/{file}")))
+    return tuple(
+        str(_json(found).get(field) or "") for found in sorted(folder.glob(f"epoch_*/{file}"))
+    )
 
 
 def _json(path: Path) -> Any:

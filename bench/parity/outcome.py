@@ -39,7 +39,9 @@ class Outcome:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Outcome:
-        steps = tuple(replace(StepRow(*values), facts=tuple(values[-1])) for values in plain["steps"])
+        steps = tuple(
+            replace(StepRow(*values), facts=tuple(values[-1])) for values in plain["steps"]
+        )
         lists = {name: tuple(plain[name]) for name in ("memory", "advice", "test", "facts")}
         best = plain["final"] if plain["best"] is None else plain["best"]
         return cls(steps=steps, final=plain["final"], best=best, **lists)

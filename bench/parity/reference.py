@@ -1,4 +1,6 @@
-"""The reference in an environment of its own: made when missing, given stand-ins for the prompt files its wheel lacks, and run."""
+"""The reference in an environment of its own: made when missing, given stand-ins for the prompt
+files its wheel lacks, and run.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ _ROLES = {
     "slow_update": "Write guidance for the protected memory from two epochs of the same tasks.",
     "meta_skill": "Write advice for whoever edits the skill next.",
 }
-_VARIANTS = {"analyst_error": 2, "analyst_success": 2, "merge_failure": 2, "merge_success": 2, "merge_final": 2, "ranking": 1}
+_VARIANTS = {
+    "analyst_error": 2,
+    "analyst_success": 2,
+    "merge_failure": 2,
+    "merge_success": 2,
+    "merge_final": 2,
+    "ranking": 1,
+}
 _SUFFIXES = ("", "_rewrite", "_full_rewrite")
 
 
@@ -50,7 +59,9 @@ def ready() -> Path:
         subprocess.run([python, "-m", "pip", "install", "--quiet", REQUIREMENT], check=True)
         package = _package(python)
     if package is None:
-        raise ReferenceFailed(f"{REQUIREMENT} was installed into {ENVIRONMENT} but cannot be imported there.")
+        raise ReferenceFailed(
+            f"{REQUIREMENT} was installed into {ENVIRONMENT} but cannot be imported there."
+        )
     for name, role in _ROLES.items():
         for suffix in _SUFFIXES[: 1 + _VARIANTS.get(name, 0)]:
             _write(package / "prompts" / f"{name}{suffix}.md", f"[stage: {name}]\n{role}\n")
@@ -79,7 +90,9 @@ def run(scenarios: Sequence[Scenario], url: str, folder: Path) -> dict[str, Outc
     log = folder / "driver.log"
     folder.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as out:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
         for line in process.stdout or ():
             out.write(line)
             if line.startswith("PARITY DONE"):
@@ -93,11 +106,18 @@ def read(scenario: Scenario, folder: Path) -> Outcome:
     """What a finished run decided, and the facts about it in which its defects show."""
     out = folder / "out"
     skills: dict[str, str] = _json(folder / "rollouts.json")
-    rows, believed, best = [], _true_score(scenario, world.SKILL), _true_score(scenario, world.SKILL)
+    rows, believed, best = (
+        [],
+        _true_score(scenario, world.SKILL),
+        _true_score(scenario, world.SKILL),
+    )
     for record in _json(out / "history.json"):
         step = f"steps/step_{record['step']:04d}"
         incumbent = skills.get(f"{step}/rollout") or skills[f"{step}/batch_0/rollout"]
-        facts = [*_unmeasured(scenario, incumbent, believed, best), *_mishaps(out / step, incumbent)]
+        facts = [
+            *_unmeasured(scenario, incumbent, believed, best),
+            *_mishaps(out / step, incumbent),
+        ]
         candidate = out / step / "candidate_skill.md"
         rows.append(
             StepRow(
@@ -118,13 +138,19 @@ def read(scenario: Scenario, folder: Path) -> Outcome:
         best=(out / "best_skill.md").read_text(),
         memory=_texts(out / "slow_update", "slow_result.json", "slow_update_content"),
         advice=_texts(out / "meta_skill", "meta_skill_result.json", "meta_skill_content"),
-        test=tuple(summary[name] for name in ("baseline_test_hard", "test_hard", "final_test_hard")),
+        test=tuple(
+            summary[name] for name in ("baseline_test_hard", "test_hard", "final_test_hard")
+        ),
         facts=_unmeasured(scenario, final, believed, best),
     )
 
 
-def _unmeasured(scenario: Scenario, incumbent: str, believed: float, best: float) -> tuple[str, ...]:
-    """Whether the score that goes with the carried skill is not its own, and whether it would have been the best."""
+def _unmeasured(
+    scenario: Scenario, incumbent: str, believed: float, best: float
+) -> tuple[str, ...]:
+    """Whether the score that goes with the carried skill is not its own, and whether it would have
+    been the best.
+    """
     true = _true_score(scenario, incumbent)
     stale = ("stale_score",) if abs(true - believed) > 1e-9 else ()
     return (*stale, "unmeasured_best") if true > best + 1e-9 else stale
@@ -132,7 +158,12 @@ def _unmeasured(scenario: Scenario, incumbent: str, believed: float, best: float
 
 def _true_score(scenario: Scenario, skill: str) -> float:
     evaluation = scenario.settings()["evaluation"]
-    return world.score(scenario.seed, skill, str(evaluation["gate_metric"]), limit=int(str(evaluation["sel_env_num"])))
+    return world.score(
+        scenario.seed,
+        skill,
+        str(evaluation["gate_metric"]),
+        limit=int(str(evaluation["sel_env_num"])),
+    )
 
 
 def _mishaps(step: Path, incumbent: str) -> list[str]:
@@ -154,7 +185,9 @@ def _mishaps(step: Path, incumbent: str) -> list[str]:
 
 
 def _texts(folder: Path, file: str, field: str) -> tuple[str, ...]:
-    return tuple(str(_json(found).get(field) or "") for found in sorted(folder.glob(f"epoch_*/{file}")))
+    return tuple(
+        str(_json(found).get(field) or "") for found in sorted(folder.glob(f"epoch_*/{file}"))
+    )
 
 
 def _json(path: Path) -> Any:

@@ -1,6 +1,8 @@
-"""What a run is: a seed, an update mode, and the settings that go with them, written for both systems from one place.
+"""What a run is: a seed, an update mode, and the settings that go with them, written for both
+systems from one place.
 
-Seeds from 1 on are plain. The probes beyond them each walk into one defect of the reference on purpose. Standard library only.
+Seeds from 1 on are plain. The probes beyond them each walk into one defect of the reference on
+purpose. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ MODES = ("patch", "rewrite_from_suggestions", "full_rewrite_minibatch")
 
 @dataclass(frozen=True)
 class Probe:
-    """A habit of the scripted models, or a setting, that meets a defect; and the seeds with which it makes a difference."""
+    """A habit of the scripted models, or a setting, that meets a defect; and the seeds with which
+    it makes a difference.
+    """
 
     defect: int
     habit: str
@@ -26,10 +30,22 @@ _HELPFUL = {_PATCH: 2, _REWRITE: 2, _FULL: 1}
 
 PROBES: dict[str, Probe] = {
     "helpful_slip": Probe(5, "the slow update's text carries rules that help", _HELPFUL),
-    "harmful_slip": Probe(5, "the slow update's text carries rules that harm", dict.fromkeys(MODES, 3)),
-    "no_test": Probe(7, "as helpful_slip, and the test split is not evaluated", {_PATCH: 10, _REWRITE: 10, _FULL: 1}),
-    "silence": Probe(19, "analysts say nothing in the first epoch, so its steps are skipped", {_PATCH: 1, _REWRITE: 1}),
-    "cut_memory": Probe(24, "an edit deletes text that reaches into the protected memory", {_PATCH: 1}),
+    "harmful_slip": Probe(
+        5, "the slow update's text carries rules that harm", dict.fromkeys(MODES, 3)
+    ),
+    "no_test": Probe(
+        7,
+        "as helpful_slip, and the test split is not evaluated",
+        {_PATCH: 10, _REWRITE: 10, _FULL: 1},
+    ),
+    "silence": Probe(
+        19,
+        "analysts say nothing in the first epoch, so its steps are skipped",
+        {_PATCH: 1, _REWRITE: 1},
+    ),
+    "cut_memory": Probe(
+        24, "an edit deletes text that reaches into the protected memory", {_PATCH: 1}
+    ),
     "forgetful": Probe(25, "rewrites leave the protected memory out", {_REWRITE: 1, _FULL: 1}),
     "null_target": Probe(26, "appends are sent with `target: null`", {_PATCH: 1}),
     "lost_anchor": Probe(27, "insertions name an anchor the skill does not have", {_PATCH: 1}),
@@ -58,10 +74,14 @@ class Scenario:
 
     @property
     def slip(self) -> str:
-        return {"helpful_slip": "helpful", "no_test": "helpful", "harmful_slip": "harmful"}.get(self.probe, "")
+        return {"helpful_slip": "helpful", "no_test": "helpful", "harmful_slip": "harmful"}.get(
+            self.probe, ""
+        )
 
     def settings(self) -> dict[str, dict[str, object]]:
-        """Sections and keys as both systems know them. Everything a paper run may set is varied over the seeds."""
+        """Sections and keys as both systems know them. Everything a paper run may set is varied
+        over the seeds.
+        """
         seed = self.seed
         batch, accumulation = {2: (6, 2), 4: (10, 3)}.get(seed % 5, (12, 1))
         probing = bool(self.probe)
@@ -104,4 +124,8 @@ def plain(seeds: int) -> list[Scenario]:
 
 
 def probes() -> list[Scenario]:
-    return [Scenario(seed, mode, name) for name, probe in PROBES.items() for mode, seed in probe.seeds.items()]
+    return [
+        Scenario(seed, mode, name)
+        for name, probe in PROBES.items()
+        for mode, seed in probe.seeds.items()
+    ]

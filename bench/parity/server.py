@@ -51,7 +51,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        data = json.dumps(_completion(body["model"], reply(_prompt(body, self.headers.get("X-Skillfit-Stage", ""))))).encode()
+        data = json.dumps(
+            _completion(
+                body["model"], reply(_prompt(body, self.headers.get("X-Skillfit-Stage", "")))
+            )
+        ).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -69,7 +73,12 @@ def _prompt(body: dict[str, Any], stage: str) -> Prompt:
         if found is None:
             raise ValueError("a prompt without a stage")
         stage = found[1]
-    return Prompt(Scenario.parse(body["model"]), _STAGES.get(stage, stage), texts.get("system", ""), texts["user"])
+    return Prompt(
+        Scenario.parse(body["model"]),
+        _STAGES.get(stage, stage),
+        texts.get("system", ""),
+        texts["user"],
+    )
 
 
 def _completion(model: str, text: str) -> dict[str, Any]:
@@ -78,6 +87,8 @@ def _completion(model: str, text: str) -> dict[str, Any]:
         "object": "chat.completion",
         "created": 0,
         "model": model,
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        ],
         "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
     }

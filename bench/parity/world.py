@@ -1,8 +1,10 @@
-"""A small world in which every answer is known: notes of six kinds, rules that help or harm, an agent that follows them to the
-letter, and an optimizer whose proposals depend only on the *set* of kinds it is shown, the skill, and what it was told before.
+"""A small world in which every answer is known: notes of six kinds, rules that help or harm, an
+agent that follows them to the letter, and an optimizer whose proposals depend only on the *set* of
+kinds it is shown, the skill, and what it was told before.
 
-Nothing here depends on the order or the grouping of trajectories, so two systems that group them differently are still told the
-same things. Pure functions of a seed; standard library only, because the reference's interpreter reads it too.
+Nothing here depends on the order or the grouping of trajectories, so two systems that group them
+differently are still told the same things. Pure functions of a seed; standard library only, because
+the reference's interpreter reads it too.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _WORDS = re.findall(
 
 @dataclass(frozen=True)
 class Action:
-    """One change to ask for: add a rule, drop one, put `rule` in place of `old`, or something that comes to nothing."""
+    """One change to ask for: add a rule, drop one, put `rule` in place of `old`, or something that
+    comes to nothing.
+    """
 
     op: str  # add, drop, swap, nothing, cut_memory
     rule: str
@@ -71,7 +75,9 @@ def gold(note: str) -> str:
 
 
 def answer(seed: int, note: str, text: str) -> str:
-    """What the agent says about a note when `text` is all it was told. A wrong answer shares a word with the right one."""
+    """What the agent says about a note when `text` is all it was told. A wrong answer shares a word
+    with the right one.
+    """
     return f"<answer>{gold(note) if right(seed, note, text) else 'reading unclear'}</answer>"
 
 
@@ -88,7 +94,10 @@ def right(seed: int, note: str, text: str) -> bool:
 def breaks(rule: str, kind: int, *, half: bool) -> bool:
     """`shady` helps its own kind and spoils half of another one; `harm` spoils half of its own."""
     own, flavour = int(rule[1]), rule[3:]
-    return half and ((flavour == "harm" and own == kind) or (flavour == "shady" and (own + 1) % len(KINDS) == kind))
+    return half and (
+        (flavour == "harm" and own == kind)
+        or (flavour == "shady" and (own + 1) % len(KINDS) == kind)
+    )
 
 
 def score(seed: int, text: str, metric: str = "hard", split: str = "val", limit: int = 0) -> float:
@@ -112,12 +121,17 @@ def parts(skill: str) -> tuple[str, str]:
     return (skill, "") if at < 0 else (skill[:at], skill[at:])
 
 
-def from_failures(seed: int, kinds: Iterable[int], skill: str, tried: Iterable[str]) -> list[Action]:
+def from_failures(
+    seed: int, kinds: Iterable[int], skill: str, tried: Iterable[str]
+) -> list[Action]:
     """Two untried rules for each kind that failed, and something against rules that may spoil it."""
     known, body, tried = set(RULE.findall(skill)), set(RULE.findall(parts(skill)[0])), set(tried)
     actions = []
     for kind in sorted(set(kinds)):
-        menu = sorted(("good", "shady", "careful", "plain", "harm"), key=lambda flavour: draw(seed, kind, flavour, "menu"))
+        menu = sorted(
+            ("good", "shady", "careful", "plain", "harm"),
+            key=lambda flavour: draw(seed, kind, flavour, "menu"),
+        )
         new = [rule for flavour in menu if (rule := f"r{kind}-{flavour}") not in known | tried]
         actions += [Action("add", rule) for rule in new[:2]]
         if (harm := f"r{kind}-harm") in body - tried:
@@ -130,7 +144,9 @@ def from_failures(seed: int, kinds: Iterable[int], skill: str, tried: Iterable[s
     return actions
 
 
-def from_successes(seed: int, kinds: Iterable[int], skill: str, tried: Iterable[str]) -> list[Action]:
+def from_successes(
+    seed: int, kinds: Iterable[int], skill: str, tried: Iterable[str]
+) -> list[Action]:
     """Tips for some kinds: harmless, useless, and in the way of a tight budget."""
     known = set(RULE.findall(skill)) | set(tried)
     tips = [f"r{kind}-tip" for kind in sorted(set(kinds)) if draw(seed, kind, "tip") < 0.4]
@@ -142,7 +158,9 @@ def nothing(kinds: Iterable[int]) -> Action:
 
 
 def priority(seed: int, rule: str, advice: str) -> tuple[int, float]:
-    """One order for all, changed by the optimizer's own memory. Lessons of failures first, what comes to nothing last."""
+    """One order for all, changed by the optimizer's own memory. Lessons of failures first, what
+    comes to nothing last.
+    """
     rank = {"cut": -1, "tip": 1, "ghost": 2}.get(rule[3:], 0)
     return rank, draw(seed, rule, advice, "priority")
 
@@ -153,7 +171,9 @@ def at_the_top(seed: int, rule: str) -> bool:
 
 
 def rewritten(seed: int, skill: str, actions: Iterable[Action], *, forgetful: bool = False) -> str:
-    """The skill after these actions, in order. The protected memory stays as it is unless the writer is `forgetful`."""
+    """The skill after these actions, in order. The protected memory stays as it is unless the
+    writer is `forgetful`.
+    """
     body, memory = parts(skill)
     lines = [line for line in body.split("\n") if line.strip()]
     for action in actions:
@@ -170,20 +190,30 @@ def rewritten(seed: int, skill: str, actions: Iterable[Action], *, forgetful: bo
 def between(skill: str, new: str) -> list[Action]:
     """The actions that lead from one skill to a rewritten one."""
     before, after = (set(RULE.findall(parts(text)[0])) for text in (skill, new))
-    swaps = [Action("swap", rule, f"{rule[:3]}shady") for rule in sorted(after - before) if rule.endswith("fine")]
+    swaps = [
+        Action("swap", rule, f"{rule[:3]}shady")
+        for rule in sorted(after - before)
+        if rule.endswith("fine")
+    ]
     drops = before - after - {swap.old for swap in swaps}
     adds = [Action("add", rule) for rule in sorted(after - before) if not rule.endswith("fine")]
     return [*swaps, *adds, *(Action("drop", rule) for rule in sorted(drops))]
 
 
 def guidance(seed: int, kinds: dict[str, set[int]], slip: str) -> str:
-    """The slow update's text: a remark, now and then nothing, and with a `slip` rules that change what the agent does."""
+    """The slow update's text: a remark, now and then nothing, and with a `slip` rules that change
+    what the agent does.
+    """
     weak = sorted(kinds["regressed"] | kinds["persistent_fail"])
     if not any(kinds.values()) or (draw(seed, *weak, "silent") < 0.1 and not slip):
         return ""
     said = f"Look twice at notes of kind {', '.join(map(str, weak)) or 'any'}; {len(kinds['improved'])} kinds got better."
     if slip == "helpful":
-        return said + "".join(f"\n{rule_text(f'r{kind}-{flavour}')}" for kind in weak[:2] for flavour in ("good", "careful"))
+        return said + "".join(
+            f"\n{rule_text(f'r{kind}-{flavour}')}"
+            for kind in weak[:2]
+            for flavour in ("good", "careful")
+        )
     if slip == "harmful":
         strong = sorted(kinds["stable_success"] | kinds["improved"])
         return said + "".join(f"\n{rule_text(f'r{kind}-harm')}" for kind in strong[:2])

@@ -1,4 +1,6 @@
-"""`python -m bench.throughput`: the same work through skillfit and its peers, side by side, and the ideal schedule beside them."""
+"""`python -m bench.throughput`: the same work through skillfit and its peers, side by side, and the
+ideal schedule beside them.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ class Measured:
     def wrong(self, count: int) -> int:
         """Items whose score is not what the model's answer deserves."""
         true = [float(gold(number) in answer(number)) for number in range(count)]
-        return sum(score != right for score, right in zip(self.report["scores"], true, strict=True)) if self.report else count
+        return (
+            sum(score != right for score, right in zip(self.report["scores"], true, strict=True))
+            if self.report
+            else count
+        )
 
 
 def python_of(peer: str) -> str:
@@ -52,13 +58,19 @@ def python_of(peer: str) -> str:
     return str(python)
 
 
-def measure(name: str, command: list[str], port: int, mode: str, count: int, concurrency: int) -> Measured:
+def measure(
+    name: str, command: list[str], port: int, mode: str, count: int, concurrency: int
+) -> Measured:
     print(f"{name}, {mode} …", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         url = f"http://127.0.0.1:{port}/{name}-{os.urandom(4).hex()}/{mode}/v1"
         try:
             done = subprocess.run(
-                [*command, url, str(count), str(concurrency), folder], cwd=ROOT, capture_output=True, text=True, timeout=LONGEST
+                [*command, url, str(count), str(concurrency), folder],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=LONGEST,
             )
         except subprocess.TimeoutExpired:
             return Measured(name, None, f"not done after {LONGEST} s")
@@ -90,7 +102,10 @@ def results(runs: list[tuple[Measured, Measured]], count: int, concurrency: int)
         "|---|---|---|---|---|---|---|---|",
     ]
     for clean, faulty in runs:
-        lines += [row(clean, clean, ideal, "clean", count), row(faulty, clean, ideal, "faulty", count)]
+        lines += [
+            row(clean, clean, ideal, "clean", count),
+            row(faulty, clean, ideal, "faulty", count),
+        ]
     ours = runs[0][0].report
     if ours:
         lines += ["", f"The same skillfit run again, from its journal: {ours['resumed']:.2f} s."]
@@ -106,13 +121,21 @@ def main() -> None:
     asked = parser.parse_args()
     commands = {"skillfit": [sys.executable, "-m", "bench.throughput.ours"]}
     commands |= {peer: [python_of(peer), str(HERE / f"through_{peer}.py")] for peer in asked.peers}
-    server = subprocess.Popen([sys.executable, "-m", "bench.throughput.server"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "bench.throughput.server"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         runs = []
         for name, command in commands.items():
-            clean, faulty = (measure(name, command, port, mode, asked.items, asked.concurrency) for mode in ("clean", "faulty"))
+            clean, faulty = (
+                measure(name, command, port, mode, asked.items, asked.concurrency)
+                for mode in ("clean", "faulty")
+            )
             runs.append((clean, faulty))
     finally:
         server.terminate()

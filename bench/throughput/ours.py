@@ -1,4 +1,6 @@
-"""The work through skillfit: chat agent, real client, journal and events on disk, one `Rollouts.run`."""
+"""The work through skillfit: chat agent, real client, journal and events on disk, one
+`Rollouts.run`.
+"""
 
 import asyncio
 import resource
@@ -10,26 +12,39 @@ from skillfit.agents import ChatAgent
 from skillfit.models import ModelSpec, connect
 from skillfit.rollout import Outcome, Rollouts
 from skillfit.run.events import EventLog
-from skillfit.run.journal import Journal
-from skillfit.run.recorded import RecordedModel
+from skillfit.run.journal import Journal, RecordedModel
 from skillfit.skill import Skill
 from skillfit.tasks.task import Task
 
 
 def rows(numbers: range) -> list[dict[str, str]]:
     return [
-        {"id": f"{number:05d}", "input": f"## Context\n{CONTEXT}\n\n## Question\n{question(number)}", "answer": gold(number)}
+        {
+            "id": f"{number:05d}",
+            "input": f"## Context\n{CONTEXT}\n\n## Question\n{question(number)}",
+            "answer": gold(number),
+        }
         for number in numbers
     ]
 
 
-async def run(url: str, numbers: range, concurrency: int, folder: Path) -> tuple[list[Outcome], float, float, float]:
-    """The outcomes, how long they took, the CPU that took, and how long they take again from the journal."""
+async def run(
+    url: str, numbers: range, concurrency: int, folder: Path
+) -> tuple[list[Outcome], float, float, float]:
+    """The outcomes, how long they took, the CPU that took, and how long they take again from the
+    journal.
+    """
     folder.mkdir(exist_ok=True)
     journal = Journal(folder / "journal.db")
     events = EventLog(folder / "journal.db", beside=journal)
     spec = ModelSpec(id="openai/bench", base_url=url)
-    client = connect(spec, role="agent", run_id="bench", concurrency=concurrency, environ={"OPENAI_API_KEY": "none"})
+    client = connect(
+        spec,
+        role="agent",
+        run_id="bench",
+        concurrency=concurrency,
+        environ={"OPENAI_API_KEY": "none"},
+    )
     task = Task(rows(numbers), grade={"normalized": {"extract": "tag"}})
     agent = ChatAgent(RecordedModel(client, journal, "agent"))
     rollouts = Rollouts(task, agent, journal, events, timeout=120, max_in_flight=2 * concurrency)
@@ -47,7 +62,13 @@ async def main(url: str, count: int, concurrency: int, folder: Path) -> None:
     await run(url, range(count, count + concurrency), concurrency, folder / "warm")
     outcomes, seconds, cpu, resumed = await run(url, range(count), concurrency, folder / "run")
     scores = [None if outcome.score is None else outcome.score.hard for outcome in outcomes]
-    report(seconds, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, scores, resumed=resumed)
+    report(
+        seconds,
+        cpu,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        scores,
+        resumed=resumed,
+    )
 
 
 asyncio.run(main(*settings()))

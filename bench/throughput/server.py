@@ -1,7 +1,9 @@
-"""A model server on loopback, in a process of its own: answers each question after its latency, and breaks when the path says so.
+"""A model server on loopback, in a process of its own: answers each question after its latency, and
+breaks when the path says so.
 
-`/RUN/clean/v1/chat/completions` answers; `/RUN/faulty/…` fails three requests in ten: a 429, a 500, or a cut in mid-answer, drawn
-per question and attempt, so every contestant meets the same faults. Hand-written HTTP: it shares the cores with the contestants.
+`/RUN/clean/v1/chat/completions` answers; `/RUN/faulty/…` fails three requests in ten: a 429, a 500,
+or a cut in mid-answer, drawn per question and attempt, so every contestant meets the same faults.
+Hand-written HTTP: it shares the cores with the contestants.
 """
 
 import asyncio
@@ -42,7 +44,9 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         return True
     await asyncio.sleep(latency(number))
     if luck < FAULTS:
-        writer.write(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{"id": ')
+        writer.write(
+            b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{"id": '
+        )
         return False
     _send(writer, "200 OK", _completion(answer(number)))
     return True
@@ -50,7 +54,10 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 def _send(writer: asyncio.StreamWriter, status: str, value: object) -> None:
     body = json.dumps(value).encode()
-    writer.write(f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+    writer.write(
+        f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
 def _completion(text: str) -> dict[str, object]:
@@ -59,7 +66,9 @@ def _completion(text: str) -> dict[str, object]:
         "object": "chat.completion",
         "created": 0,
         "model": "bench",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        ],
         "usage": {"prompt_tokens": 500, "completion_tokens": 9, "total_tokens": 509},
     }
 

@@ -1,4 +1,6 @@
-"""The work through gepa 0.1.4: its default adapter over LiteLLM. Runs in that package's own environment."""
+"""The work through gepa 0.1.4: its default adapter over LiteLLM. Runs in that package's own
+environment.
+"""
 
 import os
 import resource
@@ -10,7 +12,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench.throughput.world import CONTEXT, SKILL, gold, question, report, settings
 
 url, count, concurrency, _ = settings()
-os.environ |= {"OPENAI_API_KEY": "none", "OPENAI_API_BASE": url, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+os.environ |= {
+    "OPENAI_API_KEY": "none",
+    "OPENAI_API_BASE": url,
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
 
 import litellm  # noqa: E402
 from gepa.adapters.default_adapter.default_adapter import DefaultAdapter  # noqa: E402
@@ -21,7 +27,11 @@ adapter = DefaultAdapter("openai/bench", max_litellm_workers=concurrency)
 
 def evaluate(numbers):
     batch = [
-        {"input": f"## Context\n{CONTEXT}\n\n## Question\n{question(n)}", "additional_context": {}, "answer": gold(n)}
+        {
+            "input": f"## Context\n{CONTEXT}\n\n## Question\n{question(n)}",
+            "additional_context": {},
+            "answer": gold(n),
+        }
         for n in numbers
     ]
     return adapter.evaluate(batch, {"system_prompt": SKILL}).scores

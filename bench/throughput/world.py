@@ -1,4 +1,5 @@
-"""The work to be done: questions with a seeded latency and answer each, and the fastest schedule that latencies allow.
+"""The work to be done: questions with a seeded latency and answer each, and the fastest schedule
+that latencies allow.
 
 Standard library only: the peers' interpreters read it too.
 """
@@ -10,7 +11,10 @@ import random
 import sys
 from pathlib import Path
 
-CONTEXT = "The archive keeps a code for every shelf. Codes are read from the label, not from the catalogue. " * 20
+CONTEXT = (
+    "The archive keeps a code for every shelf. Codes are read from the label, not from the catalogue. "
+    * 20
+)
 SKILL = "# Shelf codes\n\nRead the question. Answer with the code of the shelf alone, as <answer>code</answer>.\n"
 
 
@@ -47,8 +51,20 @@ def ideal_seconds(count, concurrency):
 
 
 def report(seconds, cpu_seconds, megabytes, scores, **more):
-    """What a contestant prints as its last line: how long, at what cost, and the hard score per item (None: no score)."""
-    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "megabytes": megabytes, "scores": scores, **more}))
+    """What a contestant prints as its last line: how long, at what cost, and the hard score per
+    item (None: no score).
+    """
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "cpu_seconds": cpu_seconds,
+                "megabytes": megabytes,
+                "scores": scores,
+                **more,
+            }
+        )
+    )
     sys.stdout.flush()
 
 

@@ -75,7 +75,7 @@ def _default(value: Any) -> str:
 
 
 def recipes() -> str:
-    from skillfit.config.recipes import RECIPES
+    from skillfit.config.schema import RECIPES
 
     rows = [
         (f"`{name}`", f"`{section}.{key}`", f"`{json.dumps(value)}`".replace('"', ""))
@@ -157,7 +157,7 @@ def providers() -> str:
 
 
 def programs() -> str:
-    from skillfit.agents.cli.description import BUILT_IN, load_description
+    from skillfit.agents.coding_cli.description import BUILT_IN, load_description
 
     found = [load_description(path.stem) for path in sorted(BUILT_IN.glob("*.yaml"))]
     rows = [

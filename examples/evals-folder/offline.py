@@ -1,4 +1,6 @@
-"""Stand-ins for three models, so that this example runs anywhere. They follow fixed rules and understand nothing."""
+"""Stand-ins for three models, so that this example runs anywhere. They follow fixed rules and
+understand nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ RULES = {
     "command": "Name the command in backticks, so that it can be searched for.",
     "number": "End with the number of the change in brackets, as in (#123).",
 }
-_CHANGE = re.compile(r"Change #(?P<number>\d+), command `(?P<command>\w+)`, (?P<kind>\w+): (?P<what>.+)\.")
+_CHANGE = re.compile(
+    r"Change #(?P<number>\d+), command `(?P<command>\w+)`, (?P<kind>\w+): (?P<what>.+)\."
+)
 
 
 def agent(request: Request) -> str:
@@ -36,7 +40,9 @@ def judge(request: Request) -> str:
     answer = user.partition("<answer>")[2].partition("</answer>")[0].strip()
     checks = re.findall(r"^\d+\. (.+)$", system, re.MULTILINE)
     given = [{"evidence": answer[:80], "passed": _passes(check, answer)} for check in checks]
-    return json.dumps({"checks": given, "advice": "Follow the form of our release notes more closely."})
+    return json.dumps(
+        {"checks": given, "advice": "Follow the form of our release notes more closely."}
+    )
 
 
 def _passes(check: str, answer: str) -> bool:
@@ -52,15 +58,25 @@ def optimizer(request: Request) -> str:
     """Proposes the rules the skill does not have yet; merges and ranks in the order given."""
     prompt = "\n".join(message.content for message in request.messages)
     if request.stage == "merge":
-        proposed = [json.loads(text) for text in re.findall(r"^\[\d+\] [^{\n]*(\{.*\})$", prompt, re.MULTILINE)]
+        proposed = [
+            json.loads(text)
+            for text in re.findall(r"^\[\d+\] [^{\n]*(\{.*\})$", prompt, re.MULTILINE)
+        ]
         unique = {entry["content"]: {**entry, "sources": [0]} for entry in proposed}
         return json.dumps({"reasoning": "equal ones joined", "edits": list(unique.values())})
     if request.stage == "rank":
         return json.dumps({"reasoning": "in order", "selected_indices": [0, 1, 2, 3]})
     if not request.stage.startswith("reflect.fail"):
-        return json.dumps({"patch": {"reasoning": "nothing to add", "edits": []}, "success_patterns": []})
+        return json.dumps(
+            {"patch": {"reasoning": "nothing to add", "edits": []}, "success_patterns": []}
+        )
     missing = [rule for rule in RULES.values() if rule not in prompt]
-    return json.dumps({"failure_summary": [], "patch": {"reasoning": "form", "edits": [_append(rule) for rule in missing]}})
+    return json.dumps(
+        {
+            "failure_summary": [],
+            "patch": {"reasoning": "form", "edits": [_append(rule) for rule in missing]},
+        }
+    )
 
 
 def _append(rule: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""skillfit from Python: `train`, `evaluate` and `Run`. Scripts and notebooks; sync, or async with the same arguments.
+"""skillfit from Python: `train`, `evaluate` and `Run`. Scripts and notebooks; sync, or async with
+the same arguments.
 
-run = skillfit.train(skill="my-skill", task="tasks.jsonl", agent="openai/gpt-5-mini", optimizer="openai/gpt-5", budget="$5")
-print(run.diff())
+run = skillfit.train(skill="my-skill", task="tasks.jsonl", agent="openai/gpt-5-mini",
+optimizer="openai/gpt-5", budget="$5") print(run.diff())
 """
 
 from __future__ import annotations
@@ -20,16 +21,24 @@ from skillfit.agents import Agent, CallableAgent
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import EvaluationFinished, Event, GateDecided, RunFinished, RunStarted, SlowUpdateFinished, StepFinished
+from skillfit.run.events import (
+    EvaluationFinished,
+    Event,
+    GateDecided,
+    RunFinished,
+    RunStarted,
+    SlowUpdateFinished,
+    StepFinished,
+)
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import stable_hash
-from skillfit.train.assemble import Listener, Material, read_material
-from skillfit.train.entry import start
-from skillfit.train.evaluate import Measured
-from skillfit.train.evaluate import evaluate as measure
-from skillfit.train.parts import Control
+from skillfit.training.assemble import Listener, Material, read_material
+from skillfit.training.entry import start
+from skillfit.training.evaluate import Measured
+from skillfit.training.evaluate import evaluate as measure
+from skillfit.training.parts import Control
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +49,11 @@ ModelLike = str | Mapping[str, Any]
 AgentLike = ModelLike | Agent | Callable[..., Any]
 SkillLike = Skill | str | Path
 TaskLike = Task | str | Path | Iterable[Item | Mapping[str, Any]]
-_BUDGETS = ((r"\$\s*([\d.]+)", "usd"), (r"([\d.]+[kM]?)\s*(tokens|calls)", ""), (r"([\d.]+)\s*min(?:utes)?", "minutes"))
+_BUDGETS = (
+    (r"\$\s*([\d.]+)", "usd"),
+    (r"([\d.]+[kM]?)\s*(tokens|calls)", ""),
+    (r"([\d.]+)\s*min(?:utes)?", "minutes"),
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,9 @@ class Run:
         """The run in a directory; an error that says so when there is none."""
         run = cls(Path(path).absolute())
         if not run.has_started:
-            raise InputError(f"{run.path} holds no started run.", hint="Give the directory named with --run.")
+            raise InputError(
+                f"{run.path} holds no started run.", hint="Give the directory named with --run."
+            )
         return run
 
     @cached_property
@@ -103,7 +118,11 @@ class Run:
         """The best skill so far; only its document (a skill's other files never change)."""
         if self.finished is not None:
             return Skill.from_text(self.finished.best_skill)
-        carried = [event.best_skill for event in self._events if isinstance(event, StepFinished | SlowUpdateFinished)]
+        carried = [
+            event.best_skill
+            for event in self._events
+            if isinstance(event, StepFinished | SlowUpdateFinished)
+        ]
         return Skill.from_text(carried[-1] if carried else self.started.skill)
 
     def skill(self, step: int | str) -> Skill:
@@ -113,7 +132,10 @@ class Run:
         carried = {event.step: event.skill for event in self._of(StepFinished)}
         if str(step).isdigit() and int(step) in carried:
             return Skill.from_text(carried[int(step)])
-        raise InputError(f"The run has no step {step!r}.", hint=f"There are initial, best and 1 to {max(carried, default=0)}.")
+        raise InputError(
+            f"The run has no step {step!r}.",
+            hint=f"There are initial, best and 1 to {max(carried, default=0)}.",
+        )
 
     def diff(self, old: int | str = "initial", new: int | str = "best") -> str:
         """A unified diff between two steps' skills."""
@@ -129,32 +151,50 @@ class Run:
         return self._of(GateDecided)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The score curve on the selection split (needs matplotlib: `pip install 'skillfit[notebook]'`)."""
+        """The score curve on the selection split (needs matplotlib: `pip install
+        'skillfit[notebook]'`).
+        """
         import matplotlib.pyplot as plt
 
         axes = ax or plt.subplots()[1]
         points = [score for score in self.scores if score.split == "selection"]
         rejected = {verdict.name for verdict in self.verdicts if verdict.decision != "accept"}
-        carried = [(at, score.hard) for at, score in enumerate(points) if score.name not in rejected]
+        carried = [
+            (at, score.hard) for at, score in enumerate(points) if score.name not in rejected
+        ]
         axes.plot(*zip(*carried, strict=True), marker="o", label="carried on")
-        if others := [(at, score.hard) for at, score in enumerate(points) if score.name in rejected]:
+        if others := [
+            (at, score.hard) for at, score in enumerate(points) if score.name in rejected
+        ]:
             axes.scatter(*zip(*others, strict=True), marker="x", color="grey", label="not accepted")
-        axes.set_xticks(range(len(points)), [score.name for score in points], rotation=45, ha="right")
+        axes.set_xticks(
+            range(len(points)), [score.name for score in points], rotation=45, ha="right"
+        )
         axes.set_ylabel("selection score")
         axes.legend()
         return axes
 
     def _facts(self) -> list[tuple[str, str]]:
-        scores = [(f"{score.name.replace('_', ' ')} ({score.split})", f"{score.hard:.3f}") for score in self.scores]
+        scores = [
+            (f"{score.name.replace('_', ' ')} ({score.split})", f"{score.hard:.3f}")
+            for score in self.scores
+        ]
         named = [pair for pair in scores if pair[0].startswith(("baseline", "final", "test"))]
         return [("run", str(self.path)), ("result", self.finish_reason.replace("_", " ")), *named]
 
     def __str__(self) -> str:
-        diagnosis = self.finished.diagnosis if self.finished else "Not finished: go on with `skillfit resume`."
+        diagnosis = (
+            self.finished.diagnosis
+            if self.finished
+            else "Not finished: go on with `skillfit resume`."
+        )
         return "\n".join([*(f"{name}: {value}" for name, value in self._facts()), diagnosis])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in self._facts())
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+            for name, value in self._facts()
+        )
         diagnosis = html.escape(self.finished.diagnosis) if self.finished else "not finished"
         return f"<p><b>skillfit</b>: {diagnosis}</p><table>{rows}</table><pre>{html.escape(self.diff())}</pre>"
 
@@ -175,19 +215,32 @@ async def train_async(
     control: Control | None = None,
     **sections: Any,
 ) -> Run:
-    """Train a skill, or go on with the run in `run`. `train` blocks and works in notebooks too; `train_async` is to be awaited.
+    """Train a skill, or go on with the run in `run`. `train` blocks and works in notebooks too;
+    `train_async` is to be awaited.
 
-    skill: a path, a text of several lines, or a Skill. task: a path or any other `env.tasks`, a Task, or dicts of items.
-    agent: a model's id, a callable `(skill, item) -> answer`, or an Agent. optimizer: a model's id. budget: "$5", "2000 calls",
-    "1M tokens", "30 min" or {usd, calls, tokens, minutes}. run: the directory; without one, runs/ and a name of the settings' own.
-    config: a YAML file or mapping to start from. settings: what to change in it, `{"optimizer.learning_rate": 2}`; sections may be
-    given by name too: `train={"num_epochs": 2}`, `recipe="lite"`.
-    anyway: train although the preflight says stop. listeners: called with every event.
+    skill: a path, a text of several lines, or a Skill. task: a path or any other `env.tasks`, a
+    Task, or dicts of items. agent: a model's id, a callable `(skill, item) -> answer`, or an Agent.
+    optimizer: a model's id. budget: "$5", "2000 calls", "1M tokens", "30 min" or {usd, calls,
+    tokens, minutes}. run: the directory; without one, runs/ and a name of the settings' own.
+    config: a YAML file or mapping to start from. settings: what to change in it,
+    `{"optimizer.learning_rate": 2}`; sections may be given by name too: `train={"num_epochs": 2}`,
+    `recipe="lite"`. anyway: train although the preflight says stop. listeners: called with every
+    event.
     """
     changed = {**(settings or {}), **sections}
-    material = prepare(skill=skill, task=task, agent=agent, optimizer=optimizer, budget=budget, config=config, settings=changed)
+    material = prepare(
+        skill=skill,
+        task=task,
+        agent=agent,
+        optimizer=optimizer,
+        budget=budget,
+        config=config,
+        settings=changed,
+    )
     path = Path(run) if run else default_run(material)
-    await start(material, path, force_new=force_new, anyway=anyway, listeners=listeners, control=control)
+    await start(
+        material, path, force_new=force_new, anyway=anyway, listeners=listeners, control=control
+    )
     return Run.open(path)
 
 
@@ -205,18 +258,30 @@ async def evaluate_async(
     control: Control | None = None,
     **sections: Any,
 ) -> list[Measured]:
-    """Measure a skill, or several by name, on a split (train, selection, test, all) with `repeats` rollouts an item; the rest as in
-    `train`. What was measured before with the same settings is not paid for again."""
-    skills = {name: as_skill(one) for name, one in skill.items()} if isinstance(skill, Mapping) else {"skill": as_skill(skill)}
+    """Measure a skill, or several by name, on a split (train, selection, test, all) with `repeats`
+    rollouts an item; the rest as in `train`. What was measured before with the same settings is not
+    paid for again.
+    """
+    skills = (
+        {name: as_skill(one) for name, one in skill.items()}
+        if isinstance(skill, Mapping)
+        else {"skill": as_skill(skill)}
+    )
     first = next(iter(skills.values()))
     changed = {**(settings or {}), **sections}
-    material = prepare(skill=first, task=task, agent=agent, config=config, settings=changed, training=False)
+    material = prepare(
+        skill=first, task=task, agent=agent, config=config, settings=changed, training=False
+    )
     path = Path(run) if run else default_run(material, "evaluate")
-    return await measure(material, skills, path, split=split, repeats=repeats, listeners=listeners, control=control)
+    return await measure(
+        material, skills, path, split=split, repeats=repeats, listeners=listeners, control=control
+    )
 
 
 def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The same function for people without an event loop, or with one that is running already, as notebooks have."""
+    """The same function for people without an event loop, or with one that is running already, as
+    notebooks have.
+    """
 
     @wraps(work)
     def wait(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -249,7 +314,9 @@ def prepare(
     settings: Mapping[str, Any] | None = None,
     training: bool = True,
 ) -> Material:
-    """Settings, skill and task, read and checked; nothing is spent. Without `training` no optimizer is needed."""
+    """Settings, skill and task, read and checked; nothing is spent. Without `training` no optimizer
+    is needed.
+    """
     given = dict(settings or {})
     if isinstance(agent, str | Mapping):
         given["model.agent"] = agent
@@ -280,8 +347,12 @@ def as_agent(agent: Agent | Callable[..., Any]) -> Agent:
 
 
 def default_run(material: Material, kind: str = "") -> Path:
-    """runs/NAME-HASH: the same settings, skill and tasks go on in the same directory, others start their own."""
-    return Path("runs") / "-".join(filter(None, [material.skill.name, kind, stable_hash(material.identity())[:6]]))
+    """runs/NAME-HASH: the same settings, skill and tasks go on in the same directory, others start
+    their own.
+    """
+    return Path("runs") / "-".join(
+        filter(None, [material.skill.name, kind, stable_hash(material.identity())[:6]])
+    )
 
 
 def parse_budget(budget: str | float | Mapping[str, float]) -> dict[str, float]:
@@ -293,4 +364,7 @@ def parse_budget(budget: str | float | Mapping[str, float]) -> dict[str, float]:
         if match := re.fullmatch(pattern, budget.strip()):
             amount = float(match[1].rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(match[1][-1], 1)
             return {name: amount} if name else {match[2]: int(amount)}
-    raise InputError(f"The budget {budget!r} is not understood.", hint="Write $5, 2000 calls, 1M tokens or 30 min.")
+    raise InputError(
+        f"The budget {budget!r} is not understood.",
+        hint="Write $5, 2000 calls, 1M tokens or 30 min.",
+    )

@@ -1,4 +1,6 @@
-"""Problems a person can act on. Every one says what was wrong, where, and what to do; the CLI prints it without a traceback."""
+"""Problems a person can act on. Every one says what was wrong, where, and what to do; the CLI
+prints it without a traceback.
+"""
 
 import difflib
 from collections.abc import Iterable

@@ -1,4 +1,6 @@
-"""A real HTTP server on loopback that streams as coding-agent CLIs expect: Anthropic Messages, OpenAI Responses and chat."""
+"""A real HTTP server on loopback that streams as coding-agent CLIs expect: Anthropic Messages,
+OpenAI Responses and chat.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ Script = Callable[[Seen], Say | Use | Refuse]
 
 
 class AgentApi:
-    """`with AgentApi(script) as api:` gives `api.url` (without /v1) and `api.seen`, the requests that came."""
+    """`with AgentApi(script) as api:` gives `api.url` (without /v1) and `api.seen`, the requests
+    that came.
+    """
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -71,9 +75,15 @@ class AgentApi:
             Route("/v1/responses", self._serve(_responses), methods=["POST"]),
             Route("/v1/chat/completions", self._serve(_chat), methods=["POST"]),
             Route("/v1beta/models/{model}", self._serve(_gemini), methods=["POST"]),
-            Route("/{rest:path}", lambda request: JSONResponse({}, 404), methods=["GET", "POST", "HEAD"]),
+            Route(
+                "/{rest:path}",
+                lambda request: JSONResponse({}, 404),
+                methods=["GET", "POST", "HEAD"],
+            ),
         ]
-        config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=0, log_level="error", lifespan="off")
+        config = uvicorn.Config(
+            Starlette(routes=routes), host="127.0.0.1", port=0, log_level="error", lifespan="off"
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 
@@ -83,7 +93,12 @@ class AgentApi:
             self.seen.append(seen)
             act = self._script(seen)
             if isinstance(act, Refuse):
-                error = {"type": "authentication_error", "message": act.message, "code": act.status, "status": "UNAUTHENTICATED"}
+                error = {
+                    "type": "authentication_error",
+                    "message": act.message,
+                    "code": act.status,
+                    "status": "UNAUTHENTICATED",
+                }
                 return JSONResponse({"type": "error", "error": error}, act.status)
             return StreamingResponse(stream(act), media_type="text/event-stream")
 
@@ -106,9 +121,23 @@ class AgentApi:
 
 
 def _anthropic(act: Say | Use) -> Iterator[str]:
-    usage = {"input_tokens": 20, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 0, "output_tokens": 1}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "scripted", "content": [], "usage": usage}
-    yield _event("message_start", {"message": {**message, "stop_reason": None, "stop_sequence": None}})
+    usage = {
+        "input_tokens": 20,
+        "cache_read_input_tokens": 5,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": 1,
+    }
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "scripted",
+        "content": [],
+        "usage": usage,
+    }
+    yield _event(
+        "message_start", {"message": {**message, "stop_reason": None, "stop_sequence": None}}
+    )
     if isinstance(act, Say):
         block: dict[str, Any] = {"type": "text", "text": ""}
         delta = {"type": "text_delta", "text": act.text}
@@ -119,7 +148,10 @@ def _anthropic(act: Say | Use) -> Iterator[str]:
     yield _event("content_block_delta", {"index": 0, "delta": delta})
     yield _event("content_block_stop", {"index": 0})
     reason = "end_turn" if isinstance(act, Say) else "tool_use"
-    yield _event("message_delta", {"delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 7}})
+    yield _event(
+        "message_delta",
+        {"delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 7}},
+    )
     yield _event("message_stop", {})
 
 
@@ -134,7 +166,13 @@ def _responses(act: Say | Use) -> Iterator[str]:
         }
     else:
         arguments = json.dumps(act.arguments)
-        item = {"type": "function_call", "id": "item_1", "call_id": "call_1", "name": act.tool, "arguments": arguments}
+        item = {
+            "type": "function_call",
+            "id": "item_1",
+            "call_id": "call_1",
+            "name": act.tool,
+            "arguments": arguments,
+        }
     usage = {
         "input_tokens": 20,
         "input_tokens_details": {"cached_tokens": 5},
@@ -144,7 +182,9 @@ def _responses(act: Say | Use) -> Iterator[str]:
     }
     yield _event("response.created", {"response": {"id": "resp_1"}})
     yield _event("response.output_item.done", {"output_index": 0, "item": item})
-    yield _event("response.completed", {"response": {"id": "resp_1", "output": [item], "usage": usage}})
+    yield _event(
+        "response.completed", {"response": {"id": "resp_1", "output": [item], "usage": usage}}
+    )
 
 
 def _chat(act: Say | Use) -> Iterator[str]:
@@ -152,10 +192,23 @@ def _chat(act: Say | Use) -> Iterator[str]:
         delta: dict[str, Any] = {"role": "assistant", "content": act.text}
     else:
         function = {"name": act.tool, "arguments": json.dumps(act.arguments)}
-        delta = {"role": "assistant", "tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
-    base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "scripted"}
+        delta = {
+            "role": "assistant",
+            "tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}],
+        }
+    base = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 0,
+        "model": "scripted",
+    }
     reason = "stop" if isinstance(act, Say) else "tool_calls"
-    usage = {"prompt_tokens": 20, "completion_tokens": 7, "total_tokens": 27, "prompt_tokens_details": {"cached_tokens": 5}}
+    usage = {
+        "prompt_tokens": 20,
+        "completion_tokens": 7,
+        "total_tokens": 27,
+        "prompt_tokens_details": {"cached_tokens": 5},
+    }
     yield _data({**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
     yield _data({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     yield _data({**base, "choices": [], "usage": usage})
@@ -163,8 +216,17 @@ def _chat(act: Say | Use) -> Iterator[str]:
 
 
 def _gemini(act: Say | Use) -> Iterator[str]:
-    part = {"text": act.text} if isinstance(act, Say) else {"functionCall": {"name": act.tool, "args": act.arguments}}
-    usage = {"promptTokenCount": 20, "cachedContentTokenCount": 5, "candidatesTokenCount": 7, "totalTokenCount": 27}
+    part = (
+        {"text": act.text}
+        if isinstance(act, Say)
+        else {"functionCall": {"name": act.tool, "args": act.arguments}}
+    )
+    usage = {
+        "promptTokenCount": 20,
+        "cachedContentTokenCount": 5,
+        "candidatesTokenCount": 7,
+        "totalTokenCount": 27,
+    }
     candidate = {"index": 0, "content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}
     yield _data({"candidates": [candidate], "usageMetadata": usage, "modelVersion": "scripted"})
 

@@ -10,15 +10,16 @@ from skillfit.agents import AgentFailure, CallableAgent, Calling
 from skillfit.models.protocol import RateLimited
 from skillfit.run.budget import BudgetReached
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Attempt
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Attempt, Item
 
 SKILL = Skill.from_text("Say it twice.")
 ITEM = Item("i1", {"input": "ho", "answers": ["hoho"], "reference": "gold", "colour": "red"})
 
 
 async def test_a_plain_function_is_an_agent() -> None:
-    attempt = await CallableAgent(lambda skill, item: item["input"] * 2).attempt(SKILL, ITEM, Calling())
+    attempt = await CallableAgent(lambda skill, item: item["input"] * 2).attempt(
+        SKILL, ITEM, Calling()
+    )
 
     assert attempt.answer == "hoho"
     assert attempt.steps[0].text == "hoho"
@@ -26,17 +27,23 @@ async def test_a_plain_function_is_an_agent() -> None:
 
 async def test_an_async_callable_object_is_an_agent_and_gets_what_it_names() -> None:
     class Solver:
-        async def __call__(self, skill: str, item: dict[str, Any], seed: int, instruction: str) -> Attempt:
+        async def __call__(
+            self, skill: str, item: dict[str, Any], seed: int, instruction: str
+        ) -> Attempt:
             return Attempt(f"{skill} {seed} {instruction}")
 
-    attempt = await CallableAgent(Solver()).attempt(SKILL, ITEM, Calling(seed=3, instruction="Why?"))
+    attempt = await CallableAgent(Solver()).attempt(
+        SKILL, ITEM, Calling(seed=3, instruction="Why?")
+    )
 
     assert attempt.answer == "Say it twice. 3 Why?"
 
 
 async def test_the_gold_answer_is_not_shown() -> None:
     seen: dict[str, Any] = {}
-    await CallableAgent(lambda skill, item: seen.update(item) or "x").attempt(SKILL, ITEM, Calling())
+    await CallableAgent(lambda skill, item: seen.update(item) or "x").attempt(
+        SKILL, ITEM, Calling()
+    )
 
     assert seen == {"id": "i1", "input": "ho", "colour": "red"}
 
@@ -48,7 +55,9 @@ async def test_whatever_it_raises_is_a_failure_of_the_rollout() -> None:
     def broken(skill: str, item: dict[str, Any]) -> str:
         raise Odd("no luck")
 
-    with pytest.raises(AgentFailure, match=r"broken on item i1: Odd: no luck \(test_callable\.py:\d+\)"):
+    with pytest.raises(
+        AgentFailure, match=r"broken on item i1: Odd: no luck \(test_callable\.py:\d+\)"
+    ):
         await CallableAgent(broken).attempt(SKILL, ITEM, Calling())
 
 
@@ -76,7 +85,9 @@ async def test_many_plain_functions_wait_side_by_side() -> None:
         together.wait()
         return "x"
 
-    attempts = await asyncio.gather(*(CallableAgent(slow).attempt(SKILL, ITEM, Calling()) for _ in range(40)))
+    attempts = await asyncio.gather(
+        *(CallableAgent(slow).attempt(SKILL, ITEM, Calling()) for _ in range(40))
+    )
     assert len(attempts) == 40
 
 

@@ -11,7 +11,9 @@ from skillfit.models.protocol import Reply, Usage
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
-SKILL = Skill.from_text("---\nname: sums\ndescription: d\n---\n# Sums\n\nAdd with {care} and say {result}.\n")
+SKILL = Skill.from_text(
+    "---\nname: sums\ndescription: d\n---\n# Sums\n\nAdd with {care} and say {result}.\n"
+)
 
 
 def item(text: str = "What is 2 + 2?", **row: object) -> Item:
@@ -44,12 +46,18 @@ async def test_the_trajectory_holds_what_was_said_and_neither_skill_nor_item() -
 
 async def test_a_refining_turn_keeps_the_question_and_has_a_purpose_of_its_own() -> None:
     model = ScriptedModel(["5", "4", "4", "never asked"])
-    attempt = await ChatAgent(model, max_turns=6).attempt(SKILL, item(), Calling(purpose="i1/repeat_0"))
+    attempt = await ChatAgent(model, max_turns=6).attempt(
+        SKILL, item(), Calling(purpose="i1/repeat_0")
+    )
 
     assert attempt.answer == "4"
     assert len(model.requests) == 3, "an answer that no longer changes ends the turns"
-    assert model.requests[2].messages[: len(model.requests[0].messages)] == model.requests[0].messages
-    assert [request.purpose for request in model.requests] == [f"i1/repeat_0/turn_{turn}" for turn in range(3)]
+    assert (
+        model.requests[2].messages[: len(model.requests[0].messages)] == model.requests[0].messages
+    )
+    assert [request.purpose for request in model.requests] == [
+        f"i1/repeat_0/turn_{turn}" for turn in range(3)
+    ]
     assert attempt.usage.calls == 3
 
 
@@ -77,10 +85,17 @@ async def test_files_and_the_instruction_follow_the_item(tmp_path: Path) -> None
     await ChatAgent(model).attempt(SKILL, asked, Calling(instruction="Say which rule you used."))
 
     said = model.requests[0].messages[-1].content
-    assert said.index("Sum it.") < said.index("table.csv") < said.index("1,2") < said.index("Say which rule you used.")
+    assert (
+        said.index("Sum it.")
+        < said.index("table.csv")
+        < said.index("1,2")
+        < said.index("Say which rule you used.")
+    )
 
 
-async def test_an_attached_file_that_is_no_text_is_a_failure_and_not_an_answer(tmp_path: Path) -> None:
+async def test_an_attached_file_that_is_no_text_is_a_failure_and_not_an_answer(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "blob.bin").write_bytes(b"\xff\xfe\x00")
     asked = Item("i1", {"input": "Sum it.", "files": ["blob.bin"]}, base=tmp_path)
 

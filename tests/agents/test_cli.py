@@ -1,4 +1,6 @@
-"""Command-line agents, with a small program of our own that behaves like one: a real process with a real description."""
+"""Command-line agents, with a small program of our own that behaves like one: a real process with a
+real description.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,12 @@ import pytest
 import yaml
 
 from skillfit.agents import Agent, AgentFailure, Calling, build_agent, remove_workspace
-from skillfit.agents.cli.description import BUILT_IN, arguments, load_description
+from skillfit.agents.coding_cli.description import BUILT_IN, arguments, load_description
 from skillfit.errors import InputError
 from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
 from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, QuotaExhausted
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Attempt
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Attempt, Item
 
 PROGRAM = """#!{python}
 import json, os, pathlib, subprocess, sys, time
@@ -55,7 +56,13 @@ say(type="result", is_error=False, tokens=dict(read=30, cached=10, written=7), c
 DESCRIPTION: dict[str, Any] = {
     "name": "fake",
     "program": "fake-agent",
-    "argv": ["run", {"args": ["--model", "$model"]}, {"args": ["--effort", "$effort"]}, "--mode", "$mode"],
+    "argv": [
+        "run",
+        {"args": ["--model", "$model"]},
+        {"args": ["--effort", "$effort"]},
+        "--mode",
+        "$mode",
+    ],
     "model_argv": ["answer", {"args": ["--model", "$model"]}],
     "skills": ".fake/skills",
     "keys": ["FAKE_KEY"],
@@ -82,7 +89,8 @@ DESCRIPTION: dict[str, Any] = {
     "skill_read": [r"$skill/SKILL\.md"],
 }
 SKILL = Skill.from_text(
-    "---\nname: answering\ndescription: How to answer.\n---\nAnswer 42.\n", files={"references/why.md": b"because"}
+    "---\nname: answering\ndescription: How to answer.\n---\nAnswer 42.\n",
+    files={"references/why.md": b"because"},
 )
 ITEM = Item("q1", {"input": "What is six times seven?", "answers": ["42"]})
 
@@ -134,16 +142,27 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 def seen(attempt: Attempt) -> dict[str, Any]:
     """What the program saw of the world."""
-    (looked,) = [step.text for step in attempt.steps if step.kind == "tool_result" and step.name == "look"]
+    (looked,) = [
+        step.text for step in attempt.steps if step.kind == "tool_result" and step.name == "look"
+    ]
     return dict(json.loads(looked))
 
 
-async def test_the_skill_is_discovered_and_the_event_stream_becomes_the_trajectory(fake: Fake) -> None:
+async def test_the_skill_is_discovered_and_the_event_stream_becomes_the_trajectory(
+    fake: Fake,
+) -> None:
     attempt = await fake.attempt()
 
     assert attempt.answer == "42"
     assert attempt.skill_read is True
-    assert [step.kind for step in attempt.steps] == ["tool_call", "tool_result", "tool_call", "tool_result", "message", "message"]
+    assert [step.kind for step in attempt.steps] == [
+        "tool_call",
+        "tool_result",
+        "tool_call",
+        "tool_result",
+        "message",
+        "message",
+    ]
     assert attempt.steps[1].text == SKILL.text
     assert "What is six times seven?" in attempt.steps[4].text
     assert attempt.usage == Usage(calls=1, input=30, cached=10, output=7, usd=0.25)
@@ -152,7 +171,16 @@ async def test_the_skill_is_discovered_and_the_event_stream_becomes_the_trajecto
 async def test_the_program_knows_its_own_key_and_nothing_else_of_ours(fake: Fake) -> None:
     env = seen(await fake.attempt())["env"]
 
-    assert set(env) - {"LC_CTYPE"} == {"PATH", "HOME", "TMPDIR", "LANG", "FAKE_KEY", "PIDS", "FAKE_QUIET", "SKILLFIT_PROCESS"}
+    assert set(env) - {"LC_CTYPE"} == {
+        "PATH",
+        "HOME",
+        "TMPDIR",
+        "LANG",
+        "FAKE_KEY",
+        "PIDS",
+        "FAKE_QUIET",
+        "SKILLFIT_PROCESS",
+    }
     assert "someone-else" not in json.dumps(env)
 
 
@@ -172,7 +200,9 @@ async def test_its_own_key_is_not_in_the_trajectory(fake: Fake) -> None:
     assert seen(attempt)["env"]["FAKE_KEY"] == "[secret]"
 
 
-async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(fake: Fake, tmp_path: Path) -> None:
+async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(
+    fake: Fake, tmp_path: Path
+) -> None:
     attempt = await fake.agent().attempt(SKILL, ITEM, Calling())
 
     work = Path(attempt.workspace)
@@ -183,8 +213,12 @@ async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(fake: Fa
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("word", ["SLEEP", "SLEEP AWAY"], ids=["in its process group", "in a session of its own"])
-async def test_when_it_is_cancelled_everyone_it_started_is_gone(fake: Fake, tmp_path: Path, word: str) -> None:
+@pytest.mark.parametrize(
+    "word", ["SLEEP", "SLEEP AWAY"], ids=["in its process group", "in a session of its own"]
+)
+async def test_when_it_is_cancelled_everyone_it_started_is_gone(
+    fake: Fake, tmp_path: Path, word: str
+) -> None:
     task = asyncio.ensure_future(fake.attempt(Item("q", {"input": word})))
     pids: list[str] = []
     while len(pids) < 2:
@@ -210,10 +244,17 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     ("word", "error"),
-    [("NOLOGIN", AuthFailed), ("BROKE", QuotaExhausted), ("CRASH", AgentFailure), ("TOOLS ONLY", AgentFailure)],
+    [
+        ("NOLOGIN", AuthFailed),
+        ("BROKE", QuotaExhausted),
+        ("CRASH", AgentFailure),
+        ("TOOLS ONLY", AgentFailure),
+    ],
     ids=["login", "quota", "crash", "no answer"],
 )
-async def test_an_error_of_the_program_is_never_an_answer(fake: Fake, word: str, error: type[Exception]) -> None:
+async def test_an_error_of_the_program_is_never_an_answer(
+    fake: Fake, word: str, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         await fake.attempt(Item("q", {"input": word}))
 
@@ -239,7 +280,9 @@ async def test_an_error_of_the_program_is_never_an_answer(fake: Fake, word: str,
         ("see the docs about the usage limit and the credit balance", "command"),
     ],
 )
-async def test_only_the_programs_own_complaint_says_what_kind_of_failure_it_is(fake: Fake, said: str, kind: str) -> None:
+async def test_only_the_programs_own_complaint_says_what_kind_of_failure_it_is(
+    fake: Fake, said: str, kind: str
+) -> None:
     with pytest.raises(ModelError) as failed:
         await fake.attempt(Item("q", {"input": f"STDERR {said}"}))
 
@@ -280,7 +323,15 @@ async def test_settings_reach_the_program(fake: Fake) -> None:
     assert saw["env"]["FAKE_URL"] == "http://here/v1"
     assert saw["env"]["MORE"] == "more"
     attempt = await fake.attempt(model="/big", **settings)
-    assert json.loads(attempt.steps[2].text)["argv"] == ["run", "--model", "big", "--effort", "high", "--mode", "wild"]
+    assert json.loads(attempt.steps[2].text)["argv"] == [
+        "run",
+        "--model",
+        "big",
+        "--effort",
+        "high",
+        "--mode",
+        "wild",
+    ]
 
 
 async def test_the_prompt_may_go_through_a_file(fake: Fake) -> None:
@@ -305,7 +356,9 @@ async def test_files_of_the_item_stand_in_the_workspace(fake: Fake, tmp_path: Pa
 
 
 async def test_a_skill_without_front_matter_is_made_discoverable(fake: Fake) -> None:
-    attempt = await fake.agent().attempt(Skill.from_text("Answer 42.\n", name="My Notes"), ITEM, Calling())
+    attempt = await fake.agent().attempt(
+        Skill.from_text("Answer 42.\n", name="My Notes"), ITEM, Calling()
+    )
     installed = Path(attempt.workspace, ".fake/skills/my-notes/SKILL.md").read_text()
     remove_workspace(attempt.workspace)
 
@@ -324,7 +377,9 @@ async def test_a_skill_without_front_matter_is_made_discoverable(fake: Fake) -> 
     ],
     ids=["complete", "empty description", "none"],
 )
-async def test_a_skill_in_a_file_of_another_case_is_discovered(fake: Fake, tmp_path: Path, text: str) -> None:
+async def test_a_skill_in_a_file_of_another_case_is_discovered(
+    fake: Fake, tmp_path: Path, text: str
+) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "skill.md").write_text(text)
     attempt = await fake.agent().attempt(Skill.load(tmp_path / "notes"), ITEM, Calling())
@@ -338,7 +393,9 @@ async def test_a_skill_in_a_file_of_another_case_is_discovered(fake: Fake, tmp_p
 
 async def test_the_same_program_serves_as_a_model(fake: Fake) -> None:
     model = connect(fake.spec("/big"), role="optimizer", run_id="r", environ=fake.environ)
-    reply = await model.complete(Request((Message("system", "Be brief."), Message("user", "Six times seven?")), "merge"))
+    reply = await model.complete(
+        Request((Message("system", "Be brief."), Message("user", "Six times seven?")), "merge")
+    )
 
     assert reply.text == "42"
     assert reply.usage.input == 30
@@ -354,7 +411,9 @@ async def test_the_same_program_serves_as_a_model(fake: Fake) -> None:
         ({"options": {"program": "no-such-program"}}, "no-such-program is not installed"),
     ],
 )
-def test_what_could_not_act_is_refused_at_the_start(fake: Fake, settings: dict[str, Any], complaint: str) -> None:
+def test_what_could_not_act_is_refused_at_the_start(
+    fake: Fake, settings: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(InputError, match=complaint):
         fake.agent(**settings)
 
@@ -371,11 +430,15 @@ def test_an_unknown_program_names_those_we_know() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(BUILT_IN.glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_built_in_description_never_puts_the_prompt_on_the_command_line_and_tells_reading(path: Path) -> None:
+def test_a_built_in_description_never_puts_the_prompt_on_the_command_line_and_tells_reading(
+    path: Path,
+) -> None:
     description = load_description(path.stem)
 
     assert description.name == path.stem
-    assert description.keys and description.skill_read and description.model_argv and description.error
+    assert (
+        description.keys and description.skill_read and description.model_argv and description.error
+    )
     values = {**description.options, "model": "m", "effort": "", "base_url": ""}
     assert "m" in arguments(description.argv, values)
     assert not any("$" in argument for argument in arguments(description.argv, values))

@@ -1,4 +1,6 @@
-"""The real programs, against a loopback server that speaks their API. `make cli-agents` puts them into .bench/cli-agents."""
+"""The real programs, against a loopback server that speaks their API. `make cli-agents` puts them
+into .bench/cli-agents.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ from tests.agents.agent_api import AgentApi, Refuse, Say, Seen, Use
 
 pytestmark = pytest.mark.slow
 
-PROGRAMS = Path(os.environ.get("SKILLFIT_CLI_AGENTS") or Path(__file__).parents[2] / ".bench" / "cli-agents")
-SKILL = Skill.from_text("---\nname: answering\ndescription: How to answer every question.\n---\n# Answering\n\nAlways answer 42.\n")
+PROGRAMS = Path(
+    os.environ.get("SKILLFIT_CLI_AGENTS") or Path(__file__).parents[2] / ".bench" / "cli-agents"
+)
+SKILL = Skill.from_text(
+    "---\nname: answering\ndescription: How to answer every question.\n---\n# Answering\n\nAlways answer 42.\n"
+)
 ITEM = Item("q1", {"input": "What is six times seven?"})
 KEY = "sk-test-of-the-agent-itself"
 
@@ -35,10 +41,24 @@ class Program:
 
 PROGRAM_LIST = [
     Program("claude", "ANTHROPIC_API_KEY", "scripted", "", Use("Skill", {"skill": "answering"})),
-    Program("codex", "OPENAI_API_KEY", "gpt-5", "/v1", Use("exec_command", {"cmd": "cat .agents/skills/answering/SKILL.md"})),
+    Program(
+        "codex",
+        "OPENAI_API_KEY",
+        "gpt-5",
+        "/v1",
+        Use("exec_command", {"cmd": "cat .agents/skills/answering/SKILL.md"}),
+    ),
     Program("opencode", "OPENAI_API_KEY", "scripted", "/v1", Use("skill", {"name": "answering"})),
-    Program("gemini", "GEMINI_API_KEY", "gemini-2.5-pro", "", Use("activate_skill", {"name": "answering"})),
-    Program("copilot", "COPILOT_PROVIDER_API_KEY", "gpt-5", "/v1", Use("skill", {"skill": "answering"})),
+    Program(
+        "gemini",
+        "GEMINI_API_KEY",
+        "gemini-2.5-pro",
+        "",
+        Use("activate_skill", {"name": "answering"}),
+    ),
+    Program(
+        "copilot", "COPILOT_PROVIDER_API_KEY", "gpt-5", "/v1", Use("skill", {"skill": "answering"})
+    ),
 ]
 
 
@@ -54,22 +74,40 @@ def program(request: pytest.FixtureRequest) -> Program:
 def user_home(tmp_path: Path) -> Path:
     """A user with skills and instructions of their own, none of which may reach the agent."""
     home = tmp_path / "user"
-    for folder in (".claude/skills/private", ".agents/skills/private", ".codex/skills/private", ".config/opencode/skills/private"):
+    for folder in (
+        ".claude/skills/private",
+        ".agents/skills/private",
+        ".codex/skills/private",
+        ".config/opencode/skills/private",
+    ):
         (home / folder).mkdir(parents=True)
-        (home / folder / "SKILL.md").write_text("---\nname: private\ndescription: PRIVATE-SKILL\n---\nPRIVATE-SKILL")
+        (home / folder / "SKILL.md").write_text(
+            "---\nname: private\ndescription: PRIVATE-SKILL\n---\nPRIVATE-SKILL"
+        )
     (home / ".claude" / "CLAUDE.md").write_text("PRIVATE-SKILL")
     return home
 
 
 def environment(program: Program, home: Path) -> dict[str, str]:
     modules = PROGRAMS / "node_modules"
-    ripgrep = modules.glob("@openai/codex-*/vendor/*/codex-path")  # opencode's skill tool needs one and would download it
+    ripgrep = modules.glob(
+        "@openai/codex-*/vendor/*/codex-path"
+    )  # opencode's skill tool needs one and would download it
     path = os.pathsep.join(map(str, [modules / ".bin", *ripgrep, os.environ["PATH"]]))
-    return {"PATH": path, "HOME": str(home), program.key: KEY, "SOMEONE_ELSES_KEY": "sk-another-secret-key-here"}
+    return {
+        "PATH": path,
+        "HOME": str(home),
+        program.key: KEY,
+        "SOMEONE_ELSES_KEY": "sk-another-secret-key-here",
+    }
 
 
 def spec(program: Program, api: AgentApi, **options: object) -> ModelSpec:
-    return ModelSpec(id=f"cli/{program.name}/{program.model}", base_url=f"{api.url}{program.path}", options=options)
+    return ModelSpec(
+        id=f"cli/{program.name}/{program.model}",
+        base_url=f"{api.url}{program.path}",
+        options=options,
+    )
 
 
 @pytest.fixture
@@ -77,13 +115,19 @@ def api(program: Program) -> Iterator[AgentApi]:
     """Makes the program read the skill, then answer."""
 
     def script(seen: Seen) -> Say | Use:
-        return Say("The answer is 42.") if seen.answers_a_tool or program.read_skill.tool not in seen.tools else program.read_skill
+        return (
+            Say("The answer is 42.")
+            if seen.answers_a_tool or program.read_skill.tool not in seen.tools
+            else program.read_skill
+        )
 
     with AgentApi(script) as server:
         yield server
 
 
-async def test_it_discovers_reads_and_follows_the_skill(program: Program, api: AgentApi, user_home: Path) -> None:
+async def test_it_discovers_reads_and_follows_the_skill(
+    program: Program, api: AgentApi, user_home: Path
+) -> None:
     agent = build_agent("cli", spec(program, api), None, environ=environment(program, user_home))
 
     attempt = await agent.attempt(SKILL, ITEM, Calling())
@@ -93,11 +137,20 @@ async def test_it_discovers_reads_and_follows_the_skill(program: Program, api: A
         assert attempt.skill_read is True
         assert [step.kind for step in attempt.steps] == ["tool_call", "tool_result", "message"]
         assert any("six times seven" in seen.text for seen in api.seen)
-        assert any("How to answer every question." in seen.text for seen in api.seen), "the skill was not discovered"
-        assert any("Always answer 42." in seen.text for seen in api.seen), "the skill's body never reached the model"
-        assert not any("PRIVATE-SKILL" in seen.text for seen in api.seen), "the user's own skills leaked in"
+        assert any("How to answer every question." in seen.text for seen in api.seen), (
+            "the skill was not discovered"
+        )
+        assert any("Always answer 42." in seen.text for seen in api.seen), (
+            "the skill's body never reached the model"
+        )
+        assert not any("PRIVATE-SKILL" in seen.text for seen in api.seen), (
+            "the user's own skills leaked in"
+        )
         if program.name != "copilot":  # it reports premium requests, not tokens
-            assert (attempt.usage.input, attempt.usage.cached, attempt.usage.output) in {(50, 10, 14), (40, 10, 14)}
+            assert (attempt.usage.input, attempt.usage.cached, attempt.usage.output) in {
+                (50, 10, 14),
+                (40, 10, 14),
+            }
     finally:
         remove_workspace(attempt.workspace)
     assert not Path(attempt.workspace).parent.exists()
@@ -112,7 +165,9 @@ async def test_it_sends_its_own_key_and_knows_no_other(program: Program, user_ho
         return Say("done") if seen.answers_a_tool or use.tool not in seen.tools else use
 
     with AgentApi(script) as api:
-        agent = build_agent("cli", spec(program, api), None, environ=environment(program, user_home))
+        agent = build_agent(
+            "cli", spec(program, api), None, environ=environment(program, user_home)
+        )
         attempt = await agent.attempt(SKILL, ITEM, Calling())
     remove_workspace(attempt.workspace)
 
@@ -126,19 +181,42 @@ async def test_it_sends_its_own_key_and_knows_no_other(program: Program, user_ho
 
 async def test_it_serves_as_a_model_without_tools(program: Program, user_home: Path) -> None:
     with AgentApi(lambda seen: Say('{"edits": []}')) as api:
-        model = connect(spec(program, api), role="optimizer", run_id="r", environ=environment(program, user_home))
+        model = connect(
+            spec(program, api),
+            role="optimizer",
+            run_id="r",
+            environ=environment(program, user_home),
+        )
         messages = (Message("system", "You improve skills."), Message("user", "Propose edits."))
         reply = await model.complete(Request(messages, "merge", schema={"type": "object"}))
 
     assert reply.text == '{"edits": []}'
-    assert any("You improve skills." in seen.text and '{\\"type\\": \\"object\\"}' in seen.text for seen in api.seen)
-    powers = {"Bash", "Write", "Edit", "bash", "write", "edit", "exec_command", "shell_command", "run_shell_command", "write_file"}
+    assert any(
+        "You improve skills." in seen.text and '{\\"type\\": \\"object\\"}' in seen.text
+        for seen in api.seen
+    )
+    powers = {
+        "Bash",
+        "Write",
+        "Edit",
+        "bash",
+        "write",
+        "edit",
+        "exec_command",
+        "shell_command",
+        "run_shell_command",
+        "write_file",
+    }
     assert not {tool for seen in api.seen for tool in seen.tools} & powers
 
 
-async def test_a_key_the_server_refuses_is_an_auth_failure_and_no_answer(program: Program, user_home: Path) -> None:
+async def test_a_key_the_server_refuses_is_an_auth_failure_and_no_answer(
+    program: Program, user_home: Path
+) -> None:
     with AgentApi(lambda seen: Refuse(401, "invalid x-api-key")) as api:
         options = {"retries": "1"} if program.name == "claude" else {}
-        agent = build_agent("cli", spec(program, api, **options), None, environ=environment(program, user_home))
+        agent = build_agent(
+            "cli", spec(program, api, **options), None, environ=environment(program, user_home)
+        )
         with pytest.raises(AuthFailed):
             await agent.attempt(SKILL, ITEM, Calling())

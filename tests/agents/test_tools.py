@@ -13,22 +13,30 @@ from skillfit.agents.tools import ToolsAgent
 from skillfit.agents.workspace import Outside, Workspace
 from skillfit.models import Reply, ScriptedModel, ToolCall, Usage
 from skillfit.models.protocol import RateLimited
+from skillfit.sandbox.isolation import best_isolation
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Attempt
-from skillfit.tasks.item import Item
-from skillfit.tasks.sandbox import best_isolation
+from skillfit.tasks.item import Attempt, Item
 
 SKILL = Skill.from_text("Work with care.", files={"references/units.md": b"1 inch = 2.54 cm"})
 ITEM = Item("i1", {"input": "Convert."})
 
 
 def use(tool: str, **arguments: str) -> Reply:
-    return Reply("", (ToolCall("c1", tool, json.dumps(arguments)),), "tool_calls", Usage(calls=1, input=50, output=10))
+    return Reply(
+        "",
+        (ToolCall("c1", tool, json.dumps(arguments)),),
+        "tool_calls",
+        Usage(calls=1, input=50, output=10),
+    )
 
 
-async def run(*replies: Reply | str, item: Item = ITEM, **settings: int) -> tuple[Attempt, ScriptedModel]:
+async def run(
+    *replies: Reply | str, item: Item = ITEM, **settings: int
+) -> tuple[Attempt, ScriptedModel]:
     model = ScriptedModel(replies)
-    return await ToolsAgent(model, **settings).attempt(SKILL, item, Calling(purpose="i1/repeat_0")), model
+    return await ToolsAgent(model, **settings).attempt(
+        SKILL, item, Calling(purpose="i1/repeat_0")
+    ), model
 
 
 def result(attempt: Attempt, number: int = 0) -> str:
@@ -51,8 +59,15 @@ async def test_it_reads_item_and_skill_files_writes_and_finishes(tmp_path: Path)
     assert attempt.answer == "25.4 cm"
     assert result(attempt, 0) == "ten inches"
     assert result(attempt, 1) == "skill/references/units.md:1: 1 inch = 2.54 cm"
-    assert result(attempt, 3).split() == ["in.txt", "out/result.txt", "skill/SKILL.md", "skill/references/units.md"]
-    assert (Path(attempt.workspace) / "out" / "result.txt").read_text() == "25.4", "graders find what the agent left"
+    assert result(attempt, 3).split() == [
+        "in.txt",
+        "out/result.txt",
+        "skill/SKILL.md",
+        "skill/references/units.md",
+    ]
+    assert (Path(attempt.workspace) / "out" / "result.txt").read_text() == "25.4", (
+        "graders find what the agent left"
+    )
     assert len({request.messages[0] for request in model.requests}) == 1, "the prefix never changes"
     assert len({request.purpose for request in model.requests}) == 5
     remove_workspace(attempt.workspace)
@@ -66,10 +81,15 @@ async def test_a_message_without_tool_calls_is_the_answer() -> None:
     assert attempt.answer == "It is 4."
 
 
-@pytest.mark.parametrize("path", ["../secret.txt", "/etc/passwd", "a/../../secret.txt", "link/passwd", "link"])
+@pytest.mark.parametrize(
+    "path", ["../secret.txt", "/etc/passwd", "a/../../secret.txt", "link/passwd", "link"]
+)
 async def test_no_path_leads_out_of_the_workspace(path: str) -> None:
     attempt, _ = await run(
-        use("run_command", command="ln -s /etc link"), use("read", path=path), use("write", path=path, content="x"), "done"
+        use("run_command", command="ln -s /etc link"),
+        use("read", path=path),
+        use("write", path=path, content="x"),
+        "done",
     )
     remove_workspace(attempt.workspace)
 
@@ -90,9 +110,15 @@ def test_whatever_name_is_asked_for_it_is_inside_or_refused(parts: list[str]) ->
         assert path.resolve().is_relative_to(workspace.work.resolve())
 
 
-async def test_commands_run_isolated_without_our_environment_and_the_trajectory_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_run_isolated_without_our_environment_and_the_trajectory_says_how(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-parent")
-    attempt, _ = await run(use("run_command", command="env; echo made > made.txt"), use("run_command", command="exit 3"), "done")
+    attempt, _ = await run(
+        use("run_command", command="env; echo made > made.txt"),
+        use("run_command", command="exit 3"),
+        "done",
+    )
 
     assert "sk-of-the-parent" not in result(attempt, 0)
     assert (Path(attempt.workspace) / "made.txt").read_text() == "made\n"
@@ -113,21 +139,30 @@ async def test_a_command_that_does_not_end_is_ended_and_the_agent_goes_on() -> N
 
 async def test_misuse_is_told_to_the_model_and_ends_nothing() -> None:
     broken = Reply("", (ToolCall("c1", "read", "{not json"),))
-    attempt, model = await run(broken, use("fly"), use("write", path="x"), use("read", path="missing"), "done")
+    attempt, model = await run(
+        broken, use("fly"), use("write", path="x"), use("read", path="missing"), "done"
+    )
     remove_workspace(attempt.workspace)
 
     assert attempt.answer == "done"
     assert all(result(attempt, number).startswith("error: ") for number in range(4))
-    assert attempt.workspace not in model.requests[-1].messages[-1].content, "no path of this machine"
+    assert attempt.workspace not in model.requests[-1].messages[-1].content, (
+        "no path of this machine"
+    )
 
 
 async def test_an_optional_argument_may_be_null_and_half_an_emoji_is_replaced() -> None:
-    calls = [ToolCall("c1", "list", '{"path": null}'), ToolCall("c2", "finish", '{"answer": "done \\ud83d"}')]
+    calls = [
+        ToolCall("c1", "list", '{"path": null}'),
+        ToolCall("c2", "finish", '{"answer": "done \\ud83d"}'),
+    ]
     attempt, _ = await run(*(Reply("", (call,)) for call in calls))
     remove_workspace(attempt.workspace)
 
     assert "skill/SKILL.md" in result(attempt, 0)
-    assert attempt.answer == "done \N{REPLACEMENT CHARACTER}", "what could not be written to a file would end the run"
+    assert attempt.answer == "done \N{REPLACEMENT CHARACTER}", (
+        "what could not be written to a file would end the run"
+    )
 
 
 async def test_a_pipe_left_by_a_command_holds_nothing_up() -> None:
@@ -157,15 +192,21 @@ async def test_rounds_and_tokens_are_limited_and_the_limit_is_said() -> None:
 
 
 async def test_long_output_is_cut_with_a_note() -> None:
-    attempt, _ = await run(use("run_command", command="head -c 30000 /dev/zero | tr '\\0' x"), "done")
+    attempt, _ = await run(
+        use("run_command", command="head -c 30000 /dev/zero | tr '\\0' x"), "done"
+    )
     remove_workspace(attempt.workspace)
 
     assert len(result(attempt)) < 9000 and "characters left out" in result(attempt)
 
 
-async def test_nothing_stays_on_disk_when_the_model_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_stays_on_disk_when_the_model_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(RateLimited):
-        await ToolsAgent(ScriptedModel([use("list"), RateLimited("slow down")])).attempt(SKILL, ITEM, Calling())
+        await ToolsAgent(ScriptedModel([use("list"), RateLimited("slow down")])).attempt(
+            SKILL, ITEM, Calling()
+        )
 
     assert list(tmp_path.iterdir()) == []

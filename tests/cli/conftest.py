@@ -9,7 +9,9 @@ from tests.cli.world import SMALL, Shell, project
 
 
 @pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Shell]:
+def shell(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Shell]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(sys, "stdin", open("/dev/null") if sys.platform != "win32" else sys.stdin)  # noqa: PTH123, SIM115
@@ -30,6 +32,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for text in small:
         section, _, rest = text.partition(".")
         key, _, value = rest.partition("=")
-        settings.setdefault(section, {})[key] = value == "true" if value in ("true", "false") else int(value)
+        settings.setdefault(section, {})[key] = (
+            value == "true" if value in ("true", "false") else int(value)
+        )
     skillfit.train(config=project(folder), run=folder / "run", **settings)
     return folder

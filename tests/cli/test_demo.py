@@ -1,4 +1,6 @@
-"""The demo as shipped: it trains, improves, and says what its models are; the SQL project grades by running queries."""
+"""The demo as shipped: it trains, improves, and says what its models are; the SQL project grades by
+running queries.
+"""
 
 import json
 from importlib.resources import as_file, files
@@ -8,12 +10,14 @@ import pytest
 
 from skillfit.config import load_config
 from skillfit.skill import Skill, lint
-from skillfit.tasks.function import load_object
-from skillfit.train.assemble import read_material
+from skillfit.tasks.user_code import load_object
+from skillfit.training.assemble import read_material
 from tests.cli.world import Shell, project
 
 
-def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(shell: Shell, tmp_path: Path) -> None:
+def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(
+    shell: Shell, tmp_path: Path
+) -> None:
     said = shell("demo", "--plain", "--dir", "here")
     assert said.code == 0, said.err
     assert said.out.startswith("improved") and "report.html" in said.out
@@ -21,7 +25,10 @@ def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(shel
     assert ": accept, " in said.err and ": reject, " in said.err
     assert (tmp_path / "here" / "run" / "report.html").stat().st_size > 10_000
     again = shell("demo", "--dir", "here", "--json")
-    assert again.code == 0 and again.json["selection"]["best"] > again.json["selection"]["baseline"] + 0.3
+    assert (
+        again.code == 0
+        and again.json["selection"]["best"] > again.json["selection"]["baseline"] + 0.3
+    )
 
 
 def test_the_demo_takes_no_folder_that_holds_other_things(shell: Shell, tmp_path: Path) -> None:
@@ -47,10 +54,22 @@ def graded(answer: str, gold: str) -> tuple[float, str]:
 
 
 def test_every_gold_query_runs_and_scores_and_the_house_rules_matter(tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in (project(tmp_path, "sql").parent / "tasks.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (project(tmp_path, "sql").parent / "tasks.jsonl").read_text().splitlines()
+    ]
     assert all(graded(row["answer"], row["answer"]) == (1.0, "") for row in rows)
-    for rule in (" AND deleted_at IS NULL", " AND status <> 'cancelled'", " / 100.0", " ORDER BY name"):
-        told = [graded(row["answer"].replace(rule, ""), row["answer"])[0] for row in rows if rule in row["answer"]]
+    for rule in (
+        " AND deleted_at IS NULL",
+        " AND status <> 'cancelled'",
+        " / 100.0",
+        " ORDER BY name",
+    ):
+        told = [
+            graded(row["answer"].replace(rule, ""), row["answer"])[0]
+            for row in rows
+            if rule in row["answer"]
+        ]
         assert told.count(0.0) >= 0.5 * len(told) > 3, rule
 
 
@@ -66,9 +85,18 @@ def test_queries_are_found_in_fences_and_compared_by_rows() -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["DROP TABLE customers", "ATTACH 'x.db' AS x", "SELECT 1; SELECT 2", "PRAGMA user_version", "", "I cannot do that"],
+    [
+        "DROP TABLE customers",
+        "ATTACH 'x.db' AS x",
+        "SELECT 1; SELECT 2",
+        "PRAGMA user_version",
+        "",
+        "I cannot do that",
+    ],
 )
-def test_what_is_not_one_reading_query_scores_nothing(query: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_not_one_reading_query_scores_nothing(
+    query: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert graded(query, GOLD)[0] == 0.0 and not list(tmp_path.iterdir())
 

@@ -43,7 +43,9 @@ def test_ls_and_show_tell_what_came_out(shell: Shell, run: Path) -> None:
     assert listed["run"] == str(run) and listed["finish_reason"] == "improved"
     assert "improved" in shell("ls", run.parent).out
     shown = shell("show", run)
-    assert shown.code == 0 and "step_0001" in shown.out and "accept" in shown.out and "●" in shown.out
+    assert (
+        shown.code == 0 and "step_0001" in shown.out and "accept" in shown.out and "●" in shown.out
+    )
     assert shell("show", run, "--json").json["verdicts"][0]["name"] == "step_0001"
     assert "No runs" in shell("ls").out
 
@@ -54,7 +56,9 @@ def test_ls_says_when_there_is_no_such_folder(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("journal", ["no database at all", ""])
-def test_a_run_that_cannot_be_read_does_not_hide_the_others(journal: str, shell: Shell, run: Path) -> None:
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(
+    journal: str, shell: Shell, run: Path
+) -> None:
     (run.parent / "damaged").mkdir()
     (run.parent / "damaged" / "journal.sqlite").write_text(journal)
     listed = shell("ls", run.parent, "--json")
@@ -65,11 +69,17 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(journal: str, shell:
 def test_diff_shows_what_changed_between_any_two_steps(shell: Shell, run: Path) -> None:
     assert "+- Mentions of" in shell("diff", run).out
     assert shell("diff", run, "1", "1").out.strip() == "Nothing changed."
-    assert shell("diff", run, "0", "1", "--json").json["diff"] == shell("diff", run, "initial", "1", "--json").json["diff"] != ""
+    assert (
+        shell("diff", run, "0", "1", "--json").json["diff"]
+        == shell("diff", run, "initial", "1", "--json").json["diff"]
+        != ""
+    )
     assert "no step '99'" in shell("diff", run, "99").err
 
 
-def test_apply_shows_the_diff_changes_the_skill_and_undo_puts_every_byte_back(shell: Shell, run: Path) -> None:
+def test_apply_shows_the_diff_changes_the_skill_and_undo_puts_every_byte_back(
+    shell: Shell, run: Path
+) -> None:
     skill = skill_of(run)
     before = skill.read_bytes()
     refused = shell("apply", run)
@@ -82,7 +92,9 @@ def test_apply_shows_the_diff_changes_the_skill_and_undo_puts_every_byte_back(sh
     assert "Nothing of the run" in shell("apply", run, "--undo").err
 
 
-def test_apply_refuses_a_skill_that_changed_since_and_never_touches_protected_text(shell: Shell, run: Path) -> None:
+def test_apply_refuses_a_skill_that_changed_since_and_never_touches_protected_text(
+    shell: Shell, run: Path
+) -> None:
     skill = skill_of(run)
     mine = "<!-- PROTECTED_START -->\nNever promise a date.\n<!-- PROTECTED_END -->\n"
     skill.write_text(skill.read_text() + "\n" + mine)
@@ -124,14 +136,18 @@ def test_an_apply_that_fails_leaves_nothing_to_undo(shell: Shell, run: Path) -> 
     assert "Nothing of the run" in shell("apply", run, "--undo").err
 
 
-def test_an_apply_that_was_killed_before_it_wrote_can_be_taken_back(shell: Shell, run: Path) -> None:
+def test_an_apply_that_was_killed_before_it_wrote_can_be_taken_back(
+    shell: Shell, run: Path
+) -> None:
     before = skill_of(run).read_bytes()
     shell("apply", run, "--yes")
     skill_of(run).write_bytes(before)
     assert shell("apply", run, "--undo").code == 0 and skill_of(run).read_bytes() == before
 
 
-def test_undo_changes_the_file_that_a_link_names_and_leaves_the_link(shell: Shell, run: Path) -> None:
+def test_undo_changes_the_file_that_a_link_names_and_leaves_the_link(
+    shell: Shell, run: Path
+) -> None:
     real = skill_of(run).rename(skill_of(run).with_name("real.md"))
     skill_of(run).symlink_to(real)
     before = real.read_bytes()
@@ -141,7 +157,9 @@ def test_undo_changes_the_file_that_a_link_names_and_leaves_the_link(shell: Shel
     assert skill_of(run).is_symlink() and real.read_bytes() == before
 
 
-def test_apply_makes_a_new_folder_whole_and_undo_takes_away_what_is_still_as_it_was(shell: Shell, run: Path) -> None:
+def test_apply_makes_a_new_folder_whole_and_undo_takes_away_what_is_still_as_it_was(
+    shell: Shell, run: Path
+) -> None:
     tables = skill_of(run).parent / "references" / "tables.md"
     tables.parent.mkdir()
     tables.write_text("| a | b |\n")
@@ -152,7 +170,10 @@ def test_apply_makes_a_new_folder_whole_and_undo_takes_away_what_is_still_as_it_
     Path("new/references/more.md").write_text("mine\n")
     assert shell("apply", run, "--undo").code == 0
     assert [str(path) for path in Path("new").rglob("*.md")] == ["new/references/more.md"]
-    assert shell("apply", run, "--to", "again", "--yes").code == 0 and shell("apply", run, "--undo").code == 0
+    assert (
+        shell("apply", run, "--to", "again", "--yes").code == 0
+        and shell("apply", run, "--undo").code == 0
+    )
     assert not Path("again").exists()
 
 
@@ -167,7 +188,9 @@ def test_a_run_can_be_gone_on_with_after_its_skill_was_applied(shell: Shell, run
     assert shell("resume", run, "--json").json["finish_reason"] == "improved"
 
 
-def test_apply_to_a_new_folder_with_a_dot_in_its_name_can_be_taken_back(shell: Shell, run: Path) -> None:
+def test_apply_to_a_new_folder_with_a_dot_in_its_name_can_be_taken_back(
+    shell: Shell, run: Path
+) -> None:
     assert shell("apply", run, "--to", "my.skill", "--yes").code == 0
     assert Path("my.skill/SKILL.md").read_text() == Run.open(run).best_skill.text
     assert shell("apply", run, "--undo").code == 0 and not Path("my.skill/SKILL.md").exists()
@@ -182,7 +205,10 @@ def test_where_nothing_can_be_written_is_said(shell: Shell, run: Path) -> None:
 
 def test_report_writes_one_file(shell: Shell, run: Path) -> None:
     assert shell("report", run, "--json").json["report"].endswith("report.html")
-    assert shell("report", run, "--format", "md", "--out", "r.md").code == 0 and Path("r.md").stat().st_size > 200
+    assert (
+        shell("report", run, "--format", "md", "--out", "r.md").code == 0
+        and Path("r.md").stat().st_size > 200
+    )
     assert "no report format" in shell("report", run, "--format", "pdf").err
 
 
@@ -198,8 +224,16 @@ def test_verify_passes_what_holds_and_fails_a_confirmed_drop(shell: Shell, run: 
 
 def test_verify_measures_with_the_grader_that_its_record_is_by(shell: Shell, config: Path) -> None:
     """The ship grader gives these rollouts nothing; verify grades with the one trained on."""
-    settings = (*SMALL, "env.limit=16", "evaluation.use_gate=false", "evaluation.ship_grader={regex: '^never this$'}")
-    assert shell("train", config, *settings, "--run", "here", "--json").json["ship"]["difference"] == 0.0
+    settings = (
+        *SMALL,
+        "env.limit=16",
+        "evaluation.use_gate=false",
+        "evaluation.ship_grader={regex: '^never this$'}",
+    )
+    assert (
+        shell("train", config, *settings, "--run", "here", "--json").json["ship"]["difference"]
+        == 0.0
+    )
     best = shell("show", "here", "--json").json["selection"]["best"]
     assert shell("verify", "here", "--json").json["recorded"] == pytest.approx(best) != 0
 
@@ -207,17 +241,31 @@ def test_verify_measures_with_the_grader_that_its_record_is_by(shell: Shell, con
 def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
     assert shell("verify", run, "--save", "record.json").code == 0
     record = json.loads(Path("record.json").read_text())
-    assert set(record) == {"config", "skill", "means"} and Path("record.json").stat().st_size < 20_000
+    assert (
+        set(record) == {"config", "skill", "means"} and Path("record.json").stat().st_size < 20_000
+    )
     shutil.rmtree(run)
     assert shell("verify", "record.json", "--repeats", "1", "--json").json["verdict"] == "ok"
     assert "neither a run nor a record" in shell("verify", "tasks.txt").err
 
 
-def test_eval_measures_several_models_in_one_directory(shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eval_measures_several_models_in_one_directory(
+    shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
     with ChatServer(lambda call: "billing") as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        measured = shell("eval", config, "--model", "openai/one", "--model", "openai/two", "--run", "both", "--json").json
+        measured = shell(
+            "eval",
+            config,
+            "--model",
+            "openai/one",
+            "--model",
+            "openai/two",
+            "--run",
+            "both",
+            "--json",
+        ).json
     assert [one["model"] for one in measured] == ["openai/one", "openai/two"]
     assert sorted(path.name for path in Path("both").iterdir()) == ["openai-one", "openai-two"]
 
@@ -226,7 +274,19 @@ def test_eval_measures_several_skills_side_by_side_and_pays_once(shell: Shell, r
     config = run.parent / "skillfit.yaml"
     better = run.parent / "better.md"
     better.write_text(Run.open(run).best_skill.text)
-    line = ("eval", config, "--skill", skill_of(run).parent, "--skill", better, "--split", "test", "--repeats", "2", "--json")
+    line = (
+        "eval",
+        config,
+        "--skill",
+        skill_of(run).parent,
+        "--skill",
+        better,
+        "--split",
+        "test",
+        "--repeats",
+        "2",
+        "--json",
+    )
     first, second = shell(*line).json
     assert first["hard"] < second["hard"] and second["planned"] == 40
     assert set(first["by_type"]) == {"billing", "delivery", "account", "returns", "technical"}
@@ -237,23 +297,45 @@ def test_eval_measures_several_skills_side_by_side_and_pays_once(shell: Shell, r
 
 def test_check_says_go_and_estimate_gives_ranges(shell: Shell, config: Path) -> None:
     checked = shell("check", config, "--json")
-    assert checked.code in (0, 9) and {"gold", "coverage", "headroom"} <= {one["name"] for one in checked.json["checks"]}
+    assert checked.code in (0, 9) and {"gold", "coverage", "headroom"} <= {
+        one["name"] for one in checked.json["checks"]
+    }
     found = shell("estimate", config, "--json").json
     low, high = found["total"]["calls"]
     assert 0 < low < high and {row["role"] for row in found["rows"]} == {"agent", "optimizer"}
     assert "stage" in shell("estimate", config).out
 
 
-def test_check_tries_the_optimizers_key_too_before_any_rollout(shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_tries_the_optimizers_key_too_before_any_rollout(
+    shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
-    with ChatServer(lambda call: JSONResponse({"error": {"message": "Incorrect API key"}}, 401)) as server:
-        refused = shell("check", config, "model.optimizer=openai/gpt-5", f"model.optimizer.base_url={server.url}", "--run", "r")
+    with ChatServer(
+        lambda call: JSONResponse({"error": {"message": "Incorrect API key"}}, 401)
+    ) as server:
+        refused = shell(
+            "check",
+            config,
+            "model.optimizer=openai/gpt-5",
+            f"model.optimizer.base_url={server.url}",
+            "--run",
+            "r",
+        )
     assert refused.code == 6 and "Incorrect API key" in refused.err
-    assert [event for event in RunDirectory.read("r").events.read() if isinstance(event.event, RolloutFinished)] == []
+    assert [
+        event
+        for event in RunDirectory.read("r").events.read()
+        if isinstance(event.event, RolloutFinished)
+    ] == []
 
 
-def test_init_writes_a_project_that_loads_and_never_writes_over_one(shell: Shell, tmp_path: Path) -> None:
-    assert shell("init", "new", "--agent", "practice/agent", "--optimizer", "practice/optimizer").code == 0
+def test_init_writes_a_project_that_loads_and_never_writes_over_one(
+    shell: Shell, tmp_path: Path
+) -> None:
+    assert (
+        shell("init", "new", "--agent", "practice/agent", "--optimizer", "practice/optimizer").code
+        == 0
+    )
     assert "at least 4 are needed" in shell("estimate", "new/skillfit.yaml", "budget.usd=null").err
     refused = shell("init", "new")
     assert refused.code == 2 and "is there already" in refused.err
@@ -262,21 +344,29 @@ def test_init_writes_a_project_that_loads_and_never_writes_over_one(shell: Shell
 
 def test_init_uses_a_skill_that_is_there(shell: Shell, run: Path) -> None:
     assert shell("init", "--skill", skill_of(run).parent).code == 0
-    assert f"skill: {skill_of(run).parent}" in Path("skillfit.yaml").read_text() and not Path("my-skill").exists()
+    assert (
+        f"skill: {skill_of(run).parent}" in Path("skillfit.yaml").read_text()
+        and not Path("my-skill").exists()
+    )
 
 
 @pytest.mark.parametrize("name", ["w #1", "a: {b", "{x}", "'quoted'", "null", "näive \U0001f600"])
 def test_init_writes_names_so_that_they_are_read_back(name: str, shell: Shell, run: Path) -> None:
     skill = skill_of(run).parent.rename(run.parent / name)
     models = ("--agent", "practice/a: {b", "--optimizer", "{id: practice/optimizer, retries: 1}")
-    assert shell("init", "new", "--skill", skill, *models, "--grader", "{regex: {pattern: x}}").code == 0
+    assert (
+        shell("init", "new", "--skill", skill, *models, "--grader", "{regex: {pattern: x}}").code
+        == 0
+    )
     config = load_config("new/skillfit.yaml")
     assert config.env.skill == str(skill) and config.env.grader == {"regex": {"pattern": "x"}}
     assert config.model.agent is not None and config.model.agent.id == "practice/a: {b"
     assert config.model.optimizer is not None and config.model.optimizer.retries == 1
 
 
-def test_models_lists_providers_and_what_is_ready(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_lists_providers_and_what_is_ready(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-shown-anywhere")
     said = shell("models", "--json")
     ready = {one["provider"]: one["ready"] for one in said.json}
@@ -297,5 +387,10 @@ def test_studio_tells_programs_its_address(tmp_path: Path) -> None:
 
 def test_mcp_tells_programs_how_it_is_started(shell: Shell, tmp_path: Path) -> None:
     told = shell("mcp", "--json").json["mcpServers"]["skillfit"]
-    ended = subprocess.run([told["command"], *told["args"]], stdin=subprocess.DEVNULL, capture_output=True, cwd=tmp_path)
+    ended = subprocess.run(
+        [told["command"], *told["args"]],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        cwd=tmp_path,
+    )
     assert ended.returncode == 0, ended.stderr

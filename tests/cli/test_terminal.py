@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from skillfit.cli.plot import Point, plot
+from skillfit.cli.runs import Point, plot
 from skillfit.cli.terminal import LiveTerminal, PlainTerminal, Screen, render, spend
 from skillfit.models.protocol import Usage
 from skillfit.run.directory import RunDirectory
@@ -32,7 +32,14 @@ CONFIG: dict[str, Any] = {
     "budget": {"usd": 2.0, "calls": None},
 }
 STARTED = RunStarted(
-    run="r", config=CONFIG, version="1", skill="", skill_hash="", splits={"train": 4}, total_epochs=2, steps_per_epoch=3
+    run="r",
+    config=CONFIG,
+    version="1",
+    skill="",
+    skill_hash="",
+    splits={"train": 4},
+    total_epochs=2,
+    steps_per_epoch=3,
 )
 
 
@@ -45,12 +52,22 @@ def rollout(number: int, phase: str = "gate", failure: str = "") -> RolloutFinis
 
 
 def decided(name: str, decision: str) -> GateDecided:
-    evidence = {"difference": 0.1, "interval": [-0.02, 0.22], "fixed": ["a", "b"], "broken": ["c"], "rollouts": 40}
-    return GateDecided(name=name, step=1, decision=decision, reason="because it is so", evidence=evidence)
+    evidence = {
+        "difference": 0.1,
+        "interval": [-0.02, 0.22],
+        "fixed": ["a", "b"],
+        "broken": ["c"],
+        "rollouts": 40,
+    }
+    return GateDecided(
+        name=name, step=1, decision=decision, reason="because it is so", evidence=evidence
+    )
 
 
 def measured(name: str, hard: float) -> EvaluationFinished:
-    return EvaluationFinished(name=name, split="selection", skill_hash="h", hard=hard, soft=hard, scored=4, planned=4)
+    return EvaluationFinished(
+        name=name, split="selection", skill_hash="h", hard=hard, soft=hard, scored=4, planned=4
+    )
 
 
 def screen_of(*events: Event, every: float = 0.5) -> Screen:
@@ -77,16 +94,25 @@ def test_it_says_where_the_run_is_and_how_fast() -> None:
 
 
 def test_stages_of_a_step_stay_until_the_next_step_begins() -> None:
-    first = [StageStarted(epoch=1, step=1, stage="rollout", total=2), StageFinished(epoch=1, step=1, stage="rollout", seconds=3.0)]
+    first = [
+        StageStarted(epoch=1, step=1, stage="rollout", total=2),
+        StageFinished(epoch=1, step=1, stage="rollout", seconds=3.0),
+    ]
     text = drawn(screen_of(STARTED, *first, StageStarted(epoch=1, step=1, stage="reflect")))
     assert "✓ rollout" in text and "3.0 s" in text and "▸ reflect" in text
-    assert "rollout" not in drawn(screen_of(STARTED, *first, StageStarted(epoch=1, step=2, stage="gate")))
+    assert "rollout" not in drawn(
+        screen_of(STARTED, *first, StageStarted(epoch=1, step=2, stage="gate"))
+    )
 
 
 def test_the_curve_tells_accepted_from_rejected() -> None:
     events = [measured("baseline", 0.4), decided("step_0001", "accept"), measured("step_0001", 0.6)]
     screen = screen_of(STARTED, *events, decided("step_0002", "reject"), measured("step_0002", 0.3))
-    assert [(point.score, point.accepted) for point in screen.curve] == [(0.4, True), (0.6, True), (0.3, False)]
+    assert [(point.score, point.accepted) for point in screen.curve] == [
+        (0.4, True),
+        (0.6, True),
+        (0.3, False),
+    ]
     text = drawn(screen)
     assert text.count("●") == 2 and text.count("×") == 1 and "0.60 ┤" in text
 
@@ -99,10 +125,16 @@ def test_verdicts_carry_their_evidence_on_narrow_terminals_too() -> None:
 def test_failures_warnings_and_discarded_edits_show_as_they_happen() -> None:
     leak = Discarded(step=1, stage="leak_check", what="proposal 0", reason="it carries an answer")
     failed = [rollout(n, failure="timeout: no answer in 300 s") for n in range(3)]
-    screen = screen_of(STARTED, leak, Warned(what="budget", message="80 % of the budget is used."), *failed)
+    screen = screen_of(
+        STARTED, leak, Warned(what="budget", message="80 % of the budget is used."), *failed
+    )
     assert screen.failures == {"timeout": 3}
     text = drawn(screen)
-    assert "it carries an answer" in text and "80 % of the budget" in text and text.count("no answer in 300 s") == 1
+    assert (
+        "it carries an answer" in text
+        and "80 % of the budget" in text
+        and text.count("no answer in 300 s") == 1
+    )
 
 
 def test_practice_models_are_called_what_they_are() -> None:
@@ -111,7 +143,12 @@ def test_practice_models_are_called_what_they_are() -> None:
 
 def test_spend_is_set_against_the_caps() -> None:
     said = spend(Usage(calls=10, input=900, output=100, usd=0.5), {"usd": 2.0}, 90)
-    assert "$0.50 of 2 (25%)" in said and "10 calls" in said and "1,000 tokens" in said and "1.5 min" in said
+    assert (
+        "$0.50 of 2 (25%)" in said
+        and "10 calls" in said
+        and "1,000 tokens" in said
+        and "1.5 min" in said
+    )
     assert "$" not in spend(Usage(usd=None), {}, 0)
 
 
@@ -119,11 +156,17 @@ def test_a_resumed_run_does_not_say_its_past_again_in_lines() -> None:
     console = Console(file=io.StringIO(), width=200)
     plain = PlainTerminal(console)
     long_ago = time.time() - 1000
-    for number, event in enumerate([STARTED, decided("step_0001", "accept"), decided("step_0002", "reject")]):
+    for number, event in enumerate(
+        [STARTED, decided("step_0001", "accept"), decided("step_0002", "reject")]
+    ):
         plain(Stored(number, long_ago, event))
     plain(Stored(9, time.time() + 1, decided("step_0003", "accept")))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "step_0001" not in text and "Going on where the run stopped" in text and "step_0003: accept" in text
+    assert (
+        "step_0001" not in text
+        and "Going on where the run stopped" in text
+        and "step_0003: accept" in text
+    )
 
 
 def test_the_live_terminal_draws_a_whole_recorded_run(finished: Path) -> None:
@@ -152,6 +195,9 @@ def test_a_plot_holds_the_latest_points_within_its_width() -> None:
 def test_a_higher_score_is_never_drawn_below_a_lower_one(scores: list[float]) -> None:
     lines = plot([Point(score, True) for score in scores])
     width = min(8, 60 // len(scores))
-    at = [next(row for row, line in enumerate(lines) if line[7 + width * n :].startswith("●")) for n in range(len(scores))]
+    at = [
+        next(row for row, line in enumerate(lines) if line[7 + width * n :].startswith("●"))
+        for n in range(len(scores))
+    ]
     ranked = [row for _, row in sorted(zip(scores, at, strict=True), reverse=True)]
     assert ranked == sorted(ranked)

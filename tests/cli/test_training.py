@@ -13,20 +13,35 @@ from rich.console import Console
 
 from skillfit.api import Run
 from skillfit.cli.terminal import Terminal
-from skillfit.cli.training import attend, read
+from skillfit.cli.train import attend, read
 from skillfit.models.protocol import Usage
 from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.events import RolloutFinished
-from skillfit.train.entry import start
+from skillfit.training.entry import start
 from tests.cli.world import COMMAND, SMALL, Shell, process
 
 
-def test_train_json_ends_with_exactly_one_line_that_says_everything(shell: Shell, config: Path) -> None:
+def test_train_json_ends_with_exactly_one_line_that_says_everything(
+    shell: Shell, config: Path
+) -> None:
     said = shell("train", config, *SMALL, "--run", "here", "--json")
     line = said.json
-    assert list(line) == ["finish_reason", "run", "best_step", "selection", "test", "ship", "usage", "wall_s"]
+    assert list(line) == [
+        "finish_reason",
+        "run",
+        "best_step",
+        "selection",
+        "test",
+        "ship",
+        "usage",
+        "wall_s",
+    ]
     assert Path(line["run"]) == Path("here").absolute()
-    assert set(line["selection"]) == {"baseline", "best"} and set(line["test"]) == {"baseline", "best", "final"}
+    assert set(line["selection"]) == {"baseline", "best"} and set(line["test"]) == {
+        "baseline",
+        "best",
+        "final",
+    }
     assert set(line["ship"]) == {"verdict", "difference", "interval"}
     assert line["usage"]["calls"] > 30 and line["usage"]["tokens"] > line["usage"]["calls"]
     codes = {"improved": 0, "no_improvement": 3, "inconclusive": 4}
@@ -41,7 +56,9 @@ def test_the_same_command_again_pays_for_nothing(shell: Shell, config: Path) -> 
     assert {**resumed, "wall_s": 0} == {**first, "wall_s": 0}
 
 
-def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(shell: Shell, config: Path) -> None:
+def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(
+    shell: Shell, config: Path
+) -> None:
     path = Path("here").absolute()
     before = shell("train", config, *SMALL, "--run", path, "--json").json["usage"]["calls"]
     bills: list[int] = []
@@ -51,26 +68,41 @@ def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(shell: 
             bills.extend([spent.calls] if spent else [])
 
     material = read(config, [*SMALL, "budget.calls=9"])
-    attend(path, Billed(Console()), lambda control: start(material, path, force_new=True, control=control))
+    attend(
+        path,
+        Billed(Console()),
+        lambda control: start(material, path, force_new=True, control=control),
+    )
     assert max(bills) <= 9 < before
 
 
-def test_without_a_directory_equal_settings_share_one_and_others_do_not(shell: Shell, config: Path) -> None:
+def test_without_a_directory_equal_settings_share_one_and_others_do_not(
+    shell: Shell, config: Path
+) -> None:
     first = shell("train", config, *SMALL, "--json").json["run"]
     other = shell("train", config, *SMALL, "train.seed=7", "--json").json["run"]
     assert Path(first).parent == Path("runs").absolute() and first != other
     assert shell("train", config, *SMALL, "--json").json["run"] == first
 
 
-def test_plain_lines_tell_the_story_and_name_the_practice_models(shell: Shell, config: Path) -> None:
+def test_plain_lines_tell_the_story_and_name_the_practice_models(
+    shell: Shell, config: Path
+) -> None:
     said = shell("train", config, *SMALL, "--run", "here", "--plain")
     assert "practice models, no language model" in said.err
     assert "baseline: " in said.err and "ship test: " in said.err
     assert "skillfit apply" in said.out
 
 
-def test_the_gap_between_two_graders_is_told_wherever_the_run_is(shell: Shell, config: Path) -> None:
-    settings = (*SMALL, "env.limit=16", "evaluation.use_gate=false", "evaluation.ship_grader=exact")  # something is accepted
+def test_the_gap_between_two_graders_is_told_wherever_the_run_is(
+    shell: Shell, config: Path
+) -> None:
+    settings = (
+        *SMALL,
+        "env.limit=16",
+        "evaluation.use_gate=false",
+        "evaluation.ship_grader=exact",
+    )  # something is accepted
     said = shell("train", config, *settings, "--run", "here", "--plain")
     line = shell("show", "here", "--json").json
     assert line["ship"]["gap"] == 0.0
@@ -80,7 +112,9 @@ def test_the_gap_between_two_graders_is_told_wherever_the_run_is(shell: Shell, c
     assert "(gap +0.000)" in shell("show", "here").out
 
 
-def test_a_budget_ends_the_run_with_its_own_code_and_more_budget_goes_on(shell: Shell, config: Path) -> None:
+def test_a_budget_ends_the_run_with_its_own_code_and_more_budget_goes_on(
+    shell: Shell, config: Path
+) -> None:
     stopped = shell("train", config, *SMALL, "budget.calls=12", "--run", "here", "--json")
     assert stopped.code == 5 and stopped.json["finish_reason"] == "budget"
     assert stopped.json["usage"]["calls"] <= 12
@@ -92,7 +126,9 @@ def test_a_budget_ends_the_run_with_its_own_code_and_more_budget_goes_on(shell: 
 def test_an_interrupted_run_says_how_to_go_on_and_pays_nothing_twice(
     presses: int, shell: Shell, config: Path, tmp_path: Path
 ) -> None:
-    running = process("train", config, *SMALL, "env.limit=0", "--run", "here", "--plain", cwd=tmp_path)
+    running = process(
+        "train", config, *SMALL, "env.limit=0", "--run", "here", "--plain", cwd=tmp_path
+    )
     _wait_for_rollouts(tmp_path / "here", 10, running)
     for _ in range(presses):
         running.send_signal(signal.SIGINT)
@@ -108,37 +144,68 @@ def test_an_interrupted_run_says_how_to_go_on_and_pays_nothing_twice(
 
 
 @pytest.mark.parametrize("form", ["--plain", "--json"])
-def test_a_terminal_that_lacks_characters_shows_what_it_can(config: Path, tmp_path: Path, form: str) -> None:
+def test_a_terminal_that_lacks_characters_shows_what_it_can(
+    config: Path, tmp_path: Path, form: str
+) -> None:
     (config.parent / "漢字.md").write_text("# 漢字 – é\n", encoding="utf-8")
     settings = (f"env.skill={config.parent / '漢字.md'}", *SMALL)
     line = [*COMMAND, "train", str(config), *settings, form, "--run", "run–漢字"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "cp1252"}, check=False)
+    done = subprocess.run(
+        line,
+        cwd=tmp_path,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "cp1252"},
+        check=False,
+    )
     out, err = done.stdout.decode("cp1252"), done.stderr.decode("cp1252")
     assert done.returncode in (0, 3, 4), err
     assert "skillfit itself failed" not in err
     assert json.loads(out)["run"].endswith("run–漢字") if form == "--json" else "run–??" in out
 
 
-def test_a_run_in_use_is_refused_in_one_sentence(shell: Shell, config: Path, tmp_path: Path) -> None:
+def test_a_run_in_use_is_refused_in_one_sentence(
+    shell: Shell, config: Path, tmp_path: Path
+) -> None:
     running = process("train", config, "--run", "here", "--plain", cwd=tmp_path)
     _wait_for_rollouts(tmp_path / "here", 1, running)
     said = shell("train", config, "--run", "here")
     os.kill(running.pid, signal.SIGKILL)
     running.communicate()
-    assert said.code == 2 and said.err.startswith("error: The run in") and "in use by process" in said.err
+    assert (
+        said.code == 2
+        and said.err.startswith("error: The run in")
+        and "in use by process" in said.err
+    )
 
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = "import sys; from skillfit.cli.app import main\ntry: main(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     loaded = json.loads(told.splitlines()[-1].replace("'", '"'))
-    heavy = {"openai", "anthropic", "ray", "starlette", "uvicorn", "pydantic", "sqlite3", "asyncio", "httpx", "skillfit.api"}
+    heavy = {
+        "openai",
+        "anthropic",
+        "ray",
+        "starlette",
+        "uvicorn",
+        "pydantic",
+        "sqlite3",
+        "asyncio",
+        "httpx",
+        "skillfit.api",
+    }
     assert not heavy & set(loaded)
 
 
 def _wait_for_rollouts(run: Path, count: int, running: subprocess.Popen[str]) -> None:
     while running.poll() is None:
-        if (run / "config.json").is_file() and (run / JOURNAL).is_file() and len(_rollouts(run)) >= count:
+        if (
+            (run / "config.json").is_file()
+            and (run / JOURNAL).is_file()
+            and len(_rollouts(run)) >= count
+        ):
             return
         time.sleep(0.02)
     raise AssertionError(running.communicate())
@@ -148,6 +215,10 @@ def _rollouts(run: Path) -> set[str]:
     view = RunDirectory.read(run)
     try:
         events = (stored.event for stored in view.events.read())
-        return {event.rollout for event in events if isinstance(event, RolloutFinished) and event.status == "scored"}
+        return {
+            event.rollout
+            for event in events
+            if isinstance(event, RolloutFinished) and event.status == "scored"
+        }
     finally:
         view.close()

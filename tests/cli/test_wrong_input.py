@@ -1,4 +1,6 @@
-"""Whatever is wrong with what a person gives: one clear sentence, the right exit code, no traceback."""
+"""Whatever is wrong with what a person gives: one clear sentence, the right exit code, no
+traceback.
+"""
 
 import json
 import os
@@ -21,7 +23,11 @@ def one_sentence(said: Said, *words: str, code: int = 2) -> None:
 
 
 def test_a_wrong_key_gets_a_suggestion(shell: Shell, config: Path) -> None:
-    one_sentence(shell("train", config, "train.num_epoch=2"), "unknown key train.num_epoch", "Did you mean train.num_epochs?")
+    one_sentence(
+        shell("train", config, "train.num_epoch=2"),
+        "unknown key train.num_epoch",
+        "Did you mean train.num_epochs?",
+    )
 
 
 def test_a_config_that_is_not_there(shell: Shell) -> None:
@@ -68,16 +74,25 @@ def test_a_skill_of_five_megabytes(shell: Shell, config: Path) -> None:
 
 
 def test_a_provider_nobody_knows(shell: Shell, config: Path) -> None:
-    one_sentence(shell("train", config, "model.agent=opena/gpt-5"), "names no provider we know", "openai/")
+    one_sentence(
+        shell("train", config, "model.agent=opena/gpt-5"), "names no provider we know", "openai/"
+    )
 
 
 def test_a_missing_key(shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    one_sentence(shell("train", config, "model.agent=openai/gpt-5-mini", "--run", "r"), "OPENAI_API_KEY is not set", code=6)
+    one_sentence(
+        shell("train", config, "model.agent=openai/gpt-5-mini", "--run", "r"),
+        "OPENAI_API_KEY is not set",
+        code=6,
+    )
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a place where nobody may write, not even root")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="needs a place where nobody may write, not even root",
+)
 def test_a_folder_that_may_not_be_written(shell: Shell, config: Path) -> None:
     one_sentence(shell("train", config, "--run", "/sys/skillfit-run"), "No permission to write")
 
@@ -93,21 +108,46 @@ def test_a_run_directory_that_holds_other_things(shell: Shell, config: Path) -> 
 
 def test_another_run_in_the_directory(shell: Shell, config: Path) -> None:
     shell("train", config, *SMALL, "budget.calls=3", "--run", "here")
-    one_sentence(shell("train", config, *SMALL, "train.seed=7", "--run", "here"), "other settings", "train.seed", "--force-new")
-    assert shell("train", config, *SMALL, "train.seed=7", "budget.calls=3", "--run", "here", "--force-new").code == 5
+    one_sentence(
+        shell("train", config, *SMALL, "train.seed=7", "--run", "here"),
+        "other settings",
+        "train.seed",
+        "--force-new",
+    )
+    assert (
+        shell(
+            "train",
+            config,
+            *SMALL,
+            "train.seed=7",
+            "budget.calls=3",
+            "--run",
+            "here",
+            "--force-new",
+        ).code
+        == 5
+    )
     assert Path("here.old-1").is_dir()
 
 
-@pytest.mark.parametrize("wrong", ["executor=foo", "model.agent.options={threads: canary}", "model.agent=cli/nobody"])
-def test_a_start_that_fails_before_it_began_leaves_no_run(wrong: str, shell: Shell, config: Path) -> None:
+@pytest.mark.parametrize(
+    "wrong", ["executor=foo", "model.agent.options={threads: canary}", "model.agent=cli/nobody"]
+)
+def test_a_start_that_fails_before_it_began_leaves_no_run(
+    wrong: str, shell: Shell, config: Path
+) -> None:
     one_sentence(shell("train", config, wrong, "--run", "here"))
     assert not Path("here").exists()
 
 
-def test_a_run_that_never_reached_its_model_takes_the_mended_command(shell: Shell, config: Path) -> None:
+def test_a_run_that_never_reached_its_model_takes_the_mended_command(
+    shell: Shell, config: Path
+) -> None:
     nobody = "{id: ollama/nobody, base_url: http://127.0.0.1:1/v1, retries: 0}"
     failed = shell("train", config, *SMALL, f"model.optimizer={nobody}", "--run", "here")
-    assert failed.code == 6 and shell("ls", ".", "--json").json[0]["finish_reason"] == "infrastructure"
+    assert (
+        failed.code == 6 and shell("ls", ".", "--json").json[0]["finish_reason"] == "infrastructure"
+    )
     mended = shell("train", config, *SMALL, "budget.calls=12", "--run", "here", "--json")
     assert mended.code == 5 and mended.json["finish_reason"] == "budget"
 
@@ -128,13 +168,20 @@ def test_a_place_that_cannot_be_had(line: tuple[str, ...], shell: Shell) -> None
     assert Path("file").read_text() == "not a folder"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a place where nobody may write, not even root")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="needs a place where nobody may write, not even root",
+)
 @pytest.mark.parametrize("line", [("demo", "--dir"), ("init",)], ids=lambda line: line[0])
 def test_a_place_nobody_may_write_to(line: tuple[str, ...], shell: Shell) -> None:
     one_sentence(shell(*line, "/sys/skillfit"), "/sys/skillfit")
 
 
-@pytest.mark.parametrize("line", [("demo", "--dir"), ("show",), ("verify",), ("apply",), ("ls",)], ids=lambda line: line[0])
+@pytest.mark.parametrize(
+    "line",
+    [("demo", "--dir"), ("show",), ("verify",), ("apply",), ("ls",)],
+    ids=lambda line: line[0],
+)
 def test_a_path_the_system_does_not_take(line: tuple[str, ...], shell: Shell) -> None:
     one_sentence(shell(*line, "x" * 300), "File name too long")
 
@@ -151,12 +198,19 @@ def test_a_setting_the_system_does_not_take(setting: str, config: Path, tmp_path
 def test_a_tracker_that_cannot_write(tracker: str, shell: Shell, config: Path) -> None:
     Path("file").write_text("not a folder")
     Path("folder").mkdir()
-    one_sentence(shell("train", config, *SMALL, "--track", tracker), "cannot write to", tracker.partition(":")[2])
+    one_sentence(
+        shell("train", config, *SMALL, "--track", tracker),
+        "cannot write to",
+        tracker.partition(":")[2],
+    )
 
 
 def test_errors_are_json_for_programs(shell: Shell) -> None:
     said = shell("train", "nowhere.yaml", "--json")
-    assert said.json == {**said.json, "finish_reason": "usage", "exit_code": 2} and "nowhere.yaml" in said.json["error"]
+    assert (
+        said.json == {**said.json, "finish_reason": "usage", "exit_code": 2}
+        and "nowhere.yaml" in said.json["error"]
+    )
 
 
 def test_a_part_that_is_not_installed_says_so(shell: Shell, config: Path) -> None:
@@ -182,22 +236,32 @@ def test_a_bug_leaves_a_sentence_and_a_log_and_debug_shows_it(tmp_path: Path) ->
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     line = [sys.executable, "-c", code]
     ended = subprocess.run([*line, "models"], capture_output=True, text=True, env=environ)
-    assert ended.returncode == 1 and "skillfit itself failed (TypeError" in ended.stderr and "Traceback" not in ended.stderr
+    assert (
+        ended.returncode == 1
+        and "skillfit itself failed (TypeError" in ended.stderr
+        and "Traceback" not in ended.stderr
+    )
     (log,) = tmp_path.glob("skillfit-error-*.log")
     assert "Traceback" in log.read_text() and str(log) in ended.stderr
-    debug = subprocess.run([*line, "--debug", "models"], capture_output=True, text=True, env=environ)
+    debug = subprocess.run(
+        [*line, "--debug", "models"], capture_output=True, text=True, env=environ
+    )
     assert debug.returncode == 1 and "Traceback" in debug.stderr
 
 
 def test_ctrl_c_while_it_is_still_importing_ends_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     line = [sys.executable, "-m", "skillfit", "--version"]
-    ended = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    ended = subprocess.run(
+        line, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
     assert (ended.returncode, ended.stderr) == (130, "")
 
 
 def test_python_m_skillfit_is_the_command() -> None:
-    ended = subprocess.run([sys.executable, "-m", "skillfit", "--version"], capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-m", "skillfit", "--version"], capture_output=True, text=True
+    )
     assert (ended.returncode, ended.stdout) == (0, f"skillfit {skillfit.__version__}\n")
 
 

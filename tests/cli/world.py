@@ -1,4 +1,6 @@
-"""The command line as tests use it: in this process where that says enough, as a real process where signals and imports matter."""
+"""The command line as tests use it: in this process where that says enough, as a real process where
+signals and imports matter.
+"""
 
 import json
 import os
@@ -15,7 +17,13 @@ import pytest
 from skillfit.cli.app import main
 
 # A run of a few seconds: eight items a split, one step.
-SMALL = ("train.num_epochs=1", "env.limit=8", "evaluation.preflight=false", "evaluation.candidates=1", "evaluation.prune=false")
+SMALL = (
+    "train.num_epochs=1",
+    "env.limit=8",
+    "evaluation.preflight=false",
+    "evaluation.candidates=1",
+    "evaluation.prune=false",
+)
 COMMAND = [sys.executable, "-m", "skillfit.cli.app"]
 
 
@@ -55,5 +63,7 @@ def process(*arguments: object, cwd: Path, **environ: str) -> subprocess.Popen[s
 def project(folder: Path, name: str = "triage") -> Path:
     """The demo project, copied; its config."""
     with as_file(files("skillfit.cli") / "demo_data" / name) as source:
-        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     return folder / "skillfit.yaml"

@@ -45,7 +45,14 @@ def test_what_only_says_how_fast_and_how_far_may_change_on_resume() -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["train.seed=1", "model.agent.temperature=1", "model.agent=openai/b", "env.grader=f1", "recipe=paper"]
+    "override",
+    [
+        "train.seed=1",
+        "model.agent.temperature=1",
+        "model.agent=openai/b",
+        "env.grader=f1",
+        "recipe=paper",
+    ],
 )
 def test_what_says_what_the_run_does_may_not(override: str) -> None:
     base = {"model": {"agent": "openai/a"}}

@@ -1,4 +1,6 @@
-"""Promise 8, every setting acts: what is asked for happens, or the error says where, what and what instead."""
+"""Promise 8, every setting acts: what is asked for happens, or the error says where, what and what
+instead.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -55,11 +57,16 @@ def test_an_empty_file_is_the_default_config(tmp_path: Path) -> None:
     assert load_config(write(tmp_path / "c.yaml", "train:\nenv:\n")) == Config()
 
 
-def test_a_file_inherits_from_one_base_or_several_the_later_and_the_nearer_winning(tmp_path: Path) -> None:
+def test_a_file_inherits_from_one_base_or_several_the_later_and_the_nearer_winning(
+    tmp_path: Path,
+) -> None:
     write(tmp_path / "bases" / "root.yaml", "train: {num_epochs: 1, batch_size: 1, seed: 1}\n")
     write(tmp_path / "bases" / "left.yaml", "_base_: root.yaml\ntrain: {batch_size: 2, seed: 2}\n")
     write(tmp_path / "bases" / "right.yaml", "train: {seed: 3}\nevaluation: {must_pass: [a, b]}\n")
-    path = write(tmp_path / "c.yaml", "_base_: [bases/left.yaml, bases/right.yaml]\nevaluation: {must_pass: [c]}\n")
+    path = write(
+        tmp_path / "c.yaml",
+        "_base_: [bases/left.yaml, bases/right.yaml]\nevaluation: {must_pass: [c]}\n",
+    )
     config = load_config(path)
     assert (config.train.num_epochs, config.train.batch_size, config.train.seed) == (1, 2, 3)
     assert config.evaluation.must_pass == ("c",)
@@ -104,9 +111,16 @@ def test_an_override_means_what_it_looks_like(override: str, key: str, value: ob
     assert config == value
 
 
-def test_overrides_may_be_a_mapping_of_dotted_keys_and_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overrides_may_be_a_mapping_of_dotted_keys_and_sections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    given = {"model.agent.temperature": 0.5, "train": {"num_epochs": 1}, "train.seed": 7, "env.skill": Path("skill")}
+    given = {
+        "model.agent.temperature": 0.5,
+        "train": {"num_epochs": 1},
+        "train.seed": 7,
+        "env.skill": Path("skill"),
+    }
     config = load_config({"model": {"agent": "openai/a"}, "train": {"batch_size": 3}}, given)
     assert config.model.agent is not None
     assert (config.model.agent.id, config.model.agent.temperature) == ("openai/a", 0.5)
@@ -114,7 +128,9 @@ def test_overrides_may_be_a_mapping_of_dotted_keys_and_sections(tmp_path: Path, 
     assert config.env.skill == str(tmp_path / "skill")
 
 
-def test_an_override_inside_a_model_given_as_a_string_keeps_its_id_and_a_new_string_replaces_all(tmp_path: Path) -> None:
+def test_an_override_inside_a_model_given_as_a_string_keeps_its_id_and_a_new_string_replaces_all(
+    tmp_path: Path,
+) -> None:
     base = {"model": {"agent": "openai/a", "judge": {"id": "openai/b", "base_url": "http://h/v1"}}}
     config = load_config(base, ["model.agent.temperature=0.5", "model.judge=openai/c"])
     assert config.model.agent is not None
@@ -124,7 +140,10 @@ def test_an_override_inside_a_model_given_as_a_string_keeps_its_id_and_a_new_str
 
 
 def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> None:
-    path = write(tmp_path / "c.yaml", "env: {split_ratio: 4:4:2, prompt: yes}\nmodel:\n  agent: {id: qwen/x, thinking: off}\n")
+    path = write(
+        tmp_path / "c.yaml",
+        "env: {split_ratio: 4:4:2, prompt: yes}\nmodel:\n  agent: {id: qwen/x, thinking: off}\n",
+    )
     config = load_config(path)
     assert config.env.split_ratio == "4:4:2"
     assert config.env.prompt == "yes"
@@ -135,24 +154,51 @@ def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("train:\n  batchsize: 7\n", "c.yaml:2: unknown key train.batchsize. Did you mean train.batch_size?"),
-        ("train:\n  learning_rate: 7\n", "c.yaml:2: unknown key train.learning_rate. Did you mean optimizer.learning_rate?"),
+        (
+            "train:\n  batchsize: 7\n",
+            "c.yaml:2: unknown key train.batchsize. Did you mean train.batch_size?",
+        ),
+        (
+            "train:\n  learning_rate: 7\n",
+            "c.yaml:2: unknown key train.learning_rate. Did you mean optimizer.learning_rate?",
+        ),
         ("\n\ntrian: {}\n", "c.yaml:3: unknown key trian. Did you mean train?"),
         (
             "model:\n  agent:\n    id: a/b\n    temprature: 1\n",
             "c.yaml:4: unknown key model.agent.temprature. Did you mean model.agent.temperature?",
         ),
-        ("budget: {zzz: 1}\n", "c.yaml:1: unknown key budget.zzz. Allowed here: usd, tokens, calls, minutes."),
-        ("train:\n  batch_size: many\n", "c.yaml:2: train.batch_size = 'many' is not valid: it should be a valid integer"),
-        ("train:\n  batch_size: 0\n", "c.yaml:2: train.batch_size = 0 is not valid: it should be greater than or equal to 1"),
-        ("evaluation:\n  gate: soft\n", "c.yaml:2: evaluation.gate = 'soft' is not valid: it should be 'race' or 'strict'"),
-        ("recipe: fast\n", "c.yaml:1: recipe = 'fast' is not valid: it should be 'default', 'paper' or 'lite'"),
-        ("env:\n  grader: 3\n", "c.yaml:2: env.grader = 3 is not valid: it should be a valid string or a mapping"),
+        (
+            "budget: {zzz: 1}\n",
+            "c.yaml:1: unknown key budget.zzz. Allowed here: usd, tokens, calls, minutes.",
+        ),
+        (
+            "train:\n  batch_size: many\n",
+            "c.yaml:2: train.batch_size = 'many' is not valid: it should be a valid integer",
+        ),
+        (
+            "train:\n  batch_size: 0\n",
+            "c.yaml:2: train.batch_size = 0 is not valid: it should be greater than or equal to 1",
+        ),
+        (
+            "evaluation:\n  gate: soft\n",
+            "c.yaml:2: evaluation.gate = 'soft' is not valid: it should be 'race' or 'strict'",
+        ),
+        (
+            "recipe: fast\n",
+            "c.yaml:1: recipe = 'fast' is not valid: it should be 'default', 'paper' or 'lite'",
+        ),
+        (
+            "env:\n  grader: 3\n",
+            "c.yaml:2: env.grader = 3 is not valid: it should be a valid string or a mapping",
+        ),
         ("train: 3\n", "c.yaml:1: train = 3 is not valid: it should be a mapping"),
         ("model:\n  agent: {temperature: 1}\n", "c.yaml:2: model.agent.id is missing"),
         ("a: [1\n", "c.yaml:2:1: not valid YAML: "),
         ("a: b: c\n", "c.yaml:1:5: not valid YAML: mapping values are not allowed here"),
-        ("train: {seed: 1}\ntrain: {seed: 2}\n", "c.yaml:2: train is set twice (before on line 1)."),
+        (
+            "train: {seed: 1}\ntrain: {seed: 2}\n",
+            "c.yaml:2: train is set twice (before on line 1).",
+        ),
         ("env: &e {fields: *e}\n", "c.yaml:1: env.fields contains itself."),
         ("env:\n  grader: &g [*g]\n", "c.yaml:2: env.grader contains itself."),
         ("3: x\n", "c.yaml:1: unknown key 3."),
@@ -161,7 +207,9 @@ def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> No
         ("a: !!python/object:os.system {}\n", "c.yaml:1:4: not valid YAML: "),
     ],
 )
-def test_a_mistake_is_named_with_file_line_key_and_what_is_allowed(tmp_path: Path, text: str, said: str) -> None:
+def test_a_mistake_is_named_with_file_line_key_and_what_is_allowed(
+    tmp_path: Path, text: str, said: str
+) -> None:
     assert refusal(write(tmp_path / "c.yaml", text)).startswith(f"{tmp_path}/{said}")
 
 
@@ -175,10 +223,14 @@ def test_every_mistake_is_told_at_once_each_in_its_own_line(tmp_path: Path) -> N
 
 def test_a_mistake_in_a_base_is_named_with_the_base(tmp_path: Path) -> None:
     write(tmp_path / "base.yaml", "\ntrain: {sed: 1}\n")
-    assert refusal(write(tmp_path / "c.yaml", "_base_: base.yaml\n")).startswith(f"{tmp_path}/base.yaml:2: unknown key train.sed")
+    assert refusal(write(tmp_path / "c.yaml", "_base_: base.yaml\n")).startswith(
+        f"{tmp_path}/base.yaml:2: unknown key train.sed"
+    )
 
 
-@pytest.mark.parametrize("override", ["train.seed", "=3", "train..seed=3", "train.seed=[", "train.seed={a: b: c}"])
+@pytest.mark.parametrize(
+    "override", ["train.seed", "=3", "train..seed=3", "train.seed=[", "train.seed={a: b: c}"]
+)
 def test_an_override_of_no_form_is_refused(override: str) -> None:
     assert f"The override {override!r}" in refusal({}, override)
 
@@ -193,8 +245,13 @@ def test_a_file_that_is_not_there_or_no_text_is_said(tmp_path: Path) -> None:
 def test_paths_belong_to_the_file_that_names_them_and_overrides_to_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "bases" / "base.yaml", "env: {skill: ../skill, tasks: tasks.jsonl, grader: {all: [grade.py:score, exact]}}\n")
-    path = write(tmp_path / "c.yaml", "_base_: bases/base.yaml\nevaluation: {ship_grader: ship.py:score}\n")
+    write(
+        tmp_path / "bases" / "base.yaml",
+        "env: {skill: ../skill, tasks: tasks.jsonl, grader: {all: [grade.py:score, exact]}}\n",
+    )
+    path = write(
+        tmp_path / "c.yaml", "_base_: bases/base.yaml\nevaluation: {ship_grader: ship.py:score}\n"
+    )
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -207,7 +264,14 @@ def test_paths_belong_to_the_file_that_names_them_and_overrides_to_the_current_f
 
 
 @pytest.mark.parametrize(
-    "tasks", ["searchqa", "command: python grade.py", "inspect:inspect_evals/gsm8k", "inspect:file.py@task", ""]
+    "tasks",
+    [
+        "searchqa",
+        "command: python grade.py",
+        "inspect:inspect_evals/gsm8k",
+        "inspect:file.py@task",
+        "",
+    ],
 )
 def test_what_is_no_path_stays_as_it_is(tmp_path: Path, tasks: str) -> None:
     path = write(tmp_path / "c.yaml", yaml.safe_dump({"env": {"tasks": tasks}}))
@@ -216,8 +280,13 @@ def test_what_is_no_path_stays_as_it_is(tmp_path: Path, tasks: str) -> None:
 
 def test_a_function_and_a_folder_beside_the_config_are_found(tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
-    assert load_config(write(tmp_path / "c.yaml", "env: {tasks: tasks}\n")).env.tasks == str(tmp_path / "tasks")
-    assert load_config(write(tmp_path / "c.yaml", "env: {tasks: 'eval.py:run'}\n")).env.tasks == f"{tmp_path}/eval.py:run"
+    assert load_config(write(tmp_path / "c.yaml", "env: {tasks: tasks}\n")).env.tasks == str(
+        tmp_path / "tasks"
+    )
+    assert (
+        load_config(write(tmp_path / "c.yaml", "env: {tasks: 'eval.py:run'}\n")).env.tasks
+        == f"{tmp_path}/eval.py:run"
+    )
 
 
 @given(
@@ -225,7 +294,11 @@ def test_a_function_and_a_folder_beside_the_config_are_found(tmp_path: Path) -> 
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["train", "env", "model", "seed", "agent", "grader", "x"]), inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["train", "env", "model", "seed", "agent", "grader", "x"]),
+                inner,
+                max_size=3,
+            )
         ),
         max_leaves=8,
     )
@@ -244,18 +317,30 @@ def test_commands_are_at_home_in_the_folder_of_the_config(tmp_path, monkeypatch)
     (project / "c.yaml").write_text('env: {tasks: "command: ./grade.sh < items.jsonl"}\n')
     monkeypatch.chdir(tmp_path)
     assert load_config(project / "c.yaml").env.folder == str(project)
-    assert load_config(project / "c.yaml", ["env.folder=elsewhere"]).env.folder == str(tmp_path / "elsewhere")
+    assert load_config(project / "c.yaml", ["env.folder=elsewhere"]).env.folder == str(
+        tmp_path / "elsewhere"
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["command: ./x --flag", "command: sh -c 'a: b' < rows.jsonl", 'command: grep "x: y" {a,b} # c', "[odd", "command:./x"]
+    "text",
+    [
+        "command: ./x --flag",
+        "command: sh -c 'a: b' < rows.jsonl",
+        'command: grep "x: y" {a,b} # c',
+        "[odd",
+        "command:./x",
+    ],
 )
 def test_an_override_of_a_text_is_text_even_where_yaml_sees_a_mapping(text: str) -> None:
     assert load_config({}, [f"env.prompt={text}"]).env.prompt == text
 
 
 def test_a_command_may_be_given_as_an_override_and_other_overrides_stay_yaml() -> None:
-    config = load_config({}, ["env.tasks=command: ./x", "env.skill='a b'", "env.grader=regex: ^a$", "env.prompt=null"])
+    config = load_config(
+        {},
+        ["env.tasks=command: ./x", "env.skill='a b'", "env.grader=regex: ^a$", "env.prompt=null"],
+    )
     assert config.env.tasks == "command: ./x"
     assert config.env.skill.endswith("/a b")
     assert (config.env.grader, config.env.prompt) == ({"regex": "^a$"}, None)

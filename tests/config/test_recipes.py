@@ -3,7 +3,7 @@
 import pytest
 
 from skillfit.config import load_config
-from skillfit.config.recipes import RECIPES
+from skillfit.config.schema import RECIPES
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
@@ -14,18 +14,38 @@ def test_every_recipe_is_a_valid_config(recipe: str) -> None:
 def test_paper_is_the_reference_with_its_decisions() -> None:
     config = load_config({"recipe": "paper"})
     evaluation = config.evaluation
-    assert (evaluation.gate, evaluation.candidates, evaluation.use_gate, evaluation.gate_metric) == ("strict", 1, True, "hard")
-    assert not any((evaluation.prune, evaluation.ship_test, evaluation.leak_check, evaluation.preflight))
-    assert (config.optimizer.use_slow_update, config.optimizer.slow_update_gate_with_selection) == (True, False)
-    assert (config.optimizer.learning_rate, config.optimizer.min_learning_rate, config.optimizer.lr_scheduler) == (4, 2, "cosine")
+    assert (
+        evaluation.gate,
+        evaluation.candidates,
+        evaluation.use_gate,
+        evaluation.gate_metric,
+    ) == ("strict", 1, True, "hard")
+    assert not any(
+        (evaluation.prune, evaluation.ship_test, evaluation.leak_check, evaluation.preflight)
+    )
+    assert (config.optimizer.use_slow_update, config.optimizer.slow_update_gate_with_selection) == (
+        True,
+        False,
+    )
+    assert (
+        config.optimizer.learning_rate,
+        config.optimizer.min_learning_rate,
+        config.optimizer.lr_scheduler,
+    ) == (4, 2, "cosine")
     assert (config.train.num_epochs, config.train.batch_size, config.train.seed) == (4, 40, 42)
     assert config.env.split_ratio == "2:1:7"
     assert config.gradient.rollouts_per_item == 1
 
 
 def test_what_the_person_set_stays_whether_in_file_or_override() -> None:
-    config = load_config({"recipe": "paper", "evaluation": {"prune": True}}, ["evaluation.candidates=3"])
-    assert (config.evaluation.prune, config.evaluation.candidates, config.evaluation.gate) == (True, 3, "strict")
+    config = load_config(
+        {"recipe": "paper", "evaluation": {"prune": True}}, ["evaluation.candidates=3"]
+    )
+    assert (config.evaluation.prune, config.evaluation.candidates, config.evaluation.gate) == (
+        True,
+        3,
+        "strict",
+    )
 
 
 def test_a_recipe_given_as_override_fills_too() -> None:

@@ -1,4 +1,6 @@
-"""A config of the reference system is read as it is: every key of its own acts here, or is warned about."""
+"""A config of the reference system is read as it is: every key of its own acts here, or is warned
+about.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -118,10 +120,14 @@ def optimizer(config: Config) -> dict[str, Any]:
     return config.model.optimizer.model_dump(exclude_defaults=True)
 
 
-def test_a_file_that_inherits_the_references_defaults_is_recipe_paper_without_a_warning(tmp_path: Path) -> None:
+def test_a_file_that_inherits_the_references_defaults_is_recipe_paper_without_a_warning(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "_base_").mkdir()
     (tmp_path / "_base_" / "default.yaml").write_text(DEFAULTS)
-    (tmp_path / "mine.yaml").write_text("_base_: _base_/default.yaml\nenv: {skill_init: init.md, data_path: items.jsonl}\n")
+    (tmp_path / "mine.yaml").write_text(
+        "_base_: _base_/default.yaml\nenv: {skill_init: init.md, data_path: items.jsonl}\n"
+    )
     (tmp_path / "init.md").write_text("# Skill\n")
     (tmp_path / "items.jsonl").write_text("")
     config, warnings = read(tmp_path / "mine.yaml")
@@ -147,7 +153,10 @@ def test_there_are_116_keys() -> None:
 def test_every_key_of_the_reference_acts_or_is_warned_about(key: str) -> None:
     section, _, name = key.partition(".")
     value = VALUES.get(name, "11")
-    base = {"model": {"target": "t", "optimizer": "o", **_backends(name)}, "env": {"skill_init": "/s.md"}}
+    base = {
+        "model": {"target": "t", "optimizer": "o", **_backends(name)},
+        "env": {"skill_init": "/s.md"},
+    }
     before, quiet = read(base)
     after, warnings = read({**base, section: {**base.get(section, {}), name: value}})
     said = [warning for warning in warnings if warning not in quiet]
@@ -169,16 +178,37 @@ VALUES: dict[str, Any] = {
     "sel_env_num": 3,
     "copilot_chat_timeout": 60,
     **dict.fromkeys(
-        ("failure_only", "use_skill_aware_reflection", "slow_update_gate_with_selection", "use_semantic_density"), True
+        (
+            "failure_only",
+            "use_skill_aware_reflection",
+            "slow_update_gate_with_selection",
+            "use_semantic_density",
+        ),
+        True,
     ),
-    **dict.fromkeys(("use_slow_update", "use_meta_skill", "use_gate", "eval_test", "codex_trace_to_optimizer"), False),
-    **{name: "enabled" for name in ALL for name in [name.partition(".")[2]] if "thinking" in name and "tokens" not in name},
+    **dict.fromkeys(
+        ("use_slow_update", "use_meta_skill", "use_gate", "eval_test", "codex_trace_to_optimizer"),
+        False,
+    ),
+    **{
+        name: "enabled"
+        for name in ALL
+        for name in [name.partition(".")[2]]
+        if "thinking" in name and "tokens" not in name
+    },
 }
 
 
 def _backends(name: str) -> dict[str, str]:
     """The role that would listen to the key."""
-    family = next((family for family in ("qwen", "minimax", "codex", "claude_code", "cursor", "copilot") if family in name), "")
+    family = next(
+        (
+            family
+            for family in ("qwen", "minimax", "codex", "claude_code", "cursor", "copilot")
+            if family in name
+        ),
+        "",
+    )
     backend = f"{family}_chat" if family in ("qwen", "minimax") else f"{family}_exec"
     if not family or name == "codex_trace_to_optimizer":
         return {}
@@ -197,10 +227,16 @@ def _backends(name: str) -> dict[str, str]:
         ({"backend": "claude_code_exec"}, "cli/claude/t", "azure/o"),
         ({"backend": "azure_openai", "target_backend": "cursor"}, "cli/cursor/t", "azure/o"),
         ({"target_backend": "minimax", "optimizer_backend": "qwen"}, "minimax/t", "qwen/o"),
-        ({"azure_openai_auth_mode": "openai_compatible", "azure_openai_endpoint": "http://h/v1"}, "openai/t", "openai/o"),
+        (
+            {"azure_openai_auth_mode": "openai_compatible", "azure_openai_endpoint": "http://h/v1"},
+            "openai/t",
+            "openai/o",
+        ),
     ],
 )
-def test_backends_become_providers_for_the_roles_they_fill(model: dict[str, str], agent_id: str, optimizer_id: str) -> None:
+def test_backends_become_providers_for_the_roles_they_fill(
+    model: dict[str, str], agent_id: str, optimizer_id: str
+) -> None:
     config, _ = read({"model": {"target": "t", "optimizer": "o", **model}})
     assert (agent(config)["id"], optimizer(config)["id"]) == (agent_id, optimizer_id)
 
@@ -233,7 +269,12 @@ def test_azure_sign_in_and_addresses_go_to_the_role_they_are_for() -> None:
 
 
 def test_a_ceiling_the_reference_sets_by_itself_does_not_cut_the_optimizers_replies() -> None:
-    minimax = {"target_backend": "minimax_chat", "optimizer_backend": "minimax_chat", "target": "t", "optimizer": "o"}
+    minimax = {
+        "target_backend": "minimax_chat",
+        "optimizer_backend": "minimax_chat",
+        "target": "t",
+        "optimizer": "o",
+    }
     config, _ = read({"model": {**minimax, "minimax_max_tokens": "8000"}})
     assert agent(config)["max_tokens"] == 8000 and "max_tokens" not in optimizer(config)
     config, _ = read({"model": {**minimax, "minimax_max_tokens": "32000"}})
@@ -255,7 +296,11 @@ def test_a_key_in_the_file_is_dropped_with_the_variable_to_use_and_never_repeate
     )
     said = "\n".join(warnings)
     assert "hunter2" not in said + config.model_dump_json()
-    for variable in ("variable AZURE_OPENAI_API_KEY.", "variable OPTIMIZER_AZURE_OPENAI_API_KEY.", "variable MINIMAX_API_KEY."):
+    for variable in (
+        "variable AZURE_OPENAI_API_KEY.",
+        "variable OPTIMIZER_AZURE_OPENAI_API_KEY.",
+        "variable MINIMAX_API_KEY.",
+    ):
         assert variable in said
     assert optimizer(config)["key_env"] == "OPTIMIZER_AZURE_OPENAI_API_KEY"
     assert "key_env" not in agent(config)
@@ -279,7 +324,11 @@ def test_a_flat_file_of_old_is_read_too() -> None:
         }
     )
     assert (config.optimizer.learning_rate, config.optimizer.min_learning_rate) == (6, 1)
-    assert (config.train.batch_size, config.train.num_epochs, config.evaluation.gate_metric) == (12, 2, "soft")
+    assert (config.train.batch_size, config.train.num_epochs, config.evaluation.gate_metric) == (
+        12,
+        2,
+        "soft",
+    )
     assert (config.model.concurrency, config.env.tasks) == (24, "searchqa")
     assert agent(config) == {"id": "qwen/t", "max_tokens": 900}
     assert warnings == ["the settings: out_root = 'outputs/x' has no meaning here and is ignored."]
@@ -288,10 +337,18 @@ def test_a_flat_file_of_old_is_read_too() -> None:
 def test_the_references_words_for_a_mode_are_understood() -> None:
     def modes(**optimizer: str) -> tuple[str, str, str]:
         config, _ = read({"model": {"target": "t"}, "optimizer": optimizer})
-        return config.optimizer.lr_control_mode, config.optimizer.skill_update_mode, config.optimizer.longitudinal_pair_policy
+        return (
+            config.optimizer.lr_control_mode,
+            config.optimizer.skill_update_mode,
+            config.optimizer.longitudinal_pair_policy,
+        )
 
-    assert modes(lr_control_mode="manual", skill_update_mode="edits", longitudinal_pair_policy="all") == ("fixed", "patch", "mixed")
-    assert modes(lr_control_mode="no_lr", skill_update_mode="full_rewrite", longitudinal_pair_policy="00_11") == (
+    assert modes(
+        lr_control_mode="manual", skill_update_mode="edits", longitudinal_pair_policy="all"
+    ) == ("fixed", "patch", "mixed")
+    assert modes(
+        lr_control_mode="no_lr", skill_update_mode="full_rewrite", longitudinal_pair_policy="00_11"
+    ) == (
         "none",
         "full_rewrite_minibatch",
         "unchanged",
@@ -306,20 +363,32 @@ def test_a_word_it_would_have_taken_for_patch_in_silence_is_an_error() -> None:
 def test_a_key_it_would_have_dropped_in_silence_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("model: {target: t}\ntrain:\n  batchsize: 7\n")
-    with pytest.raises(InputError, match=r"c.yaml:3: unknown key train.batchsize. Did you mean train.batch_size\?"):
+    with pytest.raises(
+        InputError, match=r"c.yaml:3: unknown key train.batchsize. Did you mean train.batch_size\?"
+    ):
         read(path)
 
 
 def test_skillfits_own_keys_may_stand_in_the_file_and_overrides_may_use_either_vocabulary() -> None:
     config, _ = read(
-        {"model": {"target": "t", "optimizer": "o"}, "budget": {"usd": 3}, "recipe": "lite", "evaluation": {"prune": False}},
+        {
+            "model": {"target": "t", "optimizer": "o"},
+            "budget": {"usd": 3},
+            "recipe": "lite",
+            "evaluation": {"prune": False},
+        },
         "model.target=t2",
         "model.optimizer=anthropic/claude",
         "env.grader=f1",
         "optimizer.lr_control_mode=none",
         "model.agent.temperature=0.5",
     )
-    assert (config.budget.usd, config.recipe, config.evaluation.prune, config.env.grader) == (3, "lite", False, "f1")
+    assert (config.budget.usd, config.recipe, config.evaluation.prune, config.env.grader) == (
+        3,
+        "lite",
+        False,
+        "f1",
+    )
     assert agent(config) == {"id": "azure/t2", "temperature": 0.5}
     assert optimizer(config)["id"] == "anthropic/claude"
     assert config.optimizer.lr_control_mode == "none"
@@ -337,5 +406,7 @@ def test_paths_are_found_from_the_repository_above_the_config(tmp_path: Path) ->
 
 
 def test_warnings_go_to_python_when_nobody_else_listens() -> None:
-    with pytest.warns(ConfigWarning, match="evaluation.use_semantic_density = True has no meaning here"):
+    with pytest.warns(
+        ConfigWarning, match="evaluation.use_semantic_density = True has no meaning here"
+    ):
         load_config({"model": {"target": "t"}, "evaluation": {"use_semantic_density": True}})

@@ -38,7 +38,11 @@ def generated() -> Any:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), "LANG": "C.UTF-8"}
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+    }
 
 
 @pytest.mark.slow
@@ -50,7 +54,13 @@ def test_every_command_of_the_quickstart_works_as_it_stands(tmp_path: Path) -> N
         assert command.startswith("skillfit ")
         argv = [sys.executable, "-m", "skillfit.cli.app", *shlex.split(command)[1:]]
         done = subprocess.run(
-            argv, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=240, check=False
+            argv,
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     assert "improved" in (tmp_path / "runs" / "first" / "summary.json").read_text(encoding="utf-8")
@@ -61,7 +71,15 @@ def test_every_command_of_the_quickstart_works_as_it_stands(tmp_path: Path) -> N
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_a_snippet_of_the_documentation_runs(code: str, tmp_path: Path) -> None:
     argv = [sys.executable, "-c", code]
-    done = subprocess.run(argv, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        argv,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -73,7 +91,9 @@ def test_the_graders_shown_in_the_documentation_can_be_built(tmp_path: Path) -> 
 
     (tmp_path / "grade.py").write_text("def grade(item, answer):\n    return 1.0\n")
     shown = _YAML_GRADER.findall((DOCS / "tasks.md").read_text(encoding="utf-8"))
-    graders = [build_grader(yaml.safe_load(text), judge=ScriptedModel([]), base=tmp_path) for text in shown]
+    graders = [
+        build_grader(yaml.safe_load(text), judge=ScriptedModel([]), base=tmp_path) for text in shown
+    ]
     assert len(graders) > 20
     described = " ".join(str(grader.describe()) for grader in graders)
     assert [name for name in BUILT_IN if f"'{name}'" not in described] == []
@@ -84,7 +104,8 @@ def test_the_reference_lists_every_setting_with_its_meaning(generated: Any) -> N
     missing = [
         key.key
         for key in describe_keys()
-        if f"`{key.key}`" not in page and not key.key.startswith(("model.optimizer.", "model.judge."))
+        if f"`{key.key}`" not in page
+        and not key.key.startswith(("model.optimizer.", "model.judge."))
     ]
     assert missing == []
     assert [key.key for key in describe_keys() if not key.doc.strip()] == []
@@ -106,7 +127,9 @@ def test_the_reference_lists_every_command_and_exit_code(generated: Any) -> None
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 200
-    links = [target for target in re.findall(r"\]\(([^)#]+)", text) if not target.startswith("http")]
+    links = [
+        target for target in re.findall(r"\]\(([^)#]+)", text) if not target.startswith("http")
+    ]
     assert len(links) > 10
     assert [target for target in links if not (ROOT / target).exists()] == []
 
@@ -115,9 +138,13 @@ def test_the_readmes_numbers_are_those_the_bench_printed() -> None:
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     results = (ROOT / "bench" / "gate" / "results.md").read_text(encoding="utf-8")
     for items in (40, 200):
-        ratios = re.findall(rf"^\| n={items} (?:quiet|middling|noisy) \|.*?\*\*([\d.]+)\*\*", results, re.MULTILINE)
+        ratios = re.findall(
+            rf"^\| n={items} (?:quiet|middling|noisy) \|.*?\*\*([\d.]+)\*\*", results, re.MULTILINE
+        )
         low, high = min(map(float, ratios)), max(map(float, ratios))
-        assert f"{low:.1f} to {high:.1f} times" in readme, "run: python docs/_hooks/refresh.py --numbers"
+        assert f"{low:.1f} to {high:.1f} times" in readme, (
+            "run: python docs/_hooks/refresh.py --numbers"
+        )
     share = re.search(r"^\| all \| ([\d.]+)% \|", results, re.MULTILINE)
     assert share is not None
     assert f"in {share[1]} % of simulated runs" in readme
@@ -129,7 +156,9 @@ def test_every_command_the_readme_names_exists() -> None:
     from skillfit.cli.app import app
 
     group: Any = typer.main.get_command(app)
-    shown = "".join(re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL))
+    shown = "".join(
+        re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    )
     named = set(re.findall(r"^skillfit (\w+)", shown, re.MULTILINE))
     assert len(named) > 3
     assert named - set(group.commands) == set()
@@ -145,7 +174,11 @@ def test_no_page_names_a_place_on_the_machine_it_was_written_on() -> None:
     ]
     foreign = re.compile(r"/(work|tmp|root|home)/")
     found = [
-        str(page) for page in pages if page.is_file() and page.suffix != ".png" and foreign.search(page.read_text(encoding="utf-8"))
+        str(page)
+        for page in pages
+        if page.is_file()
+        and page.suffix != ".png"
+        and foreign.search(page.read_text(encoding="utf-8"))
     ]
     assert found == []
 
@@ -153,12 +186,29 @@ def test_no_page_names_a_place_on_the_machine_it_was_written_on() -> None:
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("material")
-    argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    argv = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     done = subprocess.run(
-        argv, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=240, check=False
+        argv,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     pages = list((tmp_path / "site").glob("**/*.html"))
     assert len(pages) > 15
-    loaded = re.compile(r"""<(?:script|img|iframe)[^>]+src=["']?https?:|<link[^>]+rel=["']?stylesheet[^>]+href=["']?https?:""")
+    loaded = re.compile(
+        r"""<(?:script|img|iframe)[^>]+src=["']?https?:|<link[^>]+rel=["']?stylesheet[^>]+href=["']?https?:"""
+    )
     assert [page.name for page in pages if loaded.search(page.read_text(encoding="utf-8"))] == []

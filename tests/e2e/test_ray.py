@@ -25,7 +25,11 @@ def cluster() -> Iterator[None]:
     environment = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}}
     (folder / "ray").mkdir()
     ray.init(
-        num_cpus=1, object_store_memory=80 * 1024 * 1024, include_dashboard=False, logging_level="error", runtime_env=environment
+        num_cpus=1,
+        object_store_memory=80 * 1024 * 1024,
+        include_dashboard=False,
+        logging_level="error",
+        runtime_env=environment,
     )
     yield
     ray.shutdown()
@@ -34,12 +38,20 @@ def cluster() -> Iterator[None]:
 
 
 async def test_a_run_on_ray_is_the_run_it_is_locally(make_world: MakeWorld, cluster: None) -> None:
-    short = ("evaluation.gate=strict", "evaluation.ship_test=false", "evaluation.prune=false", "evaluation.eval_test=false")
+    short = (
+        "evaluation.gate=strict",
+        "evaluation.ship_test=false",
+        "evaluation.prune=false",
+        "evaluation.eval_test=false",
+    )
     world = make_world(*short, rows=items(4, 4, 0))
     await world.train(run="local")
     local = sorted(map(fingerprint, world.calls))
     world.calls.clear()
     await world.train("executor=ray", run="ray")
     assert sorted(map(fingerprint, world.calls)) == local
-    assert set(differences(readable(world.folder / "ray"), readable(world.folder / "local"))) <= {"config.json", "summary.json"}
+    assert set(differences(readable(world.folder / "ray"), readable(world.folder / "local"))) <= {
+        "config.json",
+        "summary.json",
+    }
     assert world.best("ray") == world.best("local")

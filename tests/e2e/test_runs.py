@@ -1,4 +1,6 @@
-"""Whole runs the way a person starts them: a config file, its material, the training, the files that come out."""
+"""Whole runs the way a person starts them: a config file, its material, the training, the files
+that come out.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ import yaml
 
 from skillfit.config import ConfigWarning, load_config
 from skillfit.errors import InputError
-from skillfit.optimize.schedule import edit_budget
+from skillfit.optimize.select import edit_budget
 from skillfit.run.events import RolloutFinished
 from skillfit.skill import Skill, diff
-from skillfit.train.assemble import read_material
-from skillfit.train.entry import Result, start
+from skillfit.training.assemble import read_material
+from skillfit.training.entry import Result, start
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
 from tests.train.world import SKILL, World, answer, item, items, section, system
@@ -29,9 +31,21 @@ SHORT = {"train": {"num_epochs": 2, "batch_size": 8}}
 
 
 def write_config(world: World, settings: Mapping[str, Any]) -> Path:
-    models = {name: {"id": f"openai/{name}", "base_url": world.server.url} for name in ("agent", "optimizer")}
-    env = {"skill": "SKILL.md", "tasks": "tasks.jsonl", "grader": "exact", **settings.get("env", {})}
-    config = {**settings, "model": {**models, **settings.get("model", {})}, "env": {k: v for k, v in env.items() if v is not None}}
+    models = {
+        name: {"id": f"openai/{name}", "base_url": world.server.url}
+        for name in ("agent", "optimizer")
+    }
+    env = {
+        "skill": "SKILL.md",
+        "tasks": "tasks.jsonl",
+        "grader": "exact",
+        **settings.get("env", {}),
+    }
+    config = {
+        **settings,
+        "model": {**models, **settings.get("model", {})},
+        "env": {k: v for k, v in env.items() if v is not None},
+    }
     path = world.folder / "skillfit.yaml"
     path.write_text(yaml.safe_dump(config))
     return path
@@ -55,7 +69,13 @@ async def test_every_recipe_trains_a_better_skill(make_world: MakeWorld, recipe:
     assert "+- green means g." in diff(Skill.from_text(SKILL), Skill.from_text(world.best()))
     assert (world.folder / "run/preflight.json").exists() == (recipe != "paper")
     assert (world.folder / "run/ship_test.json").exists() == (recipe != "paper")
-    for name in ("config.json", "history.json", "summary.json", "skills/skill_v0000.md", "steps/step_0001/step_record.json"):
+    for name in (
+        "config.json",
+        "history.json",
+        "summary.json",
+        "skills/skill_v0000.md",
+        "steps/step_0001/step_record.json",
+    ):
         assert (world.folder / "run" / name).exists(), name
 
 
@@ -71,7 +91,11 @@ async def test_a_folder_with_the_references_layout(make_world: MakeWorld) -> Non
     world = make_world()
     for split, folder in (("train", "train"), ("selection", "val"), ("test", "test")):
         (world.folder / "data" / folder).mkdir(parents=True)
-        rows = [{key: value for key, value in row.items() if key != "split"} for row in items(8, 8, 4) if row["split"] == split]
+        rows = [
+            {key: value for key, value in row.items() if key != "split"}
+            for row in items(8, 8, 4)
+            if row["split"] == split
+        ]
         (world.folder / "data" / folder / "items.json").write_text(json.dumps(rows))
     result = await train(world, env={"tasks": "data"}, **SHORT)
     assert result.finish_reason == "improved"
@@ -79,7 +103,10 @@ async def test_a_folder_with_the_references_layout(make_world: MakeWorld) -> Non
 
 async def test_a_csv_file_with_its_own_column_names_and_made_splits(make_world: MakeWorld) -> None:
     world = make_world()
-    lines = ["question,gold,kind", *(f"{row['input']},{row['answer']},{row['type']}" for row in items(8, 8, 4))]
+    lines = [
+        "question,gold,kind",
+        *(f"{row['input']},{row['answer']},{row['type']}" for row in items(8, 8, 4)),
+    ]
     (world.folder / "tasks.csv").write_text("\n".join(lines) + "\n")
     fields = {"input": "question", "answers": "gold", "type": "kind"}
     result = await train(world, env={"tasks": "tasks.csv", "fields": fields}, **SHORT)
@@ -90,17 +117,28 @@ async def test_a_csv_file_with_its_own_column_names_and_made_splits(make_world: 
 async def test_the_evals_of_a_skill_folder_graded_by_a_judge(make_world: MakeWorld) -> None:
     def judge(call: Call) -> str:
         passed = "unknown" not in section(call.text, "answer")
-        return json.dumps({"checks": [{"evidence": "seen", "passed": passed}], "advice": "Name the letter."})
+        return json.dumps(
+            {"checks": [{"evidence": "seen", "passed": passed}], "advice": "Name the letter."}
+        )
 
     world = make_world(judge=judge)
     evals = [
-        {"id": number, "prompt": row["input"], "expected_output": row["answer"], "assertions": ["The answer is a known letter."]}
+        {
+            "id": number,
+            "prompt": row["input"],
+            "expected_output": row["answer"],
+            "assertions": ["The answer is a known letter."],
+        }
         for number, row in enumerate(items(8, 8, 4))
     ]
     folder = world.folder / "colours"
     (folder / "evals").mkdir(parents=True)
-    (folder / "SKILL.md").write_text(f"---\nname: colours\ndescription: Letters of colours.\n---\n{SKILL}")
-    (folder / "evals" / "evals.json").write_text(json.dumps({"skill_name": "colours", "evals": evals}))
+    (folder / "SKILL.md").write_text(
+        f"---\nname: colours\ndescription: Letters of colours.\n---\n{SKILL}"
+    )
+    (folder / "evals" / "evals.json").write_text(
+        json.dumps({"skill_name": "colours", "evals": evals})
+    )
     models = {"judge": {"id": "openai/judge", "base_url": world.server.url}}
     env = {"skill": "colours", "tasks": "colours/evals/evals.json", "grader": None}
     result = await train(world, model=models, env=env, **SHORT)
@@ -124,26 +162,38 @@ def evaluate(skill, item):
 async def test_a_python_function_that_runs_and_scores(make_world: MakeWorld) -> None:
     world = make_world()
     (world.folder / "colours.py").write_text(FUNCTION)
-    (world.folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in items(8, 8, 4)))
-    result = await train(world, env={"tasks": "colours.py:evaluate", "grader": None}, model={"agent": None}, **SHORT)
+    (world.folder / "items.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in items(8, 8, 4))
+    )
+    result = await train(
+        world, env={"tasks": "colours.py:evaluate", "grader": None}, model={"agent": None}, **SHORT
+    )
     assert result.finish_reason == "improved"
     assert all(rule in world.best() for rule in LEARNED)
     assert {call.body["model"] for call in world.calls} == {"optimizer"}
 
 
-async def test_a_command_that_reads_the_item_and_prints_a_score(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_that_reads_the_item_and_prints_a_score(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world()
     program = (
         "import json, os, sys\n"
         + FUNCTION.strip()
-        + ("\nskill = open(os.environ['SKILLFIT_SKILL']).read()\nprint(json.dumps(evaluate(skill, json.load(sys.stdin))))\n")
+        + (
+            "\nskill = open(os.environ['SKILLFIT_SKILL']).read()\nprint(json.dumps(evaluate(skill, json.load(sys.stdin))))\n"
+        )
     )
     (world.folder / "grade.py").write_text(program)
-    (world.folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in items(4, 4, 0)))
+    (world.folder / "items.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in items(4, 4, 0))
+    )
     monkeypatch.chdir(world.folder)
     env = {"tasks": f"command: {sys.executable} -S grade.py < items.jsonl", "grader": None}
     short = {"preflight": False, "ship_test": False, "prune": False, "gate": "strict"}
-    result = await train(world, env=env, model={"agent": None}, train={"num_epochs": 1}, evaluation=short)
+    result = await train(
+        world, env=env, model={"agent": None}, train={"num_epochs": 1}, evaluation=short
+    )
     assert result.finish_reason == "improved"
     assert world.history()[0]["selection_hard"] == 1.0
 
@@ -159,40 +209,67 @@ async def test_an_agent_that_works_with_tools_in_a_workspace(make_world: MakeWor
 
     def use(name: str, **arguments: str) -> dict[str, Any]:
         function = {"name": name, "arguments": json.dumps(arguments)}
-        return {"content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
+        return {
+            "content": None,
+            "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
+        }
 
     world = make_world(agent=working)
-    short = {"preflight": False, "ship_test": False, "prune": False, "gate": "strict", "eval_test": False}
+    short = {
+        "preflight": False,
+        "ship_test": False,
+        "prune": False,
+        "gate": "strict",
+        "eval_test": False,
+    }
     result = await train(world, env={"agent": "tools"}, train={"num_epochs": 1}, evaluation=short)
     assert result.finish_reason == "improved"
     [analysed] = world.asked("reflect.failure")
     assert "[calls read]" in analysed.text
 
 
-async def test_the_practice_pair_needs_no_key_and_no_network(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_practice_pair_needs_no_key_and_no_network(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     words = {"billing": ("refund", "invoice", "charge"), "account": ("login", "password", "email")}
     rows = [
-        {"id": name, "input": f"{item(name, 'red', split)['input']} {names[number % 3]}", "answer": label, "split": split}
+        {
+            "id": name,
+            "input": f"{item(name, 'red', split)['input']} {names[number % 3]}",
+            "answer": label,
+            "split": split,
+        }
         for label, names in words.items()
         for split in ("train", "selection")
         for number in range(9)
         if (name := f"{label}-{split}-{number}")
     ]
-    world = make_world(rows=rows, skill="# Triage\n\nSend the ticket to billing or account. Mentions of refund mean billing.\n")
+    world = make_world(
+        rows=rows,
+        skill="# Triage\n\nSend the ticket to billing or account. Mentions of refund mean billing.\n",
+    )
     models = {"agent": "practice/agent", "optimizer": "practice/optimizer"}
-    result = await train(world, model=models, train={"num_epochs": 1, "batch_size": 20}, anyway=True)
+    result = await train(
+        world, model=models, train={"num_epochs": 1, "batch_size": 20}, anyway=True
+    )
     assert result.finish_reason == "improved"
     assert "label alone" in world.best()
     assert world.calls == []
 
 
-async def test_a_config_of_the_reference_system_is_trained_as_it_is(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_config_of_the_reference_system_is_trained_as_it_is(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world()
     for split in ("train", "val", "test"):
         (world.folder / "data" / split).mkdir(parents=True)
         ours = {"val": "selection"}.get(split, split)
-        rows = [{key: value for key, value in row.items() if key != "split"} for row in items(8, 8, 4) if row["split"] == ours]
+        rows = [
+            {key: value for key, value in row.items() if key != "split"}
+            for row in items(8, 8, 4)
+            if row["split"] == ours
+        ]
         (world.folder / "data" / split / "items.json").write_text(json.dumps(rows))
     config = {
         "model": {
@@ -204,9 +281,25 @@ async def test_a_config_of_the_reference_system_is_trained_as_it_is(make_world: 
             "reasoning_effort": "medium",
         },
         "train": {"num_epochs": 2, "train_size": 0, "batch_size": 8, "accumulation": 1, "seed": 42},
-        "gradient": {"minibatch_size": 8, "merge_batch_size": 8, "analyst_workers": 4, "failure_only": False},
-        "optimizer": {"learning_rate": 4, "min_learning_rate": 2, "lr_scheduler": "cosine", "use_slow_update": True},
-        "evaluation": {"use_gate": True, "gate_metric": "hard", "sel_env_num": 0, "test_env_num": 0, "eval_test": True},
+        "gradient": {
+            "minibatch_size": 8,
+            "merge_batch_size": 8,
+            "analyst_workers": 4,
+            "failure_only": False,
+        },
+        "optimizer": {
+            "learning_rate": 4,
+            "min_learning_rate": 2,
+            "lr_scheduler": "cosine",
+            "use_slow_update": True,
+        },
+        "evaluation": {
+            "use_gate": True,
+            "gate_metric": "hard",
+            "sel_env_num": 0,
+            "test_env_num": 0,
+            "eval_test": True,
+        },
         "env": {
             "name": "searchqa",
             "skill_init": "SKILL.md",
@@ -226,7 +319,10 @@ async def test_a_config_of_the_reference_system_is_trained_as_it_is(make_world: 
     assert result.finish_reason == "improved"
     assert all(rule in world.best() for rule in LEARNED)
     first = world.history()[0]
-    assert (first["action"], first["edit_budget"]) == ("accept_new_best", edit_budget("cosine", 1, 2, maximum=4, minimum=2))
+    assert (first["action"], first["edit_budget"]) == (
+        "accept_new_best",
+        edit_budget("cosine", 1, 2, maximum=4, minimum=2),
+    )
     assert world.summary()["test_hard"] == 1.0
 
 

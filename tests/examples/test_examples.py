@@ -21,16 +21,22 @@ QUICK = ("train.num_epochs=1", "evaluation.preflight=false", "evaluation.prune=f
 
 @pytest.fixture
 def examples(tmp_path: Path) -> Path:
-    shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("runs", "__pycache__"))
+    shutil.copytree(
+        EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("runs", "__pycache__")
+    )
     return tmp_path / "examples"
 
 
 def skillfit(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command as a person runs it: without any key, and with the example's folder on the PATH, where it has a program."""
+    """The command as a person runs it: without any key, and with the example's folder on the PATH,
+    where it has a program.
+    """
     path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {"PATH": path, "HOME": str(folder), "LANG": "C.UTF-8"}
     command = [sys.executable, "-m", "skillfit.cli.app", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
 
 
 def trained(config: str, overrides: Sequence[str], folder: Path) -> tuple[dict[str, Any], str]:
@@ -44,13 +50,13 @@ def test_triage_improves_the_skill_and_leaves_its_fenced_rule_alone(examples: Pa
     line, best = trained("skillfit.yaml", ["train.num_epochs=1"], examples / "triage")
     assert line["finish_reason"] == "improved"
     assert line["selection"]["best"] > line["selection"]["baseline"]
-    fence = (
-        "<!-- PROTECTED_START -->\nStolen equipment is always for hardware, whatever else the request says.\n<!-- PROTECTED_END -->"
-    )
+    fence = "<!-- PROTECTED_START -->\nStolen equipment is always for hardware, whatever else the request says.\n<!-- PROTECTED_END -->"
     assert fence in best
     applied = skillfit("apply", "runs/test", "--yes", folder=examples / "triage")
     assert applied.returncode == 0, applied.stderr
-    assert (examples / "triage" / "triage-requests" / "SKILL.md").read_text(encoding="utf-8") == best
+    assert (examples / "triage" / "triage-requests" / "SKILL.md").read_text(
+        encoding="utf-8"
+    ) == best
 
 
 def test_the_evals_folder_is_graded_by_its_assertions(examples: Path) -> None:
@@ -61,7 +67,9 @@ def test_the_evals_folder_is_graded_by_its_assertions(examples: Path) -> None:
 
 
 def test_the_evals_folder_names_its_missing_key_before_it_spends(examples: Path) -> None:
-    done = skillfit("train", "skillfit.yaml", "--run", "runs/test", folder=examples / "evals-folder")
+    done = skillfit(
+        "train", "skillfit.yaml", "--run", "runs/test", folder=examples / "evals-folder"
+    )
     assert done.returncode == 6
     assert "OPENAI_API_KEY" in done.stderr
 
@@ -74,14 +82,21 @@ def test_the_python_evaluator_brings_its_own_scores(examples: Path) -> None:
 
 def test_the_cli_agent_finds_its_skill_and_its_code_is_run(examples: Path) -> None:
     folder = examples / "cli-agent"
-    line, best = trained("offline.yaml", [*QUICK, "env.limit=4", "evaluation.ship_test=false"], folder)
+    line, best = trained(
+        "offline.yaml", [*QUICK, "env.limit=4", "evaluation.ship_test=false"], folder
+    )
     assert line["selection"] == {"baseline": 0.0, "best": 1.0}
     assert "Raise ValueError when the input is empty." in best
 
 
 def test_the_cli_agents_real_config_names_the_program_that_is_missing(examples: Path) -> None:
     done = skillfit(
-        "train", "skillfit.yaml", "model.agent.options.program=no-such-agent", "--run", "runs/x", folder=examples / "cli-agent"
+        "train",
+        "skillfit.yaml",
+        "model.agent.options.program=no-such-agent",
+        "--run",
+        "runs/x",
+        folder=examples / "cli-agent",
     )
     assert done.returncode == 2
     assert "no-such-agent is not installed" in done.stderr
@@ -89,8 +104,14 @@ def test_the_cli_agents_real_config_names_the_program_that_is_missing(examples: 
 
 def test_a_skillopt_config_trains_as_it_is_and_its_foreign_keys_are_said(examples: Path) -> None:
     folder = examples / "from-skillopt"
-    overrides = ["model.agent=practice/agent", "model.optimizer.id=practice/optimizer", "train.num_epochs=1"]
-    done = skillfit("train", "config.yaml", *overrides, "--run", "runs/test", "--json", folder=folder)
+    overrides = [
+        "model.agent=practice/agent",
+        "model.optimizer.id=practice/optimizer",
+        "train.num_epochs=1",
+    ]
+    done = skillfit(
+        "train", "config.yaml", *overrides, "--run", "runs/test", "--json", folder=folder
+    )
     assert done.returncode in (0, 3), done.stderr
     assert "env.out_root = 'outputs/triage' has no meaning here" in done.stderr
     config = json.loads((folder / "runs" / "test" / "config.json").read_text(encoding="utf-8"))
@@ -106,7 +127,11 @@ def test_the_workflows_commands_pass_on_the_trained_skill(examples: Path) -> Non
 
 
 def test_the_workflows_verify_fails_on_the_untrained_skill(examples: Path) -> None:
-    verify = next(command for command in _workflow_commands(examples / "ci" / "skill.yml") if "verify" in command)
+    verify = next(
+        command
+        for command in _workflow_commands(examples / "ci" / "skill.yml")
+        if "verify" in command
+    )
     arguments = verify.removesuffix("./triage-requests").split()[1:]
     done = skillfit(*arguments, "../triage/triage-requests", folder=examples / "ci")
     assert done.returncode == 8, done.stdout + done.stderr
@@ -120,7 +145,17 @@ def _workflow_commands(workflow: Path) -> list[str]:
 
 
 def test_every_example_has_a_readme_with_its_commands_and_stands_in_the_list() -> None:
-    folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and not path.name.startswith((".", "_", "runs")))
-    listed = re.findall(r"^\| \[([\w-]+)\]", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    folders = sorted(
+        path.name
+        for path in EXAMPLES.iterdir()
+        if path.is_dir() and not path.name.startswith((".", "_", "runs"))
+    )
+    listed = re.findall(
+        r"^\| \[([\w-]+)\]", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(listed) == folders
-    assert [name for name in folders if "```sh\n" not in (EXAMPLES / name / "README.md").read_text(encoding="utf-8")] == []
+    assert [
+        name
+        for name in folders
+        if "```sh\n" not in (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
+    ] == []

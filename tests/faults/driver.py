@@ -1,7 +1,8 @@
 """Runs trainings in forked children, so that many can be killed while imports are paid once.
 
-One JSON line in: {config, settings, run, key, kill: null or [kind, n]}. One JSON line out: how the child ended and how many
-points of each kind it passed. A point is a row of the journal, an event, or a file in its place; SIGKILL comes after the n-th.
+One JSON line in: {config, settings, run, key, kill: null or [kind, n]}. One JSON line out: how the
+child ended and how many points of each kind it passed. A point is a row of the journal, an event,
+or a file in its place; SIGKILL comes after the n-th.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from skillfit.errors import SkillfitError
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import EventLog
 from skillfit.run.journal import Journal
-from skillfit.train.assemble import read_material
-from skillfit.train.entry import start
+from skillfit.training.assemble import read_material
+from skillfit.training.entry import start
 
 POINTS: dict[str, tuple[Any, str]] = {
     "record": (Journal, "_insert"),
@@ -37,7 +38,9 @@ POINTS: dict[str, tuple[Any, str]] = {
 
 
 def spare_what_a_kill_cannot_touch() -> None:
-    """Certificates read once for all children; and no waiting for the disk, because a killed process leaves the kernel alive."""
+    """Certificates read once for all children; and no waiting for the disk, because a killed
+    process leaves the kernel alive.
+    """
     context = ssl.create_default_context()
     ssl.create_default_context = lambda *_, **__: context  # type: ignore[assignment]
     os.fsync = lambda _: None  # type: ignore[assignment]
@@ -69,7 +72,12 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         material = read_material(load_config(order["config"], order["settings"]))
         result = asyncio.run(start(material, Path(order["run"])))
     except SkillfitError as error:
-        return {"error": type(error).__name__, "message": str(error), "exit": int(error.exit_code), "passed": passed}
+        return {
+            "error": type(error).__name__,
+            "message": str(error),
+            "exit": int(error.exit_code),
+            "passed": passed,
+        }
     return {"reason": result.finish_reason, "exit": int(result.exit_code), "passed": passed}
 
 

@@ -1,4 +1,6 @@
-"""An optimizer without an API: prompts as files, answers dropped beside them, the same command again and again."""
+"""An optimizer without an API: prompts as files, answers dropped beside them, the same command
+again and again.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +48,26 @@ async def to_the_end(world: World) -> list[list[str]]:
     pytest.fail("the run never ended")
 
 
-async def test_all_prompts_of_a_stage_wait_together_and_the_same_command_goes_on_to_the_end(make_world: MakeWorld) -> None:
+async def test_all_prompts_of_a_stage_wait_together_and_the_same_command_goes_on_to_the_end(
+    make_world: MakeWorld,
+) -> None:
     rows = items(8, 8, 2)
-    served, handed = make_world(*SETTINGS, rows=rows, name="served"), make_world(*SETTINGS, rows=rows, name="handed")
+    served, handed = (
+        make_world(*SETTINGS, rows=rows, name="served"),
+        make_world(*SETTINGS, rows=rows, name="handed"),
+    )
     result = await served.train()
     rounds = await to_the_end(handed)
     assert result.finish_reason == handed.summary()["finish_reason"]
     assert handed.best() == served.best()
-    assert sorted(rounds[0]) == ["reflect.failure"] * 3 + ["reflect.success"]  # eight items in groups of two
-    assert all(len(set(stages)) == 1 or stages == rounds[0] or "reflect" in stages[0] for stages in rounds)
-    agent_calls = [Counter(fingerprint(call) for call in world.asked("rollout")) for world in (served, handed)]
+    assert sorted(rounds[0]) == ["reflect.failure"] * 3 + [
+        "reflect.success"
+    ]  # eight items in groups of two
+    assert all(
+        len(set(stages)) == 1 or stages == rounds[0] or "reflect" in stages[0] for stages in rounds
+    )
+    agent_calls = [
+        Counter(fingerprint(call) for call in world.asked("rollout")) for world in (served, handed)
+    ]
     assert agent_calls[0] == agent_calls[1]
     assert max(agent_calls[1].values()) == 1

@@ -1,4 +1,6 @@
-"""Paid once: a run killed at any point and started again ends as if nothing had happened, and asks nothing twice."""
+"""Paid once: a run killed at any point and started again ends as if nothing had happened, and asks
+nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,42 @@ from typing import Any
 import pytest
 
 from tests.support.chat_server import Call, ChatServer
-from tests.train.world import Script, World, analyse, answered, append, differences, fingerprint, items, project, readable
+from tests.train.world import (
+    Script,
+    World,
+    analyse,
+    answered,
+    append,
+    differences,
+    fingerprint,
+    items,
+    project,
+    readable,
+)
 
 ROOT = Path(__file__).parents[2]
 CHUNKS = 4
 ROWS = items(2, 4, 1, ("green", "blue"))
-USELESS = json.dumps({"success_patterns": ["short"], **append("- Be kind.")})  # a tie: rejected by strict, remembered
-SETTINGS = ["gradient.minibatch_size=1", "optimizer.learning_rate=1", "optimizer.min_learning_rate=1"]
+USELESS = json.dumps(
+    {"success_patterns": ["short"], **append("- Be kind.")}
+)  # a tie: rejected by strict, remembered
+SETTINGS = [
+    "gradient.minibatch_size=1",
+    "optimizer.learning_rate=1",
+    "optimizer.min_learning_rate=1",
+]
 STRICT = [
     *SETTINGS,
     "train.num_epochs=2",
     "train.batch_size=2",
     *(f"evaluation.{s}" for s in ("gate=strict", "prune=false", "ship_test=false")),
 ]
-RACE = [*SETTINGS, "optimizer.use_skill_aware_reflection=true", "evaluation.candidates=2", "evaluation.ship_test=false"]
+RACE = [
+    *SETTINGS,
+    "optimizer.use_skill_aware_reflection=true",
+    "evaluation.candidates=2",
+    "evaluation.ship_test=false",
+]
 SHIPPED = [*SETTINGS, "evaluation.candidates=1", "evaluation.eval_test=false"]
 GATES = {"strict": STRICT, "race": RACE}
 
@@ -48,16 +72,30 @@ class Killer:
     driver: subprocess.Popen[str]
     numbers: Iterator[int] = field(default_factory=count)
 
-    def train(self, run: Path, settings: list[str], kill: tuple[str, int] | None = None) -> tuple[dict[str, Any], Counter[str]]:
-        """How it ended, and what it asked. Each child has a key of its own, so that what a killed one sent is not taken for the
-        next one's: a server may read a request after its sender's death."""
+    def train(
+        self, run: Path, settings: list[str], kill: tuple[str, int] | None = None
+    ) -> tuple[dict[str, Any], Counter[str]]:
+        """How it ended, and what it asked. Each child has a key of its own, so that what a killed
+        one sent is not taken for the next one's: a server may read a request after its sender's
+        death.
+        """
         key = f"key-of-{self.world.folder.name}-{next(self.numbers)}"
-        order = {"config": self.world.config(), "settings": settings, "run": str(run), "key": key, "kill": kill}
+        order = {
+            "config": self.world.config(),
+            "settings": settings,
+            "run": str(run),
+            "key": key,
+            "kill": kill,
+        }
         assert self.driver.stdin and self.driver.stdout
         self.driver.stdin.write(json.dumps(order) + "\n")
         self.driver.stdin.flush()
         said = json.loads(self.driver.stdout.readline())
-        return said, Counter(fingerprint(call) for call in self.world.calls if call.headers["authorization"] == f"Bearer {key}")
+        return said, Counter(
+            fingerprint(call)
+            for call in self.world.calls
+            if call.headers["authorization"] == f"Bearer {key}"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +165,9 @@ def test_killed_during_the_ship_test_the_run_ends_the_same(killer: Killer) -> No
         check_kill(killer, SHIPPED, expected, ("record", number))
 
 
-def check_kill(killer: Killer, settings: list[str], expected: Straight, kill: tuple[str, int]) -> None:
+def check_kill(
+    killer: Killer, settings: list[str], expected: Straight, kill: tuple[str, int]
+) -> None:
     run = killer.world.folder / "killed"
     shutil.rmtree(run, ignore_errors=True)
     assert killer.train(run, settings, kill)[0]["killed"]

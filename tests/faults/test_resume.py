@@ -1,4 +1,6 @@
-"""Stopped, broken off or in the way of each other: what a run directory holds stays good, and the same command goes on."""
+"""Stopped, broken off or in the way of each other: what a run directory holds stays good, and the
+same command goes on.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from starlette.responses import JSONResponse
 from skillfit.errors import Exit, InputError
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RolloutFinished, RunFinished, StepFinished, Stored
-from skillfit.train.parts import Control, Interrupted
+from skillfit.training.parts import Control, Interrupted
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
 from tests.train.world import SKILL, Script, World, differences, fingerprint, items, readable
@@ -33,7 +35,9 @@ def best_of(world: World) -> str:
 
 
 @pytest.mark.parametrize("after", [1, 9, 17, 30, 45])
-async def test_a_run_that_was_asked_to_stop_goes_on_and_ends_the_same(make_world: MakeWorld, after: int) -> None:
+async def test_a_run_that_was_asked_to_stop_goes_on_and_ends_the_same(
+    make_world: MakeWorld, after: int
+) -> None:
     world = make_world(*SETTINGS, "model.concurrency=4", rows=items(4, 4, 2))
     await world.train(run="straight")
     straight = sorted(map(fingerprint, world.calls))
@@ -51,12 +55,16 @@ async def test_a_run_that_was_asked_to_stop_goes_on_and_ends_the_same(make_world
     assert stopped.value.exit_code == Exit.INTERRUPTED
     assert world.events(RunFinished) == []
     await world.train()
-    assert sorted(map(fingerprint, world.calls)) == straight  # what was in flight was finished and kept
+    assert (
+        sorted(map(fingerprint, world.calls)) == straight
+    )  # what was in flight was finished and kept
     assert differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
 
 
 @pytest.mark.parametrize("stage", ["rollout", "reflect"])
-async def test_asked_to_stop_while_the_server_fails_nothing_more_is_sent_and_it_goes_on(make_world: MakeWorld, stage: str) -> None:
+async def test_asked_to_stop_while_the_server_fails_nothing_more_is_sent_and_it_goes_on(
+    make_world: MakeWorld, stage: str
+) -> None:
     script, control, broken = Script(), Control(), 0
     asked_after: list[Call] = []
 
@@ -143,7 +151,13 @@ async def test_two_processes_cannot_write_one_run(make_world: MakeWorld, tmp_pat
         return script(call)
 
     world = make_world(script=waiting, rows=items(4, 4, 0))
-    order = {"config": world.config(), "settings": [], "run": str(world.folder / "run"), "key": "a-key", "kill": None}
+    order = {
+        "config": world.config(),
+        "settings": [],
+        "run": str(world.folder / "run"),
+        "key": "a-key",
+        "kill": None,
+    }
     program = "import json, sys; from tests.faults.driver import train; print(json.dumps(train(json.loads(sys.argv[1]))))"
     other = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-c", program, json.dumps(order)],
@@ -209,7 +223,9 @@ class TestBudget:
         assert f"{calls} calls" in result.diagnosis
         assert world.best() == best_of(world)
 
-    async def test_extended_and_started_again_the_run_ends_as_with_the_whole_budget(self, make_world: MakeWorld) -> None:
+    async def test_extended_and_started_again_the_run_ends_as_with_the_whole_budget(
+        self, make_world: MakeWorld
+    ) -> None:
         world = make_world(*SETTINGS, rows=items(4, 4, 2))
         await world.train("budget.calls=1000", run="straight")
         straight = len(world.calls)
@@ -217,9 +233,13 @@ class TestBudget:
             result = await world.train(f"budget.calls={calls}")
         assert result.finish_reason != "budget"
         assert len(world.calls) == 2 * straight
-        assert differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
+        assert (
+            differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
+        )
 
-    @pytest.mark.parametrize(("cap", "amount"), [("usd", 0.2), ("usd", 0.3), ("tokens", 3_000), ("tokens", 20_000)])
+    @pytest.mark.parametrize(
+        ("cap", "amount"), [("usd", 0.2), ("usd", 0.3), ("tokens", 3_000), ("tokens", 20_000)]
+    )
     async def test_dollars_and_tokens_are_never_passed_by_even_one_call(
         self, make_world: MakeWorld, cap: str, amount: float
     ) -> None:
@@ -234,7 +254,9 @@ class TestBudget:
             usd += (usage["prompt_tokens"] * read + usage["completion_tokens"] * written) / 1e6
             return answer
 
-        table = {name: {"input": read, "output": written} for name, (read, written) in PRICES.items()}
+        table = {
+            name: {"input": read, "output": written} for name, (read, written) in PRICES.items()
+        }
         limits = ("model.agent.max_tokens=16", f"model.prices={json.dumps(table)}")
         world = make_world(*SETTINGS, *limits, script=billing, rows=items(4, 4, 2))
         result = await world.train(f"budget.{cap}={amount}")
@@ -243,11 +265,18 @@ class TestBudget:
         assert world.summary()["usage"]["calls"] == len(world.calls) > 0
         assert world.summary()["usage"]["usd"] == pytest.approx(usd)
 
-    async def test_a_dollar_cap_without_a_known_price_is_refused_before_anything_is_spent(self, make_world: MakeWorld) -> None:
+    async def test_a_dollar_cap_without_a_known_price_is_refused_before_anything_is_spent(
+        self, make_world: MakeWorld
+    ) -> None:
         world = make_world()
         with pytest.raises(InputError, match="no price is known"):
             await world.train("budget.usd=1")
         assert world.calls == []
 
     def test_reaching_it_is_told_from_other_ends(self) -> None:
-        assert BudgetReached.exit_code not in (Exit.OK, Exit.NO_IMPROVEMENT, Exit.INCONCLUSIVE, Exit.INFRASTRUCTURE)
+        assert BudgetReached.exit_code not in (
+            Exit.OK,
+            Exit.NO_IMPROVEMENT,
+            Exit.INCONCLUSIVE,
+            Exit.INFRASTRUCTURE,
+        )

@@ -17,25 +17,43 @@ KEY = "kx-3f1b9c8e7d6a5b4c"
 async def test_keys_never_reach_the_run_directory_even_when_a_server_echoes_them(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = {name: f"planted-{name.lower()}-0123456789" for name in ("ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN")}
+    others = {
+        name: f"planted-{name.lower()}-0123456789"
+        for name in ("ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN")
+    }
     for name, value in others.items():
         monkeypatch.setenv(name, value)
 
     def echoing(call: Call) -> Any:
         key = call.headers["authorization"]
         return json.dumps(
-            {"success_patterns": [key], "patch": {"reasoning": key, "edits": [{"op": "append", "content": f"- Use {KEY}."}]}}
+            {
+                "success_patterns": [key],
+                "patch": {
+                    "reasoning": key,
+                    "edits": [{"op": "append", "content": f"- Use {KEY}."}],
+                },
+            }
         )
 
     def chatty(call: Call) -> str:
         return f"unknown {call.headers['authorization']}"
 
-    script = Script({"reflect.failure": echoing, "reflect.success": echoing, "slow_update": echoing}, chatty)
-    world = make_world("train.num_epochs=2", "evaluation.preflight=true", script=script, rows=items(4, 4, 2))
+    script = Script(
+        {"reflect.failure": echoing, "reflect.success": echoing, "slow_update": echoing}, chatty
+    )
+    world = make_world(
+        "train.num_epochs=2", "evaluation.preflight=true", script=script, rows=items(4, 4, 2)
+    )
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     await world.train(anyway=True)
     assert all(KEY in call.headers["authorization"] for call in world.calls)
     written = [path for path in (world.folder / "run").rglob("*") if path.is_file()]
-    found = [path.name for path in written for secret in (KEY, *others.values()) if secret.encode() in path.read_bytes()]
+    found = [
+        path.name
+        for path in written
+        for secret in (KEY, *others.values())
+        if secret.encode() in path.read_bytes()
+    ]
     assert len(written) > 20
     assert found == []

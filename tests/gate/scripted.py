@@ -1,4 +1,6 @@
-"""A Measure whose outcomes are a fixed function of series, skill, item and repeat, like the journal's."""
+"""A Measure whose outcomes are a fixed function of series, skill, item and repeat, like the
+journal's.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,7 @@ from collections.abc import Callable, Sequence
 from skillfit.gate import Candidate
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.skill import Edit, Skill, apply_edits
-from skillfit.tasks.attempt import Score
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Item, Score
 
 BASE = Skill.from_text("# Skill\n\nDo the task.\n")
 
@@ -38,10 +39,18 @@ class Scripted:
         shuffle: str = "",
         salt: object = 0,
     ) -> None:
-        self._chance, self._fails, self._graded, self._shuffle, self._salt = chance, fails, graded, shuffle, salt
+        self._chance, self._fails, self._graded, self._shuffle, self._salt = (
+            chance,
+            fails,
+            graded,
+            shuffle,
+            salt,
+        )
         self.asked: list[tuple[str, str, str, int]] = []  # series, skill hash, item, repeat
 
-    async def __call__(self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str) -> list[Outcome]:
+    async def __call__(
+        self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str
+    ) -> list[Outcome]:
         self.asked += [(series, skill.hash, item.id, repeat) for item in items]
         if self._shuffle:
             for _ in range(int(10 * uniform(self._shuffle, skill.hash, items[0].id, repeat))):
@@ -51,12 +60,19 @@ class Scripted:
     def _outcome(self, skill: Skill, item: str, repeat: int, series: str) -> Outcome:
         if self._fails(skill, item, repeat):
             return Outcome(item, repeat, "failed", failure=Failure("timeout", "scripted"))
-        chance, draw = self._chance(skill, item), uniform(self._salt, series, skill.hash, item, repeat)
+        chance, draw = (
+            self._chance(skill, item),
+            uniform(self._salt, series, skill.hash, item, repeat),
+        )
         if self._graded:
-            return Outcome(item, repeat, "scored", Score(0.0, min(1.0, max(0.0, chance + 0.2 * (draw - 0.5)))))
+            return Outcome(
+                item, repeat, "scored", Score(0.0, min(1.0, max(0.0, chance + 0.2 * (draw - 0.5))))
+            )
         return Outcome(item, repeat, "scored", Score(float(draw < chance)))
 
 
 def by_rule(base: float, **effects: float) -> Callable[[Skill, str], float]:
     """The same chance for every item: `base`, plus the effect of each rule the skill has."""
-    return lambda skill, item: base + sum(change for rule, change in effects.items() if f"- {rule}" in skill.body)
+    return lambda skill, item: (
+        base + sum(change for rule, change in effects.items() if f"- {rule}" in skill.body)
+    )

@@ -26,7 +26,9 @@ def test_a_patch_without_spare_edits_races_alone():
 
 def test_clusters_and_single_edits_of_the_patch_race_when_asked_for():
     sources = [["i1"], ["i2"], ["i1"], ["i2"], ["i3"]]
-    found = propose(BASE, appends(*"abcd"), spare=appends("e"), sources=sources, limit=9, finest="edit")
+    found = propose(
+        BASE, appends(*"abcd"), spare=appends("e"), sources=sources, limit=9, finest="edit"
+    )
     assert [(c.label, contents(c)) for c in found] == [
         ("whole patch", ["a", "b", "c", "d"]),
         ("wide patch 1", ["a", "b", "c", "d", "e"]),
@@ -34,7 +36,12 @@ def test_clusters_and_single_edits_of_the_patch_race_when_asked_for():
         ("cluster 2", ["b", "d"]),
         *[(f"edit {number}", [name]) for number, name in enumerate("abcd", start=1)],
     ]
-    assert propose(BASE, appends(*"abcd"), spare=appends("e"), sources=sources, limit=9, finest="cluster") == found[:4]
+    assert (
+        propose(
+            BASE, appends(*"abcd"), spare=appends("e"), sources=sources, limit=9, finest="cluster"
+        )
+        == found[:4]
+    )
 
 
 def test_there_are_at_most_as_many_candidates_as_asked_for():
@@ -46,10 +53,21 @@ def test_there_are_at_most_as_many_candidates_as_asked_for():
 
 
 def test_spare_edits_that_come_from_the_same_items_or_share_a_target_stay_together():
-    edits = [*appends("a", "b", "c"), Edit("insert_after", "Do the task.", "x"), Edit("replace", "Do the task.", "y")]
+    edits = [
+        *appends("a", "b", "c"),
+        Edit("insert_after", "Do the task.", "x"),
+        Edit("replace", "Do the task.", "y"),
+    ]
     groups = clusters(edits, [["i1"], ["i2"], ["i1"]], 2)
-    assert [[edit.content for edit in group] for group in groups] == [["- a", "- c"], ["- b", "x"], ["y"]]
-    assert [edit.content for edit in clusters([edits[3], edits[0], edits[4]], [], 2)[0]] == ["x", "y"]
+    assert [[edit.content for edit in group] for group in groups] == [
+        ["- a", "- c"],
+        ["- b", "x"],
+        ["y"],
+    ]
+    assert [edit.content for edit in clusters([edits[3], edits[0], edits[4]], [], 2)[0]] == [
+        "x",
+        "y",
+    ]
 
 
 def test_candidates_that_change_nothing_or_the_same_thing_are_left_out():

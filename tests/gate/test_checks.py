@@ -41,7 +41,9 @@ def test_a_grader_that_pays_an_empty_answer_is_blind_whatever_the_skill():
 
 
 def test_a_stub_of_a_skill_that_does_nothing_yet_is_no_reason_to_stop():
-    check = blindness_check(0.3, {"empty answer": [0.3] * 20, "half the skill gone": [0.0] * 20}, skill_tokens=10)
+    check = blindness_check(
+        0.3, {"empty answer": [0.3] * 20, "half the skill gone": [0.0] * 20}, skill_tokens=10
+    )
     assert check.verdict == "warn"
 
 
@@ -51,14 +53,24 @@ def test_a_grader_that_gives_every_probe_the_same_fraction_is_blind_whatever_the
 
 
 def test_a_skill_that_solves_nothing_yet_is_no_reason_to_stop():
-    assert blindness_check(0.0, {"all of it gone": [0.0] * 10}, skill_tokens=10, constant=0.0).verdict == "warn"
+    assert (
+        blindness_check(0.0, {"all of it gone": [0.0] * 10}, skill_tokens=10, constant=0.0).verdict
+        == "warn"
+    )
 
 
 def test_a_grader_that_sees_is_go():
-    assert blindness_check(0.7, {"empty answer": [0.7] * 20, "half the skill gone": [0.2] * 20}, 800).verdict == "go"
+    assert (
+        blindness_check(
+            0.7, {"empty answer": [0.7] * 20, "half the skill gone": [0.2] * 20}, 800
+        ).verdict
+        == "go"
+    )
 
 
-@pytest.mark.parametrize(("baseline", "verdict"), [(1.0, "stop"), (0.95, "warn"), (0.4, "go"), (0.0, "go")])
+@pytest.mark.parametrize(
+    ("baseline", "verdict"), [(1.0, "stop"), (0.95, "warn"), (0.4, "go"), (0.0, "go")]
+)
 def test_a_saturated_baseline_stops_the_run(baseline, verdict):
     assert headroom_check(baseline).verdict == verdict
 
@@ -75,7 +87,10 @@ def test_lost_rollouts_and_cost_are_told():
         coverage_check(1, 10, 0.6, "auth: no key").verdict == "stop"
         and "no key" in coverage_check(1, 10, 0.6, "auth: no key").message
     )
-    assert coverage_check(9, 10, 0.6, "").verdict == "warn" and coverage_check(10, 10, 0.6, "").verdict == "go"
+    assert (
+        coverage_check(9, 10, 0.6, "").verdict == "warn"
+        and coverage_check(10, 10, 0.6, "").verdict == "go"
+    )
     assert cost_check(6.0, 9.0, 5.0).verdict == "warn" and cost_check(1.0, 2.0, 5.0).verdict == "go"
 
 
@@ -101,7 +116,12 @@ def test_free_answers_have_no_position_and_a_weak_majority():
 def test_the_audit_warns_when_a_one_line_rule_reaches_the_score():
     items = [question(str(n), "blue") for n in range(8)]
     assert audit(shortcuts(items, items), baseline=0.4, best=0.9).verdict == "warn"
-    assert audit(shortcuts(items, items), 0.4, 0.9, {"majority answer": 0.1, "answer position": 0.2}).verdict == "go"
+    assert (
+        audit(
+            shortcuts(items, items), 0.4, 0.9, {"majority answer": 0.1, "answer position": 0.2}
+        ).verdict
+        == "go"
+    )
     assert audit([], 0.4, 0.9).verdict == "go"
 
 

@@ -16,7 +16,11 @@ TRAIN = [
     item("t5", "Is the third premise entailed by the text?", "entailment"),
 ]
 HIDDEN = [
-    item("s1", "The lighthouse keeper of Skerryvore wrote nine letters to his brother in the winter of 1861. How many?", "nine"),
+    item(
+        "s1",
+        "The lighthouse keeper of Skerryvore wrote nine letters to his brother in the winter of 1861. How many?",
+        "nine",
+    ),
     item("s2", "Who designed the bridge?", "Isambard Kingdom Brunel"),
     item("s3", "What is the access code?", "48151623"),
     item("s4", "Does the text entail it?", "entailment"),
@@ -40,7 +44,11 @@ INDEX = LeakIndex.build(TRAIN, HIDDEN, PATTERNS, "# Skill\n\nAnswer briefly.\n")
 @pytest.mark.parametrize(
     ("text", "kind", "owner"),
     [
-        ("When the lighthouse keeper of Skerryvore wrote nine letters, say nine.", "item text", "s1"),
+        (
+            "When the lighthouse keeper of Skerryvore wrote nine letters, say nine.",
+            "item text",
+            "s1",
+        ),
         ("Remember: bridges were designed by Isambard Kingdom Brunel.", "answer", "s2"),
         ("The code is 48151623.", "answer", "s3"),
         ("End with a line that matches ^ANSWER:\\s*\\d+$ exactly.", "grader", ""),
@@ -83,8 +91,16 @@ def test_training_answers_may_stand_in_the_fenced_examples_but_hidden_ones_may_n
 
 
 def test_what_the_skill_already_says_is_no_leak():
-    index = LeakIndex.build(TRAIN, HIDDEN, PATTERNS, "Isambard Kingdom Brunel and the Treaty of Westphalia. ^ANSWER:\\s*\\d+$")
-    assert index.check("Isambard Kingdom Brunel signed the Treaty of Westphalia ^ANSWER:\\s*\\d+$") == ()
+    index = LeakIndex.build(
+        TRAIN,
+        HIDDEN,
+        PATTERNS,
+        "Isambard Kingdom Brunel and the Treaty of Westphalia. ^ANSWER:\\s*\\d+$",
+    )
+    assert (
+        index.check("Isambard Kingdom Brunel signed the Treaty of Westphalia ^ANSWER:\\s*\\d+$")
+        == ()
+    )
 
 
 def test_text_that_training_items_share_is_no_leak_of_hidden_ones():

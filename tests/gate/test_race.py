@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, GateSettings, RaceGate, StrictGate
 from skillfit.skill import Edit, apply_edits
-from skillfit.tasks.attempt import Score
+from skillfit.tasks.item import Score
 from tests.gate.scripted import BASE, Scripted, by_rule, candidate, items
 
 
@@ -19,8 +19,14 @@ async def gate_for(measure, count=40, **options):
 
 async def test_the_best_of_several_candidates_wins_and_says_why():
     gate = await gate_for(Scripted(by_rule(0.2, good=0.6, bad=-0.2)))
-    verdict = await gate.judge("step_0001", BASE, [candidate("bad"), candidate("good"), candidate("neutral")])
-    assert (verdict.decision, verdict.action, verdict.chosen.label) == ("accept", "accept_new_best", "good")
+    verdict = await gate.judge(
+        "step_0001", BASE, [candidate("bad"), candidate("good"), candidate("neutral")]
+    )
+    assert (verdict.decision, verdict.action, verdict.chosen.label) == (
+        "accept",
+        "accept_new_best",
+        "good",
+    )
     evidence = verdict.evidence
     assert len(evidence.fixed) > 10 and evidence.probability > 0.95 and evidence.interval[0] > 0
     assert len({*evidence.fixed, *evidence.broken, *evidence.both, *evidence.neither}) == 40
@@ -40,7 +46,8 @@ async def test_candidates_meet_the_same_items_in_the_same_order():
     gate = await gate_for(measure)
     await gate.judge("step_0001", BASE, [candidate("one"), candidate("two"), candidate("three")])
     first = [
-        [item for _, skill, item, _ in measure.asked if skill == candidate(r).skill.hash][:10] for r in ("one", "two", "three")
+        [item for _, skill, item, _ in measure.asked if skill == candidate(r).skill.hash][:10]
+        for r in ("one", "two", "three")
     ]
     assert first[0] == first[1] == first[2]
     assert first[0] != [item.id for item in items(10)]
@@ -51,7 +58,9 @@ async def test_a_byte_identical_or_repeated_candidate_is_never_evaluated():
     gate = await gate_for(measure)
     verdict = await gate.judge("step_0001", BASE, [Candidate(BASE)])
     assert verdict.decision == "reject" and verdict.evidence.rollouts == 0
-    verdict = await gate.judge("step_0002", BASE, [candidate("twin"), candidate("twin"), Candidate(BASE)])
+    verdict = await gate.judge(
+        "step_0002", BASE, [candidate("twin"), candidate("twin"), Candidate(BASE)]
+    )
     assert len(verdict.standings) == 1
 
 
@@ -65,7 +74,9 @@ async def test_the_pass_that_won_never_enters_the_new_incumbents_record():
             if skill.hash == BASE.hash or repeat:
                 return super()._outcome(skill, item, repeat, series)
             lucky.add(item)
-            return dataclasses.replace(super()._outcome(skill, item, repeat, series), score=Score(1.0))
+            return dataclasses.replace(
+                super()._outcome(skill, item, repeat, series), score=Score(1.0)
+            )
 
     gate = await gate_for(Lucky(by_rule(0.2, good=0.3)))
     verdict = await gate.judge("step_0001", BASE, [candidate("good")])
@@ -86,8 +97,13 @@ async def test_a_skill_that_comes_back_is_measured_on_fresh_rollouts():
 async def test_two_winners_whose_edits_go_together_are_stacked_and_measured_as_one():
     gate = await gate_for(Scripted(by_rule(0.1, left=0.4, right=0.4)))
     verdict = await gate.judge("step_0001", BASE, [candidate("left"), candidate("right")])
-    assert verdict.decision == "accept" and {edit.content for edit in verdict.chosen.edits} == {"- left", "- right"}
-    assert any(row.label == verdict.chosen.label and row.rollouts >= 10 for row in verdict.standings)
+    assert verdict.decision == "accept" and {edit.content for edit in verdict.chosen.edits} == {
+        "- left",
+        "- right",
+    }
+    assert any(
+        row.label == verdict.chosen.label and row.rollouts >= 10 for row in verdict.standings
+    )
 
 
 async def test_winners_whose_edits_touch_the_same_text_are_not_stacked():
@@ -95,7 +111,11 @@ async def test_winners_whose_edits_touch_the_same_text_are_not_stacked():
         edit = Edit("replace", "Do the task.", f"Do the task {word}.")
         return Candidate(apply_edits(BASE, [edit]).skill, (edit,), word)
 
-    gate = await gate_for(Scripted(lambda skill, item: 0.1 + 0.5 * ("well" in skill.body) + 0.5 * ("fast" in skill.body)))
+    gate = await gate_for(
+        Scripted(
+            lambda skill, item: 0.1 + 0.5 * ("well" in skill.body) + 0.5 * ("fast" in skill.body)
+        )
+    )
     verdict = await gate.judge("step_0001", BASE, [rival("well"), rival("fast")])
     assert verdict.decision == "accept" and len(verdict.chosen.edits) == 1
 
@@ -128,8 +148,14 @@ def test_a_rollout_budget_that_can_decide_nothing_is_refused_at_the_start():
 
 async def test_with_little_room_fewer_candidates_race():
     gate = await gate_for(Scripted(by_rule(0.1, good=0.9)), rollout_budget=65)
-    verdict = await gate.judge("step_0001", BASE, [candidate("good"), candidate("other"), candidate("third")])
-    assert verdict.accepted and [row.fate for row in verdict.standings] == ["winner", "not measured", "not measured"]
+    verdict = await gate.judge(
+        "step_0001", BASE, [candidate("good"), candidate("other"), candidate("third")]
+    )
+    assert verdict.accepted and [row.fate for row in verdict.standings] == [
+        "winner",
+        "not measured",
+        "not measured",
+    ]
 
 
 async def test_a_skill_carried_on_without_a_verdict_is_held_against_the_best_with_scepticism():
@@ -163,23 +189,37 @@ async def test_a_decision_that_is_still_open_is_asked_again_where_the_sides_diff
     verdict = await gate.judge("step_0001", BASE, [candidate("swap")])
     assert 0.4 <= verdict.evidence.probability <= 0.6
     last = [(skill, item) for _, skill, item, _ in measure.asked[-60:]]
-    assert set(last) == {(skill.hash, item) for skill in (BASE, candidate("swap").skill) for item in fixed | broken}
+    assert set(last) == {
+        (skill.hash, item) for skill in (BASE, candidate("swap").skill) for item in fixed | broken
+    }
 
 
 async def test_a_clear_decision_ends_with_the_fresh_pass():
     measure = Scripted(by_rule(0.1, good=0.8))
     gate = await gate_for(measure)
     verdict = await gate.judge("step_0001", BASE, [candidate("good")])
-    assert verdict.accepted and len({item for _, skill, item, _ in measure.asked[-40:] if skill == verdict.winner.hash}) == 40
+    assert (
+        verdict.accepted
+        and len({item for _, skill, item, _ in measure.asked[-40:] if skill == verdict.winner.hash})
+        == 40
+    )
 
 
 async def test_a_confirmed_regression_on_a_must_pass_item_vetoes():
     def chance(skill, item):
-        return (0.0 if item == "i007" else 1.0) if "- good" in skill.body else float(item in ("i007", "i008"))
+        return (
+            (0.0 if item == "i007" else 1.0)
+            if "- good" in skill.body
+            else float(item in ("i007", "i008"))
+        )
 
     gate = await gate_for(Scripted(chance), must_pass=("i007",))
     verdict = await gate.judge("step_0001", BASE, [candidate("good")])
-    assert verdict.decision == "reject" and "i007" in verdict.reason and verdict.standings[0].fate == "vetoed"
+    assert (
+        verdict.decision == "reject"
+        and "i007" in verdict.reason
+        and verdict.standings[0].fate == "vetoed"
+    )
     assert "i007" in verdict.evidence.broken
 
 
@@ -193,14 +233,20 @@ async def test_a_must_pass_item_that_mostly_fails_now_is_mostly_found(kept, leas
     vetoed = 0
     for salt in range(40):
         gate = await gate_for(Scripted(chance, salt=salt), must_pass=("i007",))
-        vetoed += (await gate.judge("step_0001", BASE, [candidate("good")])).standings[0].fate == "vetoed"
+        vetoed += (await gate.judge("step_0001", BASE, [candidate("good")])).standings[
+            0
+        ].fate == "vetoed"
     assert least <= vetoed <= most
 
 
 async def test_an_unconfirmed_regression_on_a_must_pass_item_does_not_veto():
     class BadDay(Scripted):
         def _outcome(self, skill, item, repeat, series):
-            self._chance = lambda s, i: 0.0 if i == "i007" and repeat < 2 and "- good" in s.body else by_rule(0.2, good=0.8)(s, i)
+            self._chance = lambda s, i: (
+                0.0
+                if i == "i007" and repeat < 2 and "- good" in s.body
+                else by_rule(0.2, good=0.8)(s, i)
+            )
             if skill.hash == BASE.hash and item == "i007":
                 self._chance = lambda s, i: 1.0
             return super()._outcome(skill, item, repeat, series)
@@ -241,14 +287,19 @@ async def test_a_fifth_of_rollouts_lost_at_random_moves_no_mean_and_blocks_nothi
 
 async def test_below_the_coverage_floor_the_verdict_is_inconclusive():
     gate = await gate_for(
-        Scripted(by_rule(0.2, good=0.8), fails=lambda skill, item, repeat: skill.hash != BASE.hash and item > "i010")
+        Scripted(
+            by_rule(0.2, good=0.8),
+            fails=lambda skill, item, repeat: skill.hash != BASE.hash and item > "i010",
+        )
     )
     verdict = await gate.judge("step_0001", BASE, [candidate("good")])
     assert verdict.decision == "inconclusive" and verdict.winner.hash == BASE.hash
 
 
 async def test_an_all_failing_candidate_is_inconclusive_not_worse():
-    gate = await gate_for(Scripted(by_rule(0.5), fails=lambda skill, item, repeat: skill.hash != BASE.hash))
+    gate = await gate_for(
+        Scripted(by_rule(0.5), fails=lambda skill, item, repeat: skill.hash != BASE.hash)
+    )
     verdict = await gate.judge("step_0001", BASE, [candidate("dead")])
     assert verdict.decision == "inconclusive" and verdict.evidence.broken == ()
 

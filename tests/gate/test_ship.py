@@ -9,20 +9,27 @@ GOOD, OTHER = candidate("good").skill, candidate("other").skill
 
 
 async def shipped(measure, finalists=(GOOD,), count=40, settings=None, **options):
-    return await ship_test(measure, items(count), BASE, finalists, settings or GateSettings(), **options)
+    return await ship_test(
+        measure, items(count), BASE, finalists, settings or GateSettings(), **options
+    )
 
 
 async def test_a_real_gain_is_called_improved_with_its_interval():
     result = await shipped(Scripted(by_rule(0.3, good=0.4)))
     assert result.verdict == "improved" and result.skill.hash == GOOD.hash
-    assert 0 < result.interval[0] < result.difference < result.interval[1] and result.p_value <= 0.05
+    assert (
+        0 < result.interval[0] < result.difference < result.interval[1] and result.p_value <= 0.05
+    )
 
 
 async def test_the_initial_skill_and_the_finalists_meet_on_fresh_rollouts_of_their_own_series():
     measure = Scripted(by_rule(0.3, good=0.4))
     result = await shipped(measure, noise=0.2)
     assert {series for series, *_ in measure.asked} == {"ship"}
-    assert result.repeats == 4 and len(measure.asked) == len(set(measure.asked)) == 2 * 40 * 4 == result.evidence.rollouts
+    assert (
+        result.repeats == 4
+        and len(measure.asked) == len(set(measure.asked)) == 2 * 40 * 4 == result.evidence.rollouts
+    )
 
 
 async def test_quiet_rollouts_are_not_repeated():
@@ -70,7 +77,9 @@ async def test_the_better_finalist_is_the_one_reported():
 
 
 async def test_lost_rollouts_make_it_inconclusive():
-    result = await shipped(Scripted(by_rule(0.0, good=1.0), fails=lambda skill, item, repeat: item > "i015"))
+    result = await shipped(
+        Scripted(by_rule(0.0, good=1.0), fails=lambda skill, item, repeat: item > "i015")
+    )
     assert result.verdict == "inconclusive" and "scored" in result.reason
 
 

@@ -37,8 +37,9 @@ def test_the_race_gains_more_than_strict_at_equal_rollouts(items):
 
 
 def test_luck_does_not_pile_up_over_steps_that_change_nothing():
-    """Both gates may accept a change in words only. Strict keeps the lucky score of each; the race keeps the
-    confirming pass alone, which was selected far less."""
+    """Both gates may accept a change in words only. Strict keeps the lucky score of each; the race
+    keeps the confirming pass alone, which was selected far less.
+    """
 
     def optimism(kind):
         found = []

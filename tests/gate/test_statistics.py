@@ -46,7 +46,10 @@ def test_one_more_win_never_raises_the_p_value_and_one_more_loss_never_lowers_it
     assert sign_flip_p([*differences, 1.0]) <= p <= sign_flip_p([*differences, -1.0])
 
 
-@given(st.lists(st.floats(-1, 1, allow_nan=False), min_size=2, max_size=40), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.floats(-1, 1, allow_nan=False), min_size=2, max_size=40),
+    st.randoms(use_true_random=False),
+)
 def test_no_statistic_depends_on_the_order_of_items(differences, random):
     shuffled = list(differences)
     random.shuffle(shuffled)
@@ -67,7 +70,9 @@ def test_float_error_alone_is_not_a_difference():
     assert believe([1e-17, -1e-17, 3e-17]).mean == 0
 
 
-@pytest.mark.parametrize(("freedom", "expected"), [(4, 2.132), (9, 1.833), (19, 1.729), (99, 1.660)])
+@pytest.mark.parametrize(
+    ("freedom", "expected"), [(4, 2.132), (9, 1.833), (19, 1.729), (99, 1.660)]
+)
 def test_t_quantiles_match_the_table(freedom, expected):
     assert t_quantile(0.95, freedom) == pytest.approx(expected, abs=0.004)
 
@@ -89,8 +94,14 @@ def test_noise_comes_from_repeats_of_the_same_item_only():
 
 
 def test_more_items_or_repeats_show_smaller_effects():
-    assert detectable_effect(20, 0.15) > detectable_effect(100, 0.15) > detectable_effect(100, 0.15, repeats=4)
-    assert detectable_effect(40, 0.25, 1) == pytest.approx((1.684 + 0.842) * math.sqrt(0.5 / 40), abs=0.01)
+    assert (
+        detectable_effect(20, 0.15)
+        > detectable_effect(100, 0.15)
+        > detectable_effect(100, 0.15, repeats=4)
+    )
+    assert detectable_effect(40, 0.25, 1) == pytest.approx(
+        (1.684 + 0.842) * math.sqrt(0.5 / 40), abs=0.01
+    )
     assert detectable_effect(1, 0.1) == 1.0
     assert repeats_for(100, 0.01, 0.05, 4) == 1
     assert repeats_for(20, 0.2, 0.05, 4) == 4

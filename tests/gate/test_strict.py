@@ -37,7 +37,9 @@ async def test_a_byte_identical_candidate_is_not_evaluated():
     measure = Scripted(by_rule(0.5))
     gate = await gate_for(measure)
     verdict = await gate.judge("step_0001", BASE, [candidate()])
-    assert verdict.decision == "reject" and verdict.evidence.rollouts == 0 and len(measure.asked) == 20
+    assert (
+        verdict.decision == "reject" and verdict.evidence.rollouts == 0 and len(measure.asked) == 20
+    )
 
 
 async def test_with_the_gate_off_a_worse_candidate_is_carried_on_but_not_the_best():
@@ -48,7 +50,9 @@ async def test_with_the_gate_off_a_worse_candidate_is_carried_on_but_not_the_bes
 
 
 async def test_an_accept_that_does_not_beat_the_best_is_a_plain_accept():
-    gate = await gate_for(Scripted(lambda skill, item: 0.0 if "- bad" in skill.body else 1.0), use_gate=False)
+    gate = await gate_for(
+        Scripted(lambda skill, item: 0.0 if "- bad" in skill.body else 1.0), use_gate=False
+    )
     fallen = (await gate.judge("step_0001", BASE, [candidate("bad")])).winner
     restored = StrictGate.judge
     gate.settings = GateSettings()
@@ -60,17 +64,27 @@ async def test_failed_rollouts_are_missing_not_zero():
     fails = lambda skill, item, repeat: skill.hash != BASE.hash and item < "i004"  # noqa: E731
     gate = await gate_for(Scripted(by_rule(1.0), fails=fails))
     verdict = await gate.judge("step_0001", BASE, [candidate("neutral")])
-    assert verdict.decision == "reject" and verdict.candidate_score == 1.0 and verdict.evidence.broken == ()
+    assert (
+        verdict.decision == "reject"
+        and verdict.candidate_score == 1.0
+        and verdict.evidence.broken == ()
+    )
 
 
 async def test_below_the_coverage_floor_nothing_can_be_told():
     fails = lambda skill, item, repeat: skill.hash != BASE.hash and item < "i012"  # noqa: E731
     gate = await gate_for(Scripted(by_rule(0.0, good=1.0), fails=fails))
     verdict = await gate.judge("step_0001", BASE, [candidate("good")])
-    assert verdict.decision == "inconclusive" and verdict.winner.hash == BASE.hash and "40%" in verdict.reason
+    assert (
+        verdict.decision == "inconclusive"
+        and verdict.winner.hash == BASE.hash
+        and "40%" in verdict.reason
+    )
 
 
-@pytest.mark.parametrize(("metric", "decision"), [("hard", "reject"), ("soft", "accept"), ("mixed", "accept")])
+@pytest.mark.parametrize(
+    ("metric", "decision"), [("hard", "reject"), ("soft", "accept"), ("mixed", "accept")]
+)
 async def test_the_metric_decides_what_counts(metric, decision):
     gate = await gate_for(Scripted(by_rule(0.3, good=0.5), graded=True), metric=metric)
     assert (await gate.judge("step_0001", BASE, [candidate("good")])).decision == decision

@@ -1,4 +1,6 @@
-"""An agent's way through skillfit, with the real client over stdio: a whole run, and one whose optimizer is the agent itself."""
+"""An agent's way through skillfit, with the real client over stdio: a whole run, and one whose
+optimizer is the agent itself.
+"""
 
 import json
 import sys
@@ -11,16 +13,21 @@ from mcp import Client, StdioServerParameters
 from skillfit.skill import Skill, without_placeholder
 
 LABELS = {"refund": "billing", "parcel": "delivery", "login": "account"}
-SKILL = (
-    "---\nname: triage\ndescription: Sort tickets into queues.\n---\n\n# Triage\n\n- Answer with the label alone, in lower case.\n"
-)
+SKILL = "---\nname: triage\ndescription: Sort tickets into queues.\n---\n\n# Triage\n\n- Answer with the label alone, in lower case.\n"
 
 
 def project(folder: Path, optimizer: str) -> Path:
     (folder / "triage").mkdir()
     (folder / "triage" / "SKILL.md").write_text(SKILL)
-    texts = [(f"case {number}: my {word} is a problem", label) for number in range(8) for word, label in LABELS.items()]
-    rows = [{"id": f"t{at:02d}", "input": text, "answer": label} for at, (text, label) in enumerate(texts)]
+    texts = [
+        (f"case {number}: my {word} is a problem", label)
+        for number in range(8)
+        for word, label in LABELS.items()
+    ]
+    rows = [
+        {"id": f"t{at:02d}", "input": text, "answer": label}
+        for at, (text, label) in enumerate(texts)
+    ]
     (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = folder / "skillfit.yaml"
     config.write_text(
@@ -34,7 +41,9 @@ def project(folder: Path, optimizer: str) -> Path:
 
 @asynccontextmanager
 async def client() -> AsyncIterator[Client]:
-    command = StdioServerParameters(command=sys.executable, args=["-c", "from skillfit.mcp import serve; serve()"])
+    command = StdioServerParameters(
+        command=sys.executable, args=["-c", "from skillfit.plugins.mcp_server import serve; serve()"]
+    )
     async with Client(command) as connected:
         yield connected
 
@@ -67,10 +76,24 @@ async def test_an_agent_estimates_starts_follows_shows_and_applies_a_run(tmp_pat
     config, run = project(tmp_path, "practice/optimizer"), tmp_path / "runs" / "one"
     async with client() as agent:
         tools = {tool.name for tool in (await agent.list_tools()).tools}
-        assert tools == {"check", "estimate", "start", "follow", "show", "apply", "prompts", "answer"}
+        assert tools == {
+            "check",
+            "estimate",
+            "start",
+            "follow",
+            "show",
+            "apply",
+            "prompts",
+            "answer",
+        }
         checked = await call(agent, "check", config=str(config))
         assert checked["verdict"] in ("go", "warn")
-        assert {check["name"] for check in checked["checks"]} >= {"gold", "blind", "headroom", "power"}
+        assert {check["name"] for check in checked["checks"]} >= {
+            "gold",
+            "blind",
+            "headroom",
+            "power",
+        }
         estimated = await call(agent, "estimate", config=str(config))
         assert estimated["total"]["calls"]
         longer = ["train.num_epochs=4", "evaluation.candidates=4"]
@@ -87,7 +110,9 @@ async def test_an_agent_estimates_starts_follows_shows_and_applies_a_run(tmp_pat
         assert shown["total"]["calls"] > 0
         assert shown["finish_reason"] == "improved"
         assert await call(agent, "apply", run=str(run))
-        assert (tmp_path / "triage" / "SKILL.md").read_text() == SKILL, "nothing is changed before it is confirmed"
+        assert (tmp_path / "triage" / "SKILL.md").read_text() == SKILL, (
+            "nothing is changed before it is confirmed"
+        )
         await call(agent, "apply", run=str(run), confirm=True)
         best = without_placeholder(Skill.from_text(shown["best_skill"]))
         assert (tmp_path / "triage" / "SKILL.md").read_text() == best.text != SKILL
@@ -97,7 +122,11 @@ async def test_the_agent_is_the_optimizer_of_a_handoff_run(tmp_path: Path) -> No
     config, run = project(tmp_path, "handoff"), tmp_path / "run"
     rules = [f"- Mentions of {word} mean {label}." for word, label in LABELS.items()]
     edits = [{"op": "append", "target": "", "content": rule} for rule in rules]
-    reply = {"failure_summary": [], "patch": {"reasoning": "words", "edits": edits}, "success_patterns": []}
+    reply = {
+        "failure_summary": [],
+        "patch": {"reasoning": "words", "edits": edits},
+        "success_patterns": [],
+    }
     async with client() as agent:
         answered = 0
         for _ in range(8):
@@ -108,7 +137,9 @@ async def test_the_agent_is_the_optimizer_of_a_handoff_run(tmp_path: Path) -> No
             for waiting in (await call(agent, "prompts", run=str(run)))["prompts"]:
                 assert waiting["prompt"].startswith("# ")
                 text = json.dumps(
-                    reply if "reflect" in waiting["id"] else {"reasoning": "", "edits": edits, "selected_indices": [0, 1, 2]}
+                    reply
+                    if "reflect" in waiting["id"]
+                    else {"reasoning": "", "edits": edits, "selected_indices": [0, 1, 2]}
                 )
                 await call(agent, "answer", run=str(run), id=waiting["id"], text=text)
                 answered += 1
@@ -117,7 +148,9 @@ async def test_the_agent_is_the_optimizer_of_a_handoff_run(tmp_path: Path) -> No
         shown = await call(agent, "show", run=str(run))
         assert all(rule in shown["best_skill"] for rule in rules)
         assert shown["finish_reason"] == "improved"
-        assert "No prompt 'x' waits" in await refused(agent, "answer", run=str(run), id="x", text="y")
+        assert "No prompt 'x' waits" in await refused(
+            agent, "answer", run=str(run), id="x", text="y"
+        )
 
 
 async def test_what_is_wrong_is_said_in_words(tmp_path: Path) -> None:
@@ -125,5 +158,7 @@ async def test_what_is_wrong_is_said_in_words(tmp_path: Path) -> None:
     config.write_text(config.read_text() + "trian: {}\n")
     async with client() as agent:
         assert "trian" in await refused(agent, "estimate", config=str(config))
-        assert "trian" in await refused(agent, "start", config=str(config), run=str(tmp_path / "run"))
+        assert "trian" in await refused(
+            agent, "start", config=str(config), run=str(tmp_path / "run")
+        )
         assert "There is no run" in await refused(agent, "follow", run=str(tmp_path / "none"))

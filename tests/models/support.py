@@ -1,4 +1,6 @@
-"""What the tests of this room share: clocks that do not wait, a strict purse, a short way to connect."""
+"""What the tests of this room share: clocks that do not wait, a strict purse, a short way to
+connect.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ class Purse:
         return sum(self.settled, Usage())
 
     async def reserve(self, role: Role, upper_bound: Usage) -> _Share:
-        if (self.spent.usd or 0) + self.reserved + (upper_bound.usd or 0) > self.usd or self.spent.calls + self.open >= self.calls:
+        if (self.spent.usd or 0) + self.reserved + (
+            upper_bound.usd or 0
+        ) > self.usd or self.spent.calls + self.open >= self.calls:
             raise OutOfMoney("The purse is empty.")
         self.bounds.append(upper_bound)
         self.reserved += upper_bound.usd or 0
@@ -99,9 +103,20 @@ class Purse:
 through_sdk = False  # the vendors' SDKs carry the requests; see the fixture `wire`
 
 
-def to(base_url: str, id: str = "openai/gpt-4o", *, clock: Any = None, notices: list[str] | None = None, **more: Any) -> Client:
+def to(
+    base_url: str,
+    id: str = "openai/gpt-4o",
+    *,
+    clock: Any = None,
+    notices: list[str] | None = None,
+    **more: Any,
+) -> Client:
     """A connected model whose waits take no time."""
-    outside = {key: more.pop(key) for key in ("meter", "limiters", "concurrency", "role", "environ", "folder") if key in more}
+    outside = {
+        key: more.pop(key)
+        for key in ("meter", "limiters", "concurrency", "role", "environ", "folder")
+        if key in more
+    }
     if through_sdk and id.partition("/")[0] in ("openai", "anthropic"):
         more["options"] = {"sdk": True, **more.get("options", {})}
     spec = ModelSpec(id=id, base_url=base_url, **more)

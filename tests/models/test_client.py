@@ -11,12 +11,25 @@ from starlette.responses import JSONResponse
 from skillfit.models import Message, Reply, Request, ScriptedModel, Usage
 from skillfit.models.client import check_reply
 from skillfit.models.limiter import Limiters
-from skillfit.models.protocol import AuthFailed, BadReply, BadRequest, Overloaded, QuotaExhausted, RateLimited, Refused
+from skillfit.models.protocol import (
+    AuthFailed,
+    BadReply,
+    BadRequest,
+    Overloaded,
+    QuotaExhausted,
+    RateLimited,
+    Refused,
+)
 from tests.models.support import InstantClock, OutOfMoney, Purse, say, to
 from tests.support.chat_server import Call, ChatServer, RawServer, completion, http
 
 
-def failing(times: int, status: int, error: dict[str, str] | None = None, headers: dict[str, str] | None = None):
+def failing(
+    times: int,
+    status: int,
+    error: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+):
     def script(call: Call) -> str | JSONResponse:
         if call.number < times:
             return JSONResponse({"error": error or {"message": "no"}}, status, headers)
@@ -63,7 +76,11 @@ async def test_retries_end_and_the_last_failure_carries_what_all_cost():
     [
         (401, {"message": "Incorrect API key provided"}, AuthFailed),
         (403, {"message": "no access"}, AuthFailed),
-        (429, {"message": "You exceeded your current quota", "code": "insufficient_quota"}, QuotaExhausted),
+        (
+            429,
+            {"message": "You exceeded your current quota", "code": "insufficient_quota"},
+            QuotaExhausted,
+        ),
         (404, {"message": "The model does not exist", "code": "model_not_found"}, BadRequest),
     ],
 )
@@ -93,7 +110,10 @@ async def test_retry_after_is_waited_for_by_everybody_at_the_endpoint():
 async def test_a_date_in_retry_after_counts_from_the_servers_clock():
     clock = InstantClock()
     dates = "Date: Wed, 21 Oct 2026 07:28:00 GMT\r\nRetry-After: Wed, 21 Oct 2026 07:28:42 GMT"
-    answers = [http("{}", status=f"429 Too Many Requests\r\n{dates}"), http(json.dumps(completion({"content": "ok"}, "m")))]
+    answers = [
+        http("{}", status=f"429 Too Many Requests\r\n{dates}"),
+        http(json.dumps(completion({"content": "ok"}, "m"))),
+    ]
     with RawServer(lambda number: answers[number]) as server:
         await to(server.url, clock=clock).complete(say("x"))
     assert clock.time == 42
@@ -101,13 +121,18 @@ async def test_a_date_in_retry_after_counts_from_the_servers_clock():
 
 async def test_a_provider_that_asks_for_an_hour_is_not_waited_for():
     clock = InstantClock()
-    with ChatServer(failing(1, 429, headers={"retry-after": "3600"})) as server, pytest.raises(RateLimited) as caught:
+    with (
+        ChatServer(failing(1, 429, headers={"retry-after": "3600"})) as server,
+        pytest.raises(RateLimited) as caught,
+    ):
         await to(server.url, clock=clock).complete(say("x"))
     assert caught.value.retry_after == 3600
     assert clock.time == 0
 
 
-@pytest.mark.parametrize("content", ["", None, "   \n", "<think>Let me see.</think>", "<think>never ending"])
+@pytest.mark.parametrize(
+    "content", ["", None, "   \n", "<think>Let me see.</think>", "<think>never ending"]
+)
 async def test_replies_that_say_nothing_are_failures_and_are_billed(content):
     with ChatServer(lambda call: {"content": content}) as server, pytest.raises(BadReply) as caught:
         await to(server.url).complete(say("x"))
@@ -142,11 +167,17 @@ async def test_requests_own_values_win_over_the_specs():
         await model.complete(say("x"))
         await model.complete(say("x", temperature=0.9, max_tokens=7, seed=3))
     assert (server.calls[0].body["temperature"], server.calls[0].body["max_tokens"]) == (0.2, 50)
-    assert (server.calls[1].body["temperature"], server.calls[1].body["max_tokens"], server.calls[1].body["seed"]) == (0.9, 7, 3)
+    assert (
+        server.calls[1].body["temperature"],
+        server.calls[1].body["max_tokens"],
+        server.calls[1].body["seed"],
+    ) == (0.9, 7, 3)
     assert "seed" not in server.calls[0].body
 
 
-@pytest.mark.parametrize(("role", "limit"), [("agent", 4096), ("judge", 4096), ("optimizer", 16384)])
+@pytest.mark.parametrize(
+    ("role", "limit"), [("agent", 4096), ("judge", 4096), ("optimizer", 16384)]
+)
 async def test_each_role_has_its_usual_reply_limit(role, limit):
     with ChatServer(lambda call: "ok") as server:
         await to(server.url, role=role).complete(say("x"))
@@ -156,7 +187,13 @@ async def test_each_role_has_its_usual_reply_limit(role, limit):
 async def test_reasoning_models_get_their_own_parameter_names_and_no_temperature_and_it_is_said():
     notices: list[str] = []
     with ChatServer(lambda call: "ok") as server:
-        model = to(server.url, "openai/gpt-5-mini-2025-08-07", temperature=0.5, reasoning_effort="low", notices=notices)
+        model = to(
+            server.url,
+            "openai/gpt-5-mini-2025-08-07",
+            temperature=0.5,
+            reasoning_effort="low",
+            notices=notices,
+        )
         await model.complete(say("x"))
         await model.complete(say("y"))
     body = server.calls[0].body
@@ -200,7 +237,9 @@ async def test_many_calls_at_once_never_pass_the_purse_nor_the_ceiling():
     purse = Purse(usd=0.5)
     with ChatServer(slow) as server:
         model = to(server.url, meter=purse, concurrency=6, max_tokens=1000)
-        results = await asyncio.gather(*(model.complete(say(f"{n}")) for n in range(60)), return_exceptions=True)
+        results = await asyncio.gather(
+            *(model.complete(say(f"{n}")) for n in range(60)), return_exceptions=True
+        )
     answered = [result for result in results if isinstance(result, Reply)]
     assert len(answered) == len(server.calls) == 60
     assert purse.spent == sum((reply.usage for reply in answered), Usage())
@@ -238,7 +277,9 @@ async def test_a_model_can_be_used_from_one_event_loop_after_another():
 
 
 async def test_a_scripted_model_says_its_lines_and_remembers_what_it_was_asked():
-    model = ScriptedModel(["one", Reply("two", usage=Usage(calls=1, input=7)), RateLimited("slow down"), ""])
+    model = ScriptedModel(
+        ["one", Reply("two", usage=Usage(calls=1, input=7)), RateLimited("slow down"), ""]
+    )
     request = Request((Message("user", "x"),), "rollout")
     assert (await model.complete(request)).text == "one"
     assert (await model.complete(request)).usage.input == 7
@@ -252,7 +293,9 @@ async def test_a_scripted_model_says_its_lines_and_remembers_what_it_was_asked()
 
 
 async def test_a_script_in_a_file_is_a_model(tmp_path):
-    (tmp_path / "script.py").write_text("def answer(request):\n    return request.messages[-1].content.upper()\n")
+    (tmp_path / "script.py").write_text(
+        "def answer(request):\n    return request.messages[-1].content.upper()\n"
+    )
     model = to("", f"scripted/{tmp_path}/script.py:answer")
     assert (await model.complete(say("größe"))).text == "GRÖSSE"
     assert (await model.complete(say("x"))).usage.usd == 0

@@ -13,7 +13,10 @@ from skillfit.models.providers.handoff import pending
 from tests.models.support import InstantClock, Purse, to
 
 REQUEST = Request(
-    (Message("system", "You are an analyst."), Message("user", "Was ist schief? 🤔", (Image("/pictures/a.png"),))),
+    (
+        Message("system", "You are an analyst."),
+        Message("user", "Was ist schief? 🤔", (Image("/pictures/a.png"),)),
+    ),
     "reflect.failure",
     schema={"type": "object", "properties": {"why": {"type": "string"}}},
 )
@@ -30,11 +33,23 @@ async def test_a_prompt_is_written_once_and_waits(tmp_path):
     (waiting,) = pending(folder)
     assert str(waiting.answer) in str(caught.value)
     text = waiting.prompt.read_text(encoding="utf-8")
-    for part in ("You are an analyst.", "Was ist schief? 🤔", "/pictures/a.png", '"why"', waiting.answer.name):
+    for part in (
+        "You are an analyst.",
+        "Was ist schief? 🤔",
+        "/pictures/a.png",
+        '"why"',
+        waiting.answer.name,
+    ):
         assert part in text
     fields = json.loads((folder / f"{waiting.id}.request.json").read_text(encoding="utf-8"))
-    assert fields["messages"][1]["content"] == "Was ist schief? 🤔" and fields["stage"] == "reflect.failure"
-    assert sorted(path.name for path in folder.iterdir()) == [f"{waiting.id}.prompt.md", f"{waiting.id}.request.json"]
+    assert (
+        fields["messages"][1]["content"] == "Was ist schief? 🤔"
+        and fields["stage"] == "reflect.failure"
+    )
+    assert sorted(path.name for path in folder.iterdir()) == [
+        f"{waiting.id}.prompt.md",
+        f"{waiting.id}.request.json",
+    ]
 
 
 @pytest.mark.parametrize("ending", [".answer.md", ".answer.txt", ".answer.json"])
@@ -43,7 +58,9 @@ async def test_the_answer_beside_it_is_the_reply(tmp_path, ending):
     with pytest.raises(AnswerPending):
         await model.complete(REQUEST)
     (waiting,) = pending(tmp_path)
-    (tmp_path / f"{waiting.id}{ending}").write_text('{"why": "Tippfehler – 誤"}\n', encoding="utf-8")
+    (tmp_path / f"{waiting.id}{ending}").write_text(
+        '{"why": "Tippfehler – 誤"}\n', encoding="utf-8"
+    )
     assert pending(tmp_path) == []
     reply = await model.complete(REQUEST)
     assert reply.text == '{"why": "Tippfehler – 誤"}'

@@ -1,4 +1,6 @@
-"""How requests travel: proxies and certificates as the environment says, keys to nobody but the server they are for."""
+"""How requests travel: proxies and certificates as the environment says, keys to nobody but the
+server they are for.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.responses import RedirectResponse, Response
 
 from skillfit.errors import InputError
-from skillfit.models.classify import NotReached
+from skillfit.models.failures import NotReached
 from skillfit.models.protocol import BadReply, BadRequest, NetworkFailed
 from skillfit.models.providers.http import join, proxy_for
 from tests.models.support import Purse, say, to
@@ -37,7 +39,9 @@ def no_proxies(monkeypatch):
 
 
 class Proxy:
-    """Forwards nothing of plain HTTP (it answers itself), and tunnels the rest. `heads` is what it got to see."""
+    """Forwards nothing of plain HTTP (it answers itself), and tunnels the rest. `heads` is what it
+    got to see.
+    """
 
     def __init__(self) -> None:
         self.heads: list[str] = []
@@ -86,12 +90,19 @@ def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
         .serial_number(1)
         .not_valid_before(today - datetime.timedelta(days=1))
         .not_valid_after(today + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
         .sign(key, hashes.SHA256())
     )
     public, private = folder / "public.pem", folder / "private.pem"
     public.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    encoding, form, unlocked = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    encoding, form, unlocked = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
     private.write_bytes(key.private_bytes(encoding, form, unlocked))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(public, private)
@@ -154,7 +165,9 @@ async def test_a_proxy_that_refuses_is_told_without_its_password(monkeypatch):
         writer.close()
 
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        monkeypatch.setenv("HTTPS_PROXY", f"http://me:pa55@127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        monkeypatch.setenv(
+            "HTTPS_PROXY", f"http://me:pa55@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        )
         with pytest.raises(NotReached, match="proxy answered 407") as caught:
             await to("https://model.example/v1", retries=0).complete(say("x"))
     assert "pa55" not in "".join(traceback.format_exception(caught.value))
@@ -175,7 +188,11 @@ async def test_a_proxy_that_is_not_there_costs_nothing(monkeypatch):
         ({"HTTPS_PROXY": "http://p:1"}, "http://a.example/v1", None),
         ({"https_proxy": "p:1", "ALL_PROXY": "q:2"}, "https://a.example/v1", "http://p:1"),
         ({"ALL_PROXY": "http://q:2", "NO_PROXY": ".example"}, "https://a.example/v1", None),
-        ({"ALL_PROXY": "http://q:2", "NO_PROXY": "a.example:8443"}, "https://a.example:8443/v1", None),
+        (
+            {"ALL_PROXY": "http://q:2", "NO_PROXY": "a.example:8443"},
+            "https://a.example:8443/v1",
+            None,
+        ),
         ({"ALL_PROXY": "http://q:2", "NO_PROXY": "*"}, "https://a.example/v1", None),
     ],
 )
@@ -191,7 +208,9 @@ def test_a_proxy_of_a_kind_we_cannot_use_is_said(monkeypatch):
         proxy_for("https://a.example/v1")
 
 
-async def test_certificates_are_checked_and_ssl_cert_file_names_those_to_trust(monkeypatch, tmp_path):
+async def test_certificates_are_checked_and_ssl_cert_file_names_those_to_trust(
+    monkeypatch, tmp_path
+):
     public, context = certificate(tmp_path)
     async with a_tls_server(context) as url:
         with pytest.raises(NetworkFailed, match="CERTIFICATE_VERIFY_FAILED"):
@@ -210,9 +229,14 @@ async def test_a_redirect_is_followed_with_the_whole_request_and_a_key_stays_wit
     assert "authorization" not in there.calls[0].headers
 
 
-@pytest.mark.parametrize(("id", "variable"), [("azure/d", "AZURE_OPENAI_API_KEY"), ("anthropic/c", "ANTHROPIC_API_KEY")])
+@pytest.mark.parametrize(
+    ("id", "variable"), [("azure/d", "AZURE_OPENAI_API_KEY"), ("anthropic/c", "ANTHROPIC_API_KEY")]
+)
 async def test_keys_in_headers_of_their_own_never_follow_a_redirect(id, variable):
-    with ChatServer(lambda call: "taken") as there, ChatServer(lambda call: RedirectResponse(f"{there.root}/v1/messages")) as here:
+    with (
+        ChatServer(lambda call: "taken") as there,
+        ChatServer(lambda call: RedirectResponse(f"{there.root}/v1/messages")) as here,
+    ):
         with pytest.raises(BadRequest, match="307"):
             await to(here.root, id, environ={variable: "secret-key-123"}).complete(say("x"))
         assert there.calls == []
@@ -250,13 +274,18 @@ async def test_a_connection_cut_before_any_answer_may_have_been_billed():
 
 
 async def test_what_is_no_http_at_all_is_a_network_failure():
-    with RawServer(lambda number: b"SSH-2.0-OpenSSH_9.6\r\n") as server, pytest.raises(NetworkFailed):
+    with (
+        RawServer(lambda number: b"SSH-2.0-OpenSSH_9.6\r\n") as server,
+        pytest.raises(NetworkFailed),
+    ):
         await to(server.url, retries=0).complete(say("x"))
 
 
 async def test_a_body_in_another_charset_is_read_as_it_says():
     body = json.dumps(completion({"content": "Größe"}, "m"), ensure_ascii=False).encode("latin-1")
-    with ChatServer(lambda call: Response(body, media_type="application/json; charset=latin-1")) as server:
+    with ChatServer(
+        lambda call: Response(body, media_type="application/json; charset=latin-1")
+    ) as server:
         assert (await to(server.url).complete(say("x"))).text == "Größe"
 
 

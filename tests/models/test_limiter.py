@@ -13,15 +13,21 @@ from skillfit.models.protocol import ModelError, Overloaded, RateLimited
 from tests.models.support import SimulatedClock
 
 
-async def use(limiter: Limiter, clock: SimulatedClock, seconds: float, error: ModelError | None = None) -> None:
+async def use(
+    limiter: Limiter, clock: SimulatedClock, seconds: float, error: ModelError | None = None
+) -> None:
     async with limiter.slot():
         await clock.sleep(seconds)
         if error:
             raise error
 
 
-async def many(limiter: Limiter, clock: SimulatedClock, calls: int, error: ModelError | None = None) -> None:
-    await asyncio.gather(*(use(limiter, clock, 1, error) for _ in range(calls)), return_exceptions=True)
+async def many(
+    limiter: Limiter, clock: SimulatedClock, calls: int, error: ModelError | None = None
+) -> None:
+    await asyncio.gather(
+        *(use(limiter, clock, 1, error) for _ in range(calls)), return_exceptions=True
+    )
 
 
 async def test_it_starts_small_and_doubles_per_round_up_to_the_ceiling():
@@ -100,7 +106,9 @@ async def test_failures_now_and_then_do_not_keep_it_small():
 
     async def one_in_five_fails() -> None:
         errors = [Overloaded("busy") if number % 5 == 0 else None for number in range(100)]
-        await asyncio.gather(*(use(limiter, clock, 1, error) for error in errors), return_exceptions=True)
+        await asyncio.gather(
+            *(use(limiter, clock, 1, error) for error in errors), return_exceptions=True
+        )
 
     await clock.run(one_in_five_fails())
     assert limiter.limit == 16
@@ -178,11 +186,20 @@ async def test_who_gives_up_waiting_blocks_nobody():
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.floats(0.01, 5), st.sampled_from(["ok", "ok", "ok", "limit", "limit+", "busy"])), max_size=60),
+    st.lists(
+        st.tuples(
+            st.floats(0.01, 5), st.sampled_from(["ok", "ok", "ok", "limit", "limit+", "busy"])
+        ),
+        max_size=60,
+    ),
     st.integers(1, 20),
 )
 def test_whatever_happens_the_ceiling_holds_and_everybody_gets_through(calls, ceiling):
-    errors = {"limit": RateLimited("x"), "limit+": RateLimited("x", retry_after=3), "busy": Overloaded("x")}
+    errors = {
+        "limit": RateLimited("x"),
+        "limit+": RateLimited("x", retry_after=3),
+        "busy": Overloaded("x"),
+    }
     clock = SimulatedClock()
     limiter = Limiter(ceiling, clock)
     seen: list[int] = []
@@ -205,7 +222,10 @@ def test_whatever_happens_the_ceiling_holds_and_everybody_gets_through(calls, ce
 
 def test_one_limiter_per_server_and_key():
     limiters = Limiters()
-    same = [endpoint_of("https://api.example.com/v1", "key-a"), endpoint_of("https://api.example.com:443/other", "key-a")]
+    same = [
+        endpoint_of("https://api.example.com/v1", "key-a"),
+        endpoint_of("https://api.example.com:443/other", "key-a"),
+    ]
     others = [
         endpoint_of("https://api.example.com/v1", "key-b"),
         endpoint_of("http://api.example.com/v1", "key-a"),

@@ -22,7 +22,9 @@ real_model = pytest.mark.skipif(not GGUF, reason="SKILLFIT_TEST_GGUF names no GG
 
 
 def local(name: str, environ: dict[str, str] | None = None, **spec):
-    return connect(ModelSpec(id=f"local/{name}", **spec), role="agent", run_id="r", environ=environ or {})
+    return connect(
+        ModelSpec(id=f"local/{name}", **spec), role="agent", run_id="r", environ=environ or {}
+    )
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -30,7 +32,9 @@ def test_a_missing_file_is_named(tmp_path):
         local(f"{tmp_path}/gone.gguf")
 
 
-@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"<html>404</html>"])
+@pytest.mark.parametrize(
+    "content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"<html>404</html>"]
+)
 def test_a_file_that_is_no_gguf_is_refused(tmp_path, content):
     (tmp_path / "m.gguf").write_bytes(content)
     with pytest.raises(InputError, match="not a GGUF file"):
@@ -88,9 +92,14 @@ async def test_a_real_file_answers_in_the_form_asked_for_and_roles_share_it():
         fruit: str
 
     path = str(Path(GGUF).resolve())
-    first, second = local(path, context_window=2048, max_tokens=64), local(path, context_window=2048, max_tokens=64)
+    first, second = (
+        local(path, context_window=2048, max_tokens=64),
+        local(path, context_window=2048, max_tokens=64),
+    )
     assert len(_running) == 1 and first.limiter.ceiling == 2
-    answers = await asyncio.gather(ask(first, say("Name one fruit."), Fruit), ask(second, say("Name another fruit."), Fruit))
+    answers = await asyncio.gather(
+        ask(first, say("Name one fruit."), Fruit), ask(second, say("Name another fruit."), Fruit)
+    )
     assert all(answer.fruit for answer in answers)
     reply = await first.complete(say("Say hello."))
     assert reply.usage.input > 0 and reply.usage.usd == 0

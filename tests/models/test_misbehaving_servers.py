@@ -1,4 +1,6 @@
-"""Servers that hang, cut, lie and talk nonsense: each has one name, and nothing unreadable is taken for an answer."""
+"""Servers that hang, cut, lie and talk nonsense: each has one name, and nothing unreadable is taken
+for an answer.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ async def test_a_connection_cut_before_any_answer_is_a_network_failure():
 
 
 async def test_half_a_json_document_is_never_an_answer():
-    with RawServer(lambda number: http(WHOLE[:-25])) as server, pytest.raises(NetworkFailed, match="broke off"):
+    with (
+        RawServer(lambda number: http(WHOLE[:-25])) as server,
+        pytest.raises(NetworkFailed, match="broke off"),
+    ):
         await to(server.url, retries=1).complete(say("x"))
 
 
@@ -64,7 +69,10 @@ async def test_a_gateways_error_page_is_told_in_plain_words():
         assert (await to(server.url).complete(say("x"))).text == "ok"
 
 
-@pytest.mark.parametrize("body", [{"choices": []}, {"choices": None}, {}, {"choices": [{}]}, {"choices": [{"message": None}]}])
+@pytest.mark.parametrize(
+    "body",
+    [{"choices": []}, {"choices": None}, {}, {"choices": [{}]}, {"choices": [{"message": None}]}],
+)
 async def test_replies_without_a_choice_are_failures(body):
     with ChatServer(lambda call: JSONResponse(body)) as server, pytest.raises(BadReply):
         await to(server.url, retries=0).complete(say("x"))
@@ -77,7 +85,10 @@ async def test_json_that_is_no_object_is_a_failure(body):
 
 
 async def test_an_error_sent_with_status_200_is_still_an_error():
-    answer = {"base_resp": {"status_code": 1004, "status_msg": "login fail: invalid key"}, "choices": None}
+    answer = {
+        "base_resp": {"status_code": 1004, "status_msg": "login fail: invalid key"},
+        "choices": None,
+    }
     with ChatServer(lambda call: JSONResponse(answer)) as server, pytest.raises(AuthFailed):
         await to(server.url).complete(say("x"))
     assert len(server.calls) == 1

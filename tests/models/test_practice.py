@@ -6,7 +6,8 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec, Request, connect
-from skillfit.models.practice import agent, optimizer
+from skillfit.models.practice import practice_agent as agent
+from skillfit.models.practice import practice_optimizer as optimizer
 from skillfit.models.protocol import Message
 
 RULES = """Answer with the label alone, in lower case.
@@ -37,8 +38,14 @@ def test_the_later_rule_wins_on_ties() -> None:
 
 def test_the_form_of_the_answer_is_up_to_the_skill() -> None:
     assert agent.answer(RULES.replace(", in lower case", ""), TICKET, 1) == "Billing"
-    assert agent.answer(RULES.replace("the label alone", "a label"), TICKET, 1) == "I would send this to billing."
-    assert agent.answer(RULES + "Answer in full sentences.", TICKET, 1) == "I would send this to billing."
+    assert (
+        agent.answer(RULES.replace("the label alone", "a label"), TICKET, 1)
+        == "I would send this to billing."
+    )
+    assert (
+        agent.answer(RULES + "Answer in full sentences.", TICKET, 1)
+        == "I would send this to billing."
+    )
 
 
 def test_a_worked_example_that_resembles_the_task_decides() -> None:
@@ -55,11 +62,18 @@ def trajectories(*cases: tuple[str, str, str]) -> str:
         f"### Item {number}\nTask:\n{task}\n\n[assistant] {answer}\nResult: failed\nExpected answer:\n{label}\n"
         for number, (task, label, answer) in enumerate(cases)
     ]
-    return "<current_skill>\nSort tickets.\n</current_skill>\n<trajectories>\n" + "\n".join(shown) + "\n</trajectories>\n"
+    return (
+        "<current_skill>\nSort tickets.\n</current_skill>\n<trajectories>\n"
+        + "\n".join(shown)
+        + "\n</trajectories>\n"
+    )
 
 
 def edits(prompt: str) -> list[str]:
-    return [edit["content"] for edit in json.loads(optimizer.reply("reflect.failure", prompt))["patch"]["edits"]]
+    return [
+        edit["content"]
+        for edit in json.loads(optimizer.reply("reflect.failure", prompt))["patch"]["edits"]
+    ]
 
 
 def test_the_optimizer_proposes_words_that_the_failures_of_a_label_share() -> None:
@@ -76,7 +90,9 @@ def test_the_optimizer_proposes_words_that_the_failures_of_a_label_share() -> No
 
 def test_some_proposals_are_useless_and_some_harmful() -> None:
     proposed = {
-        line.removeprefix("- ") for n in range(60) for line in edits(trajectories((f"The parcel {n} is late", "delivery", "x")))
+        line.removeprefix("- ")
+        for n in range(60)
+        for line in edits(trajectories((f"The parcel {n} is late", "delivery", "x")))
     }
     assert proposed & set(optimizer._USELESS) and proposed & set(optimizer._HARMFUL)
 
@@ -99,7 +115,9 @@ def test_every_stage_gets_json() -> None:
 async def test_they_answer_over_real_http_and_say_what_they_are() -> None:
     model = connect(ModelSpec(id="practice/agent"), role="agent", run_id="r")
     try:
-        reply = await model.complete(Request((Message("system", RULES), Message("user", TICKET)), stage="rollout", seed=3))
+        reply = await model.complete(
+            Request((Message("system", RULES), Message("user", TICKET)), stage="rollout", seed=3)
+        )
     finally:
         await model.close()
     assert reply.text == agent.answer(RULES, TICKET, 3) and reply.usage.tokens > 0

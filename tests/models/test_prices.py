@@ -7,31 +7,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.errors import InputError
-from skillfit.models import Image, Message, Prices, Request, Tool, Usage, context_window_of, price_of
+from skillfit.models import (
+    Image,
+    Message,
+    Prices,
+    Request,
+    Tool,
+    Usage,
+    context_window_of,
+    price_of,
+)
 from skillfit.models.prices import is_reasoning
 
 
 def test_known_models_have_prices_under_any_date_and_prefix():
-    assert price_of("openai/gpt-5-mini") == price_of("openai/gpt-5-mini-2025-08-07") == price_of("openrouter/openai/gpt-5-mini")
+    assert (
+        price_of("openai/gpt-5-mini")
+        == price_of("openai/gpt-5-mini-2025-08-07")
+        == price_of("openrouter/openai/gpt-5-mini")
+    )
     assert price_of("anthropic/claude-sonnet") == price_of("anthropic/claude-sonnet-4-6")
     assert price_of("anthropic/claude-haiku-4-5-20251001") is not None
 
 
-@pytest.mark.parametrize("model", ["openai/gpt-5-ultra", "openai/my-finetune", "azure/deployment-7", "openai/gpt-4o-2024-08-06-ft"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "openai/gpt-5-ultra",
+        "openai/my-finetune",
+        "azure/deployment-7",
+        "openai/gpt-4o-2024-08-06-ft",
+    ],
+)
 def test_a_price_is_never_guessed(model):
     assert price_of(model) is None
     assert Prices().priced(model, Usage(calls=1, input=5)).usd is None
     assert Prices().upper_bound(model, Request((Message("user", "x"),), "rollout"), 10).usd is None
 
 
-@pytest.mark.parametrize("model", ["local/m.gguf", "ollama/qwen3", "practice/anything", "scripted/x.py:f", "handoff"])
+@pytest.mark.parametrize(
+    "model", ["local/m.gguf", "ollama/qwen3", "practice/anything", "scripted/x.py:f", "handoff"]
+)
 def test_what_runs_here_is_free(model):
     assert Prices().priced(model, Usage(calls=1, input=5, output=5)).usd == 0
 
 
 def test_a_runs_own_prices_win_and_can_name_the_id_or_the_bare_name():
-    prices = Prices({"gpt-4o": {"input": 1, "output": 2}, "openai/own": {"input": 3, "output": 4, "cached": 1}})
-    assert prices.priced("openai/gpt-4o", Usage(calls=1, input=1_000_000, output=1_000_000)).usd == 3
+    prices = Prices(
+        {"gpt-4o": {"input": 1, "output": 2}, "openai/own": {"input": 3, "output": 4, "cached": 1}}
+    )
+    assert (
+        prices.priced("openai/gpt-4o", Usage(calls=1, input=1_000_000, output=1_000_000)).usd == 3
+    )
     assert prices.priced("openai/own", Usage(calls=1, input=2_000_000, cached=1_000_000)).usd == 4
 
 
@@ -43,7 +70,9 @@ def test_a_price_that_makes_no_sense_is_refused_by_name(row):
 
 def test_reading_from_and_writing_to_the_prompt_cache_have_their_own_prices():
     usage = Usage(calls=1, input=3_000_000, cached=1_000_000, written=1_000_000, output=1_000_000)
-    assert Prices().priced("anthropic/claude-sonnet-4-6", usage).usd == pytest.approx(3 + 0.3 + 3.75 + 15)
+    assert Prices().priced("anthropic/claude-sonnet-4-6", usage).usd == pytest.approx(
+        3 + 0.3 + 3.75 + 15
+    )
 
 
 def test_the_table_says_how_old_it_is():
@@ -71,21 +100,36 @@ def test_an_image_counts_for_the_most_it_can_cost(tmp_path):
     plain = Request((Message("user", "x"),), "rollout")
     shown = Request((Message("user", "x", (Image(tmp_path / "a.png"),)),), "rollout")
     extra = {
-        model: Prices().upper_bound(model, shown, 1).input - Prices().upper_bound(model, plain, 1).input
+        model: Prices().upper_bound(model, shown, 1).input
+        - Prices().upper_bound(model, plain, 1).input
         for model in ("openai/gpt-4o", "openai/gpt-4o-mini")
     }
     assert extra["openai/gpt-4o-mini"] > extra["openai/gpt-4o"] > 1000
 
 
 @pytest.mark.parametrize(
-    "model", ["openai/gpt-5", "azure/gpt-5.4-mini", "openai/gpt-6-sol", "openrouter/openai/o3", "openai/o4-mini"]
+    "model",
+    [
+        "openai/gpt-5",
+        "azure/gpt-5.4-mini",
+        "openai/gpt-6-sol",
+        "openrouter/openai/o3",
+        "openai/o4-mini",
+    ],
 )
 def test_models_that_reason_are_known_by_name(model):
     assert is_reasoning(model)
 
 
 @pytest.mark.parametrize(
-    "model", ["openai/gpt-4o", "openai/gpt-5-chat-latest", "qwen/qwen3-max", "ollama/gpt-oss", "openai/o-llama"]
+    "model",
+    [
+        "openai/gpt-4o",
+        "openai/gpt-5-chat-latest",
+        "qwen/qwen3-max",
+        "ollama/gpt-oss",
+        "openai/o-llama",
+    ],
 )
 def test_others_are_not_taken_for_them(model):
     assert not is_reasoning(model)
@@ -94,4 +138,9 @@ def test_others_are_not_taken_for_them(model):
 def test_a_program_that_counts_its_dollars_is_believed_where_no_price_is_known():
     assert Prices().priced("cli/claude", Usage(calls=1, input=10, usd=0.5)).usd == 0.5
     assert Prices().priced("cli/claude", Usage(calls=1, input=10)).usd is None
-    assert Prices({"cli/claude": {"input": 1, "output": 1}}).priced("cli/claude", Usage(calls=1, input=10**6, usd=0.5)).usd == 1
+    assert (
+        Prices({"cli/claude": {"input": 1, "output": 1}})
+        .priced("cli/claude", Usage(calls=1, input=10**6, usd=0.5))
+        .usd
+        == 1
+    )

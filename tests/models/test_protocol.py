@@ -1,4 +1,6 @@
-"""A request's fingerprint is its name in the journal: were it computed otherwise, runs begun before would pay again."""
+"""A request's fingerprint is its name in the journal: were it computed otherwise, runs begun before
+would pay again.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,30 @@ from skillfit.models import Image, Message, Request, Tool, ToolCall
 def request(**more) -> Request:
     messages = (
         Message("system", "Follow."),
-        Message("user", "Größe \u2028 🚀", images=(Image(Path("a/b.png")),), tool_calls=(ToolCall("1", "n", "{}"),)),
+        Message(
+            "user",
+            "Größe \u2028 🚀",
+            images=(Image(Path("a/b.png")),),
+            tool_calls=(ToolCall("1", "n", "{}"),),
+        ),
     )
     tools = (Tool("look", "Look", MappingProxyType({"b": 1, "a": [1, (2,)]})),)
-    return Request(messages, "rollout", tools, schema={"z": 1, "a": {"y": None}}, temperature=0.5, seed=3, **more)
+    return Request(
+        messages,
+        "rollout",
+        tools,
+        schema={"z": 1, "a": {"y": None}},
+        temperature=0.5,
+        seed=3,
+        **more,
+    )
 
 
 def test_a_fingerprint_stays_what_it_was_in_earlier_versions():
-    assert request().fingerprint() == "4dadc3782536fa98c182d99d7411002785cbb4f400cdf26a803840717abc8e58"
+    assert (
+        request().fingerprint()
+        == "4dadc3782536fa98c182d99d7411002785cbb4f400cdf26a803840717abc8e58"
+    )
 
 
 def test_a_fingerprint_tells_purposes_apart():

@@ -17,7 +17,9 @@ async def test_a_server_that_repeats_the_key_does_not_get_it_into_our_words():
     key = "plain-secret-without-a-prefix-77"
 
     def script(call):
-        return JSONResponse({"error": {"message": f"Incorrect API key: {call.headers['authorization']}"}}, 401)
+        return JSONResponse(
+            {"error": {"message": f"Incorrect API key: {call.headers['authorization']}"}}, 401
+        )
 
     with ChatServer(script) as server:
         model = to(server.url, environ={"OPENAI_API_KEY": key})

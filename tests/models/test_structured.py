@@ -59,12 +59,15 @@ def test_a_reply_that_stops_midway_is_never_completed(cut):
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
 def test_what_is_json_is_read_as_json(value):
     text = json.dumps({"value": value}, ensure_ascii=False)
-    assert parse(f"Well: {text}" if "```" not in text else text, TypeAdapter(dict)) == {"value": value}
+    assert parse(f"Well: {text}" if "```" not in text else text, TypeAdapter(dict)) == {
+        "value": value
+    }
 
 
 async def test_a_reply_that_does_not_fit_is_asked_for_again_with_the_reason():
@@ -114,13 +117,17 @@ def test_properties_named_like_schema_words_survive_strict_form():
         default: int = Field(default=3)
 
     strict = strict_schema(Odd.model_json_schema())
-    assert strict is not None and set(strict["properties"]) == {"title", "default"} == set(strict["required"])
+    assert strict is not None and set(strict["properties"]) == {"title", "default"} == set(
+        strict["required"]
+    )
 
 
 async def test_an_endpoint_without_schemas_is_asked_in_words_from_then_on_and_it_is_said():
     def script(call: Call) -> str | JSONResponse:
         if "response_format" in call.body:
-            return JSONResponse({"error": {"message": "This response_format type is unavailable now"}}, 400)
+            return JSONResponse(
+                {"error": {"message": "This response_format type is unavailable now"}}, 400
+            )
         return GOOD
 
     notices: list[str] = []

@@ -14,21 +14,27 @@ from skillfit.errors import InputError
 from skillfit.models import ModelSpec, Prices, Setup, connect, known_providers, register_provider
 from skillfit.models.protocol import AuthFailed, Reply
 from skillfit.models.providers.http import Endpoint
-from skillfit.models.providers.official import OfficialSdk
+from skillfit.models.providers.sdk import OfficialSdk
 from skillfit.models.providers.vendors import _ollama_address
 from tests.models.support import say, to
 from tests.support.chat_server import ChatServer
 
 
 def at(id: str, environ: dict[str, str], **spec) -> str:
-    return connect(ModelSpec(id=id, **spec), role="agent", run_id="r", environ=environ).provider.endpoint.rpartition("#")[0]
+    return connect(
+        ModelSpec(id=id, **spec), role="agent", run_id="r", environ=environ
+    ).provider.endpoint.rpartition("#")[0]
 
 
 @pytest.mark.parametrize("vendor", ["openai", "anthropic"])
 def test_the_vendor_itself_is_called_through_its_sdk_and_other_servers_directly(vendor):
     def way(**spec) -> type:
         key = {f"{vendor.upper()}_API_KEY": "k"}
-        return type(connect(ModelSpec(id=f"{vendor}/m", **spec), role="agent", run_id="r", environ=key).provider._api)
+        return type(
+            connect(
+                ModelSpec(id=f"{vendor}/m", **spec), role="agent", run_id="r", environ=key
+            ).provider._api
+        )
 
     assert way() is way(base_url="http://127.0.0.1:9/v1", options={"sdk": True}) is OfficialSdk
     assert way(base_url="http://127.0.0.1:9/v1") is way(options={"sdk": False}) is Endpoint
@@ -40,10 +46,18 @@ def test_the_vendor_itself_is_called_through_its_sdk_and_other_servers_directly(
         ("openai/gpt-5", {"OPENAI_API_KEY": "k"}, "https://api.openai.com:443"),
         ("openai/m", {"OPENAI_BASE_URL": "http://10.0.0.7:8000/v1"}, "http://10.0.0.7:8000"),
         ("openrouter/openai/gpt-5", {"OPENROUTER_API_KEY": "k"}, "https://openrouter.ai:443"),
-        ("gemini/gemini-2.5-pro", {"GEMINI_API_KEY": "k"}, "https://generativelanguage.googleapis.com:443"),
+        (
+            "gemini/gemini-2.5-pro",
+            {"GEMINI_API_KEY": "k"},
+            "https://generativelanguage.googleapis.com:443",
+        ),
         ("qwen/qwen-plus", {"DASHSCOPE_API_KEY": "k"}, "https://dashscope-intl.aliyuncs.com:443"),
         ("minimax/MiniMax-M2", {"MINIMAX_API_KEY": "k"}, "https://api.minimax.io:443"),
-        ("minimax/MiniMax-M2", {"MINIMAX_API_KEY": "k", "MINIMAX_REGION": "cn"}, "https://api.minimaxi.com:443"),
+        (
+            "minimax/MiniMax-M2",
+            {"MINIMAX_API_KEY": "k", "MINIMAX_REGION": "cn"},
+            "https://api.minimaxi.com:443",
+        ),
         ("ollama/qwen3:8b", {}, "http://127.0.0.1:11434"),
         ("anthropic/claude-sonnet", {"ANTHROPIC_API_KEY": "k"}, "https://api.anthropic.com:443"),
         (
@@ -58,7 +72,16 @@ def test_each_vendor_is_where_its_variables_say(id, environ, where):
 
 
 @pytest.mark.parametrize(
-    "id", ["openai/gpt-5", "openrouter/x/y", "gemini/g", "qwen/qwen-plus", "minimax/MiniMax-M2", "anthropic/c", "azure/d"]
+    "id",
+    [
+        "openai/gpt-5",
+        "openrouter/x/y",
+        "gemini/g",
+        "qwen/qwen-plus",
+        "minimax/MiniMax-M2",
+        "anthropic/c",
+        "azure/d",
+    ],
 )
 def test_a_missing_key_is_said_before_anything_is_spent(id):
     with pytest.raises(AuthFailed, match="is not set"):
@@ -99,7 +122,16 @@ ADDRESSES = {
     "qwen/m": "DASHSCOPE_BASE_URL",
     "minimax/m": "MINIMAX_BASE_URL",
 }
-KEYS = dict.fromkeys(("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DASHSCOPE_API_KEY", "MINIMAX_API_KEY"), "k")
+KEYS = dict.fromkeys(
+    (
+        "OPENAI_API_KEY",
+        "AZURE_OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY",
+        "DASHSCOPE_API_KEY",
+        "MINIMAX_API_KEY",
+    ),
+    "k",
+)
 
 
 @pytest.mark.parametrize("id", ADDRESSES)
@@ -110,7 +142,9 @@ def test_an_address_with_a_sign_in_is_refused_without_repeating_it(id):
 
 
 @pytest.mark.parametrize("id", ADDRESSES)
-@pytest.mark.parametrize("address", ["localhost:8000/v1", "http://host:80a/v1", "http://", "ftp://host/v1"])
+@pytest.mark.parametrize(
+    "address", ["localhost:8000/v1", "http://host:80a/v1", "http://", "ftp://host/v1"]
+)
 def test_what_is_no_address_is_said_before_anything_is_sent(id, address):
     for environ, spec in (({ADDRESSES[id]: address}, {}), ({}, {"base_url": address})):
         with pytest.raises(InputError, match="not an address"):
@@ -123,9 +157,12 @@ def test_an_ollama_host_that_is_no_address_is_said():
 
 
 @pytest.mark.parametrize(
-    ("thinking", "sent"), [("on", {"enable_thinking": True}), ("off", {"enable_thinking": False}), ("default", None)]
+    ("thinking", "sent"),
+    [("on", {"enable_thinking": True}), ("off", {"enable_thinking": False}), ("default", None)],
 )
-async def test_qwen_thinking_is_switched_through_the_chat_template_on_ones_own_server(thinking, sent):
+async def test_qwen_thinking_is_switched_through_the_chat_template_on_ones_own_server(
+    thinking, sent
+):
     with ChatServer(lambda call: "ok") as server:
         await to(server.url, "qwen/Qwen3-4B", thinking=thinking).complete(say("x"))
     assert server.calls[0].body.get("chat_template_kwargs") == sent
@@ -133,7 +170,9 @@ async def test_qwen_thinking_is_switched_through_the_chat_template_on_ones_own_s
 
 async def test_minimax_thinking_is_sent_its_own_way():
     with ChatServer(lambda call: "ok") as server:
-        await to(server.url, "minimax/MiniMax-M3", thinking="off", environ={"MINIMAX_API_KEY": "kkkkkk"}).complete(say("x"))
+        await to(
+            server.url, "minimax/MiniMax-M3", thinking="off", environ={"MINIMAX_API_KEY": "kkkkkk"}
+        ).complete(say("x"))
     assert server.calls[0].body["thinking"] == {"type": "disabled"}
     assert server.calls[0].headers["authorization"] == "Bearer kkkkkk"
 
@@ -155,13 +194,19 @@ def test_ollama_host_is_read_in_all_its_forms(host, address):
 async def test_azure_by_key_calls_the_deployment():
     environ = {"AZURE_OPENAI_API_KEY": "azure-key-123"}
     with ChatServer(lambda call: "ok") as server:
-        await to(server.root, "azure/my-dep", environ=environ, options={"api_version": "2025-01-01"}).complete(say("x"))
+        await to(
+            server.root, "azure/my-dep", environ=environ, options={"api_version": "2025-01-01"}
+        ).complete(say("x"))
     assert server.calls[0].path == "/openai/deployments/my-dep/chat/completions"
     assert server.calls[0].headers["api-key"] == "azure-key-123"
 
 
 async def test_azure_by_its_cli_uses_the_login_of_the_machine(tmp_path, monkeypatch):
-    token = {"accessToken": "token-from-az-1234", "expires_on": 4102444800, "expiresOn": "2100-01-01 00:00:00.000000"}
+    token = {
+        "accessToken": "token-from-az-1234",
+        "expires_on": 4102444800,
+        "expiresOn": "2100-01-01 00:00:00.000000",
+    }
     az = tmp_path / "az"
     az.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(token)}\nEND\n")
     az.chmod(az.stat().st_mode | stat.S_IEXEC)
@@ -173,7 +218,9 @@ async def test_azure_by_its_cli_uses_the_login_of_the_machine(tmp_path, monkeypa
 
 async def test_azure_without_a_login_says_so_once(tmp_path, monkeypatch):
     az = tmp_path / "az"
-    az.write_text("#!/bin/sh\necho \"ERROR: Please run 'az login' to setup account.\" >&2\nexit 1\n")
+    az.write_text(
+        "#!/bin/sh\necho \"ERROR: Please run 'az login' to setup account.\" >&2\nexit 1\n"
+    )
     az.chmod(az.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     with ChatServer(lambda call: "ok") as server, pytest.raises(AuthFailed, match="az login"):
@@ -183,9 +230,21 @@ async def test_azure_without_a_login_says_so_once(tmp_path, monkeypatch):
 
 def test_known_providers_say_what_they_need_and_whether_it_is_there():
     known = {provider.name: provider for provider in known_providers()}
-    assert {"openai", "azure", "anthropic", "qwen", "minimax", "ollama", "local", "handoff", "scripted"} <= set(known)
+    assert {
+        "openai",
+        "azure",
+        "anthropic",
+        "qwen",
+        "minimax",
+        "ollama",
+        "local",
+        "handoff",
+        "scripted",
+    } <= set(known)
     assert known["ollama"].configured({}) and known["local"].configured({})
-    assert not known["gemini"].configured({}) and known["gemini"].configured({"GOOGLE_API_KEY": "k"})
+    assert not known["gemini"].configured({}) and known["gemini"].configured(
+        {"GOOGLE_API_KEY": "k"}
+    )
     assert known["gemini"].key_in({"GOOGLE_API_KEY": "k"}) == "GOOGLE_API_KEY"
 
 
@@ -203,7 +262,12 @@ async def test_other_rooms_can_bring_their_own_providers():
             pass
 
     register_provider("parrot", Parrot, about="repeats", keyless=True)
-    model = connect(ModelSpec(id="parrot/polly"), role="agent", run_id="r", prices=Prices({"polly": {"input": 0, "output": 0}}))
+    model = connect(
+        ModelSpec(id="parrot/polly"),
+        role="agent",
+        run_id="r",
+        prices=Prices({"polly": {"input": 0, "output": 0}}),
+    )
     assert (await model.complete(say("hello"))).text == "polly: hello"
     assert model.context_window == 99 and model.limiter.ceiling == 1
 
@@ -211,4 +275,9 @@ async def test_other_rooms_can_bring_their_own_providers():
 def test_nothing_heavy_is_imported_before_it_is_needed():
     heavy = "aiohttp httpx xllamacpp azure json_repair"
     code = f"import sys, skillfit.models; print([name for name in {heavy.split()!r} if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

@@ -13,7 +13,9 @@ from tests.models.support import say, to
 from tests.support.chat_server import ChatServer
 
 JPEG = b"\xff\xd8\xff\xe0" + b"\0" * 20
-LOOK = Tool("look", "Look something up", {"type": "object", "properties": {"q": {"type": "string"}}})
+LOOK = Tool(
+    "look", "Look something up", {"type": "object", "properties": {"q": {"type": "string"}}}
+)
 
 
 def conversation(image: Image) -> Request:
@@ -37,12 +39,17 @@ async def test_images_are_read_at_the_call_and_named_by_their_bytes(tmp_path):
         await to(server.url).complete(request)
     text, image = server.calls[0].body["messages"][1]["content"]
     assert text == {"type": "text", "text": "What is this?"}
-    assert image["image_url"] == {"url": "data:image/jpeg;base64," + base64.b64encode(JPEG).decode(), "detail": "low"}
+    assert image["image_url"] == {
+        "url": "data:image/jpeg;base64," + base64.b64encode(JPEG).decode(),
+        "detail": "low",
+    }
 
 
 async def test_a_missing_image_is_the_persons_to_fix(tmp_path):
     with ChatServer(lambda call: "never") as server, pytest.raises(InputError, match=r"gone\.png"):
-        await to(server.url).complete(say("x").__class__((Message("user", "", (Image(tmp_path / "gone.png"),)),), "rollout"))
+        await to(server.url).complete(
+            say("x").__class__((Message("user", "", (Image(tmp_path / "gone.png"),)),), "rollout")
+        )
     assert server.calls == []
 
 
@@ -51,25 +58,49 @@ async def test_tool_calls_go_out_and_come_back(tmp_path):
     path.write_bytes(JPEG)
     answer = {
         "content": None,
-        "tool_calls": [{"id": "c2", "type": "function", "function": {"name": "look", "arguments": '{"q":"dog"}'}}],
+        "tool_calls": [
+            {
+                "id": "c2",
+                "type": "function",
+                "function": {"name": "look", "arguments": '{"q":"dog"}'},
+            }
+        ],
     }
     with ChatServer(lambda call: answer) as server:
         reply = await to(server.url).complete(conversation(Image(path)))
     assert reply.tool_calls == (ToolCall("c2", "look", '{"q":"dog"}'),)
     body = server.calls[0].body
     assert body["tools"] == [
-        {"type": "function", "function": {"name": "look", "description": "Look something up", "parameters": dict(LOOK.parameters)}}
+        {
+            "type": "function",
+            "function": {
+                "name": "look",
+                "description": "Look something up",
+                "parameters": dict(LOOK.parameters),
+            },
+        }
     ]
-    assert body["messages"][2]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"q": "é"}'}
+    assert body["messages"][2]["tool_calls"][0]["function"] == {
+        "name": "look",
+        "arguments": '{"q": "é"}',
+    }
     assert body["messages"][3] == {"role": "tool", "content": "A cat.", "tool_call_id": "c1"}
 
 
 async def test_the_responses_api_carries_the_same_conversation(tmp_path):
     path = tmp_path / "i.png"
     path.write_bytes(JPEG)
-    output = [{"type": "reasoning", "summary": []}, {"type": "function_call", "call_id": "c2", "name": "look", "arguments": "{}"}]
+    output = [
+        {"type": "reasoning", "summary": []},
+        {"type": "function_call", "call_id": "c2", "name": "look", "arguments": "{}"},
+    ]
     with ChatServer(lambda call: {"output": output}) as server:
-        model = to(server.url, "openai/gpt-5.1-codex", options={"api": "responses"}, reasoning_effort="high")
+        model = to(
+            server.url,
+            "openai/gpt-5.1-codex",
+            options={"api": "responses"},
+            reasoning_effort="high",
+        )
         reply = await model.complete(conversation(Image(path)))
     assert reply.tool_calls == (ToolCall("c2", "look", "{}"),)
     assert (reply.usage.input, reply.usage.output) == (10, 5)
@@ -86,9 +117,15 @@ async def test_the_responses_api_carries_the_same_conversation(tmp_path):
 
 
 async def test_the_responses_api_knows_cut_and_refused_replies():
-    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [{"type": "reasoning"}]}
+    cut = {
+        "status": "incomplete",
+        "incomplete_details": {"reason": "max_output_tokens"},
+        "output": [{"type": "reasoning"}],
+    }
     with ChatServer(lambda call: cut) as server, pytest.raises(BadReply, match="cut off"):
-        await to(server.url, "openai/o3-pro", options={"api": "responses"}, retries=0).complete(say("x"))
+        await to(server.url, "openai/o3-pro", options={"api": "responses"}, retries=0).complete(
+            say("x")
+        )
     refused = {"output": [{"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}]}
     with ChatServer(lambda call: refused) as server, pytest.raises(Refused, match=r"No\."):
         await to(server.url, "openai/o3-pro", options={"api": "responses"}).complete(say("x"))
@@ -97,6 +134,8 @@ async def test_the_responses_api_knows_cut_and_refused_replies():
 async def test_the_responses_api_sends_schemas_its_own_way():
     with ChatServer(lambda call: '{"a": 1}') as server:
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-        await to(server.url, "openai/gpt-5-codex", options={"api": "responses"}).complete(say("x", schema=schema))
+        await to(server.url, "openai/gpt-5-codex", options={"api": "responses"}).complete(
+            say("x", schema=schema)
+        )
     form = server.calls[0].body["text"]["format"]
     assert form["type"] == "json_schema" and form["schema"]["required"] == ["a"]

@@ -3,24 +3,38 @@ import asyncio
 import pytest
 
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed
-from skillfit.optimize.aggregate import aggregate
+from skillfit.optimize.merge import aggregate
 from skillfit.optimize.patch import Patch, Proposal, SkillCandidate, Suggestion, edits_of
 from skillfit.skill import Edit
 from tests.optimize.world import SKILL, append, text_of, world
 
 
 def patch(name: str, source="failure", items=("i1",)) -> Patch:
-    return Patch((Proposal(Edit("append", content=f"Rule {name}."), source, tuple(items)),), source, tuple(items), f"reason {name}")
+    return Patch(
+        (Proposal(Edit("append", content=f"Rule {name}."), source, tuple(items)),),
+        source,
+        tuple(items),
+        f"reason {name}",
+    )
 
 
 def keep_all(request):
-    numbers = [line.split("]")[0][1:] for line in text_of(request).splitlines() if line[:1] == "[" and line[1:2].isdigit()]
-    return {"reasoning": "merged", "edits": [append(f"Merged {request.purpose} {n}.", sources=[n]) for n in numbers]}
+    numbers = [
+        line.split("]")[0][1:]
+        for line in text_of(request).splitlines()
+        if line[:1] == "[" and line[1:2].isdigit()
+    ]
+    return {
+        "reasoning": "merged",
+        "edits": [append(f"Merged {request.purpose} {n}.", sources=[n]) for n in numbers],
+    }
 
 
 async def test_one_patch_passes_through_without_a_call():
     it = world(keep_all)
-    assert (await aggregate(it.optimizer, SKILL, [patch("a")], step=1)).proposals == patch("a").proposals
+    assert (await aggregate(it.optimizer, SKILL, [patch("a")], step=1)).proposals == patch(
+        "a"
+    ).proposals
     assert not it.model.requests
 
 
@@ -62,7 +76,9 @@ async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
         return {"edits": [claimed, append("Second.", sources=["1"]), append("From nowhere.")]}
 
     it = world(script)
-    merged = await aggregate(it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1)
+    merged = await aggregate(
+        it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
+    )
     assert merged.support_counts == [4, 2, 0]
     assert merged.proposals[0].items == ("x", "y", "z", "w")
     assert merged.proposals[0].edit.support_count == 4
@@ -70,14 +86,24 @@ async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
 
 async def test_an_edit_without_sources_is_traced_to_its_equal():
     it = world(lambda request: {"edits": [append("rule  A."), append("Rule b.")]})
-    merged = await aggregate(it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1)
+    merged = await aggregate(
+        it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
+    )
     assert merged.support_counts == [3, 2]
 
 
-@pytest.mark.parametrize("reply", [BadReply("no"), "not JSON at all", {"edits": []}, {"edits": None}, {"edits": ["text"]}])
+@pytest.mark.parametrize(
+    "reply",
+    [BadReply("no"), "not JSON at all", {"edits": []}, {"edits": None}, {"edits": ["text"]}],
+)
 async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_and_says_so(reply):
     it = world(lambda request: reply)
-    merged = await aggregate(it.optimizer, SKILL, [patch("a", items="x"), patch("b", items="y"), patch("a", items="z")], step=1)
+    merged = await aggregate(
+        it.optimizer,
+        SKILL,
+        [patch("a", items="x"), patch("b", items="y"), patch("a", items="z")],
+        step=1,
+    )
     assert [edit.content for edit in edits_of(merged.proposals)] == ["Rule a.", "Rule b."]
     assert merged.support_counts == [2, 1]
     (said,) = it.discarded
@@ -94,17 +120,29 @@ async def test_an_optimizer_that_cannot_be_reached_is_not_papered_over(error):
 async def test_what_does_not_fit_one_prompt_is_merged_in_smaller_batches():
     it = world(keep_all, context_window=16_000)
     long = [
-        Patch((Proposal(Edit("append", content=f"{n} " * 4_000), "failure", (str(n),)),), "failure", (str(n),)) for n in range(4)
+        Patch(
+            (Proposal(Edit("append", content=f"{n} " * 4_000), "failure", (str(n),)),),
+            "failure",
+            (str(n),),
+        )
+        for n in range(4)
     ]
     await aggregate(it.optimizer, SKILL, long, step=1)
     assert len(it.asked("merge")) == 3
-    assert all(len(text_of(request)) / 4 + request.max_tokens <= 16_000 for request in it.model.requests)
+    assert all(
+        len(text_of(request)) / 4 + request.max_tokens <= 16_000 for request in it.model.requests
+    )
 
 
 async def test_patches_too_big_to_meet_at_all_become_a_union():
     it = world(keep_all, context_window=8_000)
     long = [
-        Patch((Proposal(Edit("append", content=f"{n} " * 10_000), "failure", (str(n),)),), "failure", (str(n),)) for n in range(2)
+        Patch(
+            (Proposal(Edit("append", content=f"{n} " * 10_000), "failure", (str(n),)),),
+            "failure",
+            (str(n),),
+        )
+        for n in range(2)
     ]
     merged = await aggregate(it.optimizer, SKILL, long, step=1)
     assert len(merged.proposals) == 2
@@ -138,13 +176,22 @@ async def test_both_sides_are_merged_at_the_same_time():
 @pytest.mark.parametrize(
     ("mode", "field", "payload"),
     [
-        ("rewrite_from_suggestions", "revise_suggestions", Suggestion("clarify", "t", "m", "Say it.", "high")),
+        (
+            "rewrite_from_suggestions",
+            "revise_suggestions",
+            Suggestion("clarify", "t", "m", "Say it.", "high"),
+        ),
         ("full_rewrite_minibatch", "skill_candidates", SkillCandidate("t", ("one",), "# New")),
     ],
 )
 async def test_the_rewrite_modes_merge_their_own_payload(mode, field, payload):
     def script(request):
-        entry = {"title": "merged", "instruction": "Do.", "new_skill": "# Merged", "sources": [0, 1]}
+        entry = {
+            "title": "merged",
+            "instruction": "Do.",
+            "new_skill": "# Merged",
+            "sources": [0, 1],
+        }
         return {"reasoning": "r", field: [entry]}
 
     it = world(script, update_mode=mode)

@@ -1,8 +1,7 @@
 import pytest
 
 from skillfit.models.protocol import BadReply
-from skillfit.optimize.diagnose import diagnose, worth_diagnosing
-from skillfit.optimize.reflect import Context
+from skillfit.optimize.reflect import Context, diagnose, worth_diagnosing
 from skillfit.optimize.trajectories import Case
 from skillfit.run.events import ReflectionFinished
 from tests.optimize.world import SKILL, analysis, append, broken, item, outcome, text_of, world
@@ -12,7 +11,13 @@ def case(name: str, hard: float, feedback: str = "") -> Case:
     return Case(item(name), (outcome(name, hard, feedback=feedback, answer=f"usual {name}"),))
 
 
-CASES = [case("a", 0, "format: x"), case("b", 0, "format: y"), case("c", 1), case("d", 0, "value: z"), case("e", 0, "format: w")]
+CASES = [
+    case("a", 0, "format: x"),
+    case("b", 0, "format: y"),
+    case("c", 1),
+    case("d", 0, "value: z"),
+    case("e", 0, "format: w"),
+]
 
 
 def test_one_failure_of_each_kind_comes_before_a_second_of_any():
@@ -37,9 +42,16 @@ async def test_failures_are_tried_again_with_the_question_and_read():
     assert asked == [("Name the rule you follow.", ["a", "d"])]
     assert [(patch.source, patch.items) for patch in patches] == [("diagnosis", ("d",))]
     prompt = text_of(it.asked("reflect.diagnosis")[0])
-    for part in ("usual d", "I follow rule 3", "With the diagnostic question", "Name the rule you follow."):
+    for part in (
+        "usual d",
+        "I follow rule 3",
+        "With the diagnostic question",
+        "Name the rule you follow.",
+    ):
         assert part in prompt
-    assert [event.source for event in it.events if isinstance(event, ReflectionFinished)] == ["diagnosis"]
+    assert [event.source for event in it.events if isinstance(event, ReflectionFinished)] == [
+        "diagnosis"
+    ]
 
 
 @pytest.mark.parametrize("reply", [BadReply("no"), {"instruction": ""}, {"instruction": None}])

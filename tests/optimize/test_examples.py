@@ -23,13 +23,18 @@ def names(patch):
 
 
 def test_the_agents_own_verified_answer_is_preferred_to_the_gold_one():
-    outcomes = [outcome("bus", 1, answer="Reasoning first. 9:15"), outcome("cake", 0, answer="wrong")]
+    outcomes = [
+        outcome("bus", 1, answer="Reasoning first. 9:15"),
+        outcome("cake", 0, answer="wrong"),
+    ]
     bus, cake = solved_examples([ITEMS["bus"], ITEMS["cake"]], outcomes)
     assert (bus.output, cake.output) == ("Reasoning first. 9:15", "gold of cake")
 
 
 def test_items_without_an_answer_or_with_attachments_are_no_examples(tmp_path):
-    picture = Item("p", {"input": "What is it?", "answers": ["a"], "images": ["p.png"]}, base=tmp_path)
+    picture = Item(
+        "p", {"input": "What is it?", "answers": ["a"], "images": ["p.png"]}, base=tmp_path
+    )
     assert solved_examples([Item("x", {"input": "q"}), picture]) == ()
 
 
@@ -49,21 +54,35 @@ def test_examples_are_chosen_for_the_failures_they_resemble():
 
 def test_the_second_example_adds_what_the_first_does_not_cover():
     pool = solved_examples([item("bus2", TEXTS["bus"]), ITEMS["bus"], ITEMS["bread"]])
-    assert names(propose_examples(SKILL, [ITEMS["train"], ITEMS["cake"]], pool, edit_budget=2)) == ["bus2", "bread"]
+    assert names(propose_examples(SKILL, [ITEMS["train"], ITEMS["cake"]], pool, edit_budget=2)) == [
+        "bus2",
+        "bread",
+    ]
 
 
 @pytest.mark.parametrize(("budget", "count"), [(0, 0), (1, 1), (None, 2)])
 def test_the_edit_budget_bounds_the_examples(budget, count):
     pool = solved_examples([ITEMS["bus"], ITEMS["bread"]])
-    assert len(propose_examples(SKILL, [ITEMS["train"], ITEMS["cake"]], pool, edit_budget=budget).proposals) == count
+    assert (
+        len(
+            propose_examples(
+                SKILL, [ITEMS["train"], ITEMS["cake"]], pool, edit_budget=budget
+            ).proposals
+        )
+        == count
+    )
 
 
 def test_without_failures_there_is_nothing_to_show():
-    assert propose_examples(SKILL, [], solved_examples([ITEMS["bus"]]), edit_budget=4).proposals == ()
+    assert (
+        propose_examples(SKILL, [], solved_examples([ITEMS["bus"]]), edit_budget=4).proposals == ()
+    )
 
 
 def test_applying_writes_the_fenced_section_and_leaves_the_rest_alone():
-    patch = propose_examples(SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1)
+    patch = propose_examples(
+        SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1
+    )
     done = apply(SKILL, patch.proposals)
     assert [row["status"] for row in done.report] == ["applied_example"]
     assert examples(done.skill) == (Example(TEXTS["bus"], "gold of bus", "bus"),)
@@ -72,20 +91,41 @@ def test_applying_writes_the_fenced_section_and_leaves_the_rest_alone():
 
 
 def test_each_example_is_an_edit_that_can_be_tried_alone():
-    patch = propose_examples(SKILL, [ITEMS["train"], ITEMS["cake"]], solved_examples([ITEMS["bus"], ITEMS["bread"]]), edit_budget=2)
+    patch = propose_examples(
+        SKILL,
+        [ITEMS["train"], ITEMS["cake"]],
+        solved_examples([ITEMS["bus"], ITEMS["bread"]]),
+        edit_budget=2,
+    )
     alone = apply(SKILL, patch.proposals[1:])
     assert [example.item_id for example in examples(alone.skill)] == ["bread"]
 
 
 def test_examples_and_text_edits_go_together_in_order():
-    example = propose_examples(SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1).proposals[0].edit
-    applied = apply_edits(SKILL, [Edit("append", content="One."), example, Edit("insert_after", "One.", "Two.")])
-    assert [result.status for result in applied.results] == ["applied_append", "applied_example", "applied_insert_after"]
+    example = (
+        propose_examples(SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1)
+        .proposals[0]
+        .edit
+    )
+    applied = apply_edits(
+        SKILL, [Edit("append", content="One."), example, Edit("insert_after", "One.", "Two.")]
+    )
+    assert [result.status for result in applied.results] == [
+        "applied_append",
+        "applied_example",
+        "applied_insert_after",
+    ]
 
 
 def test_under_the_ceiling_an_example_takes_the_place_of_a_less_helpful_one():
     skill = with_examples(SKILL, solved_examples([ITEMS["moon"]]))
-    patch = propose_examples(skill, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=2, max_tokens=skill.tokens + 10)
+    patch = propose_examples(
+        skill,
+        [ITEMS["train"]],
+        solved_examples([ITEMS["bus"]]),
+        edit_budget=2,
+        max_tokens=skill.tokens + 10,
+    )
     (edit,) = edits_of(patch.proposals)
     assert edit.target == "moon"
     assert [example.item_id for example in examples(apply_edits(skill, [edit]).skill)] == ["bus"]
@@ -93,14 +133,22 @@ def test_under_the_ceiling_an_example_takes_the_place_of_a_less_helpful_one():
 
 def test_an_example_that_does_not_fit_is_not_proposed():
     assert not propose_examples(
-        SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=2, max_tokens=SKILL.tokens + 5
+        SKILL,
+        [ITEMS["train"]],
+        solved_examples([ITEMS["bus"]]),
+        edit_budget=2,
+        max_tokens=SKILL.tokens + 5,
     ).proposals
 
 
 def test_a_full_section_swaps_instead_of_growing():
-    held = solved_examples([item(f"m{n}", f"Which planet has moon number {n}?") for n in range(MAX_EXAMPLES)])
+    held = solved_examples(
+        [item(f"m{n}", f"Which planet has moon number {n}?") for n in range(MAX_EXAMPLES)]
+    )
     skill = with_examples(SKILL, held)
-    patch = propose_examples(skill, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1)
+    patch = propose_examples(
+        skill, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1
+    )
     assert patch.proposals[0].payload.target.startswith("m")
     assert len(examples(apply(skill, patch.proposals).skill)) == MAX_EXAMPLES
 
@@ -118,13 +166,20 @@ def test_long_items_are_shown_cut():
 async def test_a_model_cannot_make_up_an_example():
     made_up = {"op": "Example", "content": '{"item_id": "x", "input": "q", "output": "a"}'}
     it = world(lambda request: analysis(made_up))
-    reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4))
+    reflection = await reflect(
+        it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
+    )
     done = apply(SKILL, reflection.patches[0].proposals)
     assert done.report[0]["status"] == "skipped_unknown_op" and done.skill == SKILL
 
 
 def test_likeness_does_not_need_words():
     assert (
-        propose_examples(Skill.from_text(""), [item("e", "!!!")], solved_examples([item("f", "???")]), edit_budget=1).proposals
+        propose_examples(
+            Skill.from_text(""),
+            [item("e", "!!!")],
+            solved_examples([item("f", "???")]),
+            edit_budget=1,
+        ).proposals
         == ()
     )

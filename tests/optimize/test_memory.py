@@ -10,7 +10,10 @@ def test_patterns_pair_analysts_descriptions_with_the_items_they_named():
         outcome("b", 0, feedback="format: no tag"),
         outcome("c", 0, feedback="value: 3"),
     ]
-    notes = (FailureNote("Rounding", "rounded too early", 1, ("c",)), FailureNote("rounding", "again", 1, ("b",)))
+    notes = (
+        FailureNote("Rounding", "rounded too early", 1, ("c",)),
+        FailureNote("rounding", "again", 1, ("b",)),
+    )
     patterns = failure_patterns(outcomes, [Patch((), "failure", failure_summary=notes)])
     assert [(p.pattern, p.count, p.task_ids, p.description) for p in patterns] == [
         ("Rounding", 2, ("c", "b"), "rounded too early"),
@@ -27,18 +30,32 @@ def test_without_analysts_the_graders_reason_groups_failures():
         outcome("e", 0),
     ]
     patterns = failure_patterns(outcomes, [])
-    assert [(p.pattern, p.task_ids) for p in patterns] == [("format", ("a", "d")), ("the answer was not accepted", ("e",))]
+    assert [(p.pattern, p.task_ids) for p in patterns] == [
+        ("format", ("a", "d")),
+        ("the answer was not accepted", ("e",)),
+    ]
 
 
 def test_a_pattern_never_claims_items_that_succeeded():
     notes = (FailureNote("slip", "d", 2, ("a", "b")),)
-    (pattern,) = failure_patterns([outcome("a", 0), outcome("b", 1)], [Patch((), "failure", failure_summary=notes)])
+    (pattern,) = failure_patterns(
+        [outcome("a", 0), outcome("b", 1)], [Patch((), "failure", failure_summary=notes)]
+    )
     assert pattern.task_ids == ("a",) and pattern.count == 1
 
 
 def test_rejected_edits_are_told_with_their_scores():
     rejected = Proposal(Edit("append", content="Shout."), "failure", ("a",)).as_dict()
-    entry = StepMemory(3, "reject", 8, 2, failure_patterns([outcome("a", 0, feedback="format: x")], []), 0.5, 0.25, (rejected,))
+    entry = StepMemory(
+        3,
+        "reject",
+        8,
+        2,
+        failure_patterns([outcome("a", 0, feedback="format: x")], []),
+        0.5,
+        0.25,
+        (rejected,),
+    )
     told = render_memory([entry])
     assert "Step 3: reject, score 0.500 -> 0.250; 2 of 8 rollouts failed" in told
     assert "Shout." in told and "format" in told

@@ -10,7 +10,13 @@ MODES = list(PAYLOAD_FIELD)
 
 
 def analyst(**values):
-    given = {"source": "failure", "side": "failure", "mode": "patch", "edit_budget": 4, "skill_aware": False}
+    given = {
+        "source": "failure",
+        "side": "failure",
+        "mode": "patch",
+        "edit_budget": 4,
+        "skill_aware": False,
+    }
     return render("analyst", **(given | values))
 
 
@@ -53,14 +59,25 @@ def test_skill_awareness_only_adds_to_the_prompt():
     plain, aware = analyst(), analyst(skill_aware=True)
     assert "SKILL_DEFECT" in aware and "EXECUTION_LAPSE" in aware and "appendix_notes" in aware
     assert "appendix_notes" not in plain
-    missing = [line for line in plain.splitlines() if line not in aware.splitlines() and not line.startswith("{")]
+    missing = [
+        line
+        for line in plain.splitlines()
+        if line not in aware.splitlines() and not line.startswith("{")
+    ]
     assert missing == []
 
 
 def test_prompts_do_not_shout():
-    shown = [*prompts_that_ask_for_edits(), render("diagnose"), render("rank", edit_budget=1), render("consolidate", count=3)]
+    shown = [
+        *prompts_that_ask_for_edits(),
+        render("diagnose"),
+        render("rank", edit_budget=1),
+        render("consolidate", count=3),
+    ]
     for prompt in shown:
-        assert not {"MUST", "NEVER", "ALWAYS", "CRITICAL", "IMPORTANT"} & set(prompt.replace(",", " ").split())
+        assert not {"MUST", "NEVER", "ALWAYS", "CRITICAL", "IMPORTANT"} & set(
+            prompt.replace(",", " ").split()
+        )
         assert "\n\n\n\n" not in prompt
 
 

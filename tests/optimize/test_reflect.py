@@ -19,8 +19,18 @@ from skillfit.models.protocol import (
 from skillfit.optimize.patch import edits_of
 from skillfit.optimize.reflect import Context, reflect
 from skillfit.run.events import ReflectionFinished
-from skillfit.tasks.attempt import Step
-from tests.optimize.world import SKILL, analysis, append, broken, finished, item, outcome, text_of, world
+from skillfit.tasks.item import Step
+from tests.optimize.world import (
+    SKILL,
+    analysis,
+    append,
+    broken,
+    finished,
+    item,
+    outcome,
+    text_of,
+    world,
+)
 
 
 def groups_of(events):
@@ -32,7 +42,11 @@ async def test_failures_and_successes_fill_groups_of_their_own_in_planned_order(
     items = [item(str(n)) for n in range(7)]
     scores = [0, 1, 0.5, 1, 0, 1, 1]
     reflection = await reflect(
-        it.optimizer, SKILL, items, finished([outcome(str(n), s) for n, s in enumerate(scores)]), Context(1, 4)
+        it.optimizer,
+        SKILL,
+        items,
+        finished([outcome(str(n), s) for n, s in enumerate(scores)]),
+        Context(1, 4),
     )
     assert groups_of(it.events) == {
         "minibatch_fail_000": ["0", "2"],
@@ -41,12 +55,23 @@ async def test_failures_and_successes_fill_groups_of_their_own_in_planned_order(
         "minibatch_succ_001": ["5", "6"],
     }
     assert reflection.groups == 4
-    assert {request.stage for request in it.model.requests} == {"reflect.failure", "reflect.success"}
-    assert [proposal.support for patch in reflection.patches for proposal in patch.proposals] == [2, 2, 2, 1]
+    assert {request.stage for request in it.model.requests} == {
+        "reflect.failure",
+        "reflect.success",
+    }
+    assert [proposal.support for patch in reflection.patches for proposal in patch.proposals] == [
+        2,
+        2,
+        2,
+        1,
+    ]
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from([0.0, 1.0, None]), min_size=1, max_size=12), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.sampled_from([0.0, 1.0, None]), min_size=1, max_size=12),
+    st.randoms(use_true_random=False),
+)
 def test_grouping_depends_on_the_plan_and_never_on_who_finishes_first(scores, shuffle):
     async def run(order: random.Random) -> dict:
         it = world(lambda request: analysis(append("A rule.")), minibatch_size=3)
@@ -82,7 +107,9 @@ async def test_a_group_starts_while_the_rest_of_the_batch_still_runs():
         return await late
 
     tasks = [*finished([outcome("0", 0), outcome("1", 0)]), asyncio.create_task(slow())]
-    work = asyncio.create_task(reflect(it.optimizer, SKILL, [item("0"), item("1"), item("2")], tasks, Context(1, 4)))
+    work = asyncio.create_task(
+        reflect(it.optimizer, SKILL, [item("0"), item("1"), item("2")], tasks, Context(1, 4))
+    )
     await asyncio.wait_for(asked.wait(), 5)
     late.set_result(outcome("2", 0))
     assert (await work).groups == 2
@@ -90,14 +117,26 @@ async def test_a_group_starts_while_the_rest_of_the_batch_still_runs():
 
 async def test_broken_rollouts_are_left_out():
     it = world(lambda request: analysis(append("A rule.")))
-    reflection = await reflect(it.optimizer, SKILL, [item("0"), item("1")], finished([broken("0"), outcome("1", 0)]), Context(1, 4))
+    reflection = await reflect(
+        it.optimizer,
+        SKILL,
+        [item("0"), item("1")],
+        finished([broken("0"), outcome("1", 0)]),
+        Context(1, 4),
+    )
     assert groups_of(it.events) == {"minibatch_fail_000": ["1"]}
     assert reflection.patches[0].items == ("1",)
 
 
 async def test_failure_only_leaves_successes_out():
     it = world(lambda request: analysis(append("A rule.")), failure_only=True)
-    await reflect(it.optimizer, SKILL, [item("0"), item("1")], finished([outcome("0", 1), outcome("1", 0)]), Context(1, 4))
+    await reflect(
+        it.optimizer,
+        SKILL,
+        [item("0"), item("1")],
+        finished([outcome("0", 1), outcome("1", 0)]),
+        Context(1, 4),
+    )
     assert [request.stage for request in it.model.requests] == ["reflect.failure"]
 
 
@@ -123,7 +162,13 @@ async def test_the_prompt_carries_skill_scheduled_budget_memory_and_meta_skill()
     context = Context(3, 2, memory="Step 2 was rejected", meta_skill="Short rules work best")
     await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), context)
     (request,) = it.model.requests
-    for part in (SKILL.body.strip(), "at most 2", "Step 2 was rejected", "Short rules work best", "What is 0?"):
+    for part in (
+        SKILL.body.strip(),
+        "at most 2",
+        "Step 2 was rejected",
+        "Short rules work best",
+        "What is 0?",
+    ):
         assert part in text_of(request)
     assert request.messages[0].role == "system"
     assert text_of(request).count("Answer with the sum.") == 1
@@ -133,22 +178,37 @@ async def test_the_prompt_carries_skill_scheduled_budget_memory_and_meta_skill()
 
 async def test_no_limit_is_not_told_as_a_number():
     it = world(lambda request: analysis(*(append(f"Rule {n}.") for n in range(9))))
-    reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, None))
+    reflection = await reflect(
+        it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, None)
+    )
     assert "Edit budget" not in text_of(it.model.requests[0])
     assert len(reflection.patches[0].proposals) == 9
 
 
 async def test_a_group_proposes_no_more_than_the_edit_budget():
     it = world(lambda request: analysis(*(append(f"Rule {n}.") for n in range(5))))
-    reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 3))
-    assert [edit.content for edit in edits_of(reflection.patches[0].proposals)] == ["Rule 0.", "Rule 1.", "Rule 2."]
+    reflection = await reflect(
+        it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 3)
+    )
+    assert [edit.content for edit in edits_of(reflection.patches[0].proposals)] == [
+        "Rule 0.",
+        "Rule 1.",
+        "Rule 2.",
+    ]
 
 
 @pytest.mark.parametrize("error", [BadReply("no"), Refused("no"), NetworkFailed("gone")])
 async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
-    it = world(lambda request: error if "fail_000" in request.purpose else analysis(append("A rule.")), minibatch_size=1)
+    it = world(
+        lambda request: error if "fail_000" in request.purpose else analysis(append("A rule.")),
+        minibatch_size=1,
+    )
     reflection = await reflect(
-        it.optimizer, SKILL, [item("0"), item("1")], finished([outcome("0", 0), outcome("1", 0)]), Context(1, 4)
+        it.optimizer,
+        SKILL,
+        [item("0"), item("1")],
+        finished([outcome("0", 0), outcome("1", 0)]),
+        Context(1, 4),
     )
     assert (reflection.groups, reflection.discarded, len(reflection.patches)) == (2, 1, 1)
     (said,) = it.discarded
@@ -157,7 +217,13 @@ async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
 
 
 @pytest.mark.parametrize(
-    "error", [AuthFailed("no key"), QuotaExhausted("empty"), BadRequest("no such model"), AnswerPending("waiting")]
+    "error",
+    [
+        AuthFailed("no key"),
+        QuotaExhausted("empty"),
+        BadRequest("no such model"),
+        AnswerPending("waiting"),
+    ],
 )
 async def test_what_no_call_can_get_past_stops_the_stage(error):
     it = world(lambda request: error)
@@ -168,18 +234,30 @@ async def test_what_no_call_can_get_past_stops_the_stage(error):
 async def test_an_unreachable_optimizer_is_not_mistaken_for_nothing_to_learn():
     it = world(lambda request: NetworkFailed("connection refused"), minibatch_size=1)
     with pytest.raises(InfrastructureError, match="connection refused"):
-        await reflect(it.optimizer, SKILL, [item("0"), item("1")], finished([outcome("0", 0), outcome("1", 0)]), Context(1, 4))
+        await reflect(
+            it.optimizer,
+            SKILL,
+            [item("0"), item("1")],
+            finished([outcome("0", 0), outcome("1", 0)]),
+            Context(1, 4),
+        )
 
 
 async def test_analysts_that_all_talk_nonsense_are_counted_as_such():
     it = world(lambda request: "I would rather not use JSON")
-    reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4))
+    reflection = await reflect(
+        it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
+    )
     assert reflection.discarded == reflection.groups == 1 and not reflection.patches
 
 
 async def test_a_prompt_too_long_is_sent_once_more_with_half_the_room():
     def script(request):
-        return ContextTooLong("too long") if len(it.model.requests) == 1 else analysis(append("A rule."))
+        return (
+            ContextTooLong("too long")
+            if len(it.model.requests) == 1
+            else analysis(append("A rule."))
+        )
 
     it = world(script, context_window=60_000)
     long = outcome("0", 0, steps=[Step("message", "word " * 100_000)])
@@ -204,7 +282,9 @@ async def test_a_failing_rollout_waits_for_the_calls_already_paid_for():
 async def test_small_models_get_smaller_replies_and_prompts_that_fit():
     it = world(lambda request: analysis(append("A rule.")), context_window=8_192)
     long = [outcome(str(n), 0, steps=[Step("message", "word " * 50_000)]) for n in range(8)]
-    await reflect(it.optimizer, SKILL, [item(str(n)) for n in range(8)], finished(long), Context(1, 4))
+    await reflect(
+        it.optimizer, SKILL, [item(str(n)) for n in range(8)], finished(long), Context(1, 4)
+    )
     (request,) = it.model.requests
     assert request.max_tokens == 4_096
     assert len(text_of(request)) / 4 + request.max_tokens <= 8_192
@@ -214,7 +294,11 @@ async def test_skill_aware_reflection_sorts_lapses_into_notes():
     reply = analysis(append("A rule."), appendix_notes=["Check the sum.", None, " "])
     it = world(lambda request: reply, skill_aware=True)
     reflection = await reflect(
-        it.optimizer, SKILL, [item("0"), item("1")], finished([outcome("0", 0), outcome("1", 1)]), Context(1, 4)
+        it.optimizer,
+        SKILL,
+        [item("0"), item("1")],
+        finished([outcome("0", 0), outcome("1", 1)]),
+        Context(1, 4),
     )
     assert [patch.appendix_notes for patch in reflection.patches] == [("Check the sum.",)] * 2
     assert "EXECUTION_LAPSE" in text_of(it.asked("reflect.failure")[0])
@@ -223,9 +307,14 @@ async def test_skill_aware_reflection_sorts_lapses_into_notes():
 
 async def test_notes_from_failures_only_leave_the_success_prompt_alone():
     prompts = []
-    for wanted in ({"skill_aware": True, "appendix_source": "failure_only"}, {"skill_aware": False}):
+    for wanted in (
+        {"skill_aware": True, "appendix_source": "failure_only"},
+        {"skill_aware": False},
+    ):
         it = world(lambda request: analysis(appendix_notes=["nobody asked"]), **wanted)
-        reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 1)]), Context(1, 4))
+        reflection = await reflect(
+            it.optimizer, SKILL, [item("0")], finished([outcome("0", 1)]), Context(1, 4)
+        )
         assert reflection.patches[0].appendix_notes == ()
         prompts.append(it.model.requests[0].fingerprint())
     assert prompts[0] == prompts[1]
@@ -233,7 +322,9 @@ async def test_notes_from_failures_only_leave_the_success_prompt_alone():
 
 async def test_without_skill_awareness_notes_are_neither_asked_for_nor_kept():
     it = world(lambda request: analysis(append("A rule."), appendix_notes=["Check the sum."]))
-    reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4))
+    reflection = await reflect(
+        it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
+    )
     assert "EXECUTION_LAPSE" not in text_of(it.model.requests[0])
     assert reflection.patches[0].appendix_notes == ()
 
@@ -245,7 +336,11 @@ async def test_analysts_may_name_only_items_they_were_shown():
     ]
     it = world(lambda request: {**analysis(append("A rule.")), "failure_summary": summary})
     reflection = await reflect(
-        it.optimizer, SKILL, [item("0"), item("1")], finished([outcome("0", 0), outcome("1", 0)]), Context(1, 4)
+        it.optimizer,
+        SKILL,
+        [item("0"), item("1")],
+        finished([outcome("0", 0), outcome("1", 0)]),
+        Context(1, 4),
     )
     slip, other = reflection.patches[0].failure_summary
     assert (slip.items, slip.count) == (("0",), 1)
@@ -255,22 +350,44 @@ async def test_analysts_may_name_only_items_they_were_shown():
 @pytest.mark.parametrize(
     ("mode", "field", "entry", "tokens"),
     [
-        ("rewrite_from_suggestions", "revise_suggestions", {"type": "add_rule", "title": "t", "instruction": "Say it."}, 16_384),
-        ("full_rewrite_minibatch", "skill_candidates", {"title": "t", "change_summary": "one", "new_skill": "# New"}, 64_000),
+        (
+            "rewrite_from_suggestions",
+            "revise_suggestions",
+            {"type": "add_rule", "title": "t", "instruction": "Say it."},
+            16_384,
+        ),
+        (
+            "full_rewrite_minibatch",
+            "skill_candidates",
+            {"title": "t", "change_summary": "one", "new_skill": "# New"},
+            64_000,
+        ),
     ],
 )
 async def test_the_rewrite_modes_carry_their_own_payload(mode, field, entry, tokens):
-    it = world(lambda request: {"patch": {"reasoning": "r", field: [entry, None, {}]}}, update_mode=mode, context_window=400_000)
-    reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4))
+    it = world(
+        lambda request: {"patch": {"reasoning": "r", field: [entry, None, {}]}},
+        update_mode=mode,
+        context_window=400_000,
+    )
+    reflection = await reflect(
+        it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
+    )
     (proposal,) = reflection.patches[0].proposals
     assert field in text_of(it.model.requests[0])
     assert it.model.requests[0].max_tokens == tokens
-    assert reflection.patches[0].as_reflection(mode)["patch"][field][0]["title"] == proposal.payload.title == "t"
+    assert (
+        reflection.patches[0].as_reflection(mode)["patch"][field][0]["title"]
+        == proposal.payload.title
+        == "t"
+    )
 
 
 async def test_proposals_beside_the_summary_instead_of_in_the_patch_are_found():
     it = world(lambda request: {"reasoning": "r", "edits": [append("A rule.")]})
-    reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4))
+    reflection = await reflect(
+        it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
+    )
     assert [edit.content for edit in edits_of(reflection.patches[0].proposals)] == ["A rule."]
 
 
@@ -288,5 +405,7 @@ async def test_no_more_calls_run_at_one_time_than_there_are_workers():
     it = world(lambda request: analysis(), minibatch_size=1, workers=3)
     it.model._script = slow
     items = [item(str(n)) for n in range(9)]
-    await reflect(it.optimizer, SKILL, items, finished([outcome(str(n), 0) for n in range(9)]), Context(1, 4))
+    await reflect(
+        it.optimizer, SKILL, items, finished([outcome(str(n), 0) for n in range(9)]), Context(1, 4)
+    )
     assert most == 3

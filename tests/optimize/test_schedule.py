@@ -1,6 +1,6 @@
 import pytest
 
-from skillfit.optimize.schedule import edit_budget
+from skillfit.optimize.select import edit_budget
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,10 @@ from skillfit.optimize.schedule import edit_budget
 )
 def test_schedules_give_the_published_tables(scheduler, maximum, minimum, budgets):
     steps = range(1, len(budgets) + 1)
-    assert [edit_budget(scheduler, step, len(budgets), maximum=maximum, minimum=minimum) for step in steps] == budgets
+    assert [
+        edit_budget(scheduler, step, len(budgets), maximum=maximum, minimum=minimum)
+        for step in steps
+    ] == budgets
 
 
 def test_steps_past_the_plan_stay_at_the_minimum():

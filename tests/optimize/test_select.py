@@ -11,7 +11,8 @@ from tests.optimize.world import SKILL, text_of, world
 
 def patch(*support: int) -> Patch:
     proposals = [
-        Proposal(Edit("append", content=f"Rule {n}."), "failure", tuple(map(str, range(count)))) for n, count in enumerate(support)
+        Proposal(Edit("append", content=f"Rule {n}."), "failure", tuple(map(str, range(count))))
+        for n, count in enumerate(support)
     ]
     return Patch(tuple(proposals), "failure")
 
@@ -29,7 +30,9 @@ async def test_within_the_budget_nobody_is_asked():
 
 async def test_over_the_budget_the_optimizer_ranks():
     it = world(lambda request: {"reasoning": "r", "selected_indices": [2, 2, 9, "0", 1, None]})
-    selection = await select(it.optimizer, SKILL, patch(1, 2, 3), Context(1, 2, meta_skill="Prefer short rules"))
+    selection = await select(
+        it.optimizer, SKILL, patch(1, 2, 3), Context(1, 2, meta_skill="Prefer short rules")
+    )
     assert contents(selection) == ["Rule 2.", "Rule 0."]
     assert selection.decision == {"selected_indices": [2, 0], "reasoning": "r"}
     prompt = text_of(it.asked("rank")[0])
@@ -38,7 +41,9 @@ async def test_over_the_budget_the_optimizer_ranks():
     assert event.edit_budget == 2 and [edit["support_count"] for edit in event.edits] == [3, 1]
 
 
-@pytest.mark.parametrize("reply", [BadReply("no"), "no JSON", {"selected_indices": []}, {"selected_indices": [8, -1]}])
+@pytest.mark.parametrize(
+    "reply", [BadReply("no"), "no JSON", {"selected_indices": []}, {"selected_indices": [8, -1]}]
+)
 async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
     it = world(lambda request: reply)
     selection = await select(it.optimizer, SKILL, patch(1, 3, 2, 3), Context(1, 2))
@@ -68,7 +73,13 @@ async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budg
         return {"selected_indices": [2, 1, 0]}
 
     it = world(script)
-    selection = await select(it.optimizer, SKILL, patch(1, 1, 1), Context(1, 1, memory="Step 1 was rejected"), control="autonomous")
+    selection = await select(
+        it.optimizer,
+        SKILL,
+        patch(1, 1, 1),
+        Context(1, 1, memory="Step 1 was rejected"),
+        control="autonomous",
+    )
     assert selection.edit_budget == len(selection.proposals) == budget
     assert selection.decision["learning_rate"] == budget and selection.decision["fallback"] is False
     assert "Step 1 was rejected" in text_of(it.asked("lr_autonomous")[0])
@@ -83,13 +94,18 @@ async def test_no_usable_learning_rate_is_zero_and_said():
 
 async def test_whole_rewrites_are_never_cut():
     it = world(lambda request: {}, update_mode="full_rewrite_minibatch")
-    whole = Patch(tuple(Proposal(SkillCandidate("t", (), f"# {n}"), "failure") for n in range(3)), "failure")
+    whole = Patch(
+        tuple(Proposal(SkillCandidate("t", (), f"# {n}"), "failure") for n in range(3)), "failure"
+    )
     assert (await select(it.optimizer, SKILL, whole, Context(1, 1))).proposals == whole.proposals
 
 
 async def test_proposals_that_do_not_fit_the_window_are_shown_cut():
     it = world(lambda request: {"selected_indices": [0]}, context_window=8_000)
-    long = Patch(tuple(Proposal(Edit("append", content=f"{n}" * 20_000), "failure") for n in range(3)), "failure")
+    long = Patch(
+        tuple(Proposal(Edit("append", content=f"{n}" * 20_000), "failure") for n in range(3)),
+        "failure",
+    )
     await select(it.optimizer, SKILL, long, Context(1, 1))
     assert "characters cut" in text_of(it.model.requests[0])
     assert len(text_of(it.model.requests[0])) / 4 + it.model.requests[0].max_tokens <= 8_000

@@ -3,17 +3,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.models.protocol import AuthFailed, BadReply
-from skillfit.optimize.meta_skill import meta_skill
-from skillfit.optimize.slow_update import Pair, keep, pair_up, slow_update, top_up
+from skillfit.optimize.epoch import Pair, keep, meta_skill, pair_up, slow_update, top_up
 from skillfit.skill import Skill, estimate_tokens, with_slow_update
-from skillfit.tasks.attempt import Step
+from skillfit.tasks.item import Step
 from tests.optimize.world import SKILL, broken, item, outcome, text_of, world
 
 BEFORE = Skill.from_text("# Adding\n\nThe old words.\n")
 
 
 def pair(name: str, previous: float, current: float) -> Pair:
-    return Pair(item(name), outcome(name, previous, answer=f"old {name}"), outcome(name, current, answer=f"new {name}"))
+    return Pair(
+        item(name),
+        outcome(name, previous, answer=f"old {name}"),
+        outcome(name, current, answer=f"new {name}"),
+    )
 
 
 PAIRS = (pair("up", 0, 1), pair("down", 1, 0.5), pair("stuck", 0, 0), pair("fine", 1, 1))
@@ -21,18 +24,31 @@ PAIRS = (pair("up", 0, 1), pair("down", 1, 0.5), pair("stuck", 0, 0), pair("fine
 
 def test_pairs_are_named_by_what_changed():
     assert [p.kind for p in PAIRS] == ["improved", "regressed", "persistent_fail", "stable_success"]
-    assert PAIRS[1].as_dict() == {"id": "down", "category": "regressed", "prev_hard": 1, "curr_hard": 0.5}
+    assert PAIRS[1].as_dict() == {
+        "id": "down",
+        "category": "regressed",
+        "prev_hard": 1,
+        "curr_hard": 0.5,
+    }
 
 
 def test_only_items_scored_under_both_skills_are_paired():
     items = [item(name) for name in "abc"]
-    pairs = pair_up(items, [outcome("a", 0), broken("b"), outcome("c", 1)], [outcome("a", 1), outcome("b", 1), broken("c")])
+    pairs = pair_up(
+        items,
+        [outcome("a", 0), broken("b"), outcome("c", 1)],
+        [outcome("a", 1), outcome("b", 1), broken("c")],
+    )
     assert [p.item.id for p in pairs] == ["a"]
 
 
 @pytest.mark.parametrize(
     ("policy", "kept"),
-    [("mixed", ["up", "down", "stuck", "fine"]), ("changed", ["up", "down"]), ("unchanged", ["stuck", "fine"])],
+    [
+        ("mixed", ["up", "down", "stuck", "fine"]),
+        ("changed", ["up", "down"]),
+        ("unchanged", ["stuck", "fine"]),
+    ],
 )
 def test_policies_keep_their_kinds(policy, kept):
     assert [p.item.id for p in keep(PAIRS, policy)] == kept
@@ -81,7 +97,9 @@ async def test_the_slow_update_compares_both_skills_on_the_real_number_of_items(
     ):
         assert part in prompt
     assert "new fine" not in prompt
-    assert prompt.index("### Item down") < prompt.index("### Item stuck") < prompt.index("### Item up")
+    assert (
+        prompt.index("### Item down") < prompt.index("### Item stuck") < prompt.index("### Item up")
+    )
     assert request.max_tokens == 16_384
 
 
@@ -94,7 +112,10 @@ async def test_a_single_item_is_called_an_item():
 async def test_many_long_pairs_fit_the_window():
     it = world(lambda request: {"slow_update_content": "x"}, context_window=32_000)
     long = [Step("message", "word " * 20_000)]
-    pairs = [Pair(item(str(n)), outcome(str(n), 0, steps=long), outcome(str(n), 0, steps=long)) for n in range(20)]
+    pairs = [
+        Pair(item(str(n)), outcome(str(n), 0, steps=long), outcome(str(n), 0, steps=long))
+        for n in range(20)
+    ]
     await slow_update(it.optimizer, BEFORE, SKILL, pairs, epoch=2, step=8)
     (request,) = it.model.requests
     assert estimate_tokens(text_of(request)) + request.max_tokens <= 32_000
@@ -103,23 +124,33 @@ async def test_many_long_pairs_fit_the_window():
 
 async def test_the_meta_skill_replaces_the_previous_advice():
     it = world(lambda request: {"reasoning": "r", "meta_skill_content": "Short rules."})
-    lesson = await meta_skill(it.optimizer, BEFORE, SKILL, PAIRS, advice="Long rules.", epoch=3, step=12)
+    lesson = await meta_skill(
+        it.optimizer, BEFORE, SKILL, PAIRS, advice="Long rules.", epoch=3, step=12
+    )
     assert lesson.text == "Short rules."
     assert "<previous_advice>\nLong rules." in text_of(it.asked("meta_skill")[0])
 
 
-@pytest.mark.parametrize("reply", [BadReply("no"), "no JSON", {"slow_update_content": None, "meta_skill_content": None}])
+@pytest.mark.parametrize(
+    "reply", [BadReply("no"), "no JSON", {"slow_update_content": None, "meta_skill_content": None}]
+)
 async def test_no_usable_text_is_no_content(reply):
     it = world(lambda request: reply)
     assert (await slow_update(it.optimizer, BEFORE, SKILL, PAIRS, epoch=2, step=8)).text == ""
-    assert (await meta_skill(it.optimizer, BEFORE, SKILL, PAIRS, advice="", epoch=2, step=8)).text == ""
-    assert [said.stage for said in it.discarded] == ([] if isinstance(reply, dict) else ["slow_update", "meta_skill"])
+    assert (
+        await meta_skill(it.optimizer, BEFORE, SKILL, PAIRS, advice="", epoch=2, step=8)
+    ).text == ""
+    assert [said.stage for said in it.discarded] == (
+        [] if isinstance(reply, dict) else ["slow_update", "meta_skill"]
+    )
 
 
 async def test_without_pairs_nobody_is_asked():
     it = world(lambda request: AuthFailed("no"))
     assert (await slow_update(it.optimizer, BEFORE, SKILL, (), epoch=2, step=8)).text == ""
-    assert (await meta_skill(it.optimizer, BEFORE, SKILL, (), advice="", epoch=2, step=8)).text == ""
+    assert (
+        await meta_skill(it.optimizer, BEFORE, SKILL, (), advice="", epoch=2, step=8)
+    ).text == ""
 
 
 async def test_a_dead_key_stops_the_slow_update():

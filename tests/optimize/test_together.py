@@ -1,9 +1,11 @@
-"""The stages one after another, as the loop runs them, with the practice optimizer at the other end."""
+"""The stages one after another, as the loop runs them, with the practice optimizer at the other
+end.
+"""
 
 import pytest
 
-from skillfit.models.practice.optimizer import reply
-from skillfit.optimize.aggregate import aggregate
+from skillfit.models.practice.practice_optimizer import reply
+from skillfit.optimize.merge import aggregate
 from skillfit.optimize.reflect import Context, reflect
 from skillfit.optimize.select import select
 from skillfit.optimize.update import update
@@ -15,13 +17,21 @@ LETTERS = {
     "travel": "The airline moved my flight and the luggage went missing",
     "health": "The doctor lost my prescription and the clinic is closed",
 }
-ITEMS = [item(f"{label}{n}", f"{text} {n}.", answers=[label]) for n in range(4) for label, text in LETTERS.items()]
+ITEMS = [
+    item(f"{label}{n}", f"{text} {n}.", answers=[label])
+    for n in range(4)
+    for label, text in LETTERS.items()
+]
 
 
 @pytest.mark.parametrize("mode", ["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"])
 async def test_a_step_learns_rules_from_failures_in_every_mode(mode):
-    it = world(lambda request: reply(request.stage, text_of(request)), update_mode=mode, minibatch_size=4)
-    skill = with_slow_update(Skill.from_text("# Sorting letters\n\nAnswer with a label.\n"), "Look at the subject first.")
+    it = world(
+        lambda request: reply(request.stage, text_of(request)), update_mode=mode, minibatch_size=4
+    )
+    skill = with_slow_update(
+        Skill.from_text("# Sorting letters\n\nAnswer with a label.\n"), "Look at the subject first."
+    )
     outcomes = [outcome(each.id, 0, feedback="wrong label", answer="general") for each in ITEMS]
     context = Context(1, 3)
     reflection = await reflect(it.optimizer, skill, ITEMS, finished(outcomes), context)

@@ -6,18 +6,30 @@ from hypothesis import strategies as st
 
 from skillfit.optimize.trajectories import Case, cut, fair_shares, render_cases
 from skillfit.skill import Skill, estimate_tokens
-from skillfit.tasks.attempt import Step
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Item, Step
 from tests.optimize.world import SKILL, broken, item, outcome
 
 
 def test_a_case_shows_task_reference_steps_answer_score_and_reason():
-    steps = [Step("tool_call", "ls", name="bash"), Step("tool_result", "a.txt", name="bash"), Step("message", "I see a.txt")]
+    steps = [
+        Step("tool_call", "ls", name="bash"),
+        Step("tool_result", "a.txt", name="bash"),
+        Step("message", "I see a.txt"),
+    ]
     case = Case(
-        item("i1", "Find it.", reference="It is in a.txt"), (outcome("i1", 0.5, feedback="wrong: b.txt", steps=steps, answer="b"),)
+        item("i1", "Find it.", reference="It is in a.txt"),
+        (outcome("i1", 0.5, feedback="wrong: b.txt", steps=steps, answer="b"),),
     )
     shown = render_cases([case], SKILL, 10_000)
-    for part in ("Item i1", "Find it.", "It is in a.txt", "gold of i1", "[calls bash] ls", "[bash returns] a.txt", "I see a.txt"):
+    for part in (
+        "Item i1",
+        "Find it.",
+        "It is in a.txt",
+        "gold of i1",
+        "[calls bash] ls",
+        "[bash returns] a.txt",
+        "I see a.txt",
+    ):
         assert part in shown
     assert "[answer] b" in shown
     assert "failed (hard 0.50)" in shown
@@ -25,17 +37,29 @@ def test_a_case_shows_task_reference_steps_answer_score_and_reason():
 
 
 def test_attached_files_are_named():
-    shown = render_cases([Case(item("i1", files=["data/sales.xlsx"], images=["page.png"]), (outcome("i1", 0),))], SKILL, 10_000)
+    shown = render_cases(
+        [Case(item("i1", files=["data/sales.xlsx"], images=["page.png"]), (outcome("i1", 0),))],
+        SKILL,
+        10_000,
+    )
     assert "not shown here: sales.xlsx, page.png" in shown
 
 
 def test_the_graders_evidence_is_never_shown():
-    assert "SECRET RUBRIC" not in render_cases([Case(item("i1"), (outcome("i1", 0),))], SKILL, 10_000)
+    assert "SECRET RUBRIC" not in render_cases(
+        [Case(item("i1"), (outcome("i1", 0),))], SKILL, 10_000
+    )
 
 
 def test_tool_steps_are_left_out_when_the_trace_is_not_for_the_optimizer():
-    steps = [Step("tool_call", "rm -r", name="bash"), Step("note", "event stream"), Step("message", "done with it")]
-    shown = render_cases([Case(item("i1"), (outcome("i1", 0, steps=steps),))], SKILL, 10_000, trace=False)
+    steps = [
+        Step("tool_call", "rm -r", name="bash"),
+        Step("note", "event stream"),
+        Step("message", "done with it"),
+    ]
+    shown = render_cases(
+        [Case(item("i1"), (outcome("i1", 0, steps=steps),))], SKILL, 10_000, trace=False
+    )
     assert "rm -r" not in shown and "event stream" not in shown
     assert "done with it" in shown and "answer to i1" in shown
 
@@ -43,7 +67,11 @@ def test_tool_steps_are_left_out_when_the_trace_is_not_for_the_optimizer():
 def test_neither_the_skill_nor_the_task_is_repeated():
     skill = Skill.from_text("# Long skill\n\n" + "Think before you answer. " * 10)
     task = "Read this context carefully. " * 10
-    steps = [Step("message", f"You know this:\n{skill.body.strip()}\nNow do: {task.strip()}", role="user")]
+    steps = [
+        Step(
+            "message", f"You know this:\n{skill.body.strip()}\nNow do: {task.strip()}", role="user"
+        )
+    ]
     shown = render_cases([Case(item("i1", task), (outcome("i1", 0, steps=steps),))], skill, 10_000)
     assert shown.count("Read this context carefully.") == 10
     assert "Think before you answer." not in shown
@@ -52,7 +80,10 @@ def test_neither_the_skill_nor_the_task_is_repeated():
 
 def test_what_does_not_fit_loses_its_middle_and_keeps_head_tail_and_reason():
     steps = [Step("message", "FIRST " + "middle " * 20_000 + " LAST")]
-    cases = [Case(item(f"i{n}"), (outcome(f"i{n}", 0, feedback=f"reason {n}", steps=steps),)) for n in range(4)]
+    cases = [
+        Case(item(f"i{n}"), (outcome(f"i{n}", 0, feedback=f"reason {n}", steps=steps),))
+        for n in range(4)
+    ]
     shown = render_cases(cases, SKILL, 4_000)
     assert estimate_tokens(shown) <= 4_100
     for n in range(4):
@@ -68,7 +99,11 @@ def test_a_short_trajectory_beside_a_long_one_is_shown_whole():
 
 
 def test_attempts_of_one_item_stand_side_by_side_and_broken_ones_are_left_out():
-    outcomes = (outcome("i1", 0, answer="bad"), broken("i1", 1), outcome("i1", 1, answer="good", repeat=2))
+    outcomes = (
+        outcome("i1", 0, answer="bad"),
+        broken("i1", 1),
+        outcome("i1", 1, answer="good", repeat=2),
+    )
     shown = render_cases([Case(item("i1"), outcomes)], SKILL, 10_000)
     assert shown.count("What is i1?") == 1
     assert "#### Attempt 1" in shown and "#### Attempt 3" in shown and "Attempt 2" not in shown
@@ -77,7 +112,9 @@ def test_attempts_of_one_item_stand_side_by_side_and_broken_ones_are_left_out():
 @pytest.mark.parametrize("split", ["selection", "test"])
 def test_items_of_other_splits_never_reach_the_optimizer(split):
     with pytest.raises(ValueError, match=split):
-        render_cases([Case(Item("i1", {"input": "q"}, split=split), (outcome("i1", 0),))], SKILL, 10_000)
+        render_cases(
+            [Case(Item("i1", {"input": "q"}, split=split), (outcome("i1", 0),))], SKILL, 10_000
+        )
 
 
 @settings(deadline=None)
@@ -103,4 +140,6 @@ def test_shares_never_pass_the_room_and_the_smallest_are_served_first(sizes, roo
     if sum(sizes) <= room:
         assert shares == sizes
     else:
-        assert min(share for share, size in zip(shares, sizes, strict=True) if share < size) >= room // len(sizes)
+        assert min(
+            share for share, size in zip(shares, sizes, strict=True) if share < size
+        ) >= room // len(sizes)

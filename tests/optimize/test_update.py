@@ -7,7 +7,9 @@ from skillfit.optimize.update import apply, update
 from skillfit.skill import Edit, Skill, slow_update_text, with_slow_update
 from tests.optimize.world import SKILL, text_of, world
 
-SUGGESTION = Proposal(Suggestion("clarify", "Sum", "it was vague", "Say what a sum is.", "high"), "failure", ("i1",))
+SUGGESTION = Proposal(
+    Suggestion("clarify", "Sum", "it was vague", "Say what a sum is.", "high"), "failure", ("i1",)
+)
 
 
 def edits(*made: Edit):
@@ -16,10 +18,18 @@ def edits(*made: Edit):
 
 async def test_patch_mode_applies_the_edits_and_reports_each():
     it = world(lambda request: {})
-    made = edits(Edit("append", content="Check it."), Edit("replace", "not there", "x"), Edit("shout", content="x"))
+    made = edits(
+        Edit("append", content="Check it."),
+        Edit("replace", "not there", "x"),
+        Edit("shout", content="x"),
+    )
     done = await update(it.optimizer, SKILL, made, Context(1))
     assert done.changed and done.skill.body.endswith("Check it.\n")
-    assert [row["status"] for row in done.report] == ["applied_append", "skipped_replace_target_not_found", "skipped_unknown_op"]
+    assert [row["status"] for row in done.report] == [
+        "applied_append",
+        "skipped_replace_target_not_found",
+        "skipped_unknown_op",
+    ]
     assert done.report[0]["support_count"] == 2
     assert not it.model.requests
 
@@ -44,7 +54,11 @@ def test_part_of_a_patch_can_be_applied_alone():
 async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
     skill = with_slow_update(SKILL, "Remember the carry.")
     it = world(
-        lambda request: {"reasoning": "r", "change_summary": ["clearer"], "new_skill": "# Adding\n\nA sum is a total.\n"},
+        lambda request: {
+            "reasoning": "r",
+            "change_summary": ["clearer"],
+            "new_skill": "# Adding\n\nA sum is a total.\n",
+        },
         update_mode="rewrite_from_suggestions",
         rewrite_reasoning_effort="high",
         rewrite_max_tokens=50_000,
@@ -60,12 +74,17 @@ async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
 
 async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
     skill = Skill.from_text("---\nname: adding\n---\n# Adding\n")
-    it = world(lambda request: {"new_skill": "---\nname: other\n---\n# Better\n"}, update_mode="rewrite_from_suggestions")
+    it = world(
+        lambda request: {"new_skill": "---\nname: other\n---\n# Better\n"},
+        update_mode="rewrite_from_suggestions",
+    )
     done = await update(it.optimizer, skill, [SUGGESTION], Context(1))
     assert done.skill.text == "---\nname: adding\n---\n# Better\n"
 
 
-@pytest.mark.parametrize("reply", [BadReply("no"), "no JSON", {"new_skill": " "}, {"new_skill": "x" * 4_000}])
+@pytest.mark.parametrize(
+    "reply", [BadReply("no"), "no JSON", {"new_skill": " "}, {"new_skill": "x" * 4_000}]
+)
 async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
     it = world(lambda request: reply, update_mode="rewrite_from_suggestions", max_skill_tokens=500)
     done = await update(it.optimizer, SKILL, [SUGGESTION], Context(1))
@@ -87,11 +106,14 @@ async def test_a_rewrite_that_says_the_same_is_no_change():
 async def test_full_rewrites_take_the_first_usable_candidate():
     skill = with_slow_update(SKILL, "Remember the carry.")
     candidates = [
-        Proposal(SkillCandidate(name, ("new",), text), "failure") for name, text in (("a", " "), ("b", "# B"), ("c", "# C"))
+        Proposal(SkillCandidate(name, ("new",), text), "failure")
+        for name, text in (("a", " "), ("b", "# B"), ("c", "# C"))
     ]
     it = world(lambda request: {}, update_mode="full_rewrite_minibatch")
     done = await update(it.optimizer, skill, candidates, Context(1))
-    assert done.skill.body.startswith("# B") and slow_update_text(done.skill) == "Remember the carry."
+    assert (
+        done.skill.body.startswith("# B") and slow_update_text(done.skill) == "Remember the carry."
+    )
     assert done.detail["title"] == "b" and not it.model.requests
 
 

@@ -1,4 +1,6 @@
-"""Small pieces of a scripted world: items, outcomes, and an optimizer whose model says what a function tells it to."""
+"""Small pieces of a scripted world: items, outcomes, and an optimizer whose model says what a
+function tells it to.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,7 @@ from skillfit.optimize.optimizer import Optimizer, OptimizeSettings
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.run.events import Discarded, Event
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Attempt, Score, Step
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Attempt, Item, Score, Step
 
 SKILL = Skill.from_text("# Adding\n\nAdd the numbers.\n\nAnswer with the sum.\n")
 
@@ -35,14 +36,22 @@ class World:
         return [event for event in self.events if isinstance(event, Discarded)]
 
 
-def world(script: Callable[[Request], Answer], *, context_window: int = 128_000, workers: int = 16, **settings: Any) -> World:
+def world(
+    script: Callable[[Request], Answer],
+    *,
+    context_window: int = 128_000,
+    workers: int = 16,
+    **settings: Any,
+) -> World:
     def line(request: Request) -> str | Exception:
         answer = script(request)
         return json.dumps(answer) if isinstance(answer, dict) else answer
 
     model = ScriptedModel(line, context_window=context_window)
     events: list[Event] = []
-    optimizer = Optimizer(model, events.append, asyncio.Semaphore(workers), OptimizeSettings(**settings))
+    optimizer = Optimizer(
+        model, events.append, asyncio.Semaphore(workers), OptimizeSettings(**settings)
+    )
     return World(optimizer, model, events)
 
 
@@ -51,14 +60,30 @@ def text_of(request: Request) -> str:
 
 
 def item(name: str, text: str = "", **row: Any) -> Item:
-    return Item(name, {"input": text or f"What is {name}?", "answers": [f"gold of {name}"], **row}, split="train")
+    return Item(
+        name,
+        {"input": text or f"What is {name}?", "answers": [f"gold of {name}"], **row},
+        split="train",
+    )
 
 
 def outcome(
-    name: str, hard: float, *, feedback: str = "", answer: str = "", steps: Sequence[Step] = (), repeat: int = 0
+    name: str,
+    hard: float,
+    *,
+    feedback: str = "",
+    answer: str = "",
+    steps: Sequence[Step] = (),
+    repeat: int = 0,
 ) -> Outcome:
     attempt = Attempt(answer or f"answer to {name}", tuple(steps))
-    return Outcome(name, repeat, "scored", Score(hard, feedback=feedback, evidence=("SECRET RUBRIC",)), attempt=attempt)
+    return Outcome(
+        name,
+        repeat,
+        "scored",
+        Score(hard, feedback=feedback, evidence=("SECRET RUBRIC",)),
+        attempt=attempt,
+    )
 
 
 def broken(name: str, repeat: int = 0) -> Outcome:

@@ -1,4 +1,6 @@
-"""`recipe: paper` against the recorded decisions of the reference. `python -m bench.parity --live` runs both side by side."""
+"""`recipe: paper` against the recorded decisions of the reference. `python -m bench.parity --live`
+runs both side by side.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ known = cache(recorded)
 
 # Refilled batches with pairs topped up; a soft metric; the gate off.
 SEEDS = (4, 6, 10)
-SHORT_PROBES = [Scenario(probe.seeds["patch"], "patch", name) for name, probe in PROBES.items() if "patch" in probe.seeds]
+SHORT_PROBES = [
+    Scenario(probe.seeds["patch"], "patch", name)
+    for name, probe in PROBES.items()
+    if "patch" in probe.seeds
+]
 FORGETFUL = Scenario(1, "rewrite_from_suggestions", "forgetful")
 
 
@@ -42,7 +48,9 @@ def reference(scenario: Scenario) -> Outcome:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", MODES)
-async def test_the_paper_recipe_decides_as_the_reference_did(server: ParityServer, tmp_path: Path, mode: str, seed: int) -> None:
+async def test_the_paper_recipe_decides_as_the_reference_did(
+    server: ParityServer, tmp_path: Path, mode: str, seed: int
+) -> None:
     scenario = Scenario(seed, mode)
 
     outcome = await ours.run(scenario, server.url, tmp_path)
@@ -84,7 +92,11 @@ def ties(run: Outcome) -> list[StepRow]:
     """Candidates that were rejected with the very score of the last accepted one."""
     found, current = [], None
     for step in run.steps:
-        found += [step] if step.action == "reject" and step.score == current and "unchanged" not in step.facts else []
+        found += (
+            [step]
+            if step.action == "reject" and step.score == current and "unchanged" not in step.facts
+            else []
+        )
         current = step.score if "accept" in step.action else current
     return found
 
@@ -98,7 +110,9 @@ def test_a_difference_without_a_known_defect_is_not_explained(changed: dict[str,
     scenario = Scenario(1, "patch")
     run = reference(scenario)
     at = next(number for number, step in enumerate(run.steps) if step.action == "reject")
-    other = replace(run, steps=(*run.steps[:at], replace(run.steps[at], **changed), *run.steps[at + 1 :]))
+    other = replace(
+        run, steps=(*run.steps[:at], replace(run.steps[at], **changed), *run.steps[at + 1 :])
+    )
 
     found = compare(scenario, run, other)
 
@@ -114,7 +128,9 @@ def test_another_final_or_best_skill_is_not_explained(part: str) -> None:
     assert not compare(scenario, run, replace(run, **{part: "# Something else\n"})).expected
 
 
-def test_more_seeds_than_recorded_need_the_reference_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_seeds_than_recorded_need_the_reference_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
         main(["--seeds", "1000"])
 
@@ -123,19 +139,31 @@ def test_more_seeds_than_recorded_need_the_reference_itself(capsys: pytest.Captu
 
 @given(
     seed=st.integers(1, 50),
-    groups=st.lists(st.sets(st.sampled_from(list(world.KINDS)), min_size=1), min_size=1, max_size=4),
-    rules=st.sets(st.tuples(st.sampled_from(list(world.KINDS)), st.sampled_from(["good", "shady", "harm"]))),
+    groups=st.lists(
+        st.sets(st.sampled_from(list(world.KINDS)), min_size=1), min_size=1, max_size=4
+    ),
+    rules=st.sets(
+        st.tuples(st.sampled_from(list(world.KINDS)), st.sampled_from(["good", "shady", "harm"]))
+    ),
     budget=st.integers(1, 6),
 )
 def test_the_scripted_optimizer_does_not_care_how_trajectories_are_grouped(
     seed: int, groups: list[set[int]], rules: set[tuple[int, str]], budget: int
 ) -> None:
-    skill = world.rewritten(seed, world.SKILL, [world.Action("add", f"r{kind}-{flavour}") for kind, flavour in sorted(rules)])
+    skill = world.rewritten(
+        seed,
+        world.SKILL,
+        [world.Action("add", f"r{kind}-{flavour}") for kind, flavour in sorted(rules)],
+    )
 
     def best(actions: list[world.Action]) -> list[world.Action]:
-        return sorted(set(actions), key=lambda action: world.priority(seed, action.rule, ""))[:budget]
+        return sorted(set(actions), key=lambda action: world.priority(seed, action.rule, ""))[
+            :budget
+        ]
 
     together = best(world.from_failures(seed, set().union(*groups), skill, ()))
-    apart = best([action for group in groups for action in best(world.from_failures(seed, group, skill, ()))])
+    apart = best(
+        [action for group in groups for action in best(world.from_failures(seed, group, skill, ()))]
+    )
 
     assert apart == together

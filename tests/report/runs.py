@@ -28,7 +28,7 @@ from skillfit.run.events import (
     Warned,
 )
 from skillfit.run.journal import Journal
-from skillfit.tasks.attempt import Attempt, Score, Step
+from skillfit.tasks.item import Attempt, Score, Step
 
 INITIAL = "# Triage\n\nSay which queue.\n"
 ADDED = "- Mentions of refund mean billing."
@@ -65,7 +65,14 @@ class Told:
         for event in events:
             self.directory.events.emit(event)
 
-    async def roll(self, series: str, skill: str, scores: Sequence[float | None], text: str = "billing", phase: str = "") -> None:
+    async def roll(
+        self,
+        series: str,
+        skill: str,
+        scores: Sequence[float | None],
+        text: str = "billing",
+        phase: str = "",
+    ) -> None:
         for item, score in zip(ITEMS, scores, strict=True):
             key = f"rollout/{series}/{skill}/fp-{item}/0"
             failure = Failure("timeout", "no answer in time") if score is None else None
@@ -84,7 +91,13 @@ class Told:
 
             usage = outcome.usage
             await self.directory.journal.once(
-                key, effect, returns=Outcome, stage="rollout", role="agent", model="practice/agent", usage=lambda o: o.usage
+                key,
+                effect,
+                returns=Outcome,
+                stage="rollout",
+                role="agent",
+                model="practice/agent",
+                usage=lambda o: o.usage,
             )
             self.say(
                 RolloutFinished(
@@ -105,7 +118,11 @@ class Told:
             )
 
     def measured(self, name: str, skill: str, hard: float, split: str = "selection") -> None:
-        self.say(EvaluationFinished(name=name, split=split, skill_hash=skill, hard=hard, soft=hard, scored=8, planned=8))
+        self.say(
+            EvaluationFinished(
+                name=name, split=split, skill_hash=skill, hard=hard, soft=hard, scored=8, planned=8
+            )
+        )
 
     def step(self, number: int, decision: str, skill: str, skill_hash: str) -> None:
         report = [{"op": "append", "target": "", "content": ADDED, "status": "applied_append"}]
@@ -120,9 +137,26 @@ class Told:
         name = f"step_{number:04d}"
         action = "accept_new_best" if decision == "accept" else decision
         self.say(
-            CandidateBuilt(step=number, number=0, label="whole patch", skill=BEST, skill_hash="new", report=report),
-            GateDecided(name=name, step=number, decision=decision, reason="because", evidence=evidence),
-            StepFinished(epoch=1, step=number, action=action, skill=skill, skill_hash=skill_hash, best_skill=skill, record={}),
+            CandidateBuilt(
+                step=number,
+                number=0,
+                label="whole patch",
+                skill=BEST,
+                skill_hash="new",
+                report=report,
+            ),
+            GateDecided(
+                name=name, step=number, decision=decision, reason="because", evidence=evidence
+            ),
+            StepFinished(
+                epoch=1,
+                step=number,
+                action=action,
+                skill=skill,
+                skill_hash=skill_hash,
+                best_skill=skill,
+                record={},
+            ),
         )
 
     def close(self) -> None:
@@ -133,7 +167,12 @@ async def improved(path: Path, *, skill: str = BEST, text: str = "billing") -> P
     """Better by half of the items, with a leak blocked, a failed rollout and a warning on the way."""
     run = Told(path)
     run.say(
-        ItemsRead(items=[{"id": item, "split": "selection", "input": f"ticket {item}", "expected": "billing"} for item in ITEMS])
+        ItemsRead(
+            items=[
+                {"id": item, "split": "selection", "input": f"ticket {item}", "expected": "billing"}
+                for item in ITEMS
+            ]
+        )
     )
     await run.roll("selection", "old", [0, 0, 0, 0, 1, 1, 1, None], phase="baseline")
     run.measured("baseline", "old", 3 / 7)
@@ -142,15 +181,41 @@ async def improved(path: Path, *, skill: str = BEST, text: str = "billing") -> P
     run.measured("step_0001", "new", 7 / 8)
     run.step(2, "reject", skill, "new")
     run.say(
-        Discarded(step=2, stage="leak_check", what="The answer to t03 is 42.", reason="carries gold answer of item t03"),
+        Discarded(
+            step=2,
+            stage="leak_check",
+            what="The answer to t03 is 42.",
+            reason="carries gold answer of item t03",
+        ),
         Warned(what="budget usd 80", message="80 % of the dollars are used."),
     )
-    worth = {"step": 1, "label": "edit 1", "edit": {"op": "append", "target": "", "content": ADDED}, "worth": 0.5}
+    worth = {
+        "step": 1,
+        "label": "edit 1",
+        "edit": {"op": "append", "target": "", "content": ADDED},
+        "worth": 0.5,
+    }
     kept = {"interval": [0.2, 0.8], "kept": True, "reason": "earns its place"}
     run.say(CreditAssigned(edits=[worth | kept], tokens_before=9, tokens_after=9, skill=skill))
     await run.roll("ship", "old", [0, 0, 0, 0, 1, 1, 1, 1], text)
     await run.roll("ship", "new", [1, 1, 1, 1, 1, 1, 1, 0], text)
-    run.say(ShipTested(verdict="improved", difference=0.375, interval=[0.05, 0.7], probability=0.98, repeats=1, evidence={}))
-    run.say(RunFinished(finish_reason="improved", diagnosis="Better.", best_skill=skill, summary={"total_wall_time_s": 75.0}))
+    run.say(
+        ShipTested(
+            verdict="improved",
+            difference=0.375,
+            interval=[0.05, 0.7],
+            probability=0.98,
+            repeats=1,
+            evidence={},
+        )
+    )
+    run.say(
+        RunFinished(
+            finish_reason="improved",
+            diagnosis="Better.",
+            best_skill=skill,
+            summary={"total_wall_time_s": 75.0},
+        )
+    )
     run.close()
     return path

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from skillfit.report import read_story, write_report
-from skillfit.report.chart import chart
-from skillfit.report.render import markdown, page
-from skillfit.report.trajectories import shorten
+from skillfit.report.page import chart, markdown, page, shorten
 from skillfit.rollout.outcome import Outcome
-from skillfit.tasks.attempt import Attempt, Score, Step
+from skillfit.tasks.item import Attempt, Score, Step
 from tests.report.runs import BEST, INITIAL, Told, before_its_first_word, improved
 
 EVIL = "</script></pre><script>document.title = 'broken'</script><img src=x onerror=alert(1)>\" & {{ 7 * 7 }}"
@@ -64,19 +62,34 @@ async def test_the_page_has_every_part_of_the_story(tmp_path: Path) -> None:
         "graded 1",
     ):
         assert part in page.text
-    for heading in ("Scores", "What changed in the skill", "Items", "Steps", "Worth knowing", "Cost", "Settings", "Repeat it"):
+    for heading in (
+        "Scores",
+        "What changed in the skill",
+        "Items",
+        "Steps",
+        "Worth knowing",
+        "Cost",
+        "Settings",
+        "Repeat it",
+    ):
         assert heading in page.text
     assert "ticket t00" in page.text
 
 
 async def test_the_page_loads_nothing_from_anywhere(tmp_path: Path) -> None:
     page = Page(write_report(await improved(tmp_path / "run")).read_text())
-    assert not [value for name, value in page.attributes if name in ("src", "href", "action") and value]
+    assert not [
+        value for name, value in page.attributes if name in ("src", "href", "action") and value
+    ]
     assert ("http-equiv", "Content-Security-Policy") in page.attributes
 
 
 async def test_skills_and_trajectories_that_look_like_html_stay_text(tmp_path: Path) -> None:
-    page = Page(write_report(await improved(tmp_path / "run", skill=BEST + EVIL + "\n", text=EVIL)).read_text())
+    page = Page(
+        write_report(
+            await improved(tmp_path / "run", skill=BEST + EVIL + "\n", text=EVIL)
+        ).read_text()
+    )
     assert page.tags.count("script") == 1
     assert "img" not in page.tags
     assert not [name for name, _ in page.attributes if name.startswith("on")]
@@ -108,7 +121,10 @@ async def test_a_model_without_a_price_is_said_in_both_forms(tmp_path: Path) -> 
 
 async def test_a_report_written_twice_is_the_same_bytes(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
-    assert write_report(path, tmp_path / "a").read_bytes() == write_report(path, tmp_path / "b").read_bytes()
+    assert (
+        write_report(path, tmp_path / "a").read_bytes()
+        == write_report(path, tmp_path / "b").read_bytes()
+    )
 
 
 def test_long_trajectories_are_cut_and_say_by_how_much() -> None:
@@ -143,10 +159,30 @@ def test_no_page_is_wider_than_the_screen(tmp_path: Path, width: int) -> None:
     measure = "<script>const e = document.documentElement; document.title = `${e.clientWidth} ${e.scrollWidth}`</script></body>"
     (tmp_path / "open.html").write_text(opened.replace("</body>", measure))
     told = "<script>f.onload = () => { document.body.dataset.found = f.contentDocument.title }</script>"
-    probe.write_text(f'<body><iframe id="f" src="open.html" style="width:{width}px;height:900px;border:0"></iframe>{told}</body>')
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-    flags += ["--disable-component-update", "--disable-sync", "--allow-file-access-from-files", "--virtual-time-budget=5000"]
-    command = ["chromium", *flags, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", probe.as_uri()]
+    probe.write_text(
+        f'<body><iframe id="f" src="open.html" style="width:{width}px;height:900px;border:0"></iframe>{told}</body>'
+    )
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+    ]
+    flags += [
+        "--disable-component-update",
+        "--disable-sync",
+        "--allow-file-access-from-files",
+        "--virtual-time-budget=5000",
+    ]
+    command = [
+        "chromium",
+        *flags,
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--dump-dom",
+        probe.as_uri(),
+    ]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     room, wide = map(int, re.findall(r'data-found="(\d+) (\d+)"', shown)[0])
     assert width - 20 <= wide == room

@@ -14,8 +14,7 @@ from skillfit.models.protocol import Usage
 from skillfit.rollout import Tally
 from skillfit.run.budget import Budget, BudgetReached, Caps
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Attempt, Score
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Attempt, Item, Score
 from tests.rollout.world import SKILL, SameAnswer, Sums, World, items, right
 
 
@@ -28,17 +27,28 @@ async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(worl
         answer = right(item) if int(item.id[-1]) % 2 else "no idea"
         return Attempt(answer, usage=Usage(calls=2, input=30, output=5, usd=0.25))
 
-    outcomes = await world.engine(odd_ones).run(SKILL, items(4), phase="baseline", series="selection")
+    outcomes = await world.engine(odd_ones).run(
+        SKILL, items(4), phase="baseline", series="selection"
+    )
     assert [outcome.score for outcome in outcomes] == [Score(0), Score(1), Score(0), Score(1)]
     assert Tally.of(outcomes) == Tally(0.5, 0.5, 4, 4)
     told = {event.item: event for event in world.finished()}
-    assert (told["sum-001"].hard, told["sum-001"].calls, told["sum-001"].tokens, told["sum-001"].usd) == (1.0, 2, 35, 0.25)
+    assert (
+        told["sum-001"].hard,
+        told["sum-001"].calls,
+        told["sum-001"].tokens,
+        told["sum-001"].usd,
+    ) == (1.0, 2, 35, 0.25)
     assert {event.status for event in told.values()} == {"scored"}
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(order=st.permutations(range(6)))
-def test_outcomes_stand_in_planned_order_however_they_finish(tmp_path_factory: pytest.TempPathFactory, order: list[int]) -> None:
+def test_outcomes_stand_in_planned_order_however_they_finish(
+    tmp_path_factory: pytest.TempPathFactory, order: list[int]
+) -> None:
     async def run() -> list[str]:
         world = World(tmp_path_factory.mktemp("order"))
         turn = [asyncio.Event() for _ in order]
@@ -51,7 +61,9 @@ def test_outcomes_stand_in_planned_order_however_they_finish(tmp_path_factory: p
                 turn[place + 1].set()
             return right(item)
 
-        outcomes = await world.engine(in_turn).run(SKILL, items(6), phase="rollout", series="step_1")
+        outcomes = await world.engine(in_turn).run(
+            SKILL, items(6), phase="rollout", series="step_1"
+        )
         world.close()
         return [outcome.item_id for outcome in outcomes]
 
@@ -72,9 +84,17 @@ async def test_a_recorded_rollout_is_never_run_again(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"series": "ship"}, {"repeats": [1]}, {"instruction": "Why?"}, {"skill": Skill.from_text("Guess.")}]
+    "other",
+    [
+        {"series": "ship"},
+        {"repeats": [1]},
+        {"instruction": "Why?"},
+        {"skill": Skill.from_text("Guess.")},
+    ],
 )
-async def test_series_skill_repeat_and_instruction_make_a_rollout_another(world: World, other: dict[str, object]) -> None:
+async def test_series_skill_repeat_and_instruction_make_a_rollout_another(
+    world: World, other: dict[str, object]
+) -> None:
     ran: list[str] = []
 
     async def noted(item: Item, call: Calling) -> str:
@@ -96,10 +116,14 @@ async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(world
         return right(item)
 
     for skill in (SKILL, Skill.from_text("Guess.")):
-        await world.engine(noted, seed=7).run(skill, items(3), phase="gate", series="selection", repeats=range(2))
+        await world.engine(noted, seed=7).run(
+            skill, items(3), phase="gate", series="selection", repeats=range(2)
+        )
     assert seeds[:6] == seeds[6:]
     assert len(set(seeds)) == 6 == len({seed for _, seed in seeds})
-    await world.engine(noted, seed=8).run(SKILL, items(3), phase="gate", series="other", repeats=range(2))
+    await world.engine(noted, seed=8).run(
+        SKILL, items(3), phase="gate", series="other", repeats=range(2)
+    )
     assert len({seed for _, seed in seeds}) == 12
 
 
@@ -107,7 +131,9 @@ async def test_a_task_that_brings_its_own_evaluator_needs_no_agent(world: World)
     async def evaluate(skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
         return Attempt(f"{skill.name}:{seed > 0}"), Score(0.5, 0.75)
 
-    outcomes = await world.engine(None, Sums(None, evaluate)).run(SKILL, items(2), phase="test", series="test")
+    outcomes = await world.engine(None, Sums(None, evaluate)).run(
+        SKILL, items(2), phase="test", series="test"
+    )
     assert [outcome.score for outcome in outcomes] == [Score(0.5, 0.75)] * 2
 
 
@@ -127,14 +153,18 @@ async def test_the_window_bounds_what_runs_and_a_straggler_blocks_nobody(world: 
             done.set()
         return right(item)
 
-    tasks = world.engine(watched, max_in_flight=4).start(SKILL, items(40), phase="rollout", series="step_1")
+    tasks = world.engine(watched, max_in_flight=4).start(
+        SKILL, items(40), phase="rollout", series="step_1"
+    )
     assert len(tasks) == 40
     await asyncio.wait(tasks)
     assert most == 4
     assert finished[-1] == "sum-000"
 
 
-async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_timeout(world: World) -> None:
+async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_timeout(
+    world: World,
+) -> None:
     process: asyncio.subprocess.Process | None = None
 
     async def slow(item: Item, call: Calling) -> str:
@@ -147,7 +177,9 @@ async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_
             await process.wait()
         return "never"
 
-    (outcome,) = await world.engine(slow, timeout=0.2).run(SKILL, items(1), phase="rollout", series="step_1")
+    (outcome,) = await world.engine(slow, timeout=0.2).run(
+        SKILL, items(1), phase="rollout", series="step_1"
+    )
     assert outcome.failure is not None and outcome.failure.kind == "timeout"
     assert "env.exec_timeout" in outcome.failure.message
     assert process is not None and process.returncode is not None
@@ -161,7 +193,9 @@ async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(world
             await asyncio.sleep(0.1)
         return right(item)
 
-    outcomes = await world.engine(one_at_a_time, timeout=0.25).run(SKILL, items(6), phase="rollout", series="step_1")
+    outcomes = await world.engine(one_at_a_time, timeout=0.25).run(
+        SKILL, items(6), phase="rollout", series="step_1"
+    )
     assert {outcome.status for outcome in outcomes} == {"scored"}
 
 
@@ -176,15 +210,21 @@ async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(world: 
 
     class FileGrader(SameAnswer):
         async def grade(self, item: Item, attempt: Attempt) -> Score:
-            return await super().grade(item, Attempt(Path(attempt.workspace, "answer.txt").read_text()))
+            return await super().grade(
+                item, Attempt(Path(attempt.workspace, "answer.txt").read_text())
+            )
 
-    outcomes = await world.engine(writing, Sums(FileGrader())).run(SKILL, items(2), phase="rollout", series="step_1")
+    outcomes = await world.engine(writing, Sums(FileGrader())).run(
+        SKILL, items(2), phase="rollout", series="step_1"
+    )
     assert all(outcome.succeeded for outcome in outcomes)
     assert len(left) == 2 and not any(folder.exists() for folder in left)
     assert {outcome.attempt.workspace for outcome in outcomes if outcome.attempt} == {""}
 
 
-async def test_calls_out_of_our_sight_are_metered_and_billed_with_their_rollout(world: World) -> None:
+async def test_calls_out_of_our_sight_are_metered_and_billed_with_their_rollout(
+    world: World,
+) -> None:
     async def program(item: Item, call: Calling) -> Attempt:
         return Attempt(right(item), usage=Usage(calls=4, output=100, usd=0.25))
 
@@ -194,7 +234,9 @@ async def test_calls_out_of_our_sight_are_metered_and_billed_with_their_rollout(
     assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 1.0
 
 
-async def test_what_a_program_costs_is_learnt_from_the_first_alone_so_that_no_cap_is_passed(world: World) -> None:
+async def test_what_a_program_costs_is_learnt_from_the_first_alone_so_that_no_cap_is_passed(
+    world: World,
+) -> None:
     running = most = 0
 
     async def program(item: Item, call: Calling) -> Attempt:
@@ -210,7 +252,9 @@ async def test_what_a_program_costs_is_learnt_from_the_first_alone_so_that_no_ca
 
     meter = Budget(Caps(usd=1), world.journal)
     with pytest.raises(BudgetReached):
-        await world.engine(program, meter=meter, price=price, careful=True).run(SKILL, items(9), phase="rollout", series="step_1")
+        await world.engine(program, meter=meter, price=price, careful=True).run(
+            SKILL, items(9), phase="rollout", series="step_1"
+        )
     assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 1.0
     assert most == 3  # beside each other once the cost is known
 
@@ -240,4 +284,7 @@ async def test_an_agent_that_breaks_makes_a_failed_outcome_outside_the_mean(worl
     outcomes = await world.engine(broken).run(SKILL, items(4), phase="gate", series="selection")
     assert outcomes[0].status == "failed" and outcomes[0].score is None
     assert Tally.of(outcomes) == Tally(1.0, 1.0, 3, 4)
-    assert world.finished()[-1].failure == "" and "sandbox: The browser" in {e.item: e for e in world.finished()}["sum-000"].failure
+    assert (
+        world.finished()[-1].failure == ""
+        and "sandbox: The browser" in {e.item: e for e in world.finished()}["sum-000"].failure
+    )

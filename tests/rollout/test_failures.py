@@ -1,4 +1,6 @@
-"""Promise 3: a failure of the machinery is not a score. And what stops a run stops it before it spends more."""
+"""Promise 3: a failure of the machinery is not a score. And what stops a run stops it before it
+spends more.
+"""
 
 import asyncio
 from collections import Counter
@@ -23,8 +25,7 @@ from skillfit.models.protocol import (
 )
 from skillfit.rollout import Failure, WorkerLost
 from skillfit.run.budget import Budget, BudgetReached, Caps
-from skillfit.tasks.attempt import TaskFailure
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Item, TaskFailure
 from tests.rollout.world import SKILL, World, items, right
 
 
@@ -45,7 +46,10 @@ class Faulty:
         return right(item)
 
 
-@pytest.mark.parametrize("error", [NetworkFailed("reset"), RateLimited("slow down"), BadReply("empty"), WorkerLost("killed")])
+@pytest.mark.parametrize(
+    "error",
+    [NetworkFailed("reset"), RateLimited("slow down"), BadReply("empty"), WorkerLost("killed")],
+)
 async def test_a_failure_that_may_pass_is_tried_again(world: World, error: ModelError) -> None:
     agent = Faulty(lambda _, before: error if before == 0 else None)
     outcomes = await world.engine(agent).run(SKILL, items(3), phase="gate", series="selection")
@@ -54,9 +58,17 @@ async def test_a_failure_that_may_pass_is_tried_again(world: World, error: Model
 
 
 @pytest.mark.parametrize(
-    ("error", "tries"), [(NetworkFailed("reset"), 2), (WorkerLost("killed"), 4), (Refused("no"), 1), (ContextTooLong("long"), 1)]
+    ("error", "tries"),
+    [
+        (NetworkFailed("reset"), 2),
+        (WorkerLost("killed"), 4),
+        (Refused("no"), 1),
+        (ContextTooLong("long"), 1),
+    ],
 )
-async def test_tries_are_bounded_by_the_class_of_error(world: World, error: ModelError, tries: int) -> None:
+async def test_tries_are_bounded_by_the_class_of_error(
+    world: World, error: ModelError, tries: int
+) -> None:
     agent = Faulty(lambda *_: error)
     (outcome,) = await world.engine(agent).run(SKILL, items(1), phase="gate", series="selection")
     assert outcome.failure is not None and outcome.failure.kind == error.kind
@@ -64,28 +76,46 @@ async def test_tries_are_bounded_by_the_class_of_error(world: World, error: Mode
 
 
 async def test_a_broken_grader_or_program_is_a_failed_rollout_of_its_kind(world: World) -> None:
-    agent = Faulty(lambda item, _: TaskFailure("grader", "check.py:3: KeyError") if item == "sum-000" else None)
-    outcome, *others = await world.engine(agent).run(SKILL, items(3), phase="gate", series="selection")
-    assert outcome.failure == Failure("grader", "check.py:3: KeyError") and all(other.succeeded for other in others)
+    agent = Faulty(
+        lambda item, _: TaskFailure("grader", "check.py:3: KeyError") if item == "sum-000" else None
+    )
+    outcome, *others = await world.engine(agent).run(
+        SKILL, items(3), phase="gate", series="selection"
+    )
+    assert outcome.failure == Failure("grader", "check.py:3: KeyError") and all(
+        other.succeeded for other in others
+    )
 
 
 async def test_what_failed_tries_cost_is_booked_once_each(world: World) -> None:
-    agent = Faulty(lambda *_: AgentFailure("gone", kind="command", usage=Usage(calls=1, output=7, usd=0.5)))
+    agent = Faulty(
+        lambda *_: AgentFailure("gone", kind="command", usage=Usage(calls=1, output=7, usd=0.5))
+    )
     await world.engine(agent).run(SKILL, items(1), phase="gate", series="selection")
     assert world.losses() == agent.tried["sum-000"] == 2
     assert sum(spend.usage.output for spend in world.journal.bill()) == 14
 
 
-@pytest.mark.parametrize("error", [AuthFailed("bad key"), QuotaExhausted("no credit"), BadRequest("no such model")])
-async def test_errors_that_meet_everybody_stop_the_run_before_it_spends(world: World, error: ModelError) -> None:
+@pytest.mark.parametrize(
+    "error", [AuthFailed("bad key"), QuotaExhausted("no credit"), BadRequest("no such model")]
+)
+async def test_errors_that_meet_everybody_stop_the_run_before_it_spends(
+    world: World, error: ModelError
+) -> None:
     agent = Faulty(lambda item, _: error if item == "sum-002" else None)
     with pytest.raises(type(error)):
-        await world.engine(agent, max_in_flight=4).run(SKILL, items(50), phase="rollout", series="step_1")
-    assert len(agent.tried) <= 6  # those in flight, and what took a place that came free before the error
+        await world.engine(agent, max_in_flight=4).run(
+            SKILL, items(50), phase="rollout", series="step_1"
+        )
+    assert (
+        len(agent.tried) <= 6
+    )  # those in flight, and what took a place that came free before the error
     assert len(world.finished()) == len(agent.tried) - 1  # and each of them is kept
 
 
-async def test_a_spent_budget_stops_the_run_at_its_cap_and_keeps_what_was_paid(world: World) -> None:
+async def test_a_spent_budget_stops_the_run_at_its_cap_and_keeps_what_was_paid(
+    world: World,
+) -> None:
     budget = Budget(Caps(calls=5), world.journal)
     paid = 0
 
@@ -98,45 +128,65 @@ async def test_a_spent_budget_stops_the_run_at_its_cap_and_keeps_what_was_paid(w
         return right(item)
 
     with pytest.raises(BudgetReached):
-        await world.engine(paying, max_in_flight=3).run(SKILL, items(20), phase="rollout", series="step_1")
+        await world.engine(paying, max_in_flight=3).run(
+            SKILL, items(20), phase="rollout", series="step_1"
+        )
     assert paid == 5 == len(world.finished())
 
 
 async def test_all_handoff_prompts_are_written_before_the_run_stops(world: World) -> None:
     agent = Faulty(lambda item, _: AnswerPending(f"{item} waits"))
     with pytest.raises(AnswerPending, match="sum-000"):
-        await world.engine(agent, max_in_flight=2).run(SKILL, items(12), phase="rollout", series="step_1")
+        await world.engine(agent, max_in_flight=2).run(
+            SKILL, items(12), phase="rollout", series="step_1"
+        )
     assert len(agent.tried) == 12
 
 
 async def test_recorded_rollouts_still_come_back_after_the_run_was_stopped(world: World) -> None:
-    await world.engine(Faulty(lambda *_: None)).run(SKILL, items(3), phase="gate", series="selection")
+    await world.engine(Faulty(lambda *_: None)).run(
+        SKILL, items(3), phase="gate", series="selection"
+    )
     engine = world.engine(Faulty(lambda *_: AuthFailed("bad key")))
     with pytest.raises(AuthFailed):
         await engine.run(SKILL, items(4), phase="gate", series="selection")
     assert len(await engine.run(SKILL, items(3), phase="gate", series="selection")) == 3
 
 
-async def test_a_run_whose_first_rollouts_all_fail_alike_stops_with_the_real_message(world: World) -> None:
+async def test_a_run_whose_first_rollouts_all_fail_alike_stops_with_the_real_message(
+    world: World,
+) -> None:
     agent = Faulty(lambda *_: NetworkFailed("Connection refused: 127.0.0.1:9"))
-    with pytest.raises(InfrastructureError, match=r"first 5 rollouts all failed.*Connection refused"):
-        await world.engine(agent, max_in_flight=4).run(SKILL, items(200), phase="baseline", series="selection")
+    with pytest.raises(
+        InfrastructureError, match=r"first 5 rollouts all failed.*Connection refused"
+    ):
+        await world.engine(agent, max_in_flight=4).run(
+            SKILL, items(200), phase="baseline", series="selection"
+        )
     assert len(agent.tried) <= 12
 
 
 async def test_a_run_that_can_no_longer_reach_its_coverage_stops(world: World) -> None:
     agent = Faulty(lambda item, _: NetworkFailed("reset") if int(item[-3:]) % 2 else None)
-    with pytest.raises(InfrastructureError, match=r"9 of 20 rollouts failed, too many for a coverage of 60%"):
-        await world.engine(agent, max_in_flight=1).run(SKILL, items(20), phase="gate", series="selection")
+    with pytest.raises(
+        InfrastructureError, match=r"9 of 20 rollouts failed, too many for a coverage of 60%"
+    ):
+        await world.engine(agent, max_in_flight=1).run(
+            SKILL, items(20), phase="gate", series="selection"
+        )
     assert len(agent.tried) == 18
 
 
-async def test_a_candidate_that_breaks_its_own_rollouts_does_not_stop_a_run_that_works(world: World) -> None:
+async def test_a_candidate_that_breaks_its_own_rollouts_does_not_stop_a_run_that_works(
+    world: World,
+) -> None:
     agent = Faulty(lambda *_: None)
     engine = world.engine(agent)
     await engine.run(SKILL, items(8), phase="baseline", series="selection")
     agent._faults = lambda *_: ContextTooLong("The skill is too long.")
-    outcomes = await engine.run(SKILL.with_body("long " * 99), items(8), phase="gate", step=1, series="selection")
+    outcomes = await engine.run(
+        SKILL.with_body("long " * 99), items(8), phase="gate", step=1, series="selection"
+    )
     assert {outcome.status for outcome in outcomes} == {"failed"}
 
 
@@ -146,22 +196,33 @@ async def test_a_set_up_that_never_worked_stops_whatever_the_kind(world: World) 
         await world.engine(agent).run(SKILL, items(8), phase="baseline", series="selection")
 
 
-async def test_a_failure_the_run_went_on_with_stays_one_on_replay_and_is_tried_again_at_the_next_asking(world: World) -> None:
+async def test_a_failure_the_run_went_on_with_stays_one_on_replay_and_is_tried_again_at_the_next_asking(
+    world: World,
+) -> None:
     once = Faulty(lambda item, _: Refused("no") if item == "sum-001" else None)
     first = await world.engine(once).run(SKILL, items(5), phase="gate", step=1, series="selection")
     well = Faulty(lambda *_: None)
-    replayed = await world.engine(well).run(SKILL, items(5), phase="gate", step=1, series="selection")
+    replayed = await world.engine(well).run(
+        SKILL, items(5), phase="gate", step=1, series="selection"
+    )
     assert replayed == first and not well.tried
     later = await world.engine(well).run(SKILL, items(5), phase="gate", step=2, series="selection")
     assert later[1].status == "scored" and list(well.tried) == ["sum-001"]
-    assert await world.engine(well).run(SKILL, items(5), phase="gate", step=1, series="selection") == first
+    assert (
+        await world.engine(well).run(SKILL, items(5), phase="gate", step=1, series="selection")
+        == first
+    )
 
 
-async def test_failures_nobody_could_go_on_with_are_tried_again_by_the_next_run(world: World) -> None:
+async def test_failures_nobody_could_go_on_with_are_tried_again_by_the_next_run(
+    world: World,
+) -> None:
     await world.engine(Faulty(lambda item, _: Refused("no") if item > "sum-000" else None)).run(
         SKILL, items(4), phase="gate", step=1, series="selection"
     )
     well = Faulty(lambda *_: None)
-    outcomes = await world.engine(well).run(SKILL, items(4), phase="gate", step=1, series="selection")
+    outcomes = await world.engine(well).run(
+        SKILL, items(4), phase="gate", step=1, series="selection"
+    )
     assert {outcome.status for outcome in outcomes} == {"scored"} and len(well.tried) == 3
     assert {event.status for event in world.finished()} == {"scored"}

@@ -43,7 +43,9 @@ def test_ten_thousand_long_items_stay_under_500_megabytes(tmp_path: Path) -> Non
     try:
         length = rows.stat().st_size // ON_DISK
         command = [sys.executable, "-c", RUN, str(tmp_path), str(COUNT), str(length), str(ON_DISK)]
-        done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=200)
+        done = subprocess.run(
+            command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=200
+        )
     finally:
         rows.unlink()
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""Rollouts on a real Ray cluster of two worker nodes: same results as local, whether worker, node or driver dies."""
+"""Rollouts on a real Ray cluster of two worker nodes: same results as local, whether worker, node
+or driver dies.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,14 @@ import pytest
 
 from skillfit.agents import AgentFailure, Calling
 from skillfit.models.protocol import Message, Model, NetworkFailed, Reply, Request, Usage
+from skillfit.plugins.ray_executor import RayExecutor
 from skillfit.rollout import Rollouts, gather
-from skillfit.rollout.ray import RayExecutor
 from skillfit.run.budget import Budget, BudgetReached, Caps
-from skillfit.run.recorded import RecordedModel
+from skillfit.run.journal import RecordedModel
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Attempt
-from skillfit.tasks.function import load_object
-from skillfit.tasks.item import Item, RowAt
+from skillfit.tasks.item import Attempt, Item, RowAt
 from skillfit.tasks.task import Task
+from skillfit.tasks.user_code import load_object
 from tests.rollout.world import SKILL, Sums, World, items
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
@@ -82,19 +83,25 @@ class Adder:
         await asyncio.sleep(0.01)
         if text == "broken + 1":
             raise NetworkFailed("reset", usage=Usage(calls=1, usd=1.0))
-        return Reply(str(int(text.partition(" ")[0]) + 1), usage=Usage(calls=1, input=4, output=1, usd=0.5))
+        return Reply(
+            str(int(text.partition(" ")[0]) + 1), usage=Usage(calls=1, input=4, output=1, usd=0.5)
+        )
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Asks its model, then leaves a mark in `folder` and does there what `mark` says, once per item."""
+    """Asks its model, then leaves a mark in `folder` and does there what `mark` says, once per
+    item.
+    """
 
     model: Model
     folder: Path
     trouble: str = ""
 
     async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
-        reply = await self.model.complete(Request((Message("user", item.input),), "rollout", purpose=call.purpose))
+        reply = await self.model.complete(
+            Request((Message("user", item.input),), "rollout", purpose=call.purpose)
+        )
         mark = self.folder / f"{item.id}.{os.getpid()}"
         first = not list(self.folder.glob(f"{item.id}.*"))
         node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else "here"
@@ -112,7 +119,12 @@ class Asking:
 
 
 def engine(
-    world: World, model: Adder, folder: Path, trouble: str = "", executor: RayExecutor | None = None, **settings: Any
+    world: World,
+    model: Adder,
+    folder: Path,
+    trouble: str = "",
+    executor: RayExecutor | None = None,
+    **settings: Any,
 ) -> Rollouts:
     agent = Asking(RecordedModel(model, world.journal, "agent"), folder, trouble)
     return Rollouts(Sums(), agent, world.journal, world.events, executor=executor, **settings)
@@ -145,10 +157,14 @@ async def until(true: Callable[[], Any]) -> None:
     raise AssertionError("waited for a minute")
 
 
-async def test_results_journal_and_limits_are_those_of_a_local_run(cluster: Any, world: World, marks: Path, tmp_path: Path) -> None:
+async def test_results_journal_and_limits_are_those_of_a_local_run(
+    cluster: Any, world: World, marks: Path, tmp_path: Path
+) -> None:
     (tmp_path / "local").mkdir()
     local, near = World(tmp_path / "local"), Adder()
-    expected = await engine(local, near, marks).run(SKILL, items(6), phase="gate", series="selection")
+    expected = await engine(local, near, marks).run(
+        SKILL, items(6), phase="gate", series="selection"
+    )
     model = Adder(Budget(Caps(calls=6), world.journal))
 
     async def work(executor: RayExecutor) -> Any:
@@ -169,13 +185,17 @@ async def test_results_journal_and_limits_are_those_of_a_local_run(cluster: Any,
     local.close()
 
 
-async def test_a_row_on_the_drivers_disk_travels_with_its_item(cluster: Any, world: World, marks: Path, tmp_path: Path) -> None:
+async def test_a_row_on_the_drivers_disk_travels_with_its_item(
+    cluster: Any, world: World, marks: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"input": "4 + 1", "answers": ["5"]}\n')
     item = Item("on-disk", RowAt(file, 0, file.stat().st_size))
 
     async def work(executor: RayExecutor) -> Any:
-        task = engine(world, Adder(), marks, executor=executor).start(SKILL, [item], phase="gate", series="selection")[0]
+        task = engine(world, Adder(), marks, executor=executor).start(
+            SKILL, [item], phase="gate", series="selection"
+        )[0]
         await until(lambda: executor._packed)
         file.unlink()
         return await task
@@ -188,8 +208,12 @@ async def test_failures_in_a_worker_keep_their_kind_and_a_calls_cost_is_booked_o
 ) -> None:
     async def work(executor: RayExecutor) -> Any:
         calls = engine(world, Adder(), marks, executor=executor)
-        broken = await calls.run(SKILL, [Item("broken", {"input": "broken + 1"})], phase="gate", series="selection")
-        return broken + await engine(world, Adder(), marks, "fail", executor).run(SKILL, items(1), phase="gate", series="selection")
+        broken = await calls.run(
+            SKILL, [Item("broken", {"input": "broken + 1"})], phase="gate", series="selection"
+        )
+        return broken + await engine(world, Adder(), marks, "fail", executor).run(
+            SKILL, items(1), phase="gate", series="selection"
+        )
 
     call, agent = await on_ray(work)
     assert (call.failure.kind, agent.failure.kind) == ("network", "sandbox")
@@ -203,14 +227,18 @@ async def test_a_worker_killed_mid_rollout_is_replaced_and_its_call_is_not_paid_
     model = Adder()
 
     async def work(executor: RayExecutor) -> Any:
-        return await engine(world, model, marks, "die", executor).run(SKILL, items(2), phase="gate", series="selection")
+        return await engine(world, model, marks, "die", executor).run(
+            SKILL, items(2), phase="gate", series="selection"
+        )
 
     outcomes = await on_ray(work)
     assert all(outcome.succeeded for outcome in outcomes)
     assert sorted(model.asked) == ["0 + 1", "1 + 1"] and len(list(marks.iterdir())) == 4
 
 
-async def test_a_rollout_over_its_time_ends_in_its_worker(cluster: Any, world: World, marks: Path) -> None:
+async def test_a_rollout_over_its_time_ends_in_its_worker(
+    cluster: Any, world: World, marks: Path
+) -> None:
     async def work(executor: RayExecutor) -> Any:
         return await engine(world, Adder(), marks, "hang", executor, timeout=1).run(
             SKILL, items(1), phase="gate", series="selection"
@@ -220,7 +248,9 @@ async def test_a_rollout_over_its_time_ends_in_its_worker(cluster: Any, world: W
     assert outcome.failure.kind == "timeout"
 
 
-async def test_functions_from_a_file_the_person_named_travel_to_the_workers(cluster: Any, world: World, tmp_path: Path) -> None:
+async def test_functions_from_a_file_the_person_named_travel_to_the_workers(
+    cluster: Any, world: World, tmp_path: Path
+) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "import os\nHELPED = 'with a neighbour'\ndef evaluate(skill, item):\n    return {'score': 1, 'feedback': HELPED}\n"
@@ -234,7 +264,9 @@ async def test_functions_from_a_file_the_person_named_travel_to_the_workers(clus
     assert [outcome.score.feedback for outcome in await on_ray(work)] == ["with a neighbour"] * 2
 
 
-async def test_a_node_that_dies_mid_rollout_loses_nothing(cluster: Any, world: World, marks: Path) -> None:
+async def test_a_node_that_dies_mid_rollout_loses_nothing(
+    cluster: Any, world: World, marks: Path
+) -> None:
     model = Adder()
     victim = cluster.add_node(**SMALL)
 
@@ -269,7 +301,9 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_a_driver_that_is_killed_goes_on_from_the_journal(cluster: Any, tmp_path: Path, marks: Path) -> None:
+def test_a_driver_that_is_killed_goes_on_from_the_journal(
+    cluster: Any, tmp_path: Path, marks: Path
+) -> None:
     command = [sys.executable, "-c", DRIVER, cluster.address, str(tmp_path)]
     killed = subprocess.Popen([*command, "hang"], cwd=Path(__file__).parents[2])
     while len(list(marks.iterdir())) < 4:  # four at half a CPU each have asked their model and hang
@@ -277,6 +311,10 @@ def test_a_driver_that_is_killed_goes_on_from_the_journal(cluster: Any, tmp_path
         time.sleep(0.05)
     killed.kill()
     killed.wait()
-    resumed = subprocess.run([*command, ""], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    resumed = subprocess.run(
+        [*command, ""], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300
+    )
     assert resumed.returncode == 0, resumed.stderr
-    assert (tmp_path / "result").read_text() == "2 6"  # the four calls made before were not paid again; Ray prints as it likes
+    assert (
+        tmp_path / "result"
+    ).read_text() == "2 6"  # the four calls made before were not paid again; Ray prints as it likes

@@ -1,4 +1,6 @@
-"""A small world to roll out in: arithmetic items, agents made of a function, and a run's journal and events on disk."""
+"""A small world to roll out in: arithmetic items, agents made of a function, and a run's journal
+and events on disk.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,17 @@ from skillfit.rollout import Rollouts
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Attempt, Score
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Attempt, Item, Score
 
 SKILL = Skill.from_text("# Sums\n\nAdd the numbers.\n")
 Solve = Callable[[Item, Calling], Awaitable[str]]
 
 
 def items(count: int) -> list[Item]:
-    return [Item(f"sum-{number:03d}", {"input": f"{number} + 1", "answers": [str(number + 1)]}) for number in range(count)]
+    return [
+        Item(f"sum-{number:03d}", {"input": f"{number} + 1", "answers": [str(number + 1)]})
+        for number in range(count)
+    ]
 
 
 def right(item: Item) -> str:
@@ -62,7 +66,9 @@ class Sums:
 
 
 class World:
-    """A run directory's journal and events. `engine` makes a new engine on them, as a resumed run does."""
+    """A run directory's journal and events. `engine` makes a new engine on them, as a resumed run
+    does.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "journal.db"
@@ -74,7 +80,11 @@ class World:
         return Rollouts(task or Sums(), agent, self.journal, self.events, **settings)
 
     def finished(self) -> list[RolloutFinished]:
-        return [stored.event for stored in self.events.read() if isinstance(stored.event, RolloutFinished)]
+        return [
+            stored.event
+            for stored in self.events.read()
+            if isinstance(stored.event, RolloutFinished)
+        ]
 
     def losses(self) -> int:
         return int(sqlite3.connect(self.path).execute("SELECT count(*) FROM losses").fetchone()[0])

@@ -1,4 +1,6 @@
-"""Promise 4, budget before call: no cap is ever passed, not by one call, not over kills and resumes."""
+"""Promise 4, budget before call: no cap is ever passed, not by one call, not over kills and
+resumes.
+"""
 
 import asyncio
 import signal
@@ -28,7 +30,10 @@ async def spend(budget: Budget, bound: Usage = CALL, used: Usage = CALL) -> None
     (await budget.reserve("agent", bound)).settle(used)
 
 
-@pytest.mark.parametrize(("caps", "cap"), [(Caps(usd=0.3), "usd"), (Caps(tokens=300), "tokens"), (Caps(calls=3), "calls")])
+@pytest.mark.parametrize(
+    ("caps", "cap"),
+    [(Caps(usd=0.3), "usd"), (Caps(tokens=300), "tokens"), (Caps(calls=3), "calls")],
+)
 async def test_the_last_call_that_fits_goes_out_and_the_next_is_refused_by_name_of_the_cap(
     path: Path, caps: Caps, cap: str
 ) -> None:
@@ -111,7 +116,9 @@ async def test_minutes_are_counted_over_all_processes_and_end_the_waiting_too(pa
     assert raised.value.cap == "minutes"
 
 
-async def test_it_warns_once_at_half_and_at_four_fifths_and_not_again_after_a_resume(path: Path) -> None:
+async def test_it_warns_once_at_half_and_at_four_fifths_and_not_again_after_a_resume(
+    path: Path,
+) -> None:
     heard: list[BudgetWarning] = []
     budget = Budget(Caps(calls=10), Journal(path), on_warning=heard.append)
     for _ in range(7):
@@ -124,7 +131,9 @@ async def test_it_warns_once_at_half_and_at_four_fifths_and_not_again_after_a_re
     assert [warning.percent for warning in heard] == [50, 80]
 
 
-async def test_a_dollar_cap_refuses_models_without_a_price_before_anything_is_spent(path: Path) -> None:
+async def test_a_dollar_cap_refuses_models_without_a_price_before_anything_is_spent(
+    path: Path,
+) -> None:
     with pytest.raises(InputError, match="no price is known for openai/new") as raised:
         refuse_unpriced(Caps(usd=1), ["openai/new"])
     assert "model.prices" in raised.value.hint
@@ -161,7 +170,9 @@ def test_attempts_in_flight_at_a_kill_count_in_full_when_the_run_goes_on(path: P
     """)
     sent = 0
     for code in (-signal.SIGKILL, -signal.SIGKILL, 0):
-        done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(path)], capture_output=True, text=True
+        )
         assert (done.returncode, done.stderr) == (code, "")
         sent += done.stdout.count("sent")
     assert sent == 10

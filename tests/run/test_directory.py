@@ -1,4 +1,6 @@
-"""Promise 9, writes are whole: files complete or not at all, one writer, a run that goes on only as the run it was."""
+"""Promise 9, writes are whole: files complete or not at all, one writer, a run that goes on only as
+the run it was.
+"""
 
 import json
 import resource
@@ -21,7 +23,14 @@ IDENTITY = {"train": {"seed": 1, "batch_size": 8}, "tasks": ["a", "b"], "skill":
 
 def started(**config: object) -> RunStarted:
     return RunStarted(
-        run="x", config=config, version="1", skill="# S\n", skill_hash="h", splits={}, total_epochs=1, steps_per_epoch=1
+        run="x",
+        config=config,
+        version="1",
+        skill="# S\n",
+        skill_hash="h",
+        splits={},
+        total_epochs=1,
+        steps_per_epoch=1,
     )
 
 
@@ -38,7 +47,11 @@ def test_a_new_run_has_an_id_that_a_resume_keeps(tmp_path: Path) -> None:
 async def test_a_changed_run_is_refused_with_exactly_what_changed(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
-    changed = {"train": {"seed": 2, "batch_size": 8, "extra": None}, "tasks": ["a"], "skill": "hash"}
+    changed = {
+        "train": {"seed": 2, "batch_size": 8, "extra": None},
+        "tasks": ["a"],
+        "skill": "hash",
+    }
     with pytest.raises(InputError) as raised:
         RunDirectory.open(tmp_path / "run", changed)
     lines = [line.strip() for line in raised.value.message.splitlines() if "->" in line]
@@ -46,12 +59,22 @@ async def test_a_changed_run_is_refused_with_exactly_what_changed(tmp_path: Path
     RunDirectory.open(tmp_path / "run", IDENTITY).close()  # and nothing was changed or left locked
 
 
-async def test_a_run_that_has_only_tried_its_models_may_be_another_and_keeps_its_bill(tmp_path: Path) -> None:
+async def test_a_run_that_has_only_tried_its_models_may_be_another_and_keeps_its_bill(
+    tmp_path: Path,
+) -> None:
     with RunDirectory.open(tmp_path / "run", {"model": "typo"}) as run:
         run.events.emit(started(model="typo"))
         run.events.emit(Warned(what="of the typo", message=""))
-        await run.journal.once("call/judge/probe/1", tried, returns=int, stage="probe", usage=lambda _: Usage(calls=1, input=7))
-        run.events.emit(RunFinished(finish_reason="infrastructure", diagnosis="", best_skill="", summary={}))
+        await run.journal.once(
+            "call/judge/probe/1",
+            tried,
+            returns=int,
+            stage="probe",
+            usage=lambda _: Usage(calls=1, input=7),
+        )
+        run.events.emit(
+            RunFinished(finish_reason="infrastructure", diagnosis="", best_skill="", summary={})
+        )
     with RunDirectory.open(tmp_path / "run", {"model": "right"}) as run:
         assert not run.resumed and run.journal.spent().input == 7
         assert list(run.events.read()) == []
@@ -76,7 +99,9 @@ def test_a_run_that_records_nothing_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_lock_whose_file_was_taken_away_holds_nobody_off(tmp_path: Path) -> None:
     late = lock.RunLock(tmp_path)
-    (tmp_path / lock.NAME).unlink()  # by a run that came to nothing, between the opening of the file and its locking
+    (
+        tmp_path / lock.NAME
+    ).unlink()  # by a run that came to nothing, between the opening of the file and its locking
     assert not late._in_place()
     late.release()
     again = lock.RunLock(tmp_path)
@@ -92,7 +117,9 @@ def test_force_new_moves_the_old_run_aside_and_deletes_nothing(tmp_path: Path) -
             run.write_text("note.txt", f"run {len(ids)}")
             ids.append(run.run_id)
     assert len(set(ids)) == 3
-    assert [(tmp_path / name / "note.txt").read_text() for name in ("run.old-1", "run.old-2", "run")] == ["run 0", "run 1", "run 2"]
+    assert [
+        (tmp_path / name / "note.txt").read_text() for name in ("run.old-1", "run.old-2", "run")
+    ] == ["run 0", "run 1", "run 2"]
     with RunDirectory.open(tmp_path / "run.old-1", {"seed": 1}) as old:
         assert old.run_id == ids[0]
 
@@ -109,9 +136,14 @@ def test_a_damaged_run_is_said_and_can_be_moved_aside(tmp_path: Path) -> None:
 
 def test_a_second_process_is_told_who_holds_the_run(tmp_path: Path) -> None:
     code = "import sys; from skillfit.run.directory import RunDirectory\n"
-    code += "run = RunDirectory.open(sys.argv[1], {}); print('open', flush=True); sys.stdin.readline()"
+    code += (
+        "run = RunDirectory.open(sys.argv[1], {}); print('open', flush=True); sys.stdin.readline()"
+    )
     holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(tmp_path / "run")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == "open\n"
@@ -132,14 +164,20 @@ def test_files_are_written_whole_and_left_alone_when_nothing_changed(tmp_path: P
     with RunDirectory.open(tmp_path / "run", {}) as run:
         run.write_json("steps/a.json", {"text": "é", "n": [1, None], "x": float("nan")})
         target = tmp_path / "run" / "steps" / "a.json"
-        assert json.loads(target.read_text(encoding="utf-8")) == {"text": "é", "n": [1, None], "x": None}
+        assert json.loads(target.read_text(encoding="utf-8")) == {
+            "text": "é",
+            "n": [1, None],
+            "x": None,
+        }
         before = target.stat().st_ino
         run.write_json("steps/a.json", {"text": "é", "n": [1, None], "x": float("nan")})
         assert target.stat().st_ino == before
     assert not [entry for entry in (tmp_path / "run").rglob("*") if ".writing" in str(entry)]
 
 
-def test_whoever_looks_sees_the_old_file_or_the_new_one_and_so_does_who_comes_after_a_kill(tmp_path: Path) -> None:
+def test_whoever_looks_sees_the_old_file_or_the_new_one_and_so_does_who_comes_after_a_kill(
+    tmp_path: Path,
+) -> None:
     program = textwrap.dedent("""
         import sys
         from skillfit.run.directory import RunDirectory
@@ -149,7 +187,9 @@ def test_whoever_looks_sees_the_old_file_or_the_new_one_and_so_does_who_comes_af
             print("written", flush=True)
     """)
     big = tmp_path / "run" / "big.txt"
-    writer = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
+    )
     assert writer.stdout is not None
     writer.stdout.readline()
     for look in range(300):
@@ -161,7 +201,11 @@ def test_whoever_looks_sees_the_old_file_or_the_new_one_and_so_does_who_comes_af
         assert text == text[0] * len(text)
     writer.stdout.close()
     RunDirectory.open(tmp_path / "run", {}).close()
-    assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == ["big.txt", "journal.sqlite", "run.lock"]
+    assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == [
+        "big.txt",
+        "journal.sqlite",
+        "run.lock",
+    ]
 
 
 def test_a_full_disk_is_said_and_keeps_what_was_there(tmp_path: Path) -> None:
@@ -179,7 +223,12 @@ def test_a_full_disk_is_said_and_keeps_what_was_there(tmp_path: Path) -> None:
             print(error.message)
         run.close()
     """)
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.startswith("No room left on the disk while writing ")
     assert (tmp_path / "run" / "file.txt").read_text() == "old"
     RunDirectory.open(tmp_path / "run", {}).close()
@@ -200,7 +249,9 @@ def test_a_path_that_is_a_file_or_holds_other_things_is_refused_untouched(tmp_pa
     assert [entry.name for entry in project.iterdir()] == ["main.py"]
 
 
-@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a place where even root may not write")
+@pytest.mark.skipif(
+    not Path("/sys/kernel").is_dir(), reason="needs a place where even root may not write"
+)
 def test_a_folder_without_permission_is_said() -> None:
     with pytest.raises(InputError, match="No permission to write /sys/kernel/run"):
         RunDirectory.open("/sys/kernel/run", {})
@@ -213,7 +264,11 @@ def test_the_view_for_faces_follows_a_run_from_outside(tmp_path: Path) -> None:
         run.events.emit(started(seed=1))
         run.events.emit(Warned(what="w", message="m"))
         assert view.config == {"seed": 1}
-        run.events.emit(RunFinished(finish_reason="improved", diagnosis="", best_skill="# B\n", summary={"a": 1}))
+        run.events.emit(
+            RunFinished(
+                finish_reason="improved", diagnosis="", best_skill="# B\n", summary={"a": 1}
+            )
+        )
         assert view.summary == {"a": 1}
         assert len(list(view.events.read())) == 3
         view.close()

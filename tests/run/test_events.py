@@ -22,10 +22,26 @@ from skillfit.run.events import (
 )
 
 ROLLOUT = RolloutFinished(
-    rollout="r1", phase="gate", step=3, item="a", repeat=0, skill_hash="h", status="scored", hard=1.0, soft=0.5, seconds=2.5
+    rollout="r1",
+    phase="gate",
+    step=3,
+    item="a",
+    repeat=0,
+    skill_hash="h",
+    status="scored",
+    hard=1.0,
+    soft=0.5,
+    seconds=2.5,
 )
 STARTED = RunStarted(
-    run="x", config={"budget": {"usd": 1}}, version="1", skill="s", skill_hash="h", splits={}, total_epochs=1, steps_per_epoch=1
+    run="x",
+    config={"budget": {"usd": 1}},
+    version="1",
+    skill="s",
+    skill_hash="h",
+    splits={},
+    total_epochs=1,
+    steps_per_epoch=1,
 )
 FINISHED = RunFinished(finish_reason="budget", diagnosis="d", best_skill="s", summary={})
 
@@ -50,16 +66,24 @@ def test_events_come_back_in_order_as_what_they_were(path: Path) -> None:
     assert [stored.event for stored in log.read(after=2)] == events[2:]
 
 
-def test_emitting_again_on_replay_stores_once_and_tells_listeners_what_is_stored(path: Path) -> None:
+def test_emitting_again_on_replay_stores_once_and_tells_listeners_what_is_stored(
+    path: Path,
+) -> None:
     EventLog(path).emit(StageFinished(epoch=1, step=1, stage="gate", seconds=2.0))
     log, heard = hearing(path)
     log.emit(StageFinished(epoch=1, step=1, stage="gate", seconds=0.001))
-    assert [(stored.seq, stored.event.seconds) for stored in heard if isinstance(stored.event, StageFinished)] == [(1, 2.0)]
+    assert [
+        (stored.seq, stored.event.seconds)
+        for stored in heard
+        if isinstance(stored.event, StageFinished)
+    ] == [(1, 2.0)]
     assert len(list(log.read())) == 1
 
 
 def test_a_rollout_that_failed_and_went_well_on_resume_is_told_as_it_is_now(path: Path) -> None:
-    EventLog(path).emit(replace(ROLLOUT, status="failed", hard=None, soft=None, failure="network: cut"))
+    EventLog(path).emit(
+        replace(ROLLOUT, status="failed", hard=None, soft=None, failure="network: cut")
+    )
     log, heard = hearing(path)
     log.emit(ROLLOUT)
     assert [stored.event for stored in log.read()] == [ROLLOUT]
@@ -83,7 +107,9 @@ def test_a_kind_of_a_newer_version_is_told_as_unknown_and_stops_nobody(path: Pat
     log = EventLog(path)
     log.emit(STARTED)
     with sqlite3.connect(path) as db:
-        db.execute("INSERT INTO events (key, kind, data, at) VALUES ('k', 'Teleported', '{\"where\": \"moon\"}', 1.0)")
+        db.execute(
+            "INSERT INTO events (key, kind, data, at) VALUES ('k', 'Teleported', '{\"where\": \"moon\"}', 1.0)"
+        )
     assert next(log.read(after=1)).event == Unknown(kind="Teleported", data={"where": "moon"})
 
 
@@ -103,7 +129,12 @@ def test_another_process_follows_live(path: Path) -> None:
         "log = EventLog.open_readonly(Path(sys.argv[1])); print(len(list(log.read())), flush=True)\n"
         "sys.stdin.readline(); print([stored.event.what for stored in log.read(after=1)])"
     )
-    follower = subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    follower = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert follower.stdout is not None
     assert follower.stdout.readline().strip() == "1"
     log.emit(Warned(what="new", message=""))

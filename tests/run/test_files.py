@@ -1,4 +1,6 @@
-"""The readable files of a run: where the reference's users look for them, and the same byte for byte after a kill and a resume."""
+"""The readable files of a run: where the reference's users look for them, and the same byte for
+byte after a kill and a resume.
+"""
 
 import json
 import random
@@ -75,11 +77,21 @@ def story(mode: str = "patch") -> Iterator[Event]:
             yield from step_story(epoch, step)
         yield from rollouts("slow_update", 2 * epoch, f"s{2 * epoch - 2}")
         yield from rollouts("slow_update", 2 * epoch, f"s{2 * epoch}")
-        yield GateDecided(name=f"slow_update_epoch_{epoch:02d}", step=2 * epoch, decision="accept", reason="", evidence={})
+        yield GateDecided(
+            name=f"slow_update_epoch_{epoch:02d}",
+            step=2 * epoch,
+            decision="accept",
+            reason="",
+            evidence={},
+        )
         yield SlowUpdateFinished(
             epoch=epoch,
             action="accept",
-            result={"slow_update_content": "x", "current_score": 0.9, "prev_hash": f"s{2 * epoch - 2}"},
+            result={
+                "slow_update_content": "x",
+                "current_score": 0.9,
+                "prev_hash": f"s{2 * epoch - 2}",
+            },
             pairs=[{"id": 1}],
             all_pairs=[{"id": 1}, {"id": 2}],
             candidate=f"# slow candidate {epoch}\n",
@@ -90,23 +102,58 @@ def story(mode: str = "patch") -> Iterator[Event]:
     for name, skill in (("test_baseline", "s0"), ("test_best", "s4"), ("test_final", "s4")):
         yield from rollouts("test", 0, skill)
         yield evaluation(name, "test", skill)
-    yield ShipTested(verdict="improved", difference=0.1, interval=[0.0, 0.2], probability=0.97, repeats=2)
+    yield ShipTested(
+        verdict="improved", difference=0.1, interval=[0.0, 0.2], probability=0.97, repeats=2
+    )
     yield CreditAssigned(edits=[{"step": 1}], tokens_before=10, tokens_after=8, skill="# pruned\n")
-    yield RunFinished(finish_reason="improved", diagnosis="", best_skill="# pruned\n", summary={"best_step": 4})
+    yield RunFinished(
+        finish_reason="improved", diagnosis="", best_skill="# pruned\n", summary={"best_step": 4}
+    )
 
 
 def step_story(epoch: int, step: int) -> Iterator[Event]:
     yield from rollouts("rollout", step, f"s{step - 1}")
-    yield ReflectionFinished(step=step, group="minibatch_fail_000", source="failure", items=["a"], patch={"batch_size": 2})
-    yield ReflectionFinished(step=step, group="batch_1/minibatch_succ_000", source="success", items=["b"], patch={"batch_size": 1})
-    yield PatchMerged(step=step, patch={"edits": [1, 2]})
-    yield EditsSelected(step=step, edit_budget=2, edits=[{"op": "append"}], decision={"learning_rate": 2, "reasoning": "why"})
-    yield CandidateBuilt(
-        step=step, number=0, label="all", skill=f"# c{step}\n", skill_hash=f"s{step}", report=[{"status": "x"}], detail={"r": 1}
+    yield ReflectionFinished(
+        step=step,
+        group="minibatch_fail_000",
+        source="failure",
+        items=["a"],
+        patch={"batch_size": 2},
     )
-    yield CandidateBuilt(step=step, number=1, label="one", skill=f"# d{step}\n", skill_hash=f"d{step}", report=[])
+    yield ReflectionFinished(
+        step=step,
+        group="batch_1/minibatch_succ_000",
+        source="success",
+        items=["b"],
+        patch={"batch_size": 1},
+    )
+    yield PatchMerged(step=step, patch={"edits": [1, 2]})
+    yield EditsSelected(
+        step=step,
+        edit_budget=2,
+        edits=[{"op": "append"}],
+        decision={"learning_rate": 2, "reasoning": "why"},
+    )
+    yield CandidateBuilt(
+        step=step,
+        number=0,
+        label="all",
+        skill=f"# c{step}\n",
+        skill_hash=f"s{step}",
+        report=[{"status": "x"}],
+        detail={"r": 1},
+    )
+    yield CandidateBuilt(
+        step=step, number=1, label="one", skill=f"# d{step}\n", skill_hash=f"d{step}", report=[]
+    )
     yield from rollouts("gate", step, f"s{step}")
-    yield GateDecided(name=f"step_{step:04d}", step=step, decision="accept", reason="better", evidence={"fixed": ["item1"]})
+    yield GateDecided(
+        name=f"step_{step:04d}",
+        step=step,
+        decision="accept",
+        reason="better",
+        evidence={"fixed": ["item1"]},
+    )
     yield StageFinished(epoch=epoch, step=step, stage="gate", seconds=1.5)
     yield StepFinished(
         epoch=epoch,
@@ -115,15 +162,32 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
         skill=f"# v{step}\n",
         skill_hash=f"s{step}",
         best_skill=f"# best {step}\n",
-        record={"step": step, "current_score": step / 10, "best_score": step / 10, "best_step": step, "wall_time_s": step * 1.5},
+        record={
+            "step": step,
+            "current_score": step / 10,
+            "best_score": step / 10,
+            "best_step": step,
+            "wall_time_s": step * 1.5,
+        },
         digest={"step": step},
         appendix_notes=["look twice"],
     )
 
 
 def evaluation(name: str, split: str, skill: str) -> EvaluationFinished:
-    by_type = {"math": {"total": 3, "hard_acc": 0.5}} if split == "test" else {}  # nobody measures types on selection
-    return EvaluationFinished(name=name, split=split, skill_hash=skill, hard=0.5, soft=0.5, scored=3, planned=3, by_type=by_type)
+    by_type = (
+        {"math": {"total": 3, "hard_acc": 0.5}} if split == "test" else {}
+    )  # nobody measures types on selection
+    return EvaluationFinished(
+        name=name,
+        split=split,
+        skill_hash=skill,
+        hard=0.5,
+        soft=0.5,
+        scored=3,
+        planned=3,
+        by_type=by_type,
+    )
 
 
 def later(event: Event) -> Event:
@@ -136,7 +200,11 @@ def later(event: Event) -> Event:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    files = (file for file in path.rglob("*") if file.is_file() and not file.name.startswith(("journal", "run.lock")))
+    files = (
+        file
+        for file in path.rglob("*")
+        if file.is_file() and not file.name.startswith(("journal", "run.lock"))
+    )
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
@@ -179,7 +247,14 @@ def test_every_file_the_reference_writes_is_at_its_place(whole: Path) -> None:
         "rollout_prev/results.jsonl",
         "rollout_curr/results.jsonl",
     }
-    top = {"config.json", "history.json", "runtime_state.json", "summary.json", "best_skill.md", "lr_history.jsonl"}
+    top = {
+        "config.json",
+        "history.json",
+        "runtime_state.json",
+        "summary.json",
+        "best_skill.md",
+        "lr_history.jsonl",
+    }
     expected = (
         top
         | {"preflight.json", "ship_test.json", "credit.json"}
@@ -188,10 +263,18 @@ def test_every_file_the_reference_writes_is_at_its_place(whole: Path) -> None:
         | {f"steps/step_{n:04d}/{name}" for n in range(1, 5) for name in step}
         | {f"slow_update/epoch_{n:02d}/{name}" for n in (1, 2) for name in epoch}
         | {f"meta_skill/epoch_{n:02d}/meta_skill_result.json" for n in (1, 2)}
-        | {f"{folder}/summary.json" for folder in ("test_eval_baseline", "test_eval", "test_eval_final")}
+        | {
+            f"{folder}/summary.json"
+            for folder in ("test_eval_baseline", "test_eval", "test_eval_final")
+        }
         | {
             f"{folder}/results.jsonl"
-            for folder in ("selection_eval_baseline", "test_eval_baseline", "test_eval", "test_eval_final")
+            for folder in (
+                "selection_eval_baseline",
+                "test_eval_baseline",
+                "test_eval",
+                "test_eval_final",
+            )
         }
     )
     assert set(contents(whole)) == expected
@@ -210,10 +293,17 @@ def test_their_content_is_what_the_events_said(whole: Path) -> None:
         "best_origin": None,
     }
     assert (whole / "best_skill.md").read_text() == "# pruned\n"
-    assert (whole / "skills/skill_v0002.md").read_text() == "# v2\n"  # the slow update did not write over it
+    assert (
+        whole / "skills/skill_v0002.md"
+    ).read_text() == "# v2\n"  # the slow update did not write over it
     assert (whole / "skills/skill_v0002_slow_update.md").read_text() == "# v2 slow\n"
     assert load(whole, "test_eval/summary.json") == {"math": {"total": 3, "hard_acc": 0.5}}
-    rows = [json.loads(line) for line in (whole / "steps/step_0002/selection_eval/results.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (whole / "steps/step_0002/selection_eval/results.jsonl")
+        .read_text()
+        .splitlines()
+    ]
     assert [(row["id"], row["hard"], row["skill_hash"]) for row in rows] == [
         ("item0", 0, "s2"),
         ("item1", 1, "s2"),
@@ -224,7 +314,10 @@ def test_their_content_is_what_the_events_said(whole: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "name"),
-    [("rewrite_from_suggestions", "rewrite_result.json"), ("full_rewrite_minibatch", "full_rewrite_result.json")],
+    [
+        ("rewrite_from_suggestions", "rewrite_result.json"),
+        ("full_rewrite_minibatch", "full_rewrite_result.json"),
+    ],
 )
 def test_rewriting_modes_leave_their_own_result_file(tmp_path: Path, mode: str, name: str) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as run:
@@ -234,7 +327,9 @@ def test_rewriting_modes_leave_their_own_result_file(tmp_path: Path, mode: str, 
     assert not (tmp_path / "run/steps/step_0001/edit_apply_report.json").exists()
 
 
-def test_a_run_stopped_after_any_event_and_told_again_ends_with_the_same_bytes(whole: Path, tmp_path: Path) -> None:
+def test_a_run_stopped_after_any_event_and_told_again_ends_with_the_same_bytes(
+    whole: Path, tmp_path: Path
+) -> None:
     events = list(story())
     for stop in range(1, len(events), 31):
         path = tmp_path / f"run{stop}"
@@ -249,7 +344,9 @@ def test_a_run_stopped_after_any_event_and_told_again_ends_with_the_same_bytes(w
         assert contents(path) == contents(whole)
 
 
-def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(whole: Path, tmp_path: Path) -> None:
+def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(
+    whole: Path, tmp_path: Path
+) -> None:
     program = textwrap.dedent("""
         import os, signal, sys
         from skillfit.run.directory import RunDirectory
@@ -263,13 +360,24 @@ def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(wh
                 run.events.emit(later(event) if again and number < stop else event)
     """)
     events = list(story())
-    last_step = max(number for number, event in enumerate(events, start=1) if isinstance(event, StepFinished))
+    last_step = max(
+        number for number, event in enumerate(events, start=1) if isinstance(event, StepFinished)
+    )
     for stop in (last_step, len({event.key for event in events})):
         path = tmp_path / f"killed{stop}"
         killed = subprocess.run([sys.executable, "-c", program, str(path), str(stop)], cwd=ROOT)
         assert killed.returncode == -signal.SIGKILL
         subprocess.run(
-            [sys.executable, "-c", program.replace("== stop", "< 0"), str(path), str(stop), "again"], cwd=ROOT, check=True
+            [
+                sys.executable,
+                "-c",
+                program.replace("== stop", "< 0"),
+                str(path),
+                str(stop),
+                "again",
+            ],
+            cwd=ROOT,
+            check=True,
         )
         assert contents(path) == contents(whole)
 
@@ -289,7 +397,12 @@ def test_files_that_grow_never_go_back_while_a_resume_replays(tmp_path: Path) ->
 
 def test_a_file_lost_between_event_and_write_is_there_after_the_resume(whole: Path) -> None:
     before = contents(whole)
-    for name in ("history.json", "steps/step_0004/step_record.json", "skills/skill_v0001.md", "best_skill.md"):
+    for name in (
+        "history.json",
+        "steps/step_0004/step_record.json",
+        "skills/skill_v0001.md",
+        "best_skill.md",
+    ):
         (whole / name).unlink()
     with RunDirectory.open(whole, {}) as run:
         for event in story():

@@ -1,4 +1,6 @@
-"""Promise 1, paid once: an effect recorded is never run again, whoever asks, whenever, whatever was killed."""
+"""Promise 1, paid once: an effect recorded is never run again, whoever asks, whenever, whatever was
+killed.
+"""
 
 import asyncio
 import os
@@ -49,7 +51,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite"
 
 
-async def test_a_recorded_value_comes_back_from_a_new_process_as_the_type_it_was(path: Path) -> None:
+async def test_a_recorded_value_comes_back_from_a_new_process_as_the_type_it_was(
+    path: Path,
+) -> None:
     value = Answer("héllo", (1, 2), {"a": 0.5})
     first = Journal(path)
     assert await first.once("k", Effect(value), returns=Answer) == value
@@ -61,11 +65,16 @@ async def test_a_recorded_value_comes_back_from_a_new_process_as_the_type_it_was
 
 async def test_concurrent_callers_of_one_key_share_one_execution(path: Path) -> None:
     journal, effect = Journal(path), Effect(seconds=0.01)
-    assert await asyncio.gather(*(journal.once("k", effect, returns=int) for _ in range(20))) == [7] * 20
+    assert (
+        await asyncio.gather(*(journal.once("k", effect, returns=int) for _ in range(20)))
+        == [7] * 20
+    )
     assert effect.runs == 1
 
 
-async def test_the_effect_goes_on_when_its_first_caller_is_cancelled_while_others_wait(path: Path) -> None:
+async def test_the_effect_goes_on_when_its_first_caller_is_cancelled_while_others_wait(
+    path: Path,
+) -> None:
     journal, effect = Journal(path), Effect(seconds=0.02)
     first = asyncio.create_task(journal.once("k", effect, returns=int))
     second = asyncio.create_task(journal.once("k", effect, returns=int))
@@ -86,7 +95,9 @@ async def test_a_waiter_that_is_cancelled_does_not_disturb_the_first_caller(path
     assert effect.cancelled == 0
 
 
-async def test_the_effect_is_cancelled_with_its_last_waiter_and_runs_anew_for_the_next(path: Path) -> None:
+async def test_the_effect_is_cancelled_with_its_last_waiter_and_runs_anew_for_the_next(
+    path: Path,
+) -> None:
     journal, effect = Journal(path), Effect(seconds=10)
     waiters = [asyncio.create_task(journal.once("k", effect, returns=int)) for _ in range(3)]
     await asyncio.sleep(0.005)
@@ -121,33 +132,56 @@ async def test_a_failure_is_not_a_value_reaches_every_caller_and_is_tried_again(
         raise NetworkFailed("cut", usage=Usage(calls=2, input=10, usd=0.5))
 
     journal = Journal(path)
-    results = await asyncio.gather(*(journal.once("k", broken, returns=int) for _ in range(3)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(journal.once("k", broken, returns=int) for _ in range(3)), return_exceptions=True
+    )
     assert [type(result) for result in results] == [NetworkFailed] * 3
     assert not journal.has("k")
     assert await journal.once("k", Effect(), returns=int) == 7
 
 
-async def test_nested_effects_are_recorded_each_and_a_failure_inside_is_billed_once(path: Path) -> None:
+async def test_nested_effects_are_recorded_each_and_a_failure_inside_is_billed_once(
+    path: Path,
+) -> None:
     async def call() -> int:
         raise NetworkFailed("cut", usage=Usage(calls=1, input=10, usd=0.5))
 
     journal = Journal(path)
     with pytest.raises(NetworkFailed):
-        await journal.once("rollout", lambda: journal.once("call", call, returns=int, stage="rollout", role="agent"), returns=int)
+        await journal.once(
+            "rollout",
+            lambda: journal.once("call", call, returns=int, stage="rollout", role="agent"),
+            returns=int,
+        )
     assert [spend.usage for spend in journal.bill()] == [Usage(calls=1, input=10, usd=0.5)]
 
 
 async def test_the_bill_adds_up_over_resumes_with_failed_attempts_included(path: Path) -> None:
     journal = Journal(path)
     used = Usage(calls=1, input=100, output=20, usd=0.25)
-    await journal.once("a", Effect(1), returns=int, stage="merge", role="optimizer", model="m", usage=lambda _: used)
+    await journal.once(
+        "a",
+        Effect(1),
+        returns=int,
+        stage="merge",
+        role="optimizer",
+        model="m",
+        usage=lambda _: used,
+    )
     journal.close()
     journal = Journal(path)
     await journal.once("a", Effect(1), returns=int, usage=lambda _: used)
-    await journal.once("b", Effect(2), returns=int, stage="rank", role="optimizer", model="m", usage=lambda _: used)
+    await journal.once(
+        "b", Effect(2), returns=int, stage="rank", role="optimizer", model="m", usage=lambda _: used
+    )
     spends = list(journal.bill())
-    assert [(spend.stage, spend.role, spend.model) for spend in spends] == [("merge", "optimizer", "m"), ("rank", "optimizer", "m")]
-    assert sum((spend.usage for spend in spends), Usage()) == Usage(calls=2, input=200, output=40, usd=0.5)
+    assert [(spend.stage, spend.role, spend.model) for spend in spends] == [
+        ("merge", "optimizer", "m"),
+        ("rank", "optimizer", "m"),
+    ]
+    assert sum((spend.usage for spend in spends), Usage()) == Usage(
+        calls=2, input=200, output=40, usd=0.5
+    )
 
 
 def test_another_process_may_read_entries_while_the_run_is_alive(path: Path) -> None:
@@ -160,7 +194,9 @@ def test_another_process_may_read_entries_while_the_run_is_alive(path: Path) -> 
     asyncio.run(record())
     code = "import sys; from pathlib import Path; from skillfit.run.journal import Journal\n"
     code += "print([(e.key, e.stage, e.value(str)) for e in Journal.open_readonly(Path(sys.argv[1])).entries('call/')])"
-    read = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    read = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
     assert read.stdout.strip() == "[('call/x', 's', 'é')]"
 
 
@@ -192,13 +228,28 @@ def test_opening_and_reading_back_a_hundred_thousand_entries_takes_seconds(path:
     Journal(path).close()
     with sqlite3.connect(path) as db:
         rows = (
-            (f"call/agent/rollout/{n:064x}", "rollout", "agent", "m", f'"{n}"', '{"calls":1}', 0.0, 0.0) for n in range(100_000)
+            (
+                f"call/agent/rollout/{n:064x}",
+                "rollout",
+                "agent",
+                "m",
+                f'"{n}"',
+                '{"calls":1}',
+                0.0,
+                0.0,
+            )
+            for n in range(100_000)
         )
         db.executemany("INSERT INTO effects VALUES (NULL,?,?,?,?,?,?,?,?)", rows)
     journal = Journal(path)
 
     async def replay() -> int:
-        return sum([len(await journal.once(f"call/agent/rollout/{n:064x}", Effect(), returns=str)) for n in range(100_000)])
+        return sum(
+            [
+                len(await journal.once(f"call/agent/rollout/{n:064x}", Effect(), returns=str))
+                for n in range(100_000)
+            ]
+        )
 
     assert asyncio.run(replay()) == 488_890
     assert sum(1 for _ in journal.bill()) == 100_000
@@ -223,14 +274,20 @@ def test_what_was_recorded_survives_kill_9_and_is_not_run_again(path: Path) -> N
     """)
     ran: list[str] = []
     for stop in (3, 7, 99):
-        done = subprocess.run([sys.executable, "-c", program, str(path), str(stop)], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(path), str(stop)], capture_output=True, text=True
+        )
         ran += [line for line in done.stdout.splitlines() if line.startswith("ran")]
         assert done.returncode == (0 if stop == 99 else -signal.SIGKILL)
     assert done.stdout.splitlines()[-1] == "45"
-    assert ran == [f"ran {n}" for n in (0, 1, 2, 3, 3, 4, 5, 6, 7, 7, 8, 9)]  # only what was in flight ran twice
+    assert ran == [
+        f"ran {n}" for n in (0, 1, 2, 3, 3, 4, 5, 6, 7, 7, 8, 9)
+    ]  # only what was in flight ran twice
 
 
-async def test_a_key_in_a_value_is_hidden_and_the_run_goes_on_with_what_a_resume_would_read(path: Path) -> None:
+async def test_a_key_in_a_value_is_hidden_and_the_run_goes_on_with_what_a_resume_would_read(
+    path: Path,
+) -> None:
     secret = remember_secret("zz-planted-in-a-reply-1")
     journal = Journal(path, redact=hide_keys_in_use)
     live = await journal.once("k", Effect(f"your key is {secret}"), returns=str)
@@ -271,11 +328,15 @@ async def test_a_finished_run_in_a_folder_nobody_may_write_can_be_read(path: Pat
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=12),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=12
+    ),
     st.lists(st.integers(0, 11), max_size=6),
 )
 def test_any_interleaving_of_callers_and_cancellations_records_each_key_at_most_once_and_hangs_nobody(
-    tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[int, int, bool]], cancellations: list[int]
+    tmp_path_factory: pytest.TempPathFactory,
+    calls: list[tuple[int, int, bool]],
+    cancellations: list[int],
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal.sqlite"
     finished: list[int] = []
@@ -292,7 +353,11 @@ def test_any_interleaving_of_callers_and_cancellations_records_each_key_at_most_
         journal = Journal(path)
         tasks = []
         for key, turns, fails in calls:
-            tasks.append(asyncio.create_task(journal.once(f"k{key}", lambda a=(key, turns, fails): effect(*a), returns=int)))
+            tasks.append(
+                asyncio.create_task(
+                    journal.once(f"k{key}", lambda a=(key, turns, fails): effect(*a), returns=int)
+                )
+            )
             await asyncio.sleep(0)
         for index in cancellations:
             if index < len(tasks):

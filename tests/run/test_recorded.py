@@ -5,9 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.models.protocol import AuthFailed, Message, ModelError, Overloaded, Reply, Request, ToolCall, Usage
-from skillfit.run.journal import Journal
-from skillfit.run.recorded import RecordedModel
+from skillfit.models.protocol import (
+    AuthFailed,
+    Message,
+    ModelError,
+    Overloaded,
+    Reply,
+    Request,
+    ToolCall,
+    Usage,
+)
+from skillfit.run.journal import Journal, RecordedModel
 
 
 @dataclass
@@ -22,14 +30,18 @@ class Echo:
         if self.error:
             raise self.error
         used = Usage(calls=1, input=3, output=len(self.sent), usd=0.01)
-        return Reply(request.messages[-1].content, (ToolCall("1", "read", "{}"),), usage=used, model="echo-1")
+        return Reply(
+            request.messages[-1].content, (ToolCall("1", "read", "{}"),), usage=used, model="echo-1"
+        )
 
 
 def _request(text: str = "hi", **more: str) -> Request:
     return Request((Message("user", text),), stage="merge", **more)
 
 
-async def test_a_request_is_sent_once_and_its_reply_comes_back_whole_after_a_resume(tmp_path: Path) -> None:
+async def test_a_request_is_sent_once_and_its_reply_comes_back_whole_after_a_resume(
+    tmp_path: Path,
+) -> None:
     path, model = tmp_path / "journal.sqlite", Echo()
     journal = Journal(path)
     first = await RecordedModel(model, journal, "optimizer").complete(_request())
@@ -39,7 +51,9 @@ async def test_a_request_is_sent_once_and_its_reply_comes_back_whole_after_a_res
     assert len(model.sent) == 1
 
 
-async def test_requests_that_differ_in_text_purpose_or_role_are_calls_of_their_own(tmp_path: Path) -> None:
+async def test_requests_that_differ_in_text_purpose_or_role_are_calls_of_their_own(
+    tmp_path: Path,
+) -> None:
     journal, model = Journal(tmp_path / "journal.sqlite"), Echo()
     recorded = RecordedModel(model, journal, "optimizer")
     for request in (_request(), _request("ho"), _request(purpose="item 2")):
@@ -48,7 +62,11 @@ async def test_requests_that_differ_in_text_purpose_or_role_are_calls_of_their_o
     assert len(model.sent) == 4
     keys = [entry.key for entry in journal.entries("call/")]
     assert keys[0] == f"call/optimizer/merge/{_request().fingerprint()}"
-    assert [(spend.stage, spend.role, spend.model) for spend in journal.bill()][-1] == ("merge", "judge", "scripted/echo")
+    assert [(spend.stage, spend.role, spend.model) for spend in journal.bill()][-1] == (
+        "merge",
+        "judge",
+        "scripted/echo",
+    )
 
 
 async def test_it_looks_like_the_model_inside(tmp_path: Path) -> None:
@@ -67,7 +85,9 @@ async def test_a_failed_call_is_billed_and_sent_again_next_time(tmp_path: Path) 
     assert sum(spend.usage.calls for spend in journal.bill()) == 2
 
 
-async def test_replies_a_run_went_on_without_stay_lost_so_that_it_decides_the_same_again(tmp_path: Path) -> None:
+async def test_replies_a_run_went_on_without_stay_lost_so_that_it_decides_the_same_again(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "journal.sqlite"
     model = Echo(error=Overloaded("busy"))
     journal = Journal(path)

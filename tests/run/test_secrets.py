@@ -1,4 +1,6 @@
-"""Promise 7, nothing secret on disk: keys planted wherever a key can come from are in no byte of the run directory."""
+"""Promise 7, nothing secret on disk: keys planted wherever a key can come from are in no byte of
+the run directory.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,7 @@ from skillfit.models.protocol import AuthFailed, Message, Reply, Request, Usage
 from skillfit.models.secrets import remember_secret
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, RunStarted, StepFinished, Warned
-from skillfit.run.recorded import RecordedModel
+from skillfit.run.journal import RecordedModel
 
 VARIABLES = (
     "OPENAI_API_KEY",
@@ -24,7 +26,9 @@ VARIABLES = (
     "OPENROUTER_API_KEY",
     "MY_OWN_VARIABLE",
 )
-PLANTED: Mapping[str, str] = {name: f"planted{number}/{name.lower()}+Zx9==" for number, name in enumerate(VARIABLES)}
+PLANTED: Mapping[str, str] = {
+    name: f"planted{number}/{name.lower()}+Zx9==" for number, name in enumerate(VARIABLES)
+}
 
 
 class Blabbing:
@@ -40,12 +44,16 @@ class Blabbing:
         return Reply(text, usage=Usage(calls=1), model=text)
 
 
-async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(tmp_path: Path) -> None:
+async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(
+    tmp_path: Path,
+) -> None:
     keys = [remember_secret(PLANTED[name]) for name in VARIABLES]
     keys.append(remember_secret("url-password-77"))
     said = " ".join(keys)
     path = tmp_path / "run"
-    with RunDirectory.open(path, {"base_url": "http://me:url-password-77@host/v1", "said": said}) as run:
+    with RunDirectory.open(
+        path, {"base_url": "http://me:url-password-77@host/v1", "said": said}
+    ) as run:
         model = RecordedModel(Blabbing(), run.journal, "agent")
         await model.complete(Request((Message("user", said),), stage="rollout"))
         with pytest.raises(AuthFailed):
@@ -65,9 +73,19 @@ async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(tm
         )
         run.events.emit(Warned(what=said, message=said))
         run.events.emit(
-            StepFinished(epoch=1, step=1, action=said, skill=said, skill_hash="", best_skill=said, record={"said": said})
+            StepFinished(
+                epoch=1,
+                step=1,
+                action=said,
+                skill=said,
+                skill_hash="",
+                best_skill=said,
+                record={"said": said},
+            )
         )
-        run.events.emit(RunFinished(finish_reason="", diagnosis=said, best_skill=said, summary={"said": said}))
+        run.events.emit(
+            RunFinished(finish_reason="", diagnosis=said, best_skill=said, summary={"said": said})
+        )
         run.write_text("a.txt", said)
         run.write_json("b.json", {said: [said]})
         alive = _bytes(path)
@@ -95,14 +113,19 @@ async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(tm
         {"id": "openai/x", "base_url": "https://host/v1?a=b&api%5Fkey=hunter2"},
     ],
 )
-def test_a_key_inside_a_config_is_refused_with_the_way_out_and_not_repeated(model: dict[str, object]) -> None:
+def test_a_key_inside_a_config_is_refused_with_the_way_out_and_not_repeated(
+    model: dict[str, object],
+) -> None:
     with pytest.raises(InputError) as raised:
         load_config({"model": {"agent": model}})
     assert "key_env" in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 
-@pytest.mark.parametrize("setting", ["options.api_key=hunter2", "base_url=http://h/v1?key=hunter2", "base_url=http://hunter2@h/v1"])
+@pytest.mark.parametrize(
+    "setting",
+    ["options.api_key=hunter2", "base_url=http://h/v1?key=hunter2", "base_url=http://hunter2@h/v1"],
+)
 def test_a_key_in_an_override_is_not_repeated_either(setting: str) -> None:
     with pytest.raises(InputError, match=r"the override model\.agent\.") as raised:
         load_config({"model": {"agent": "openai/x"}}, [f"model.agent.{setting}"])
@@ -110,7 +133,9 @@ def test_a_key_in_an_override_is_not_repeated_either(setting: str) -> None:
 
 
 def test_a_key_that_is_a_number_is_a_key() -> None:
-    with pytest.raises(InputError, match=r"model\.agent: keys are read from the environment") as raised:
+    with pytest.raises(
+        InputError, match=r"model\.agent: keys are read from the environment"
+    ) as raised:
         load_config({"model": {"agent": "openai/x"}}, ["model.agent.options.api_key=77123456"])
     assert "77123456" not in str(raised.value)
 
@@ -120,12 +145,21 @@ def test_settings_that_only_sound_like_keys_are_fine() -> None:
     config = load_config(
         {
             "model": {
-                "agent": {"id": "openai/x", "key_env": "MY_KEY", "max_tokens": 5, "options": {"api_version": "v1"}},
+                "agent": {
+                    "id": "openai/x",
+                    "key_env": "MY_KEY",
+                    "max_tokens": 5,
+                    "options": {"api_version": "v1"},
+                },
                 "judge": base,
             },
             "optimizer": {"max_skill_tokens": 900},
             "budget": {"tokens": 1000},
-            "env": {"skill": "sk-learn-guide", "fields": {"input": "token"}, "grader": {"json": {"key": "answer"}}},
+            "env": {
+                "skill": "sk-learn-guide",
+                "fields": {"input": "token"},
+                "grader": {"json": {"key": "answer"}},
+            },
         }
     )
     assert config.model.agent is not None

@@ -24,7 +24,11 @@ def make_folder(root: Path) -> Path:
 
 
 def bytes_of(folder: Path) -> dict[str, tuple[bytes, int]]:
-    return {p.relative_to(folder).as_posix(): (p.read_bytes(), p.stat().st_mode) for p in folder.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): (p.read_bytes(), p.stat().st_mode)
+        for p in folder.rglob("*")
+        if p.is_file()
+    }
 
 
 def test_a_folder_is_loaded_and_saved_with_the_same_bytes_and_modes(tmp_path: Path) -> None:
@@ -118,7 +122,10 @@ def test_the_hash_is_the_same_in_every_release() -> None:
 
 def test_a_skill_travels_to_another_process(tmp_path: Path) -> None:
     skill = Skill.load(make_folder(tmp_path))
-    assert (skill.hash, skill.tokens) == (pickle.loads(pickle.dumps(skill)).hash, estimate_tokens(SKILL.decode()))
+    assert (skill.hash, skill.tokens) == (
+        pickle.loads(pickle.dumps(skill)).hash,
+        estimate_tokens(SKILL.decode()),
+    )
 
 
 def test_bytes_that_are_not_utf8_are_an_error_with_line_and_offset(tmp_path: Path) -> None:

@@ -27,7 +27,10 @@ def test_append_goes_before_the_regions_at_the_end() -> None:
 
 def test_insert_after_goes_below_the_line_of_the_anchor() -> None:
     text, statuses = run(BODY, Edit("insert_after", "Intro", "More intro."))
-    assert (text, statuses) == (BODY.replace("here.\n", "here.\n\nMore intro.\n"), ["applied_insert_after"])
+    assert (text, statuses) == (
+        BODY.replace("here.\n", "here.\n\nMore intro.\n"),
+        ["applied_insert_after"],
+    )
 
 
 def test_items_of_a_list_stay_together() -> None:
@@ -36,19 +39,32 @@ def test_items_of_a_list_stay_together() -> None:
 
 
 def test_replace_and_delete_change_the_target_only() -> None:
-    assert run(BODY, Edit("replace", "Intro text", "Some words"))[0] == BODY.replace("Intro text", "Some words")
-    assert run(BODY, Edit("delete", "- first rule")) == (BODY.replace("- first rule\n", ""), ["applied_delete"])
-    assert run(BODY, Edit("delete", "Intro text here."))[0] == BODY.replace("Intro text here.\n\n", "")
+    assert run(BODY, Edit("replace", "Intro text", "Some words"))[0] == BODY.replace(
+        "Intro text", "Some words"
+    )
+    assert run(BODY, Edit("delete", "- first rule")) == (
+        BODY.replace("- first rule\n", ""),
+        ["applied_delete"],
+    )
+    assert run(BODY, Edit("delete", "Intro text here."))[0] == BODY.replace(
+        "Intro text here.\n\n", ""
+    )
 
 
 def test_an_anchor_with_other_white_space_is_found_when_unique() -> None:
     text, statuses = run(BODY, Edit("replace", "- first   rule\n\n- second rule", "- one"))
-    assert (text, statuses) == (BODY.replace("- first rule\n- second  rule", "- one"), ["applied_replace"])
+    assert (text, statuses) == (
+        BODY.replace("- first rule\n- second  rule", "- one"),
+        ["applied_replace"],
+    )
 
 
 def test_an_anchor_that_is_one_whole_line_wins_over_parts_of_lines() -> None:
     text, statuses = run(BODY, Edit("insert_after", "## Rules", "Read all."))
-    assert (text, statuses) == (BODY.replace("## Rules\n", "## Rules\n\nRead all.\n"), ["applied_insert_after"])
+    assert (text, statuses) == (
+        BODY.replace("## Rules\n", "## Rules\n\nRead all.\n"),
+        ["applied_insert_after"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +87,10 @@ def test_an_anchor_that_is_one_whole_line_wins_over_parts_of_lines() -> None:
         (Edit("append", "", "Last words."), "skipped_no_change"),
         (Edit("delete", "by hand"), "skipped_protected_region"),
         (Edit("insert_after", "guidance", "x"), "skipped_protected_region"),
-        (Edit("delete", "Last words.\n\n<!-- PROTECTED_START -->\nby hand"), "skipped_protected_region"),
+        (
+            Edit("delete", "Last words.\n\n<!-- PROTECTED_START -->\nby hand"),
+            "skipped_protected_region",
+        ),
         (Edit("delete", FENCED), "skipped_protected_region"),
         (Edit("replace", "<!-- SLOW_UPDATE_END -->", "x"), "skipped_protected_region"),
         (Edit("replace", "description: d", "description: e"), "skipped_frontmatter"),
@@ -90,20 +109,33 @@ def test_a_target_that_also_stands_in_a_region_means_the_free_one() -> None:
 
 
 def test_markers_in_content_are_taken_out() -> None:
-    text, _ = run(BODY, Edit("append", content="a <!-- PROTECTED_<!-- APPENDIX_END -->START --> b <!--slow_update_end--> c"))
+    text, _ = run(
+        BODY,
+        Edit(
+            "append",
+            content="a <!-- PROTECTED_<!-- APPENDIX_END -->START --> b <!--slow_update_end--> c",
+        ),
+    )
     assert text == BODY + "\na  b  c\n"
 
 
 def test_a_marker_cannot_be_put_together_from_halves() -> None:
     text = "<!-- PROTECTED_\n\nmiddle\n"
-    assert run(text, Edit("replace", "\n\nmiddle", "START -->"))[0] == "<!-- PROTECTED_\n\nSTART -->\n"
+    assert (
+        run(text, Edit("replace", "\n\nmiddle", "START -->"))[0] == "<!-- PROTECTED_\n\nSTART -->\n"
+    )
     halves = "<!-- PROTECTED_xSTART --> mine"
     assert run(halves, Edit("delete", "x")) == (halves, ["skipped_protected_region"])
 
 
 def test_edits_of_one_patch_see_each_other_in_order() -> None:
-    text, statuses = run(BODY, Edit("append", content="- alpha"), Edit("insert_after", "- alpha", "- beta"))
-    assert text.endswith("\n- alpha\n- beta\n") and statuses == ["applied_append", "applied_insert_after"]
+    text, statuses = run(
+        BODY, Edit("append", content="- alpha"), Edit("insert_after", "- alpha", "- beta")
+    )
+    assert text.endswith("\n- alpha\n- beta\n") and statuses == [
+        "applied_append",
+        "applied_insert_after",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -127,13 +159,21 @@ def test_overlaps_are_still_seen_after_the_text_before_them_moved() -> None:
         Edit("insert_after", "# Title", "Longer now."),
         Edit("delete", "Final"),
     )
-    assert run(BODY, *edits)[1] == ["applied_replace", "applied_insert_after", "skipped_overlapping_edit"]
+    assert run(BODY, *edits)[1] == [
+        "applied_replace",
+        "applied_insert_after",
+        "skipped_overlapping_edit",
+    ]
 
 
 def test_edits_that_would_pass_the_token_ceiling_are_skipped_and_shorter_ones_are_not() -> None:
     ceiling = Skill.from_text(BODY).tokens
     text, statuses = run(
-        BODY, Edit("append", content="long " * 9), Edit("delete", "- first rule"), Edit("append", content="ok"), max_tokens=ceiling
+        BODY,
+        Edit("append", content="long " * 9),
+        Edit("delete", "- first rule"),
+        Edit("append", content="ok"),
+        max_tokens=ceiling,
     )
     assert statuses == ["skipped_over_token_ceiling", "applied_delete", "applied_append"]
     assert run(BODY, Edit("delete", "- first rule"), max_tokens=1)[1] == ["applied_delete"]
@@ -141,7 +181,9 @@ def test_edits_that_would_pass_the_token_ceiling_are_skipped_and_shorter_ones_ar
 
 
 def test_a_windows_file_keeps_its_newlines_and_matches_unix_targets() -> None:
-    text, statuses = run(FENCED.replace("\n", "\r\n"), Edit("replace", "- first rule\n- second  rule", "- a\n- b"))
+    text, statuses = run(
+        FENCED.replace("\n", "\r\n"), Edit("replace", "- first rule\n- second  rule", "- a\n- b")
+    )
     assert statuses == ["applied_replace"]
     assert text == FENCED.replace("- first rule\n- second  rule", "- a\n- b").replace("\n", "\r\n")
 
@@ -152,7 +194,9 @@ def test_a_file_with_mixed_newlines_keeps_each_of_them() -> None:
 
 
 def test_an_append_to_nothing_but_frontmatter_leaves_the_fence_whole() -> None:
-    assert run("---\nname: x\n---", Edit("append", content="Body."))[0] == "---\nname: x\n---\nBody.\n"
+    assert (
+        run("---\nname: x\n---", Edit("append", content="Body."))[0] == "---\nname: x\n---\nBody.\n"
+    )
 
 
 def test_an_op_may_be_written_in_other_ways() -> None:
@@ -176,7 +220,9 @@ def test_a_result_has_a_plain_form() -> None:
 
 def test_worked_examples_are_edits_that_add_replace_and_remove() -> None:
     one, two = Example("q1", "a1", "i1"), Example("q2", "a2", "i2")
-    skill = apply_edits(Skill.from_text(BODY), [Edit("append", content="x"), example_edit(one)]).skill
+    skill = apply_edits(
+        Skill.from_text(BODY), [Edit("append", content="x"), example_edit(one)]
+    ).skill
     assert examples(skill) == (one,)
     assert examples(apply_edits(skill, [example_edit(two)]).skill) == (one, two)
     assert examples(apply_edits(skill, [example_edit(two, replaces="i1")]).skill) == (two,)
@@ -187,7 +233,10 @@ def test_worked_examples_are_edits_that_add_replace_and_remove() -> None:
     ("edit", "status"),
     [
         (example_edit(Example("q", "a", "i1")), "skipped_no_change"),
-        (example_edit(Example("q", "a", "new"), replaces="none"), "skipped_example_target_not_found"),
+        (
+            example_edit(Example("q", "a", "new"), replaces="none"),
+            "skipped_example_target_not_found",
+        ),
         (Edit("example"), "skipped_empty_content"),
         (Edit("example", "", "garbage"), "skipped_invalid_example"),
         (Edit("example", "", "[1]"), "skipped_invalid_example"),
@@ -204,7 +253,9 @@ def test_an_example_that_cannot_be_shown_is_skipped_and_said(edit: Edit, status:
 def test_a_skill_shows_eight_examples_at_the_most() -> None:
     edits = [example_edit(Example("q", "a", f"i{number}")) for number in range(9)]
     applied = apply_edits(Skill.from_text(BODY), edits)
-    assert len(examples(applied.skill)) == 8 and applied.results[-1].status == "skipped_example_limit"
+    assert (
+        len(examples(applied.skill)) == 8 and applied.results[-1].status == "skipped_example_limit"
+    )
 
 
 def test_a_model_cannot_send_an_example() -> None:

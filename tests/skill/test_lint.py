@@ -53,7 +53,9 @@ FRONTMATTERS = [
 
 
 @pytest.mark.parametrize("document", FRONTMATTERS)
-def test_what_the_formats_own_validator_refuses_is_an_error_here(tmp_path: Path, document: str) -> None:
+def test_what_the_formats_own_validator_refuses_is_an_error_here(
+    tmp_path: Path, document: str
+) -> None:
     folder = skill_folder(tmp_path, document)
     assert validate(folder) != []
     assert any(problem.severity == "error" for problem in lint(folder))
@@ -61,9 +63,17 @@ def test_what_the_formats_own_validator_refuses_is_an_error_here(tmp_path: Path,
 
 @pytest.mark.parametrize(
     "extra",
-    ["license: MIT\n", "metadata:\n  a: b\n", "allowed-tools: Bash(git:*) Read\n", "compatibility: Linux\n", "# a comment\n"],
+    [
+        "license: MIT\n",
+        "metadata:\n  a: b\n",
+        "allowed-tools: Bash(git:*) Read\n",
+        "compatibility: Linux\n",
+        "# a comment\n",
+    ],
 )
-def test_what_the_formats_own_validator_allows_has_no_errors_here(tmp_path: Path, extra: str) -> None:
+def test_what_the_formats_own_validator_allows_has_no_errors_here(
+    tmp_path: Path, extra: str
+) -> None:
     folder = skill_folder(tmp_path, GOOD.replace("---\n#", f"{extra}---\n#"))
     assert validate(folder) == [] == lint(folder)
 
@@ -77,11 +87,17 @@ def test_problems_come_with_the_line_they_are_on(tmp_path: Path) -> None:
 
 
 def test_broken_yaml_is_reported_where_it_breaks(tmp_path: Path) -> None:
-    assert found(skill_folder(tmp_path, "---\nname: tables\ndescription: a: b\n---\nx\n")) == [(3, "error", "yaml")]
+    assert found(skill_folder(tmp_path, "---\nname: tables\ndescription: a: b\n---\nx\n")) == [
+        (3, "error", "yaml")
+    ]
 
 
-def test_dashes_that_cut_the_frontmatter_short_for_other_readers_are_reported(tmp_path: Path) -> None:
-    assert found(skill_folder(tmp_path, GOOD.replace("Read", "Read --- all"))) == [(3, "error", "yaml")]
+def test_dashes_that_cut_the_frontmatter_short_for_other_readers_are_reported(
+    tmp_path: Path,
+) -> None:
+    assert found(skill_folder(tmp_path, GOOD.replace("Read", "Read --- all"))) == [
+        (3, "error", "yaml")
+    ]
 
 
 def test_markers_that_do_not_pair_up_are_reported(tmp_path: Path) -> None:
@@ -90,7 +106,12 @@ def test_markers_that_do_not_pair_up_are_reported(tmp_path: Path) -> None:
         "<!-- PROTECTED_END -->\n<!-- PROTECTED_END -->\n<!-- PROTECTED_START -->\nrest\n"
     )
     problems = lint(tmp_path / "plain.md")
-    assert [(problem.line, problem.rule) for problem in problems] == [(2, "marker"), (3, "marker"), (4, "marker"), (8, "marker")]
+    assert [(problem.line, problem.rule) for problem in problems] == [
+        (2, "marker"),
+        (3, "marker"),
+        (4, "marker"),
+        (8, "marker"),
+    ]
     assert "no START" in problems[0].message and "no END" in problems[1].message
     assert "nested" in problems[2].message and "never closed" in problems[3].message
 
@@ -107,8 +128,13 @@ def test_files_the_body_names_but_the_folder_lacks_are_reported(tmp_path: Path) 
     (folder / "references").mkdir()
     (folder / "references" / "here.md").write_text("x")
     problems = lint(folder)
-    assert [(problem.line, problem.rule) for problem in problems] == [(8, "reference"), (9, "reference")]
-    assert problems[0].message.startswith("gone.md") and problems[1].message.startswith("scripts/run.py")
+    assert [(problem.line, problem.rule) for problem in problems] == [
+        (8, "reference"),
+        (9, "reference"),
+    ]
+    assert problems[0].message.startswith("gone.md") and problems[1].message.startswith(
+        "scripts/run.py"
+    )
 
 
 def test_a_long_body_is_a_warning(tmp_path: Path) -> None:

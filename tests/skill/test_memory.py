@@ -32,28 +32,44 @@ def test_asking_for_the_region_keeps_guidance_already_there() -> None:
 
 
 def test_the_slow_update_is_replaced_whole() -> None:
-    skill = with_slow_update(with_slow_update(BASE, "one\n\ntwo"), "three <!-- SLOW_UPDATE_END --> four")
+    skill = with_slow_update(
+        with_slow_update(BASE, "one\n\ntwo"), "three <!-- SLOW_UPDATE_END --> four"
+    )
     assert slow_update_text(skill) == "three  four"
-    assert skill.text == "# T\n\nbody\n\n<!-- SLOW_UPDATE_START -->\nthree  four\n<!-- SLOW_UPDATE_END -->\n"
+    assert (
+        skill.text
+        == "# T\n\nbody\n\n<!-- SLOW_UPDATE_START -->\nthree  four\n<!-- SLOW_UPDATE_END -->\n"
+    )
 
 
 def test_several_slow_update_regions_become_one_at_the_end() -> None:
     second = PLACEHOLDER.replace("\n", "\nold\n")
     skill = Skill.from_text(f"{PLACEHOLDER}\n\n# T\n\n{second}\n\nend\n")
     assert slow_update_text(skill) == "old"
-    assert with_slow_update(skill, "new").text == "# T\n\nend\n\n<!-- SLOW_UPDATE_START -->\nnew\n<!-- SLOW_UPDATE_END -->\n"
+    assert (
+        with_slow_update(skill, "new").text
+        == "# T\n\nend\n\n<!-- SLOW_UPDATE_START -->\nnew\n<!-- SLOW_UPDATE_END -->\n"
+    )
 
 
 def test_an_empty_appendix_can_be_put_in() -> None:
     skill = with_notes(BASE)
-    assert skill.text == "# T\n\nbody\n\n<!-- APPENDIX_START -->\n## Execution Notes Appendix\n<!-- APPENDIX_END -->\n"
+    assert (
+        skill.text
+        == "# T\n\nbody\n\n<!-- APPENDIX_START -->\n## Execution Notes Appendix\n<!-- APPENDIX_END -->\n"
+    )
     assert with_notes(skill) is skill and appendix_notes(skill) == ()
 
 
 def test_notes_are_appended_as_bullets_without_doubles() -> None:
-    skill = with_notes(with_notes(BASE, ["Check units."]), ["check  UNITS!", "- New\nnote", "", "new note;"])
+    skill = with_notes(
+        with_notes(BASE, ["Check units."]), ["check  UNITS!", "- New\nnote", "", "new note;"]
+    )
     assert appendix_notes(skill) == ("Check units.", "New note")
-    assert "## Execution Notes Appendix\n\n- Check units.\n- New note\n<!-- APPENDIX_END -->" in skill.text
+    assert (
+        "## Execution Notes Appendix\n\n- Check units.\n- New note\n<!-- APPENDIX_END -->"
+        in skill.text
+    )
 
 
 def test_what_a_person_wrote_into_the_appendix_stays() -> None:
@@ -71,7 +87,9 @@ def test_consolidated_notes_take_the_place_of_all() -> None:
 
 def test_new_regions_stand_before_the_slow_update() -> None:
     skill = with_examples(with_notes(with_slow_update(BASE, "s"), ["n"]), [Example("q", "a")])
-    positions = [skill.text.index(f"<!-- {kind}_START") for kind in ("APPENDIX", "EXAMPLES", "SLOW_UPDATE")]
+    positions = [
+        skill.text.index(f"<!-- {kind}_START") for kind in ("APPENDIX", "EXAMPLES", "SLOW_UPDATE")
+    ]
     assert positions == sorted(positions)
 
 
@@ -84,9 +102,14 @@ def test_examples_are_written_read_back_and_removed() -> None:
     assert with_examples(skill, []).text == BASE.text
 
 
-@pytest.mark.parametrize("inner", ["", "## Examples\n\nby hand", "### Example 1\n<!-- item %zz -->\n\nInput:\n\n```\na\n"])
+@pytest.mark.parametrize(
+    "inner",
+    ["", "## Examples\n\nby hand", "### Example 1\n<!-- item %zz -->\n\nInput:\n\n```\na\n"],
+)
 def test_an_examples_region_of_another_form_holds_no_examples(inner: str) -> None:
-    assert examples(Skill.from_text(f"<!-- EXAMPLES_START -->\n{inner}\n<!-- EXAMPLES_END -->")) == ()
+    assert (
+        examples(Skill.from_text(f"<!-- EXAMPLES_START -->\n{inner}\n<!-- EXAMPLES_END -->")) == ()
+    )
 
 
 def test_regions_of_a_windows_file_get_its_newlines() -> None:
@@ -96,7 +119,9 @@ def test_regions_of_a_windows_file_get_its_newlines() -> None:
 
 
 def test_removing_a_region_never_joins_the_text_around_it_into_a_marker() -> None:
-    skill = Skill.from_text("<!--\n<!-- EXAMPLES_START -->\n<!-- EXAMPLES_END -->\nPROTECTED_START --> text\n")
+    skill = Skill.from_text(
+        "<!--\n<!-- EXAMPLES_START -->\n<!-- EXAMPLES_END -->\nPROTECTED_START --> text\n"
+    )
     assert with_examples(skill, []).text == skill.text
 
 

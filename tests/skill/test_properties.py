@@ -1,11 +1,13 @@
-"""Promise 5, protected is protected: 10,500 generated edit sequences and rewrites a run, with text made to break out."""
+"""Promise 5, protected is protected: 10,500 generated edit sequences and rewrites a run, with text
+made to break out.
+"""
 
 from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skillfit.optimize.replies import EditsReply
+from skillfit.optimize.optimizer import EditsReply
 from skillfit.skill import (
     Edit,
     Example,
@@ -24,8 +26,20 @@ from skillfit.skill.regions import APPENDIX, EXAMPLES, MARKER, SLOW_UPDATE, prot
 
 thousands = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 
-MARKERS = [f"<!-- {kind}_{edge} -->" for kind in ("SLOW_UPDATE", "APPENDIX", "EXAMPLES", "PROTECTED") for edge in ("START", "END")]
-PLAIN = ["# Title\n", "## Rules\n\n", "- alpha rule\n", "- beta  rule\n", "1. gamma\n", "plain words, and more of them.\n", "\n"]
+MARKERS = [
+    f"<!-- {kind}_{edge} -->"
+    for kind in ("SLOW_UPDATE", "APPENDIX", "EXAMPLES", "PROTECTED")
+    for edge in ("START", "END")
+]
+PLAIN = [
+    "# Title\n",
+    "## Rules\n\n",
+    "- alpha rule\n",
+    "- beta  rule\n",
+    "1. gamma\n",
+    "plain words, and more of them.\n",
+    "\n",
+]
 PIECES = [
     *MARKERS,
     "<!--protected_start-->",
@@ -69,7 +83,9 @@ def make_skill(raw: bytes) -> Skill:
     shape, body = raw[0], spell([*BLOCKS, *PIECES, *PLAIN, *PLAIN], raw[1:])
     head = HEADS[shape % 4]
     document = "\ufeff" * (shape % 3 == 0) + head + "\n" * head.endswith("x\n---") + body
-    return Skill.from_text(document.replace("\r\n", "\n").replace("\n", "\r\n") if shape % 5 < 2 else document)
+    return Skill.from_text(
+        document.replace("\r\n", "\n").replace("\n", "\r\n") if shape % 5 < 2 else document
+    )
 
 
 def make_edit(skill: Skill, raw: bytes) -> Edit:
@@ -105,12 +121,17 @@ def assert_sound(before: Skill, after: Skill) -> None:
 
 @settings(max_examples=7000, **thousands)
 @given(skills, patches, st.sampled_from([None, None, 10, 60]))
-def test_no_sequence_of_edits_changes_a_protected_region(skill: Skill, plans: list[bytes], ceiling: int | None) -> None:
+def test_no_sequence_of_edits_changes_a_protected_region(
+    skill: Skill, plans: list[bytes], ceiling: int | None
+) -> None:
     patch = [make_edit(skill, plan) for plan in plans]
     applied = apply_edits(skill, patch, max_tokens=ceiling)
     assert_sound(skill, applied.skill)
     assert [result.edit for result in applied.results] == patch
-    assert all(result.applied or (result.status.startswith("skipped_") and result.reason) for result in applied.results)
+    assert all(
+        result.applied or (result.status.startswith("skipped_") and result.reason)
+        for result in applied.results
+    )
     if not any(result.applied for result in applied.results):
         assert applied.skill == skill
     if ceiling is not None:
@@ -128,17 +149,24 @@ def test_no_rewrite_changes_a_protected_region(skill: Skill, new_body: str) -> N
     skills,
     st.lists(
         st.one_of(
-            st.tuples(st.just("edit"), st.builds(Edit, st.sampled_from(["append", "replace", "delete"]), text, text)),
+            st.tuples(
+                st.just("edit"),
+                st.builds(Edit, st.sampled_from(["append", "replace", "delete"]), text, text),
+            ),
             st.tuples(st.just("rewrite"), text),
             st.tuples(st.just("slow"), text),
             st.tuples(st.just("notes"), st.lists(text, max_size=3)),
-            st.tuples(st.just("examples"), st.lists(st.builds(Example, text, text, text), max_size=2)),
+            st.tuples(
+                st.just("examples"), st.lists(st.builds(Example, text, text, text), max_size=2)
+            ),
         ),
         min_size=1,
         max_size=4,
     ),
 )
-def test_each_owner_changes_its_own_region_only(skill: Skill, moves: list[tuple[str, object]]) -> None:
+def test_each_owner_changes_its_own_region_only(
+    skill: Skill, moves: list[tuple[str, object]]
+) -> None:
     for kind, value in moves:
         before = skill
         owned = {"slow": SLOW_UPDATE, "notes": APPENDIX, "examples": EXAMPLES}.get(kind)
@@ -159,21 +187,32 @@ def _move(skill: Skill, kind: str, value: object) -> Skill:
 
 
 json_values = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), text, st.lists(st.one_of(text, st.none()), max_size=2)
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    text,
+    st.lists(st.one_of(text, st.none()), max_size=2),
 )
 replies = st.one_of(
     json_values,
     st.dictionaries(text, text),
     st.dictionaries(
-        st.sampled_from(["op", "target", "content", "support_count", "source_type", "id", "label", "else"]),
-        st.one_of(json_values, st.sampled_from(["append", "Insert-After", "DELETE", "replace", "inf"])),
+        st.sampled_from(
+            ["op", "target", "content", "support_count", "source_type", "id", "label", "else"]
+        ),
+        st.one_of(
+            json_values, st.sampled_from(["append", "Insert-After", "DELETE", "replace", "inf"])
+        ),
     ),
 )
 
 
 @settings(max_examples=1000, **thousands)
 @given(skills, st.one_of(st.none(), replies, st.lists(replies, max_size=4)))
-def test_whatever_a_model_replies_becomes_edits_that_apply_or_say_why_not(skill: Skill, sent: object) -> None:
+def test_whatever_a_model_replies_becomes_edits_that_apply_or_say_why_not(
+    skill: Skill, sent: object
+) -> None:
     payloads = [entry.payload() for entry in EditsReply.model_validate({"edits": sent}).entries()]
     applied = apply_edits(skill, [edit for edit in payloads if isinstance(edit, Edit)])
     assert_sound(skill, applied.skill)
@@ -182,7 +221,9 @@ def test_whatever_a_model_replies_becomes_edits_that_apply_or_say_why_not(skill:
 
 @settings(max_examples=500, **thousands)
 @given(skills, st.lists(text, max_size=5), st.lists(text, max_size=5))
-def test_notes_already_held_are_never_added_again(skill: Skill, first: list[str], second: list[str]) -> None:
+def test_notes_already_held_are_never_added_again(
+    skill: Skill, first: list[str], second: list[str]
+) -> None:
     once = with_notes(skill, first)
     assert with_notes(once, first) == once
     assert with_notes(once, [note.upper() + " ." for note in appendix_notes(once)]) == once
@@ -192,7 +233,9 @@ def test_notes_already_held_are_never_added_again(skill: Skill, first: list[str]
 
 @settings(max_examples=500, **thousands)
 @given(skills, st.lists(st.builds(Example, st.text(), st.text(), st.text()), max_size=3), st.text())
-def test_examples_and_slow_update_read_back_as_written(skill: Skill, written: list[Example], guidance: str) -> None:
+def test_examples_and_slow_update_read_back_as_written(
+    skill: Skill, written: list[Example], guidance: str
+) -> None:
     expected = tuple(Example(_unix(one.input), _unix(one.output), one.item_id) for one in written)
     assert examples(with_examples(skill, written)) == expected
     assert slow_update_text(with_slow_update(skill, guidance)) == _unix(guidance).strip()

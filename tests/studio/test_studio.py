@@ -1,4 +1,6 @@
-"""The studio over real HTTP: runs in a folder, a page that learns of each new event, and closed doors."""
+"""The studio over real HTTP: runs in a folder, a page that learns of each new event, and closed
+doors.
+"""
 
 import json
 import socket
@@ -19,11 +21,15 @@ from tests.report.runs import Told, improved
 @contextmanager
 def studio(path: Path, *arguments: str) -> Iterator[httpx.Client]:
     code = "import sys; from pathlib import Path; from skillfit.studio import serve; serve(Path(sys.argv[1]), 0, *sys.argv[2:])"
-    process = subprocess.Popen([sys.executable, "-c", code, str(path), *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path), *arguments], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     try:
         address = httpx.URL(process.stdout.readline().strip())
-        with httpx.Client(base_url=address.copy_with(query=None), timeout=30, follow_redirects=True) as client:
+        with httpx.Client(
+            base_url=address.copy_with(query=None), timeout=30, follow_redirects=True
+        ) as client:
             client.params = httpx.QueryParams()
             yield client
     finally:
@@ -60,7 +66,9 @@ def test_the_address_that_is_told_can_be_reached_at_once(tmp_path: Path) -> None
         serve(tmp_path, announce=knock)
 
 
-async def test_a_run_that_cannot_be_read_is_said_and_does_not_hide_the_others(tmp_path: Path) -> None:
+async def test_a_run_that_cannot_be_read_is_said_and_does_not_hide_the_others(
+    tmp_path: Path,
+) -> None:
     await improved(tmp_path / "one")
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "journal.sqlite").write_text("no database at all")
@@ -72,7 +80,11 @@ async def test_a_run_that_cannot_be_read_is_said_and_does_not_hide_the_others(tm
 def test_a_page_is_told_of_what_happens_without_asking_again(tmp_path: Path) -> None:
     run = Told(tmp_path / "live")
     with studio(tmp_path) as browser, browser.stream("GET", "/events/live") as stream:
-        pages = (json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data: "))
+        pages = (
+            json.loads(line.removeprefix("data: "))
+            for line in stream.iter_lines()
+            if line.startswith("data: ")
+        )
         assert "Still running" in next(pages)
         run.measured("baseline", "old", 0.25)
         told = next(page for page in pages if "25\u00a0%" in page)
@@ -83,7 +95,11 @@ def test_a_page_is_told_of_what_happens_without_asking_again(tmp_path: Path) -> 
 
 def test_new_runs_appear_in_the_list(tmp_path: Path) -> None:
     with studio(tmp_path) as browser, browser.stream("GET", "/events") as stream:
-        pages = (json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data: "))
+        pages = (
+            json.loads(line.removeprefix("data: "))
+            for line in stream.iter_lines()
+            if line.startswith("data: ")
+        )
         assert "There is no run here yet" in next(pages)
         Told(tmp_path / "fresh").close()
         assert any("/run/fresh" in page for page in pages)

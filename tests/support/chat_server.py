@@ -1,4 +1,6 @@
-"""Real servers on loopback: one speaks the vendors' APIs and says what a script tells it to, one breaks HTTP itself."""
+"""Real servers on loopback: one speaks the vendors' APIs and says what a script tells it to, one
+breaks HTTP itself.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,11 @@ Script = Callable[[Call], Answer | Awaitable[Answer]]
 
 
 class ChatServer:
-    """`with ChatServer(script) as server:` point `OPENAI_BASE_URL` at `server.url`; `server.calls` lists what came.
+    """`with ChatServer(script) as server:` point `OPENAI_BASE_URL` at `server.url`; `server.calls`
+    lists what came.
 
-    A script's string is wrapped as a reply of the API that was called: chat completions, Responses, or Anthropic Messages.
+    A script's string is wrapped as a reply of the API that was called: chat completions, Responses,
+    or Anthropic Messages.
     """
 
     def __init__(self, script: Script) -> None:
@@ -59,8 +63,12 @@ class ChatServer:
 
     async def _complete(self, request: Request) -> Response:
         path = request.url.path
-        if not path.endswith(("/chat/completions", "/v1/messages", "/v1/responses", "/openai/responses")):
-            return JSONResponse({"error": {"message": f"Nothing at {path}", "code": "not_found"}}, 404)
+        if not path.endswith(
+            ("/chat/completions", "/v1/messages", "/v1/responses", "/openai/responses")
+        ):
+            return JSONResponse(
+                {"error": {"message": f"Nothing at {path}", "code": "not_found"}}, 404
+            )
         self._in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self._in_flight)
         try:
@@ -108,7 +116,9 @@ class ChatServer:
 
 
 class RawServer:
-    """Reads whole HTTP requests and answers each with the bytes a script gives, then cuts the connection; None: never answers."""
+    """Reads whole HTTP requests and answers each with the bytes a script gives, then cuts the
+    connection; None: never answers.
+    """
 
     def __init__(self, script: Callable[[int], bytes | None]) -> None:
         self.requests = 0
@@ -132,7 +142,9 @@ class RawServer:
         self._closing = closing
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
 
     def __enter__(self) -> RawServer:
         self._thread.start()
@@ -149,18 +161,29 @@ class RawServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
 
-def http(body: str, *, status: str = "200 OK", content_type: str = "application/json", length: int | None = None) -> bytes:
+def http(
+    body: str,
+    *,
+    status: str = "200 OK",
+    content_type: str = "application/json",
+    length: int | None = None,
+) -> bytes:
     """An HTTP answer as bytes; a `length` beyond the body's makes the connection end too early."""
     data = body.encode()
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length or len(data)}\r\nConnection: close\r\n\r\n"
-    )
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length or len(data)}\r\nConnection: close\r\n\r\n"
     return head.encode() + data
 
 
 def anthropic_message(content: str | dict[str, Any], model: str) -> dict[str, Any]:
-    fields = content if isinstance(content, dict) else {"content": [{"type": "text", "text": content}]}
-    usage = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+    fields = (
+        content if isinstance(content, dict) else {"content": [{"type": "text", "text": content}]}
+    )
+    usage = {
+        "input_tokens": 10,
+        "output_tokens": 5,
+        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 0,
+    }
     return {
         "id": "msg_1",
         "type": "message",
@@ -174,9 +197,20 @@ def anthropic_message(content: str | dict[str, Any], model: str) -> dict[str, An
 
 def openai_response(content: str | dict[str, Any], model: str) -> dict[str, Any]:
     text = [{"type": "output_text", "text": content, "annotations": []}]
-    fields = content if isinstance(content, dict) else {"output": [{"type": "message", "role": "assistant", "content": text}]}
+    fields = (
+        content
+        if isinstance(content, dict)
+        else {"output": [{"type": "message", "role": "assistant", "content": text}]}
+    )
     usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
-    return {"id": "resp_1", "object": "response", "model": model, "status": "completed", "usage": usage, **fields}
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "model": model,
+        "status": "completed",
+        "usage": usage,
+        **fields,
+    }
 
 
 def completion(message: dict[str, Any], model: str, finish_reason: str = "stop") -> dict[str, Any]:
@@ -186,7 +220,13 @@ def completion(message: dict[str, Any], model: str, finish_reason: str = "stop")
         "object": "chat.completion",
         "created": 0,
         "model": model,
-        "choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}],
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", **message},
+                "finish_reason": finish_reason,
+            }
+        ],
         "usage": {"prompt_tokens": 10, "completion_tokens": size, "total_tokens": 10 + size},
     }
 

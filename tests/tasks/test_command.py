@@ -15,10 +15,17 @@ from skillfit.tasks import Attempt, Score, Task, TaskFailure, TaskSettings, load
 SKILL = Skill.from_text("---\nname: s\n---\nAlways say yes.\n", files={"references/a.md": b"more"})
 
 
-def command_task(folder: Path, script: str, tasks: str = "command: ./grade.sh --strict < rows.jsonl", timeout: float = 20) -> Task:
+def command_task(
+    folder: Path,
+    script: str,
+    tasks: str = "command: ./grade.sh --strict < rows.jsonl",
+    timeout: float = 20,
+) -> Task:
     (folder / "grade.sh").write_text("#!/bin/sh\n" + script)
     (folder / "grade.sh").chmod(0o755)
-    rows = [{"id": str(number), "input": f"question {number}", "answer": "yes"} for number in range(12)]
+    rows = [
+        {"id": str(number), "input": f"question {number}", "answer": "yes"} for number in range(12)
+    ]
     for name in ("rows.jsonl", "items.jsonl"):
         (folder / name).write_text("\n".join(map(json.dumps, rows)))
     return load_task(TaskSettings(tasks, base=folder, timeout=timeout))
@@ -29,15 +36,23 @@ async def run(task: Task, seed: int = 0) -> tuple[Attempt, Score]:
     return await task.evaluator(SKILL, task.items[3], seed)
 
 
-async def test_the_program_gets_item_skill_and_seed_and_its_score_comes_back(tmp_path: Path) -> None:
-    script = (
-        'cat > got.json; cd "$(dirname "$SKILLFIT_SKILL")"; cat "$SKILLFIT_SKILL" references/a.md > "$OLDPWD/skill"; cd "$OLDPWD"\n'
-    )
+async def test_the_program_gets_item_skill_and_seed_and_its_score_comes_back(
+    tmp_path: Path,
+) -> None:
+    script = 'cat > got.json; cd "$(dirname "$SKILLFIT_SKILL")"; cat "$SKILLFIT_SKILL" references/a.md > "$OLDPWD/skill"; cd "$OLDPWD"\n'
     script += 'echo "$1 $SKILLFIT_SEED" > args\n'
-    task = command_task(tmp_path, script + 'echo talking; echo \'{"score": 0.5, "soft": 0.7, "feedback": "half", "answer": "a"}\'')
+    task = command_task(
+        tmp_path,
+        script
+        + 'echo talking; echo \'{"score": 0.5, "soft": 0.7, "feedback": "half", "answer": "a"}\'',
+    )
     attempt, score = await run(task, seed=7)
     assert (attempt.answer, score) == ("a", Score(0.5, 0.7, "half"))
-    assert json.loads((tmp_path / "got.json").read_text()) == {"id": "3", "input": "question 3", "answers": "yes"}
+    assert json.loads((tmp_path / "got.json").read_text()) == {
+        "id": "3",
+        "input": "question 3",
+        "answers": "yes",
+    }
     assert (tmp_path / "skill").read_text() == "---\nname: s\n---\nAlways say yes.\nmore"
     assert (tmp_path / "args").read_text() == "--strict 7\n"
 
@@ -54,7 +69,9 @@ async def test_a_program_that_says_much_is_heard_to_its_last_line(tmp_path: Path
 
 
 async def test_half_an_emoji_in_what_it_prints_is_replaced(tmp_path: Path) -> None:
-    attempt, _ = await run(command_task(tmp_path, """printf '%s' '{"score": 1, "answer": "ok \\ud83d"}'"""))
+    attempt, _ = await run(
+        command_task(tmp_path, """printf '%s' '{"score": 1, "answer": "ok \\ud83d"}'""")
+    )
     assert attempt.answer == "ok \N{REPLACEMENT CHARACTER}"
 
 
@@ -68,21 +85,31 @@ async def test_no_key_reaches_the_program(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("script", "kind", "message"),
     [
-        ("echo broken pipe dream >&2; exit 3", "command", r"item 3: exit code 3: broken pipe dream"),
+        (
+            "echo broken pipe dream >&2; exit 3",
+            "command",
+            r"item 3: exit code 3: broken pipe dream",
+        ),
         ("echo done", "command", "no JSON score on stdout, but 'done'"),
         ("echo 7", "grader", "not a score"),
         ('echo "{}"', "grader", "not a score"),
     ],
 )
-async def test_what_goes_wrong_is_a_typed_failure(tmp_path: Path, script: str, kind: str, message: str) -> None:
+async def test_what_goes_wrong_is_a_typed_failure(
+    tmp_path: Path, script: str, kind: str, message: str
+) -> None:
     with pytest.raises(TaskFailure, match=message) as failed:
         await run(command_task(tmp_path, script))
     assert failed.value.kind == kind
 
 
-@pytest.mark.parametrize("start", ["", "setsid "], ids=["in its process group", "in a session of its own"])
+@pytest.mark.parametrize(
+    "start", ["", "setsid "], ids=["in its process group", "in a session of its own"]
+)
 async def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path, start: str) -> None:
-    task = command_task(tmp_path, f"{start}sh -c 'echo $$ > child; exec sleep 600' & wait", timeout=1)
+    task = command_task(
+        tmp_path, f"{start}sh -c 'echo $$ > child; exec sleep 600' & wait", timeout=1
+    )
     with pytest.raises(TaskFailure, match="killed") as failed:
         await run(task)
     assert failed.value.kind == "timeout"

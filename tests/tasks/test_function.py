@@ -6,7 +6,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.tasks import TaskFailure
-from skillfit.tasks.function import call, load_object
+from skillfit.tasks.user_code import call, load_object
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,22 @@ def test_a_file_that_was_mended_loads(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(0), asyncio.CancelledError("x"), KeyboardInterrupt(), StopIteration(), GeneratorExit()]
+    "error",
+    [
+        SystemExit(0),
+        asyncio.CancelledError("x"),
+        KeyboardInterrupt(),
+        StopIteration(),
+        GeneratorExit(),
+    ],
 )
 async def test_what_would_end_the_process_is_a_failure_like_any_other(error):
     def evaluate():
         raise error
 
-    with pytest.raises(TaskFailure, match=rf"evaluate: {type(error).__name__}.* \(test_function\.py:\d+\)"):
+    with pytest.raises(
+        TaskFailure, match=rf"evaluate: {type(error).__name__}.* \(test_function\.py:\d+\)"
+    ):
         await call(evaluate, kind="evaluate", where="evaluate")
 
 
@@ -70,7 +79,7 @@ async def test_cancelling_is_still_cancelling():
 def test_a_function_that_never_ends_does_not_keep_the_process_from_ending():
     script = """
 import asyncio, threading
-from skillfit.tasks.function import call
+from skillfit.tasks.user_code import call
 
 async def main():
     try:
@@ -81,5 +90,7 @@ async def main():
 
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+    )
     assert (done.stdout, done.stderr) == ("over\n", "")

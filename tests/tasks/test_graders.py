@@ -1,4 +1,6 @@
-"""Each grader's behaviour, what it says when its settings are wrong, and that its feedback gives nothing away."""
+"""Each grader's behaviour, what it says when its settings are wrong, and that its feedback gives
+nothing away.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from skillfit.tasks import Attempt, Item, Score, Task, TaskFailure, build_grader
 from skillfit.tasks.graders import check_items
 
 
-async def grade(setting: Any, answer: str, *golds: Any, base: Path = Path(), **columns: Any) -> Score:
+async def grade(
+    setting: Any, answer: str, *golds: Any, base: Path = Path(), **columns: Any
+) -> Score:
     grader = build_grader(setting, base=base)
     item = Item("i", {"input": "q", "answers": list(golds), **columns})
     check_items(grader, [item])
@@ -40,7 +44,9 @@ async def grade(setting: Any, answer: str, *golds: Any, base: Path = Path(), **c
         ("anls", "Hello Wurld", ["hello world"], 0),
     ],
 )
-async def test_text_graders_decide(setting: Any, answer: str, golds: list[str], hard: float) -> None:
+async def test_text_graders_decide(
+    setting: Any, answer: str, golds: list[str], hard: float
+) -> None:
     assert (await grade(setting, answer, *golds)).hard == hard
 
 
@@ -86,14 +92,27 @@ async def test_choice_reads_the_label(answer: str, gold: str, hard: float) -> No
 
 
 async def test_choice_is_quick_with_much_white_space() -> None:
-    assert (await grade("choice", "answer" + " \n" * 3 + " " * 20_000 + "?\nAnswer:" + " " * 20_000 + "B", "B")).hard == 1
+    assert (
+        await grade(
+            "choice", "answer" + " \n" * 3 + " " * 20_000 + "?\nAnswer:" + " " * 20_000 + "B", "B"
+        )
+    ).hard == 1
 
 
 async def test_choice_takes_the_text_of_a_choice_too() -> None:
-    assert (await grade("choice", "the blue whale", "B", choices=["a cat", "the blue whale"])).hard == 1
-    assert (await grade("choice", "B", "the blue whale", choices={"A": "a cat", "B": "the blue whale"})).hard == 1
     assert (
-        await grade("choice", "a cat", "B", choices=[{"label": "A", "text": "a cat"}, {"label": "B", "text": "a dog"}])
+        await grade("choice", "the blue whale", "B", choices=["a cat", "the blue whale"])
+    ).hard == 1
+    assert (
+        await grade("choice", "B", "the blue whale", choices={"A": "a cat", "B": "the blue whale"})
+    ).hard == 1
+    assert (
+        await grade(
+            "choice",
+            "a cat",
+            "B",
+            choices=[{"label": "A", "text": "a cat"}, {"label": "B", "text": "a dog"}],
+        )
     ).hard == 0
 
 
@@ -131,16 +150,24 @@ async def test_choice_takes_the_text_of_a_choice_too() -> None:
         ("numeric", "9 m^2", "9", 1),
     ],
 )
-async def test_numeric_compares_values_and_units(setting: Any, answer: str, gold: str, hard: float) -> None:
+async def test_numeric_compares_values_and_units(
+    setting: Any, answer: str, gold: str, hard: float
+) -> None:
     assert (await grade(setting, answer, gold)).hard == hard
 
 
 async def test_json_fields_are_scored_one_by_one() -> None:
     gold = {"name": "Ada", "born": 1815, "place": {"city": "London"}}
-    score = await grade("json_fields", 'Here: ```json\n{"name": "Ada", "born": 1816, "place": {"city": "London"}}\n```', gold)
+    score = await grade(
+        "json_fields",
+        'Here: ```json\n{"name": "Ada", "born": 1816, "place": {"city": "London"}}\n```',
+        gold,
+    )
     assert (score.hard, score.soft) == (0, pytest.approx(2 / 3))
     assert "born" in score.feedback and "1815" not in score.feedback
-    assert (await grade({"json_fields": ["place.city"]}, '{"place": {"city": "London"}}', gold)).hard == 1
+    assert (
+        await grade({"json_fields": ["place.city"]}, '{"place": {"city": "London"}}', gold)
+    ).hard == 1
     assert (await grade("json_fields", "nothing here", gold)).hard == 0
     assert (await grade("json_fields", '{"a": true}', {"a": 1})).hard == 0
     assert (await grade("json_fields", '{"a": 1}', 'It is {"a": 1.0}.')).hard == 1
@@ -163,7 +190,9 @@ async def test_the_answer_is_extracted(extract: Any, reply: str) -> None:
 
 
 async def test_boxed_braces_nest() -> None:
-    assert (await grade({"exact": {"extract": "boxed"}}, r"\boxed{\frac{1}{2}}", r"\frac{1}{2}")).hard == 1
+    assert (
+        await grade({"exact": {"extract": "boxed"}}, r"\boxed{\frac{1}{2}}", r"\frac{1}{2}")
+    ).hard == 1
 
 
 async def test_a_reply_without_the_tag_says_so() -> None:
@@ -190,7 +219,10 @@ async def test_compositions_combine_scores() -> None:
         ({"numeric": {"rel": -1}}, "env.grader.numeric.rel"),
         ({"regex": "a(b"}, r"regex 'a\(b' does not compile: .* at position 1"),
         ({"exact": {"extract": {"regex": "["}}}, "does not compile"),
-        ({"exact": {"extract": {"tag": "a", "boxed": True}}}, "one way is wanted, found tag and boxed"),
+        (
+            {"exact": {"extract": {"tag": "a", "boxed": True}}},
+            "one way is wanted, found tag and boxed",
+        ),
         ({"exact": {"extract": {"boxed": False}}}, "one way is wanted, found none"),
         ({"mean": ["exact"], "weights": [1, 2]}, "expected 1 numbers"),
         ({"all": []}, "expected a list"),
@@ -217,7 +249,9 @@ def test_wrong_settings_are_refused_at_start(setting: Any, message: str) -> None
         ({"all": ["exact", "numeric"]}, {"answer": "many"}, "no number"),
     ],
 )
-def test_an_item_that_cannot_be_graded_is_refused_at_start(setting: Any, row: dict[str, Any], message: str) -> None:
+def test_an_item_that_cannot_be_graded_is_refused_at_start(
+    setting: Any, row: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         Task([{"input": "q", **row}], grade=setting)
 
@@ -245,7 +279,9 @@ async def test_a_python_grader_is_called_with_item_and_answer(tmp_path: Path) ->
     assert await grade("own.py:grade", "h", hint="h", base=tmp_path) == Score(0.5, 0.5, "closer")
     assert (await grade("own.py:grade", "x", hint="h", base=tmp_path)).soft == 0.2
     assert (await grade("own.py:later", "x", base=tmp_path)).hard == 1
-    with pytest.raises(TaskFailure, match=r"own.py:broken on item i: KeyError: 'nothing' \(own.py:6\)") as failed:
+    with pytest.raises(
+        TaskFailure, match=r"own.py:broken on item i: KeyError: 'nothing' \(own.py:6\)"
+    ) as failed:
         await grade("own.py:broken", "x", base=tmp_path)
     assert failed.value.kind == "grader"
     with pytest.raises(TaskFailure, match="not a score"):
@@ -261,14 +297,18 @@ def test_a_changed_python_grader_is_another_grader(tmp_path: Path) -> None:
 
 async def test_code_is_run_against_each_test() -> None:
     tests = ["assert add(1, 2) == 3", "assert add(0, 0) == 0, 'add(0, 0) must be 0'"]
-    assert (await grade("code", "Sure:\n```python\ndef add(a, b):\n    return a + b\n```", tests=tests)).hard == 1
+    assert (
+        await grade("code", "Sure:\n```python\ndef add(a, b):\n    return a + b\n```", tests=tests)
+    ).hard == 1
     half = await grade("code", "def add(a, b):\n    return 3", tests=tests)
     assert (half.hard, half.soft) == (0, 0.5)
     assert "must be" not in half.feedback and "must be" in half.evidence[0]
     assert "NameError" in (await grade("code", "def sub(a, b): return 0", tests=tests)).feedback
 
 
-_LEAVE = "\nprint(word.decode(), flush=True)\nopen('passed', 'wb').write(word)\nimport os; os._exit(0)"
+_LEAVE = (
+    "\nprint(word.decode(), flush=True)\nopen('passed', 'wb').write(word)\nimport os; os._exit(0)"
+)
 _LOOK = """
 import gc, os, sys
 def bytes_in(value, depth):
@@ -312,7 +352,9 @@ async def test_code_that_never_reaches_the_end_of_the_tests_does_not_pass(trick:
 
 
 async def test_code_may_say_as_much_as_it_likes_and_exit_after_its_definitions() -> None:
-    talk = "import sys\ndef solve(): print('x' * 200_000); return 1\nprint('y' * 200_000)\nsys.exit(0)"
+    talk = (
+        "import sys\ndef solve(): print('x' * 200_000); return 1\nprint('y' * 200_000)\nsys.exit(0)"
+    )
     assert (await grade("code", talk, tests="assert solve() == 1")).hard == 1
 
 
@@ -322,12 +364,22 @@ async def test_gold_answers_are_proved_under_their_own_grader() -> None:
         grade={"numeric": {"extract": "tag"}},
     )
     assert await prove_gold(good) == []
-    bad = Task([{"id": "x", "input": "q", "answer": "forty"}], grade={"all": ["exact", {"regex": r"^\d+$"}]})
+    bad = Task(
+        [{"id": "x", "input": "q", "answer": "forty"}],
+        grade={"all": ["exact", {"regex": r"^\d+$"}]},
+    )
     (problem,) = await prove_gold(bad)
-    assert problem.item_id == "x" and "forty" in problem.why and problem.score is not None and problem.score.hard == 0
+    assert (
+        problem.item_id == "x"
+        and "forty" in problem.why
+        and problem.score is not None
+        and problem.score.hard == 0
+    )
     every = Task([{"input": "q", "answers": ["a", "b"]}], grade={"contains": {"every": True}})
     assert await prove_gold(every) == []
-    code = Task([{"input": "q", "reference": "def f(): return 1", "tests": "assert f() == 1"}], grade="code")
+    code = Task(
+        [{"input": "q", "reference": "def f(): return 1", "tests": "assert f() == 1"}], grade="code"
+    )
     assert await prove_gold(code) == []
 
 

@@ -16,9 +16,9 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.models import Request, ScriptedModel
 from skillfit.models.protocol import BadRequest, QuotaExhausted, Reply, ToolCall
+from skillfit.plugins.inspect_tasks import InspectEvaluator
 from skillfit.skill import Skill
 from skillfit.tasks import Item, Task, TaskFailure, TaskSettings, load_task
-from skillfit.tasks.inspect_ai import InspectEvaluator
 
 pytest.importorskip("inspect_ai")
 
@@ -75,7 +75,9 @@ def _inspects_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv(name, str(tmp_path / "xdg"))
 
 
-def inspect_task(folder: Path, model: ScriptedModel | None, name: str = "sums", **settings: str) -> Task:
+def inspect_task(
+    folder: Path, model: ScriptedModel | None, name: str = "sums", **settings: str
+) -> Task:
     (folder / "sums.py").write_text(FILE)
     return load_task(TaskSettings(f"inspect:sums.py@{name}", base=folder, **settings), model=model)  # type: ignore[arg-type]
 
@@ -95,10 +97,16 @@ def calculator(request: Request) -> str:
 async def test_samples_are_items_and_the_skill_decides_the_score(tmp_path: Path) -> None:
     model = ScriptedModel(calculator)
     task = inspect_task(tmp_path, model)
-    assert (task.items[3].id, task.items[3].input, task.items[3].answers) == ("s3", "What is 3 plus 3?", ("6",))
+    assert (task.items[3].id, task.items[3].input, task.items[3].answers) == (
+        "s3",
+        "What is 3 plus 3?",
+        ("6",),
+    )
     good, bad = Skill.from_text("Add {carefully}."), Skill.from_text("Guess.")
     async with opened(task, tmp_path) as evaluator:
-        rollouts = await asyncio.gather(*(evaluator(skill, item, 5) for skill in (good, bad) for item in task.items[1:4]))
+        rollouts = await asyncio.gather(
+            *(evaluator(skill, item, 5) for skill in (good, bad) for item in task.items[1:4])
+        )
     assert [score.hard for _, score in rollouts] == [1, 1, 1, 0, 0, 0]
     assert rollouts[2][0].answer == "6" and rollouts[2][0].usage.calls == 1
     first = next(request for request in model.requests if request.purpose == "s1/5/1")
@@ -106,12 +114,17 @@ async def test_samples_are_items_and_the_skill_decides_the_score(tmp_path: Path)
     assert first.messages[0].content == "Add {carefully}." and first.seed == 5
 
 
-async def test_its_logs_stay_readable_with_inspect_and_say_which_skill_it_was(tmp_path: Path) -> None:
+async def test_its_logs_stay_readable_with_inspect_and_say_which_skill_it_was(
+    tmp_path: Path,
+) -> None:
     from inspect_ai.log import list_eval_logs, read_eval_log
 
     task = inspect_task(tmp_path, ScriptedModel(calculator))
     known = task.identity()
-    skills = {skill.hash: skill for skill in (Skill.from_text("Do it carefully. " * 40), Skill.from_text("Guess."))}
+    skills = {
+        skill.hash: skill
+        for skill in (Skill.from_text("Do it carefully. " * 40), Skill.from_text("Guess."))
+    }
     async with opened(task, tmp_path) as evaluator:
         await asyncio.gather(*(evaluator(skill, task.items[2], 0) for skill in skills.values()))
     (info,) = list_eval_logs(str(tmp_path / "logs"))
@@ -124,16 +137,23 @@ async def test_its_logs_stay_readable_with_inspect_and_say_which_skill_it_was(tm
     assert task.identity() == known, "where logs go is no part of what the task is"
 
 
-async def test_tools_of_the_task_are_offered_to_our_model_and_bad_arguments_are_answered(tmp_path: Path) -> None:
+async def test_tools_of_the_task_are_offered_to_our_model_and_bad_arguments_are_answered(
+    tmp_path: Path,
+) -> None:
     calls = [ToolCall("c1", "double", '{"number": 4'), ToolCall("c2", "double", '{"number": 4}')]
-    model = ScriptedModel([*(Reply("", tool_calls=(call,), finish_reason="tool_calls") for call in calls), "8"])
+    model = ScriptedModel(
+        [*(Reply("", tool_calls=(call,), finish_reason="tool_calls") for call in calls), "8"]
+    )
     task = inspect_task(tmp_path, model, "with_tool")
     async with opened(task, tmp_path) as evaluator:
         attempt, score = await evaluator(Skill.from_text("Use tools."), task.items[4], 0)
     assert (attempt.answer, score.hard) == ("8", 1)
     assert model.requests[0].tools[0].name == "double"
     assert "not valid JSON" in model.requests[1].messages[-1].content
-    assert (model.requests[2].messages[-1].role, model.requests[2].messages[-1].content) == ("tool", "8")
+    assert (model.requests[2].messages[-1].role, model.requests[2].messages[-1].content) == (
+        "tool",
+        "8",
+    )
     assert [(step.kind, step.name) for step in attempt.steps[-3:]] == [
         ("tool_call", "double"),
         ("tool_result", "double"),
@@ -141,12 +161,20 @@ async def test_tools_of_the_task_are_offered_to_our_model_and_bad_arguments_are_
     ]
 
 
-async def test_our_models_failure_comes_back_as_itself_and_spares_the_others(tmp_path: Path) -> None:
-    model = ScriptedModel(lambda request: QuotaExhausted("empty") if "1 plus 1" in request.messages[-1].content else "4")
+async def test_our_models_failure_comes_back_as_itself_and_spares_the_others(
+    tmp_path: Path,
+) -> None:
+    model = ScriptedModel(
+        lambda request: (
+            QuotaExhausted("empty") if "1 plus 1" in request.messages[-1].content else "4"
+        )
+    )
     task = inspect_task(tmp_path, model)
     skill = Skill.from_text("x")
     async with opened(task, tmp_path) as evaluator:
-        failed, fine = await asyncio.gather(*(evaluator(skill, item, 0) for item in task.items[1:3]), return_exceptions=True)
+        failed, fine = await asyncio.gather(
+            *(evaluator(skill, item, 0) for item in task.items[1:3]), return_exceptions=True
+        )
     assert isinstance(failed, QuotaExhausted)
     assert not isinstance(fine, BaseException) and fine[1].hard == 1
 
@@ -157,7 +185,9 @@ async def test_a_task_that_breaks_is_a_failure(tmp_path: Path) -> None:
         "@solver\ndef explode():\n    async def solve(state, generate):\n        raise ValueError('boom')\n    return solve\n"
         "@task\ndef broken():\n    return Task(dataset=[Sample(input='q', target='a')], solver=explode())\n"
     )
-    task = load_task(TaskSettings("inspect:broken.py@broken", base=tmp_path), model=ScriptedModel([]))
+    task = load_task(
+        TaskSettings("inspect:broken.py@broken", base=tmp_path), model=ScriptedModel([])
+    )
     async with opened(task, tmp_path) as evaluator:
         with pytest.raises(TaskFailure, match="boom"):
             await evaluator(Skill.from_text("x"), task.items[0], 0)
@@ -182,7 +212,9 @@ class SlowModel(ScriptedModel):
         raise AssertionError
 
 
-async def test_a_slow_rollout_holds_up_no_other_and_ends_when_it_is_cancelled(tmp_path: Path) -> None:
+async def test_a_slow_rollout_holds_up_no_other_and_ends_when_it_is_cancelled(
+    tmp_path: Path,
+) -> None:
     from inspect_ai.log import list_eval_logs, read_eval_log
 
     model = SlowModel("1 plus 1")
@@ -198,7 +230,9 @@ async def test_a_slow_rollout_holds_up_no_other_and_ends_when_it_is_cancelled(tm
             await slow
         assert (await evaluator(Skill.from_text("carefully, again"), task.items[5], 0))[1].hard == 1
     assert model.cancelled, "the call itself ended, not just the wait for it"
-    assert all(read_eval_log(info).status == "success" for info in list_eval_logs(str(tmp_path / "logs")))
+    assert all(
+        read_eval_log(info).status == "success" for info in list_eval_logs(str(tmp_path / "logs"))
+    )
 
 
 async def test_leaving_ends_what_still_runs(tmp_path: Path) -> None:
@@ -213,7 +247,9 @@ async def test_leaving_ends_what_still_runs(tmp_path: Path) -> None:
 
 
 async def test_each_model_call_runs_in_the_context_of_its_own_rollout(tmp_path: Path) -> None:
-    """Time limits live there: waiting for a slot stops the clock of the rollout that waits, not of the one that came first."""
+    """Time limits live there: waiting for a slot stops the clock of the rollout that waits, not of
+    the one that came first.
+    """
     asking: ContextVar[str] = ContextVar("asking")
     seen: dict[str, str] = {}
 
@@ -233,7 +269,10 @@ async def test_each_model_call_runs_in_the_context_of_its_own_rollout(tmp_path: 
 
 
 def package(tmp_path: Path) -> Skill:
-    skill = Skill.from_text("---\nname: Sums!\n---\nAdd carefully.\n", files={"scripts/add.sh": b"#!/bin/sh\necho $(($1 + $1))\n"})
+    skill = Skill.from_text(
+        "---\nname: Sums!\n---\nAdd carefully.\n",
+        files={"scripts/add.sh": b"#!/bin/sh\necho $(($1 + $1))\n"},
+    )
     skill.save(tmp_path / "sums")
     (tmp_path / "sums/scripts/add.sh").chmod(0o755)
     return Skill.load(tmp_path / "sums")
@@ -241,17 +280,29 @@ def package(tmp_path: Path) -> Skill:
 
 async def test_the_skill_can_enter_as_files_of_the_sandbox(tmp_path: Path) -> None:
     read, run = "cat .agents/skills/sums/SKILL.md", ".agents/skills/sums/scripts/add.sh 3"
-    calls = [ToolCall(f"c{n}", "bash", f'{{"command": "{line}"}}') for n, line in enumerate((read, run))]
+    calls = [
+        ToolCall(f"c{n}", "bash", f'{{"command": "{line}"}}') for n, line in enumerate((read, run))
+    ]
     calls.append(ToolCall("c3", "submit", '{"answer": "6"}'))
-    model = ScriptedModel([Reply("", tool_calls=(call,), finish_reason="tool_calls") for call in calls])
+    model = ScriptedModel(
+        [Reply("", tool_calls=(call,), finish_reason="tool_calls") for call in calls]
+    )
     task = inspect_task(tmp_path, model, "in_sandbox", skill_as="file")
     assert task.identity() != inspect_task(tmp_path, model, "in_sandbox").identity()
     async with opened(task, tmp_path) as evaluator:
         attempt, score = await evaluator(package(tmp_path), task.items[3], 0)
     assert score.hard == 1
     told = model.requests[0].messages[0]
-    assert told.role == "system" and ".agents/skills/sums/SKILL.md" in told.content and "Add carefully." not in told.content
-    results = [step.text.strip() for step in attempt.steps if step.kind == "tool_result" and step.name == "bash"]
+    assert (
+        told.role == "system"
+        and ".agents/skills/sums/SKILL.md" in told.content
+        and "Add carefully." not in told.content
+    )
+    results = [
+        step.text.strip()
+        for step in attempt.steps
+        if step.kind == "tool_result" and step.name == "bash"
+    ]
     assert "Add carefully." in results[0] and results[1] == "6"
 
 
@@ -269,10 +320,15 @@ async def test_images_are_passed_on_and_other_media_are_refused(tmp_path: Path) 
     task = inspect_task(tmp_path, model, "with_media")
     skill = Skill.from_text("Look.")
     async with opened(task, tmp_path) as evaluator:
-        *shown, audio = await asyncio.gather(*(evaluator(skill, item, 0) for item in task.items), return_exceptions=True)
+        *shown, audio = await asyncio.gather(
+            *(evaluator(skill, item, 0) for item in task.items), return_exceptions=True
+        )
     assert [not isinstance(one, BaseException) and one[1].hard for one in shown] == [1, 1]
     images = {request.purpose: request.messages[-1].images[0] for request in model.requests}
-    assert images["png/0/1"].path.read_bytes() == b"\x89PNG bytes" and images["png/0/1"].media_type == "image/png"
+    assert (
+        images["png/0/1"].path.read_bytes() == b"\x89PNG bytes"
+        and images["png/0/1"].media_type == "image/png"
+    )
     assert images["file/0/1"].path.read_bytes() == b"\x89PNG file"
     assert isinstance(audio, BadRequest)
 
@@ -297,13 +353,19 @@ def install(folder: Path, name: str, code: str, monkeypatch: pytest.MonkeyPatch)
     information.mkdir()
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(f"[inspect_ai]\n{name} = {name}\n")
-    (information / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}}))
+    (information / "direct_url.json").write_text(
+        json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}})
+    )
     monkeypatch.syspath_prepend(str(folder))
 
 
-async def test_a_task_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_of_an_installed_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path / "site", "tiny_evals", PACKAGE, monkeypatch)
-    task = load_task(TaskSettings("inspect:tiny_evals/capitals", base=tmp_path), model=ScriptedModel(["Paris"]))
+    task = load_task(
+        TaskSettings("inspect:tiny_evals/capitals", base=tmp_path), model=ScriptedModel(["Paris"])
+    )
     async with opened(task, tmp_path) as evaluator:
         assert (await evaluator(Skill.from_text("Know."), task.items[0], 0))[1].hard == 1
     with pytest.raises(InputError, match=r"tiny_evals has no task 'capital'.*tiny_evals/capitals"):
@@ -311,8 +373,12 @@ async def test_a_task_of_an_installed_package_is_found(tmp_path: Path, monkeypat
     sys.modules.pop("tiny_evals")
 
 
-def test_a_package_that_is_missing_or_broken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"no installed package offers Inspect tasks as 'gone_evals'"):
+def test_a_package_that_is_missing_or_broken_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        InputError, match=r"no installed package offers Inspect tasks as 'gone_evals'"
+    ):
         load_task(TaskSettings("inspect:gone_evals/capitals", base=tmp_path))
     install(tmp_path / "site", "broken_evals", "import not_there_either\n", monkeypatch)
     with pytest.raises(InputError, match=r"broken_evals cannot be imported: .*not_there_either"):
@@ -342,16 +408,24 @@ async def test_without_a_model_or_a_file_it_says_what_to_do(tmp_path: Path) -> N
         ("broken.py@other", r"Task named 'other' not found"),
     ],
 )
-def test_a_file_that_gives_no_task_is_refused_with_the_reason(tmp_path: Path, reference: str, complaint: str) -> None:
+def test_a_file_that_gives_no_task_is_refused_with_the_reason(
+    tmp_path: Path, reference: str, complaint: str
+) -> None:
     (tmp_path / "sums.py").write_text(FILE)
     (tmp_path / "plain.py").write_text("x = 1\n")
-    (tmp_path / "broken.py").write_text("from inspect_ai import task\n@task\ndef broken():\n    1 / 0\n")
+    (tmp_path / "broken.py").write_text(
+        "from inspect_ai import task\n@task\ndef broken():\n    1 / 0\n"
+    )
     with pytest.raises(InputError, match=complaint):
         load_task(TaskSettings(f"inspect:{reference}", base=tmp_path))
 
 
 def test_the_only_task_of_a_file_needs_no_name(tmp_path: Path) -> None:
     lines = ["from inspect_ai import Task, task", "from inspect_ai.dataset import Sample"]
-    lines += ["@task", "def one():", "    return Task(dataset=[Sample(id=n, input=f'q{n}') for n in range(12)])"]
+    lines += [
+        "@task",
+        "def one():",
+        "    return Task(dataset=[Sample(id=n, input=f'q{n}') for n in range(12)])",
+    ]
     (tmp_path / "one.py").write_text("\n".join(lines))
     assert len(load_task(TaskSettings("inspect:one.py", base=tmp_path)).items) == 12

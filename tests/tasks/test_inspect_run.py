@@ -1,4 +1,6 @@
-"""An Inspect task through a whole program: rollouts in time and out of it, its logs in the run directory, the process ends."""
+"""An Inspect task through a whole program: rollouts in time and out of it, its logs in the run
+directory, the process ends.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,29 @@ def _measure(folder: Path, url: str) -> dict[str, Any]:
     model = {"id": "openai/small", "base_url": url}
     env = {"skill": "skill.md", "tasks": "inspect:sums.py@sums", "exec_timeout": 6}
     (folder / "config.yaml").write_text(json.dumps({"model": {"agent": model}, "env": env}))
-    homes = dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"), str(folder / "home"))
-    line = [sys.executable, "-m", "skillfit.cli.app", "eval", "config.yaml", "--split", "all", "--run", "run", "--json"]
+    homes = dict.fromkeys(
+        ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"),
+        str(folder / "home"),
+    )
+    line = [
+        sys.executable,
+        "-m",
+        "skillfit.cli.app",
+        "eval",
+        "config.yaml",
+        "--split",
+        "all",
+        "--run",
+        "run",
+        "--json",
+    ]
     ended = subprocess.run(
-        line, cwd=folder, capture_output=True, text=True, timeout=120, env={**os.environ, **homes, "OPENAI_API_KEY": "k"}
+        line,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **homes, "OPENAI_API_KEY": "k"},
     )
     assert ended.returncode == 0, ended.stderr
     (measured,) = json.loads(ended.stdout)

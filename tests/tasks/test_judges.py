@@ -15,13 +15,17 @@ from skillfit.tasks import Attempt, Item, Task, TaskSettings, build_grader, load
 
 
 def judge(say: Callable[[str], object]) -> ScriptedModel:
-    return ScriptedModel(lambda request: json.dumps(say("\n".join(message.content for message in request.messages))))
+    return ScriptedModel(
+        lambda request: json.dumps(say("\n".join(message.content for message in request.messages)))
+    )
 
 
 async def test_a_rubric_is_scored_with_evidence_and_advice() -> None:
     model = judge(lambda text: {"reason": "no greeting", "score": 0.6, "advice": "Be polite."})
     grader = build_grader({"rubric": {"rubric": "Greets by name.", "threshold": 0.7}}, judge=model)
-    score = await grader.grade(Item("i", {"input": "q", "reference": "Hello Ada"}), Attempt("the answer"))
+    score = await grader.grade(
+        Item("i", {"input": "q", "reference": "Hello Ada"}), Attempt("the answer")
+    )
     assert (score.hard, score.soft, score.feedback) == (0, 0.6, "Be polite.")
     assert score.evidence == ("0.6: no greeting",)
     assert grader.patterns() == ("Greets by name.",)
@@ -34,17 +38,25 @@ async def test_a_rubric_is_scored_with_evidence_and_advice() -> None:
 async def test_a_judge_that_cannot_be_reached_is_a_failure_and_not_a_zero() -> None:
     model = ScriptedModel([Overloaded("busy")])
     with pytest.raises(Overloaded):
-        await build_grader({"rubric": "x"}, judge=model).grade(Item("i", {"input": "q"}), Attempt("a"))
+        await build_grader({"rubric": "x"}, judge=model).grade(
+            Item("i", {"input": "q"}), Attempt("a")
+        )
 
 
 async def test_a_checklist_scores_the_share_of_checks_with_evidence_each() -> None:
     model = judge(
         lambda text: {
-            "checks": [{"passed": "blue" in text, "evidence": "says blue"}, {"passed": False, "evidence": "no sum"}],
+            "checks": [
+                {"passed": "blue" in text, "evidence": "says blue"},
+                {"passed": False, "evidence": "no sum"},
+            ],
             "advice": "Sum up.",
         }
     )
-    item = Item("i", {"input": "q", "assertions": ["names a colour"], "expectations": [{"text": "gives a sum"}]})
+    item = Item(
+        "i",
+        {"input": "q", "assertions": ["names a colour"], "expectations": [{"text": "gives a sum"}]},
+    )
     score = await build_grader("checklist", judge=model).grade(item, Attempt("blue"))
     assert (score.hard, score.feedback) == (0.5, "1 of 2 checks pass. Sum up.")
     assert score.evidence == ("pass: names a colour (says blue)", "fail: gives a sum (no sum)")
@@ -65,23 +77,34 @@ async def test_a_judge_that_skips_checks_is_asked_again_and_then_failed() -> Non
     assert len(model.requests) == 2
 
 
-@pytest.mark.parametrize(("prefers", "hard", "soft"), [("ours", 1, 1.0), ("theirs", 0, 0.0), ("first", 1, 0.5), ("equal", 1, 0.5)])
-async def test_pairwise_asks_in_both_orders_so_that_position_does_not_win(prefers: str, hard: float, soft: float) -> None:
+@pytest.mark.parametrize(
+    ("prefers", "hard", "soft"),
+    [("ours", 1, 1.0), ("theirs", 0, 0.0), ("first", 1, 0.5), ("equal", 1, 0.5)],
+)
+async def test_pairwise_asks_in_both_orders_so_that_position_does_not_win(
+    prefers: str, hard: float, soft: float
+) -> None:
     def better(request: Request) -> str:
         if prefers in ("first", "equal"):
             return prefers
         wanted = "OURS" if prefers == "ours" else "THEIRS"
-        return "first" if wanted in request.messages[1].content.split("which=second")[0] else "second"
+        return (
+            "first" if wanted in request.messages[1].content.split("which=second")[0] else "second"
+        )
 
     model = ScriptedModel(lambda request: json.dumps({"reason": "r", "better": better(request)}))
-    score = await build_grader("pairwise", judge=model).grade(Item("i", {"input": "q", "reference": "THEIRS"}), Attempt("OURS"))
+    score = await build_grader("pairwise", judge=model).grade(
+        Item("i", {"input": "q", "reference": "THEIRS"}), Attempt("OURS")
+    )
     assert (score.hard, score.soft) == (hard, soft)
     assert len(model.requests) == 2
 
 
 async def test_gold_is_proved_without_judges_unless_they_are_asked_for() -> None:
     model = judge(lambda text: {"reason": "bad", "score": 0.0})
-    task = Task([{"input": "q", "answer": "a"}], grade={"all": ["exact", {"rubric": "x"}]}, judge=model)
+    task = Task(
+        [{"input": "q", "answer": "a"}], grade={"all": ["exact", {"rubric": "x"}]}, judge=model
+    )
     assert await prove_gold(task) == []
     assert not model.requests
     assert len(await prove_gold(task, judges=True)) == 1
@@ -105,12 +128,16 @@ async def test_evals_json_is_graded_by_its_assertions(tmp_path: Path) -> None:
     assert task.grader is not None
     first, second = task.items
     assert first.files["evals/files/a.csv"].read_text() == "1,2"
-    assert (await task.grader.grade(first, Attempt("done"))).evidence == ("pass: has a title (seen)",)
+    assert (await task.grader.grade(first, Attempt("done"))).evidence == (
+        "pass: has a title (seen)",
+    )
     assert "a clean table" in (await task.grader.grade(second, Attempt("done"))).evidence[0]
 
 
 def test_evals_json_without_a_judge_says_what_to_set(tmp_path: Path) -> None:
-    (tmp_path / "evals.json").write_text(json.dumps({"evals": [{"prompt": "x", "assertions": ["y"]}]}))
+    (tmp_path / "evals.json").write_text(
+        json.dumps({"evals": [{"prompt": "x", "assertions": ["y"]}]})
+    )
     with pytest.raises(InputError, match=r"Set model\.judge"):
         load_task(TaskSettings("evals.json", base=tmp_path))
 

@@ -18,11 +18,15 @@ TRAP = "a" * 60 + "b"
 
 
 async def grade(setting: Any, answer: str, gold: str) -> Score:
-    return await build_grader(setting).grade(Item("1", {"input": "q", "answers": [gold]}), Attempt(answer))
+    return await build_grader(setting).grade(
+        Item("1", {"input": "q", "answers": [gold]}), Attempt(answer)
+    )
 
 
 @pytest.mark.parametrize(
-    "setting", [{"regex": NEVER_ENDS}, {"exact": {"extract": {"regex": NEVER_ENDS}}}], ids=["regex", "extract"]
+    "setting",
+    [{"regex": NEVER_ENDS}, {"exact": {"extract": {"regex": NEVER_ENDS}}}],
+    ids=["regex", "extract"],
 )
 async def test_a_regex_that_never_ends_is_a_failure_and_holds_up_nobody(setting: Any) -> None:
     grading = asyncio.ensure_future(grade(setting, TRAP, "a"))
@@ -35,7 +39,9 @@ async def test_a_regex_that_never_ends_is_a_failure_and_holds_up_nobody(setting:
 
 async def test_many_searches_side_by_side_each_get_their_own_answer() -> None:
     grader = {"exact": {"extract": {"regex": r"is (\w+)"}}}
-    scores = await asyncio.gather(*(grade(grader, f"It is x\nIt is n{number}", f"n{number}") for number in range(50)))
+    scores = await asyncio.gather(
+        *(grade(grader, f"It is x\nIt is n{number}", f"n{number}") for number in range(50))
+    )
     assert [score.hard for score in scores] == [1] * 50
 
 
@@ -54,7 +60,9 @@ async def main():
 
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+    )
     assert (done.stdout, done.stderr) == ("over\n", "")
 
 
@@ -71,6 +79,9 @@ def test_likeness_counts_the_fewest_single_letter_changes(one: str, other: str) 
     for at, letter in enumerate(one, 1):
         before, row[0] = row[0], at
         for column, against in enumerate(other, 1):
-            before, row[column] = row[column], min(row[column] + 1, row[column - 1] + 1, before + (letter != against))
+            before, row[column] = (
+                row[column],
+                min(row[column] + 1, row[column - 1] + 1, before + (letter != against)),
+            )
     soft = asyncio.run(grade({"anls": 0}, one, other)).soft
     assert soft == pytest.approx(1 - row[-1] / max(len(one), len(other)))

@@ -25,5 +25,10 @@ def test_rows_of_100_kb_are_not_kept(tmp_path: Path) -> None:
         for number in range(600):
             text = " ".join(random.Random(number).sample(words, 200)) + "x" * 100_000
             file.write(json.dumps({"input": text, "answer": "a"}) + "\n")
-    done = subprocess.run([sys.executable, "-c", LOAD, str(tmp_path / "big.jsonl")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(tmp_path / "big.jsonl")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert int(done.stdout) < 30_000  # kilobytes, for 60 MB of rows

@@ -35,7 +35,9 @@ def test_a_row_may_use_any_of_the_documented_names(tmp_path: Path) -> None:
 
 def test_columns_are_mapped_by_fields_and_others_are_kept_for_the_grader(tmp_path: Path) -> None:
     (item,) = load(
-        write_jsonl(tmp_path / "t.jsonl", [{"question": "q", "gold": "g", "unit": "km"}]), input="question", answer="gold"
+        write_jsonl(tmp_path / "t.jsonl", [{"question": "q", "gold": "g", "unit": "km"}]),
+        input="question",
+        answer="gold",
     )
     assert (item.input, item.answers) == ("q", ("g",))
     assert item.content()["unit"] == "km"
@@ -48,7 +50,9 @@ def test_an_unknown_field_is_refused_with_the_nearest_name(tmp_path: Path) -> No
 
 def test_a_missing_input_names_the_line_the_columns_and_the_way_out(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "t.jsonl", [{"input": "fine"}, {"question": "q", "gold": "g"}])
-    with pytest.raises(InputError, match=r"t\.jsonl:2: no input\. Columns here: question, gold\..*env\.fields"):
+    with pytest.raises(
+        InputError, match=r"t\.jsonl:2: no input\. Columns here: question, gold\..*env\.fields"
+    ):
         load(path)
 
 
@@ -65,12 +69,16 @@ def test_a_line_that_is_no_object_is_named(tmp_path: Path) -> None:
 
 
 def test_half_a_character_is_refused_where_it_stands(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text('{"input": "whole \\ud83d\\ude00"}\n{"input": "half \\ud83d"}\n')
+    (tmp_path / "t.jsonl").write_text(
+        '{"input": "whole \\ud83d\\ude00"}\n{"input": "half \\ud83d"}\n'
+    )
     with pytest.raises(InputError, match=r"t\.jsonl:2: half a character.*ud83d"):
         load(tmp_path / "t.jsonl")
 
 
-@pytest.mark.parametrize(("name", "text"), [("t.jsonl", "\n\n"), ("t.json", "[]"), ("t.csv", "input,answer\n")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("t.jsonl", "\n\n"), ("t.json", "[]"), ("t.csv", "input,answer\n")]
+)
 def test_an_empty_file_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match="no items"):
@@ -78,7 +86,10 @@ def test_an_empty_file_is_refused(tmp_path: Path, name: str, text: str) -> None:
 
 
 def test_an_id_used_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "t.jsonl", [{"id": 1, "input": "a"}, {"id": 2, "input": "b"}, {"id": "1", "input": "c"}])
+    path = write_jsonl(
+        tmp_path / "t.jsonl",
+        [{"id": 1, "input": "a"}, {"id": 2, "input": "b"}, {"id": "1", "input": "c"}],
+    )
     with pytest.raises(InputError, match=r"t\.jsonl:1 and .*t\.jsonl:3: id '1' is used twice"):
         load(path)
 
@@ -90,20 +101,38 @@ def test_the_same_row_twice_without_ids_is_refused(tmp_path: Path) -> None:
 
 
 def test_ids_may_be_zero_or_false(tmp_path: Path) -> None:
-    items = load(write_jsonl(tmp_path / "t.jsonl", [{"id": 0, "input": "a"}, {"id": 1, "input": "b"}, {"id": False, "input": "c"}]))
+    items = load(
+        write_jsonl(
+            tmp_path / "t.jsonl",
+            [{"id": 0, "input": "a"}, {"id": 1, "input": "b"}, {"id": False, "input": "c"}],
+        )
+    )
     assert [item.id for item in items] == ["0", "1", "False"]
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
 def test_a_column_that_holds_nothing_is_not_there(tmp_path: Path, nothing: str | None) -> None:
     turns = [{"role": "user", "content": "hello"}]
-    empty = dict.fromkeys(("id", "input", "answers", "type", "split", "files", "images", "reference", "weight"), nothing)
+    empty = dict.fromkeys(
+        ("id", "input", "answers", "type", "split", "files", "images", "reference", "weight"),
+        nothing,
+    )
     (item,) = load(write_jsonl(tmp_path / "t.jsonl", [{**empty, "messages": turns}]))
     (same,) = load(write_jsonl(tmp_path / "s.jsonl", [{"messages": turns}]))
-    assert (item.input, item.answers, item.type, item.split, item.weight) == ("hello", (), "", None, 1.0)
+    assert (item.input, item.answers, item.type, item.split, item.weight) == (
+        "hello",
+        (),
+        "",
+        None,
+        1.0,
+    )
     assert (item.reference, item.attachments()) == ("", ())
     assert (item.id, item.fingerprint()) == (same.id, same.fingerprint())
-    (plain,) = load(write_jsonl(tmp_path / "p.jsonl", [{"input": "q", "messages": nothing, "answers": [nothing, "x"]}]))
+    (plain,) = load(
+        write_jsonl(
+            tmp_path / "p.jsonl", [{"input": "q", "messages": nothing, "answers": [nothing, "x"]}]
+        )
+    )
     assert (plain.messages[0].content, plain.answers[-1]) == ("q", "x")
 
 
@@ -127,13 +156,17 @@ def test_made_ids_depend_on_content_and_not_on_place(tmp_path: Path) -> None:
 
 
 def test_csv_cells_may_hold_lists(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("id,prompt,answers,type\n1,q,\"['x', 'y']\",easy\n2,q2,plain,\n")
+    (tmp_path / "t.csv").write_text(
+        "id,prompt,answers,type\n1,q,\"['x', 'y']\",easy\n2,q2,plain,\n"
+    )
     first, second = load(tmp_path / "t.csv")
     assert (first.answers, first.type) == (("x", "y"), "easy")
     assert second.answers == ("plain",)
 
 
-@pytest.mark.parametrize("cell", ["{1, 2}", "{(1, 2): 3}", "[b'x']", "[...]", "[" * 5000, "[1, {'a', 'b'}]"])
+@pytest.mark.parametrize(
+    "cell", ["{1, 2}", "{(1, 2): 3}", "[b'x']", "[...]", "[" * 5000, "[1, {'a', 'b'}]"]
+)
 def test_a_csv_cell_that_json_could_not_hold_is_text(tmp_path: Path, cell: str) -> None:
     (tmp_path / "t.csv").write_text(f'input,answer\n"{cell}","{cell}"\n')
     (item,) = load(tmp_path / "t.csv")
@@ -147,7 +180,10 @@ def test_a_ragged_csv_line_is_named(tmp_path: Path) -> None:
 
 
 def test_big_rows_stay_on_disk_and_read_back_the_same(tmp_path: Path) -> None:
-    rows = [{"id": str(number), "input": "x" * 10_000 + str(number), "answer": "é"} for number in range(3)]
+    rows = [
+        {"id": str(number), "input": "x" * 10_000 + str(number), "answer": "é"}
+        for number in range(3)
+    ]
     items = load(write_jsonl(tmp_path / "t.jsonl", [{"id": "small", "input": "s"}, *rows]))
     assert isinstance(items[0].row, dict)
     assert all(isinstance(item.row, RowAt) for item in items[1:])
@@ -168,11 +204,15 @@ def test_a_fingerprint_changes_with_the_meaning_and_not_with_the_split(tmp_path:
     assert plain.fingerprint() == moved.fingerprint() != changed.fingerprint()
 
 
-def test_files_and_images_stand_beside_the_tasks_file_and_count_in_the_fingerprint(tmp_path: Path) -> None:
+def test_files_and_images_stand_beside_the_tasks_file_and_count_in_the_fingerprint(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "t.csv").write_text("1")
     (tmp_path / "p.jpg").write_bytes(b"jpeg")
-    path = write_jsonl(tmp_path / "t.jsonl", [{"input": "q", "files": ["data/t.csv"], "images": ["p.jpg"]}])
+    path = write_jsonl(
+        tmp_path / "t.jsonl", [{"input": "q", "files": ["data/t.csv"], "images": ["p.jpg"]}]
+    )
     (item,) = load(path)
     assert item.files == {"data/t.csv": tmp_path / "data" / "t.csv"}
     assert item.images[0].media_type == "image/jpeg"
@@ -208,21 +248,35 @@ def test_bad_values_are_refused_with_their_line(tmp_path: Path, row: dict[str, A
 
 
 def test_a_conversation_keeps_its_turns() -> None:
-    turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    turns = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+    ]
     item = Item("x", {"messages": [*turns, {"role": "user", "content": "c"}]})
-    assert [(turn.role, turn.content) for turn in item.messages][-2:] == [("assistant", "b"), ("user", "c")]
+    assert [(turn.role, turn.content) for turn in item.messages][-2:] == [
+        ("assistant", "b"),
+        ("user", "c"),
+    ]
     assert item.input == "a\n\nc"
 
 
 def test_folders_give_the_splits(tmp_path: Path) -> None:
     for name, suffix, count in (("train", "json", 3), ("valid", "jsonl", 4), ("test", "csv", 2)):
         (tmp_path / name).mkdir()
-        rows = [{"id": f"{name}{number}", "input": f"{name} question {number}", "answer": "1"} for number in range(count)]
+        rows = [
+            {"id": f"{name}{number}", "input": f"{name} question {number}", "answer": "1"}
+            for number in range(count)
+        ]
         file = tmp_path / name / f"items.{suffix}"
         if suffix == "csv":
-            file.write_text("id,input,answer\n" + "".join(f"{row['id']},{row['input']},1\n" for row in rows))
+            file.write_text(
+                "id,input,answer\n" + "".join(f"{row['id']},{row['input']},1\n" for row in rows)
+            )
         else:
-            file.write_text(json.dumps(rows) if suffix == "json" else "\n".join(map(json.dumps, rows)))
+            file.write_text(
+                json.dumps(rows) if suffix == "json" else "\n".join(map(json.dumps, rows))
+            )
     task = load_task(TaskSettings(".", base=tmp_path))
     assert [len(split) for split in (task.train, task.selection, task.test)] == [3, 4, 2]
     assert task.selection[0].id == "valid0"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.tasks.process import Result, run_process
-from skillfit.tasks.sandbox import Isolation, best_isolation, run_isolated, works
+from skillfit.sandbox.isolation import Isolation, best_isolation, run_isolated, works
+from skillfit.sandbox.process import Result, run_process
 
 WANTED: tuple[Isolation, ...] = ("bubblewrap", "unshare", "landlock", "rlimits")
 AVAILABLE = [isolation for isolation in WANTED if works(isolation)]
@@ -19,8 +19,12 @@ AVAILABLE = [isolation for isolation in WANTED if works(isolation)]
 each = pytest.mark.parametrize("isolation", AVAILABLE)
 
 
-async def python(code: str, cwd: Path, isolation: Isolation, timeout: float = 20, **options: object) -> Result:
-    return await run_isolated([sys.executable, "-c", code], cwd=cwd, timeout=timeout, isolation=isolation, **options)  # type: ignore[arg-type]
+async def python(
+    code: str, cwd: Path, isolation: Isolation, timeout: float = 20, **options: object
+) -> Result:
+    return await run_isolated(
+        [sys.executable, "-c", code], cwd=cwd, timeout=timeout, isolation=isolation, **options
+    )  # type: ignore[arg-type]
 
 
 def is_running(mark: str) -> bool:
@@ -42,16 +46,23 @@ async def gone(mark: str) -> bool:
 
 
 @each
-async def test_it_runs_in_its_folder_and_says_which_isolation_it_got(tmp_path: Path, isolation: Isolation) -> None:
+async def test_it_runs_in_its_folder_and_says_which_isolation_it_got(
+    tmp_path: Path, isolation: Isolation
+) -> None:
     done = await python(
-        "import os,sys; open('out','w').write(sys.stdin.read()); print(os.getcwd())", tmp_path, isolation, stdin=b"hi"
+        "import os,sys; open('out','w').write(sys.stdin.read()); print(os.getcwd())",
+        tmp_path,
+        isolation,
+        stdin=b"hi",
     )
     assert (done.code, done.stdout.strip(), done.isolation) == (0, str(tmp_path), isolation)
     assert (tmp_path / "out").read_text() == "hi"
 
 
 @each
-async def test_the_parents_environment_stays_out(tmp_path: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_parents_environment_stays_out(
+    tmp_path: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     done = await python("import os; print(dict(os.environ))", tmp_path, isolation)
     assert "sk-secret" not in done.stdout
@@ -59,16 +70,22 @@ async def test_the_parents_environment_stays_out(tmp_path: Path, isolation: Isol
 
 
 @each
-async def test_the_network_is_cut_exactly_where_the_label_says_so(tmp_path: Path, isolation: Isolation) -> None:
+async def test_the_network_is_cut_exactly_where_the_label_says_so(
+    tmp_path: Path, isolation: Isolation
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        reach = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2); print('reached')"
+        reach = (
+            f"import socket; socket.create_connection(('127.0.0.1', {port}), 2); print('reached')"
+        )
         done = await python(reach, tmp_path, isolation)
     assert ("reached" in done.stdout) == (isolation in ("landlock", "rlimits"))
 
 
 @each
-async def test_the_keys_of_other_processes_are_hidden_exactly_where_the_label_says_so(tmp_path: Path, isolation: Isolation) -> None:
+async def test_the_keys_of_other_processes_are_hidden_exactly_where_the_label_says_so(
+    tmp_path: Path, isolation: Isolation
+) -> None:
     look = """
 import pathlib
 for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
@@ -89,7 +106,11 @@ for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
 
 @each
 async def test_files_may_be_moved_between_folders(tmp_path: Path, isolation: Isolation) -> None:
-    done = await python("import os; os.mkdir('d'); open('f', 'w').close(); os.rename('f', 'd/f')", tmp_path, isolation)
+    done = await python(
+        "import os; os.mkdir('d'); open('f', 'w').close(); os.rename('f', 'd/f')",
+        tmp_path,
+        isolation,
+    )
     assert (done.code, done.stderr) == (0, "") and (tmp_path / "d" / "f").exists()
 
 
@@ -97,8 +118,12 @@ def test_the_best_isolation_is_the_first_that_works() -> None:
     assert best_isolation() == AVAILABLE[0]
 
 
-@pytest.mark.skipif("bubblewrap" not in AVAILABLE, reason="bubblewrap does not work on this machine")
-async def test_bubblewrap_shows_neither_home_nor_other_folders_and_lets_only_its_own_be_written(tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    "bubblewrap" not in AVAILABLE, reason="bubblewrap does not work on this machine"
+)
+async def test_bubblewrap_shows_neither_home_nor_other_folders_and_lets_only_its_own_be_written(
+    tmp_path: Path,
+) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()
     outside.mkdir()
@@ -116,7 +141,9 @@ def leaving_a_child(mark: str, then: str) -> str:
 
 
 @each
-async def test_the_time_limit_kills_children_of_children_even_in_their_own_session(tmp_path: Path, isolation: Isolation) -> None:
+async def test_the_time_limit_kills_children_of_children_even_in_their_own_session(
+    tmp_path: Path, isolation: Isolation
+) -> None:
     mark = f"skillfit-mark-{os.getpid()}-{isolation}"
     done = await python(leaving_a_child(mark, "time.sleep(600)"), tmp_path, isolation, timeout=2)
     assert done.timed_out and done.stdout.strip() == "up"
@@ -124,7 +151,9 @@ async def test_the_time_limit_kills_children_of_children_even_in_their_own_sessi
 
 
 @each
-async def test_whoever_is_left_after_a_normal_end_is_killed(tmp_path: Path, isolation: Isolation) -> None:
+async def test_whoever_is_left_after_a_normal_end_is_killed(
+    tmp_path: Path, isolation: Isolation
+) -> None:
     mark = f"skillfit-left-{os.getpid()}-{isolation}"
     done = await python(leaving_a_child(mark, "pass"), tmp_path, isolation)
     assert (done.code, done.stdout.strip()) == (0, "up")
@@ -152,14 +181,21 @@ async def test_cancelling_ends_the_work(tmp_path: Path, isolation: Isolation) ->
 
 @each
 async def test_memory_is_limited(tmp_path: Path, isolation: Isolation) -> None:
-    done = await python("x = bytearray(800 << 20); print('got it')", tmp_path, isolation, memory=512 << 20)
+    done = await python(
+        "x = bytearray(800 << 20); print('got it')", tmp_path, isolation, memory=512 << 20
+    )
     assert done.code != 0 and "MemoryError" in done.stderr
 
 
 @each
-async def test_output_is_capped_and_the_program_is_not_blocked(tmp_path: Path, isolation: Isolation) -> None:
+async def test_output_is_capped_and_the_program_is_not_blocked(
+    tmp_path: Path, isolation: Isolation
+) -> None:
     done = await python(
-        "import sys; print('x' * 3_000_000); print('y' * 3_000_000, file=sys.stderr)", tmp_path, isolation, max_output=1000
+        "import sys; print('x' * 3_000_000); print('y' * 3_000_000, file=sys.stderr)",
+        tmp_path,
+        isolation,
+        max_output=1000,
     )
     assert (done.code, len(done.stdout), len(done.stderr)) == (0, 1000, 1000)
 
@@ -170,16 +206,22 @@ async def test_a_program_that_is_not_there_is_an_error_of_the_machinery(tmp_path
 
 
 async def test_a_program_that_does_not_read_its_input_is_no_problem(tmp_path: Path) -> None:
-    done = await run_process(["/bin/sh", "-c", "exit 3"], cwd=tmp_path, timeout=20, env={}, stdin=b"x" * 1_000_000)
+    done = await run_process(
+        ["/bin/sh", "-c", "exit 3"], cwd=tmp_path, timeout=20, env={}, stdin=b"x" * 1_000_000
+    )
     assert done.code == 3
 
 
 @each
-async def test_cancelling_while_it_starts_leaves_nobody_behind(tmp_path: Path, isolation: Isolation) -> None:
+async def test_cancelling_while_it_starts_leaves_nobody_behind(
+    tmp_path: Path, isolation: Isolation
+) -> None:
     mark = f"skillfit-early-{os.getpid()}-{isolation}"
     for milliseconds in range(0, 30, 2):
         argv = [sys.executable, "-c", "import time; time.sleep(600)", mark]
-        running = asyncio.ensure_future(run_isolated(argv, cwd=tmp_path, timeout=600, isolation=isolation))
+        running = asyncio.ensure_future(
+            run_isolated(argv, cwd=tmp_path, timeout=600, isolation=isolation)
+        )
         await asyncio.sleep(milliseconds / 1000)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

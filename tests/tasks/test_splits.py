@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from skillfit.errors import InputError
 from skillfit.tasks import Item, SplitSettings
-from skillfit.tasks.similar import similar_groups
-from skillfit.tasks.splits import SPLITS, make_splits, parse_ratio, split_items
+from skillfit.tasks.splits import SPLITS, make_splits, parse_ratio, similar_groups, split_items
 
-_WORDS = [f"{a}{b}" for a in ("ka", "lo", "mi", "su", "re", "to") for b in ("ban", "dor", "fel", "gim", "nar", "pul", "sev", "tik")]
+_WORDS = [
+    f"{a}{b}"
+    for a in ("ka", "lo", "mi", "su", "re", "to")
+    for b in ("ban", "dor", "fel", "gim", "nar", "pul", "sev", "tik")
+]
 
 
 def sentence(seed: object, words: int = 30) -> str:
@@ -32,10 +35,14 @@ ratios = st.tuples(*[st.integers(1, 9)] * 3).map(lambda parts: tuple(float(part)
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), ratios, st.integers(0, 99))
-def test_made_splits_use_every_item_once_and_meet_the_ratio(types: list[str], ratio: tuple[float, float, float], seed: int) -> None:
+def test_made_splits_use_every_item_once_and_meet_the_ratio(
+    types: list[str], ratio: tuple[float, float, float], seed: int
+) -> None:
     items = items_of_types(types)
     made = make_splits(items, ratio, seed)
-    assert sorted(item.id for split in made.values() for item in split) == sorted(item.id for item in items)
+    assert sorted(item.id for split in made.values() for item in split) == sorted(
+        item.id for item in items
+    )
     for name, part in zip(SPLITS, ratio, strict=True):
         assert abs(len(made[name]) - len(items) * part / sum(ratio)) < 1
         assert all(item.split == name for item in made[name])
@@ -43,7 +50,9 @@ def test_made_splits_use_every_item_once_and_meet_the_ratio(types: list[str], ra
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), ratios, st.integers(0, 99))
-def test_every_type_meets_the_ratio(types: list[str], ratio: tuple[float, float, float], seed: int) -> None:
+def test_every_type_meets_the_ratio(
+    types: list[str], ratio: tuple[float, float, float], seed: int
+) -> None:
     made = make_splits(items_of_types(types), ratio, seed)
     for name, part in zip(SPLITS, ratio, strict=True):
         there = Counter(item.type for item in made[name])
@@ -53,7 +62,9 @@ def test_every_type_meets_the_ratio(types: list[str], ratio: tuple[float, float,
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(5, 40), st.integers(0, 99), st.randoms())
-def test_made_splits_depend_on_ids_and_seed_and_not_on_order(count: int, seed: int, shuffle: random.Random) -> None:
+def test_made_splits_depend_on_ids_and_seed_and_not_on_order(
+    count: int, seed: int, shuffle: random.Random
+) -> None:
     items = items_of_types(["x"] * count)
     other = list(items)
     shuffle.shuffle(other)
@@ -103,9 +114,7 @@ def test_a_changed_word_in_a_long_text_is_a_near_duplicate_and_another_text_is_n
 
 
 def test_items_made_from_one_template_are_not_duplicates() -> None:
-    template = (
-        "You are given an invoice from our archive. Read it with care, then say in one word which currency it uses. Invoice: {}"
-    )
+    template = "You are given an invoice from our archive. Read it with care, then say in one word which currency it uses. Invoice: {}"
     items = [Item(str(at), {"input": template.format(sentence(at, 6))}) for at in range(12)]
     assert all(len(group) == 1 for group in similar_groups(items))
 
@@ -123,39 +132,64 @@ def edited(text: str, at: int) -> str:
 
 
 @pytest.mark.parametrize("copy", [grown, edited])
-@pytest.mark.parametrize(("copies", "count"), [(4, 40), (6, 40), (20, 40), (12, 200), (25, 1000), (300, 1000)])
-def test_copies_stay_together_however_many_there_are(copies: int, count: int, copy: Callable[[str, int], str]) -> None:
-    texts = [copy(sentence("base", 150), at) for at in range(copies)] + [sentence(at, 150) for at in range(count - copies)]
+@pytest.mark.parametrize(
+    ("copies", "count"), [(4, 40), (6, 40), (20, 40), (12, 200), (25, 1000), (300, 1000)]
+)
+def test_copies_stay_together_however_many_there_are(
+    copies: int, count: int, copy: Callable[[str, int], str]
+) -> None:
+    texts = [copy(sentence("base", 150), at) for at in range(copies)] + [
+        sentence(at, 150) for at in range(count - copies)
+    ]
     groups = similar_groups([Item(str(at), {"input": text}) for at, text in enumerate(texts)])
     assert [group for group in groups if len(group) > 1] == [list(range(copies))]
 
 
 def test_copies_across_given_splits_are_refused_however_many_there_are() -> None:
-    copies = [Item(f"copy{at}", {"input": grown(sentence("base"), at)}, split=SPLITS[at % 3]) for at in range(6)]
-    with pytest.raises(InputError, match="1 near-duplicate items stand in more than one split: copy0"):
+    copies = [
+        Item(f"copy{at}", {"input": grown(sentence("base"), at)}, split=SPLITS[at % 3])
+        for at in range(6)
+    ]
+    with pytest.raises(
+        InputError, match="1 near-duplicate items stand in more than one split: copy0"
+    ):
         split_items([*given_splits(20, 20, 20), *copies], SplitSettings())
 
 
 def test_copies_that_are_alike_only_through_their_original_stay_with_it() -> None:
     base = sentence("base", 60)
-    texts = [*(edited(base, at) for at in range(100)), base, *(sentence(at, 60) for at in range(400))]
+    texts = [
+        *(edited(base, at) for at in range(100)),
+        base,
+        *(sentence(at, 60) for at in range(400)),
+    ]
     groups = similar_groups([Item(str(at), {"input": text}) for at, text in enumerate(texts)])
     assert [len(group) for group in groups if len(group) > 1] == [101]
 
 
 @pytest.mark.parametrize("words", [1, 3, 10])
 @pytest.mark.parametrize("count", [12, 40, 400])
-def test_a_template_of_all_items_glues_nothing_however_short_the_content(count: int, words: int) -> None:
+def test_a_template_of_all_items_glues_nothing_however_short_the_content(
+    count: int, words: int
+) -> None:
     before, after = sentence("before", 100), sentence("after", 60)
     contents = [" ".join(f"own{at}x{word}" for word in range(words)) for at in range(count)]
-    items = [Item(str(at), {"input": f"{before} {content} {after}"}) for at, content in enumerate(contents)]
+    items = [
+        Item(str(at), {"input": f"{before} {content} {after}"})
+        for at, content in enumerate(contents)
+    ]
     assert all(len(group) == 1 for group in similar_groups(items))
 
 
 @pytest.mark.parametrize("templates", [2, 3, 8])
 def test_several_templates_glue_nothing_and_copies_behind_them_are_found(templates: int) -> None:
-    texts = [f"{sentence(f'template {at % templates}', 150)} {sentence(at, 12)}" for at in range(120)]
-    items = [Item(str(at), {"input": text}) for at, text in enumerate([*texts, grown(texts[0], "a"), grown(texts[1], "b")])]
+    texts = [
+        f"{sentence(f'template {at % templates}', 150)} {sentence(at, 12)}" for at in range(120)
+    ]
+    items = [
+        Item(str(at), {"input": text})
+        for at, text in enumerate([*texts, grown(texts[0], "a"), grown(texts[1], "b")])
+    ]
     assert [group for group in similar_groups(items) if len(group) > 1] == [[0, 120], [1, 121]]
 
 
@@ -164,14 +198,21 @@ def test_a_near_duplicate_is_found_behind_a_long_template() -> None:
     text = sentence("base", 200)
     typo = text.replace(text.split()[100], "changed", 1)
     others = [Item(str(at), {"input": f"{template} {sentence(at, 200)}"}) for at in range(20)]
-    items = [Item("a", {"input": f"{template} {text}"}), *others, Item("b", {"input": f"{template} {typo}"})]
+    items = [
+        Item("a", {"input": f"{template} {text}"}),
+        *others,
+        Item("b", {"input": f"{template} {typo}"}),
+    ]
     assert [group for group in similar_groups(items) if len(group) > 1] == [[0, 21]]
 
 
 def test_the_same_question_about_two_pictures_is_two_items(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(name.encode())
-    items = [Item(name, {"input": "What is the total?", "images": [name]}, base=tmp_path) for name in ("a.png", "b.png")]
+    items = [
+        Item(name, {"input": "What is the total?", "images": [name]}, base=tmp_path)
+        for name in ("a.png", "b.png")
+    ]
     assert similar_groups(items) == [[0], [1]]
 
 
@@ -189,13 +230,18 @@ def given_splits(*counts: int) -> list[Item]:
 
 
 def test_given_splits_are_kept_in_order_and_caps_take_the_first() -> None:
-    splits = split_items(given_splits(6, 5, 3), SplitSettings(limit=5, caps={"train": 2, "selection": 0, "test": 9}))
+    splits = split_items(
+        given_splits(6, 5, 3), SplitSettings(limit=5, caps={"train": 2, "selection": 0, "test": 9})
+    )
     assert [item.id for item in splits.train] == ["train0", "train1"]
     assert (len(splits.selection), len(splits.test)) == (5, 3)
 
 
 def test_near_duplicates_across_given_splits_are_refused_by_name() -> None:
-    items = [*given_splits(5, 5, 1), Item("copy", {"input": sentence("train0").upper()}, split="test")]
+    items = [
+        *given_splits(5, 5, 1),
+        Item("copy", {"input": sentence("train0").upper()}, split="test"),
+    ]
     with pytest.raises(InputError, match=r"train0 \(train\) ~ copy \(test\)"):
         split_items(items, SplitSettings())
 

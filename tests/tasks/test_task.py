@@ -14,10 +14,22 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.models.protocol import RateLimited
 from skillfit.skill import Skill
-from skillfit.tasks import Attempt, Item, Score, SplitSettings, Task, TaskFailure, TaskSettings, load_task
+from skillfit.tasks import (
+    Attempt,
+    Item,
+    Score,
+    SplitSettings,
+    Task,
+    TaskFailure,
+    TaskSettings,
+    load_task,
+)
 
 SKILL = Skill.from_text("Say yes.")
-ROWS = [{"id": str(number), "input": f"question number {number}", "answer": "yes"} for number in range(12)]
+ROWS = [
+    {"id": str(number), "input": f"question number {number}", "answer": "yes"}
+    for number in range(12)
+]
 
 
 async def run(task: Task, seed: int = 0) -> tuple[Attempt, Score]:
@@ -37,7 +49,9 @@ async def test_run_and_grade_may_both_be_functions() -> None:
     async def answer(skill: str, item: dict[str, Any], seed: int) -> Attempt:
         return Attempt(f"seed {seed}")
 
-    attempt, score = await run(Task(ROWS, run=answer, grade=lambda item, answer: (0.5, answer)), seed=9)
+    attempt, score = await run(
+        Task(ROWS, run=answer, grade=lambda item, answer: (0.5, answer)), seed=9
+    )
     assert (attempt.answer, score.feedback) == ("seed 9", "seed 9")
 
 
@@ -77,8 +91,15 @@ async def test_evaluate_may_give_any_form_of_score(value: Any, score: Score) -> 
 
 async def test_numpys_numbers_are_scores() -> None:
     numpy = pytest.importorskip("numpy")
-    for value, hard in ((numpy.bool_(True), 1), (numpy.float32(0.5), 0.5), (numpy.int64(1), 1), (numpy.array(0.25), 0.25)):
-        assert (await run(Task(ROWS, evaluate=lambda skill, item, value=value: value)))[1] == Score(hard)
+    for value, hard in (
+        (numpy.bool_(True), 1),
+        (numpy.float32(0.5), 0.5),
+        (numpy.int64(1), 1),
+        (numpy.array(0.25), 0.25),
+    ):
+        assert (await run(Task(ROWS, evaluate=lambda skill, item, value=value: value)))[1] == Score(
+            hard
+        )
     with pytest.raises(TaskFailure, match="not a score"):
         await run(Task(ROWS, evaluate=lambda skill, item: numpy.array([0.5, 1])))
 
@@ -173,7 +194,9 @@ def test_a_python_file_may_hold_a_task_or_make_one_or_evaluate(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("name", "line"), [("make", 2), ("evaluate", 4)])
-def test_a_function_that_breaks_while_it_makes_task_or_items_is_named_with_its_line(tmp_path: Path, name: str, line: int) -> None:
+def test_a_function_that_breaks_while_it_makes_task_or_items_is_named_with_its_line(
+    tmp_path: Path, name: str, line: int
+) -> None:
     (tmp_path / "mine.py").write_text(
         "def make():\n    return {}['gone']\ndef items():\n    return 1 / 0\ndef evaluate(skill, item):\n    return 1.0\n"
     )

@@ -41,7 +41,9 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
             script: Callable[[Call], Any] | None = None,
             name: str = "project",
         ) -> World:
-            server = closing.enter_context(ChatServer(script or Script(optimizer or {}, agent, judge)))
+            server = closing.enter_context(
+                ChatServer(script or Script(optimizer or {}, agent, judge))
+            )
             return World(project(tmp_path / name, rows, skill), server, list(settings))
 
         yield make

@@ -4,7 +4,7 @@ import pytest
 
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import Role
-from skillfit.train.estimate import Estimate, estimate
+from skillfit.training.estimate import Estimate, estimate
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
 from tests.train.world import World, items
@@ -40,11 +40,16 @@ EVERYTHING = (
         ("recipe=paper", "train.num_epochs=2"),
         ("recipe=lite",),
         EVERYTHING,
-        ("optimizer.skill_update_mode=rewrite_from_suggestions", "optimizer.lr_control_mode=autonomous"),
+        (
+            "optimizer.skill_update_mode=rewrite_from_suggestions",
+            "optimizer.lr_control_mode=autonomous",
+        ),
     ],
     ids=["default", "paper", "lite", "everything", "rewrite"],
 )
-async def test_the_calls_of_a_real_run_lie_within_its_estimate(make_world: MakeWorld, settings: tuple[str, ...]) -> None:
+async def test_the_calls_of_a_real_run_lie_within_its_estimate(
+    make_world: MakeWorld, settings: tuple[str, ...]
+) -> None:
     world = make_world(*settings, rows=items(8, 8, 4))
     found = of(world)
     await world.train(anyway=True)
@@ -52,10 +57,14 @@ async def test_the_calls_of_a_real_run_lie_within_its_estimate(make_world: MakeW
         low, high = calls_of(found, role)
         used = sum(call.body["model"] == role and call.stage != "probe" for call in world.calls)
         assert low <= used <= high, role
-        assert 0 < high <= 30 * used, role  # a range so wide that it says nothing would be no estimate
+        assert 0 < high <= 30 * used, (
+            role
+        )  # a range so wide that it says nothing would be no estimate
 
 
-async def test_dollars_are_unknown_without_a_price_and_a_range_with_one(make_world: MakeWorld) -> None:
+async def test_dollars_are_unknown_without_a_price_and_a_range_with_one(
+    make_world: MakeWorld,
+) -> None:
     world = make_world()
     assert of(world).total.usd is None
     prices = "model.prices={agent: {input: 1, output: 2}, optimizer: {input: 3, output: 4}}"
@@ -70,7 +79,11 @@ async def test_a_judge_is_part_of_the_estimate(make_world: MakeWorld) -> None:
 
     world = make_world(rows=items(4, 4, 0), judge=passing)
     judge = f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}"
-    settings = (judge, "env.grader={rubric: {rubric: 'Names the letter.'}}", "evaluation.preflight=false")
+    settings = (
+        judge,
+        "env.grader={rubric: {rubric: 'Names the letter.'}}",
+        "evaluation.preflight=false",
+    )
     low, high = calls_of(of(world, *settings), "judge")
     await world.train(*settings)
     used = sum(call.body["model"] == "judge" and call.stage != "probe" for call in world.calls)
@@ -78,7 +91,9 @@ async def test_a_judge_is_part_of_the_estimate(make_world: MakeWorld) -> None:
     assert used
 
 
-async def test_every_finalist_of_the_ship_test_is_part_of_the_estimate(make_world: MakeWorld) -> None:
+async def test_every_finalist_of_the_ship_test_is_part_of_the_estimate(
+    make_world: MakeWorld,
+) -> None:
     def shipped(*settings: str) -> float:
         return next(row.calls.high for row in of(world, *settings).rows if row.stage == "ship")
 

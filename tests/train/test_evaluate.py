@@ -5,8 +5,8 @@ import pytest
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.skill import Skill
-from skillfit.train.evaluate import evaluate
-from skillfit.train.material import read_material
+from skillfit.training.evaluate import evaluate
+from skillfit.training.material import read_material
 from tests.train.making import MakeWorld
 from tests.train.world import SKILL, items
 
@@ -14,7 +14,9 @@ GOOD = SKILL + "- green means g.\n- blue means b.\n- gold means o.\n"
 SKILLS = {"old": Skill.from_text(SKILL), "new": Skill.from_text(GOOD)}
 
 
-async def test_skills_are_measured_side_by_side_with_intervals_and_types(make_world: MakeWorld) -> None:
+async def test_skills_are_measured_side_by_side_with_intervals_and_types(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(rows=items(4, 8, 0))
     old, new = await evaluate(world.material(), SKILLS, world.folder / "measured", repeats=2)
     assert (old.name, old.tally.hard, old.tally.planned) == ("old", 0.25, 16)
@@ -24,7 +26,9 @@ async def test_skills_are_measured_side_by_side_with_intervals_and_types(make_wo
     assert old.interval.low < 0.25 < old.interval.high
 
 
-async def test_what_was_measured_is_not_paid_for_again_and_more_is_added(make_world: MakeWorld) -> None:
+async def test_what_was_measured_is_not_paid_for_again_and_more_is_added(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(rows=items(4, 8, 0))
     for _ in range(2):
         await evaluate(world.material(), SKILLS, world.folder / "measured")
@@ -35,28 +39,42 @@ async def test_what_was_measured_is_not_paid_for_again_and_more_is_added(make_wo
     assert len(world.calls) == 40
 
 
-async def test_another_way_of_answering_is_refused_rather_than_mixed_in(make_world: MakeWorld) -> None:
+async def test_another_way_of_answering_is_refused_rather_than_mixed_in(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(rows=items(4, 8, 0))
     await evaluate(world.material(), SKILLS, world.folder / "measured")
     with pytest.raises(InputError, match=r"env\.prompt"):
-        await evaluate(world.material("env.prompt='Do: {skill}'"), SKILLS, world.folder / "measured")
+        await evaluate(
+            world.material("env.prompt='Do: {skill}'"), SKILLS, world.folder / "measured"
+        )
     with pytest.raises(InputError, match="temperature"):
-        await evaluate(world.material("model.agent.temperature=0.5"), SKILLS, world.folder / "measured")
+        await evaluate(
+            world.material("model.agent.temperature=0.5"), SKILLS, world.folder / "measured"
+        )
     with pytest.raises(InputError, match="described"):
         await evaluate(world.material("env.grader=contains"), SKILLS, world.folder / "measured")
 
 
-async def test_neither_an_optimizer_nor_splits_are_needed(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_neither_an_optimizer_nor_splits_are_needed(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{key: value for key, value in row.items() if key != "split"} for row in items(3, 0, 0)]
     world = make_world("model.optimizer=anthropic/claude-sonnet", rows=rows)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     material = read_material(load_config(world.config(), world.settings), training=False)
-    [measured] = await evaluate(material, {"new": SKILLS["new"]}, world.folder / "measured", split="all")
+    [measured] = await evaluate(
+        material, {"new": SKILLS["new"]}, world.folder / "measured", split="all"
+    )
     assert measured.tally.scored == 3
 
 
-async def test_the_price_of_an_optimizer_that_is_not_asked_need_not_be_known(make_world: MakeWorld) -> None:
-    world = make_world("budget.usd=9", "model.prices={agent: {input: 1, output: 1}}", rows=items(4, 8, 0))
+async def test_the_price_of_an_optimizer_that_is_not_asked_need_not_be_known(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(
+        "budget.usd=9", "model.prices={agent: {input: 1, output: 1}}", rows=items(4, 8, 0)
+    )
     with pytest.raises(InputError, match="no price is known for openai/optimizer"):
         await world.train()
     material = read_material(load_config(world.config(), world.settings), training=False)

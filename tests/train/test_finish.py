@@ -11,9 +11,16 @@ import pytest
 
 from skillfit.errors import Exit, InputError
 from skillfit.report import read_story
-from skillfit.run.events import CreditAssigned, Discarded, EvaluationFinished, PreflightFinished, RolloutFinished, ShipTested
+from skillfit.run.events import (
+    CreditAssigned,
+    Discarded,
+    EvaluationFinished,
+    PreflightFinished,
+    RolloutFinished,
+    ShipTested,
+)
 from skillfit.skill import Skill
-from skillfit.train.entry import PreflightStopped
+from skillfit.training.entry import PreflightStopped
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
 from tests.train.world import SKILL, World, analyse, append, item, items, knowing, system, task
@@ -42,16 +49,33 @@ async def test_a_clear_gain_is_called_improved_on_fresh_rollouts(make_world: Mak
     assert shipped.verdict == "improved"
     assert shipped.interval[0] > 0
     fresh = {event.rollout for event in world.events(RolloutFinished) if event.phase == "ship"}
-    used = {event.rollout for event in world.events(RolloutFinished) if event.phase in ("baseline", "gate")}
+    used = {
+        event.rollout
+        for event in world.events(RolloutFinished)
+        if event.phase in ("baseline", "gate")
+    }
     assert fresh
     assert not fresh & used
 
 
-async def test_several_finalists_meet_the_initial_skill_when_asked_for(make_world: MakeWorld) -> None:
-    steps = ("train.batch_size=2", "train.num_epochs=2", "optimizer.learning_rate=1", "evaluation.prune=false")
+async def test_several_finalists_meet_the_initial_skill_when_asked_for(
+    make_world: MakeWorld,
+) -> None:
+    steps = (
+        "train.batch_size=2",
+        "train.num_epochs=2",
+        "optimizer.learning_rate=1",
+        "evaluation.prune=false",
+    )
     spent = {}
     for count in (1, 2):
-        world = make_world(*ALONE, *steps, f"evaluation.finalists={count}", rows=items(8, 12, 0), name=f"{count} finalists")
+        world = make_world(
+            *ALONE,
+            *steps,
+            f"evaluation.finalists={count}",
+            rows=items(8, 12, 0),
+            name=f"{count} finalists",
+        )
         await world.train()
         [shipped] = world.events(ShipTested)
         spent[count] = shipped.evidence["rollouts"] / shipped.repeats
@@ -61,7 +85,11 @@ async def test_several_finalists_meet_the_initial_skill_when_asked_for(make_worl
 
 
 async def test_a_gain_too_small_to_prove_is_inconclusive(make_world: MakeWorld) -> None:
-    rows = [item(f"{split}-{n}", "gold" if n == 0 else "red", split) for split in ("train", "selection") for n in range(6)]
+    rows = [
+        item(f"{split}-{n}", "gold" if n == 0 else "red", split)
+        for split in ("train", "selection")
+        for n in range(6)
+    ]
     result = await (world := make_world(rows=rows)).train()
     assert (result.finish_reason, result.exit_code) == ("inconclusive", Exit.INCONCLUSIVE)
     assert "add items" in result.diagnosis
@@ -76,15 +104,23 @@ async def test_nothing_accepted_is_no_improvement_and_says_why(make_world: MakeW
     assert world.summary()["best_origin"] == "initial"
 
 
-async def test_replies_nobody_can_use_are_infrastructure_not_no_improvement(make_world: MakeWorld) -> None:
-    world = make_world(optimizer={"reflect.failure": "I would rather not.", "reflect.success": "Nor here."})
+async def test_replies_nobody_can_use_are_infrastructure_not_no_improvement(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(
+        optimizer={"reflect.failure": "I would rather not.", "reflect.success": "Nor here."}
+    )
     result = await world.train()
     assert (result.finish_reason, result.exit_code) == ("infrastructure", Exit.INFRASTRUCTURE)
     assert "optimizer calls failed" in result.diagnosis
 
 
 async def test_edits_nobody_can_apply_are_named_as_the_cause(make_world: MakeWorld) -> None:
-    lost = {"patch": {"edits": [{"op": "replace", "target": "a line that is not there", "content": "x"}]}}
+    lost = {
+        "patch": {
+            "edits": [{"op": "replace", "target": "a line that is not there", "content": "x"}]
+        }
+    }
     result = await make_world(optimizer={"reflect.failure": json.dumps(lost)}).train()
     assert result.finish_reason == "no_improvement"
     assert "could be applied" in result.diagnosis
@@ -96,20 +132,35 @@ async def test_the_test_split_is_read_once_for_each_distinct_skill(make_world: M
     tested = [event for event in world.events(RolloutFinished) if event.phase == "test"]
     assert len(tested) == 2 * 4  # initial and best; the final skill is the best one
     summary = world.summary()
-    assert (summary["baseline_test_hard"], summary["test_hard"], summary["final_test_hard"]) == (0.25, 1.0, 1.0)
+    assert (summary["baseline_test_hard"], summary["test_hard"], summary["final_test_hard"]) == (
+        0.25,
+        1.0,
+        1.0,
+    )
     assert summary["test_delta_hard"] == 0.75
     by_type = json.loads((world.folder / "run/test_eval/summary.json").read_text())
-    assert by_type == {colour: {"total": 1.0, "hard_acc": 1.0} for colour in ("blue", "gold", "green", "red")}
-    assert json.loads((world.folder / "run/test_eval_baseline/summary.json").read_text())["gold"]["hard_acc"] == 0.0
+    assert by_type == {
+        colour: {"total": 1.0, "hard_acc": 1.0} for colour in ("blue", "gold", "green", "red")
+    }
+    assert (
+        json.loads((world.folder / "run/test_eval_baseline/summary.json").read_text())["gold"][
+            "hard_acc"
+        ]
+        == 0.0
+    )
 
 
 async def test_an_unchanged_skill_is_tested_once(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, *ALONE, rows=items(4, 4, 3), optimizer={"reflect.failure": json.dumps(append())})
+    world = make_world(
+        *STRICT, *ALONE, rows=items(4, 4, 3), optimizer={"reflect.failure": json.dumps(append())}
+    )
     await world.train()
     assert sum(event.phase == "test" for event in world.events(RolloutFinished)) == 3
 
 
-async def test_the_final_skill_is_promoted_when_it_is_better_also_without_a_test(make_world: MakeWorld) -> None:
+async def test_the_final_skill_is_promoted_when_it_is_better_also_without_a_test(
+    make_world: MakeWorld,
+) -> None:
     # Forced at the last epoch's end: no step follows that could make it the best.
     helpful = json.dumps({"slow_update_content": "gold means o. green means g. blue means b."})
     forced = "optimizer.slow_update_gate_with_selection=false"
@@ -127,7 +178,9 @@ async def test_the_final_skill_is_promoted_when_it_is_better_also_without_a_test
 async def test_a_useless_edit_that_came_along_is_pruned(make_world: MakeWorld) -> None:
     def with_padding(call: Call) -> str:
         reply = analyse(call)
-        reply["patch"]["edits"].append({"op": "append", "target": "", "content": "- Take your time and be kind to everyone."})
+        reply["patch"]["edits"].append(
+            {"op": "append", "target": "", "content": "- Take your time and be kind to everyone."}
+        )
         return json.dumps(reply)
 
     world = make_world(*ALONE, rows=items(8, 12, 0), optimizer={"reflect.failure": with_padding})
@@ -141,25 +194,36 @@ async def test_a_useless_edit_that_came_along_is_pruned(make_world: MakeWorld) -
     assert world.summary()["best_origin"] == "pruned"
     assert world.summary()["skill_tokens"]["best"] == credit.tokens_after < credit.tokens_before
     assert result.finish_reason == "improved"
-    assert {entry["step"] for entry in credit.edits if entry["edit"]} == {1}  # old text belongs to no step
+    assert {entry["step"] for entry in credit.edits if entry["edit"]} == {
+        1
+    }  # old text belongs to no step
 
 
 async def test_old_text_goes_when_a_loss_can_be_excluded(make_world: MakeWorld) -> None:
-    skill = SKILL + "\nThese words are long, and no colour is named in them, so nobody misses them when they are gone.\n"
+    skill = (
+        SKILL
+        + "\nThese words are long, and no colour is named in them, so nobody misses them when they are gone.\n"
+    )
     world = make_world(*ALONE, "evaluation.candidates=8", rows=items(8, 32, 0), skill=skill)
     assert (await world.train()).finish_reason == "improved"
     [credit] = world.events(CreditAssigned)
     old = {entry["label"][:15]: entry["kept"] for entry in credit.edits if not entry["edit"]}
     assert not old["old text: These"]
     assert "These words" not in world.best() and "red means r" in world.best()
-    few = make_world(*ALONE, "evaluation.candidates=8", rows=items(8, 12, 0), skill=skill, name="few")
+    few = make_world(
+        *ALONE, "evaluation.candidates=8", rows=items(8, 12, 0), skill=skill, name="few"
+    )
     await few.train()
     assert "These words" in few.best()
 
 
 def unsteady(call: Call) -> str:
     """Knows what the skill says, most of the time."""
-    return knowing(call) if random.Random(f"{call.body['seed']}{system(call)}").random() < 0.7 else "unknown"
+    return (
+        knowing(call)
+        if random.Random(f"{call.body['seed']}{system(call)}").random() < 0.7
+        else "unknown"
+    )
 
 
 def selection(world: World) -> tuple[float, float]:
@@ -167,19 +231,27 @@ def selection(world: World) -> tuple[float, float]:
     return summary["baseline_selection_hard"], summary["best_selection_hard"]
 
 
-async def test_the_selection_scores_are_the_shipped_skills_on_the_ship_tests_own_rollouts(make_world: MakeWorld) -> None:
+async def test_the_selection_scores_are_the_shipped_skills_on_the_ship_tests_own_rollouts(
+    make_world: MakeWorld,
+) -> None:
     def with_padding(call: Call) -> str:
         reply = analyse(call)
-        reply["patch"]["edits"].append({"op": "append", "target": "", "content": "- Take your time and be kind to everyone."})
+        reply["patch"]["edits"].append(
+            {"op": "append", "target": "", "content": "- Take your time and be kind to everyone."}
+        )
         return json.dumps(reply)
 
-    world = make_world(*ALONE, rows=items(8, 12, 0), agent=unsteady, optimizer={"reflect.failure": with_padding})
+    world = make_world(
+        *ALONE, rows=items(8, 12, 0), agent=unsteady, optimizer={"reflect.failure": with_padding}
+    )
     result = await world.train()
     baseline, best = selection(world)
     assert best - baseline == pytest.approx(result.summary["ship"]["difference"]) != 0
     fresh = [event for event in world.events(RolloutFinished) if event.phase == "ship"]
     initial = world.material().skill.hash
-    assert baseline == pytest.approx(mean(event.hard for event in fresh if event.skill_hash == initial))
+    assert baseline == pytest.approx(
+        mean(event.hard for event in fresh if event.skill_hash == initial)
+    )
     assert best == pytest.approx(mean(event.hard for event in fresh if event.skill_hash != initial))
 
 
@@ -188,23 +260,44 @@ async def test_where_nothing_was_accepted_the_best_selection_score_is_the_baseli
     make_world: MakeWorld, shipping: tuple[str, ...]
 ) -> None:
     useless = {"reflect.failure": json.dumps(append("- Be kind."))}
-    world = make_world(*ALONE, *shipping, "train.num_epochs=3", rows=items(8, 12, 0), agent=unsteady, optimizer=useless)
+    world = make_world(
+        *ALONE,
+        *shipping,
+        "train.num_epochs=3",
+        rows=items(8, 12, 0),
+        agent=unsteady,
+        optimizer=useless,
+    )
     await world.train()
     assert world.best() == SKILL
-    [measured] = [event.hard for event in world.events(EvaluationFinished) if event.name == "baseline"]
+    [measured] = [
+        event.hard for event in world.events(EvaluationFinished) if event.name == "baseline"
+    ]
     assert selection(world) == (measured, measured)
 
 
-async def test_without_a_ship_test_a_pruned_skill_is_measured_before_its_score_is_told(make_world: MakeWorld) -> None:
+async def test_without_a_ship_test_a_pruned_skill_is_measured_before_its_score_is_told(
+    make_world: MakeWorld,
+) -> None:
     def with_padding(call: Call) -> str:
         reply = analyse(call)
-        reply["patch"]["edits"].append({"op": "append", "target": "", "content": "- Take your time and be kind to everyone."})
+        reply["patch"]["edits"].append(
+            {"op": "append", "target": "", "content": "- Take your time and be kind to everyone."}
+        )
         return json.dumps(reply)
 
-    world = make_world(*ALONE, "evaluation.ship_test=false", rows=items(8, 12, 0), optimizer={"reflect.failure": with_padding})
+    world = make_world(
+        *ALONE,
+        "evaluation.ship_test=false",
+        rows=items(8, 12, 0),
+        optimizer={"reflect.failure": with_padding},
+    )
     result = await world.train()
     assert world.summary()["best_origin"] == "pruned" and result.finish_reason == "improved"
-    assert result.diagnosis == "The skill is better by +0.750 on the selection split; there was no check on fresh rollouts."
+    assert (
+        result.diagnosis
+        == "The skill is better by +0.750 on the selection split; there was no check on fresh rollouts."
+    )
     shipped = world.material().skill.with_document(Skill.from_text(world.best())).hash
     [told] = [event for event in world.events(EvaluationFinished) if event.name == "pruned"]
     assert (told.skill_hash, told.hard) == (shipped, selection(world)[1])
@@ -218,7 +311,10 @@ async def test_the_report_shows_what_each_item_asked_and_expected(make_world: Ma
     await world.train()
     shown = {item.id: item for item in read_story(world.folder / "run").items}
     rows = {row["id"]: row for row in items(8, 8, 4)}
-    assert shown["test-01"].input == rows["test-01"]["input"] and shown["selection-02"].expected == rows["selection-02"]["answer"]
+    assert (
+        shown["test-01"].input == rows["test-01"]["input"]
+        and shown["selection-02"].expected == rows["selection-02"]["answer"]
+    )
 
 
 async def test_weights_of_items_decide_and_belong_to_the_run(make_world: MakeWorld) -> None:
@@ -231,7 +327,9 @@ async def test_weights_of_items_decide_and_belong_to_the_run(make_world: MakeWor
     assert plain.material().identity()["task"] != world.material().identity()["task"]
 
 
-async def test_the_reports_scores_on_fresh_rollouts_are_weighted_as_their_difference_is(make_world: MakeWorld) -> None:
+async def test_the_reports_scores_on_fresh_rollouts_are_weighted_as_their_difference_is(
+    make_world: MakeWorld,
+) -> None:
     rows = [{**row, "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
     world = make_world(*ALONE, rows=rows)
     await world.train()
@@ -243,11 +341,20 @@ async def test_the_reports_scores_on_fresh_rollouts_are_weighted_as_their_differ
 
 
 async def test_types_are_weighted_as_the_whole_is(make_world: MakeWorld) -> None:
-    rows = [{**row, "type": "all alike", "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
+    rows = [
+        {**row, "type": "all alike", "weight": 5 if row["type"] == "red" else 1}
+        for row in items(8, 8, 4)
+    ]
     world = make_world(*STRICT, *ALONE, "evaluation.eval_test=true", rows=rows)
     await world.train()
-    [tested] = [event for event in world.events(EvaluationFinished) if event.name == "test_baseline"]
-    assert tested.by_type["all alike"]["hard_acc"] == pytest.approx(tested.hard) == pytest.approx(5 / 8)
+    [tested] = [
+        event for event in world.events(EvaluationFinished) if event.name == "test_baseline"
+    ]
+    assert (
+        tested.by_type["all alike"]["hard_acc"]
+        == pytest.approx(tested.hard)
+        == pytest.approx(5 / 8)
+    )
 
 
 async def test_a_small_token_budget_lasts_beyond_the_probe(make_world: MakeWorld) -> None:
@@ -266,7 +373,9 @@ class TestBudget:
         last = [event for event in world.events(RolloutFinished) if event.phase in ("ship", "test")]
         return len(world.calls), len(world.calls) - len(last)
 
-    async def test_that_ends_before_the_ship_test_leaves_an_unverified_best(self, make_world: MakeWorld) -> None:
+    async def test_that_ends_before_the_ship_test_leaves_an_unverified_best(
+        self, make_world: MakeWorld
+    ) -> None:
         _, before_ship = await self.spent(make_world)
         world = make_world(*ALONE, f"budget.calls={before_ship + 3}")
         result = await world.train()
@@ -274,9 +383,13 @@ class TestBudget:
         assert f"The budget of {before_ship + 3} calls is reached" in result.diagnosis
         assert "before the ship test: the best skill so far is not verified" in result.diagnosis
         assert world.summary()["best_selection_hard"] == 1.0
-        assert world.summary()["best_origin"] == "step_0001"  # whatever pruning had found, it is handed back as the gate knows it
+        assert (
+            world.summary()["best_origin"] == "step_0001"
+        )  # whatever pruning had found, it is handed back as the gate knows it
 
-    async def test_that_ends_after_the_ship_test_keeps_what_it_showed(self, make_world: MakeWorld) -> None:
+    async def test_that_ends_after_the_ship_test_keeps_what_it_showed(
+        self, make_world: MakeWorld
+    ) -> None:
         whole, _ = await self.spent(make_world)
         world = make_world(*ALONE, f"budget.calls={whole - 1}")
         result = await world.train()
@@ -284,7 +397,9 @@ class TestBudget:
         assert "better by +0.750 on fresh rollouts" in result.diagnosis
         assert "improved, +75.0 points" in read_story(world.folder / "run").verdict
 
-    async def test_that_ends_before_anything_was_measured_says_so(self, make_world: MakeWorld) -> None:
+    async def test_that_ends_before_anything_was_measured_says_so(
+        self, make_world: MakeWorld
+    ) -> None:
         result = await make_world(*ALONE, "budget.calls=3").train()
         assert "after 0 steps with nothing accepted" in result.diagnosis
 
@@ -292,13 +407,22 @@ class TestBudget:
 async def test_a_ceiling_the_person_chose_is_what_the_probe_tries(make_world: MakeWorld) -> None:
     world = make_world(*STRICT, *ALONE, "model.optimizer.max_tokens=20000")
     await world.train()
-    assert {call.body["model"]: call.body["max_tokens"] for call in world.asked("probe")} == {"agent": 1024, "optimizer": 20000}
+    assert {call.body["model"]: call.body["max_tokens"] for call in world.asked("probe")} == {
+        "agent": 1024,
+        "optimizer": 20000,
+    }
 
 
 async def test_a_candidate_that_breaks_a_must_pass_item_is_vetoed(make_world: MakeWorld) -> None:
     def trading(call: Call) -> str:
         reply = analyse(call)
-        reply["patch"]["edits"] = [{"op": "append", "target": "", "content": "- green means g.\n- blue means b.\n- red means no."}]
+        reply["patch"]["edits"] = [
+            {
+                "op": "append",
+                "target": "",
+                "content": "- green means g.\n- blue means b.\n- red means no.",
+            }
+        ]
         return json.dumps(reply)
 
     settings = (*ALONE, "evaluation.must_pass=[selection-00]")
@@ -321,7 +445,12 @@ async def test_a_second_grader_ships_and_the_gap_is_reported(make_world: MakeWor
         letter = knowing(call)
         return f"[{letter}]" if letter != "unknown" else letter
 
-    settings = (*ALONE, "env.grader={contains: {}}", "evaluation.ship_grader=exact", "evaluation.prune=false")
+    settings = (
+        *ALONE,
+        "env.grader={contains: {}}",
+        "evaluation.ship_grader=exact",
+        "evaluation.prune=false",
+    )
     rows = [{**row, "answer": f"{row['answer']}]"} for row in items(8, 8, 0)]
     world = make_world(*settings, rows=rows, agent=wordy)
     result = await world.train()
@@ -329,10 +458,15 @@ async def test_a_second_grader_ships_and_the_gap_is_reported(make_world: MakeWor
     assert summary["best_selection_hard"] == 1.0
     assert result.finish_reason == "no_improvement"
     assert summary["ship"]["gap"] == pytest.approx(0.75)
-    assert "by the one trained on, the gain differs by +75.0 points" in read_story(world.folder / "run").verdict
+    assert (
+        "by the one trained on, the gain differs by +75.0 points"
+        in read_story(world.folder / "run").verdict
+    )
 
 
-async def test_equal_graders_have_no_gap_whatever_the_luck_of_the_rollouts(make_world: MakeWorld) -> None:
+async def test_equal_graders_have_no_gap_whatever_the_luck_of_the_rollouts(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(*ALONE, "evaluation.ship_grader=exact", rows=items(8, 12, 0), agent=unsteady)
     await world.train()
     [shipped] = world.events(ShipTested)
@@ -342,16 +476,29 @@ async def test_equal_graders_have_no_gap_whatever_the_luck_of_the_rollouts(make_
 
 
 async def test_a_score_that_a_one_line_rule_reaches_is_told(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, *ALONE, rows=items(8, 8, 0, ("green",)), optimizer={"reflect.failure": json.dumps(append("- a"))})
+    world = make_world(
+        *STRICT,
+        *ALONE,
+        rows=items(8, 8, 0, ("green",)),
+        optimizer={"reflect.failure": json.dumps(append("- a"))},
+    )
     await world.train()
-    assert any("one-line rule (majority answer)" in notice.text for notice in read_story(world.folder / "run").notices)
+    assert any(
+        "one-line rule (majority answer)" in notice.text
+        for notice in read_story(world.folder / "run").notices
+    )
     fair = make_world(*STRICT, *ALONE, name="fair")
     await fair.train()
     assert not any("one-line" in notice.text for notice in read_story(fair.folder / "run").notices)
 
 
-async def test_a_proposal_that_carries_a_hidden_answer_is_blocked_and_kept_as_evidence(make_world: MakeWorld) -> None:
-    rows = [{**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]} for row in items(8, 8, 2)]
+async def test_a_proposal_that_carries_a_hidden_answer_is_blocked_and_kept_as_evidence(
+    make_world: MakeWorld,
+) -> None:
+    rows = [
+        {**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]}
+        for row in items(8, 8, 2)
+    ]
     leaking = json.dumps(append("- Say a long and telling answer.", "- green means g."))
     world = make_world(*STRICT, *ALONE, rows=rows, optimizer={"reflect.failure": leaking})
     await world.train()
@@ -365,26 +512,62 @@ async def test_a_proposal_that_carries_a_hidden_answer_is_blocked_and_kept_as_ev
     assert not any("long and telling" in section for section in map(system, world.asked("rollout")))
 
 
-async def test_a_proposal_that_quotes_the_graders_rule_or_a_selection_item_is_blocked(make_world: MakeWorld) -> None:
+async def test_a_proposal_that_quotes_the_graders_rule_or_a_selection_item_is_blocked(
+    make_world: MakeWorld,
+) -> None:
     rows = [{**row, "rule": f"^{row['answer']}(?#house rule)$"} for row in items(8, 8, 0)]
-    hidden = next(row["input"] for row in rows if row["split"] == "selection" and row["type"] == "gold")
-    rows = [{**row, "input": f"{row['input']} {row['input']}x" if row["input"] == hidden else row["input"]} for row in rows]
-    quoting = json.dumps(append("- Match ^g(?#house rule)$ always.", f"- For {hidden} {hidden} say o.", "- green means g."))
-    world = make_world(*STRICT, *ALONE, "env.grader={regex: {column: rule}}", rows=rows, optimizer={"reflect.failure": quoting})
+    hidden = next(
+        row["input"] for row in rows if row["split"] == "selection" and row["type"] == "gold"
+    )
+    rows = [
+        {
+            **row,
+            "input": f"{row['input']} {row['input']}x" if row["input"] == hidden else row["input"],
+        }
+        for row in rows
+    ]
+    quoting = json.dumps(
+        append(
+            "- Match ^g(?#house rule)$ always.",
+            f"- For {hidden} {hidden} say o.",
+            "- green means g.",
+        )
+    )
+    world = make_world(
+        *STRICT,
+        *ALONE,
+        "env.grader={regex: {column: rule}}",
+        rows=rows,
+        optimizer={"reflect.failure": quoting},
+    )
     await world.train()
-    assert [event.reason.partition(" of item")[0] for event in world.events(Discarded)] == ["carries grader", "carries item text"]
-    assert "house rule" not in world.best() and hidden not in world.best() and "green means g." in world.best()
+    assert [event.reason.partition(" of item")[0] for event in world.events(Discarded)] == [
+        "carries grader",
+        "carries item text",
+    ]
+    assert (
+        "house rule" not in world.best()
+        and hidden not in world.best()
+        and "green means g." in world.best()
+    )
     story = read_story(world.folder / "run")
     told = [notice for notice in story.notices if notice.kind == "blocked"]
     assert len(told) == 2 and "^g(?#house rule)$" in told[0].text
 
 
 @pytest.mark.parametrize("mode", ["rewrite_from_suggestions", "full_rewrite_minibatch"])
-async def test_a_rewrite_that_carries_a_hidden_answer_is_blocked_too(make_world: MakeWorld, mode: str) -> None:
-    rows = [{**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]} for row in items(8, 8, 2)]
+async def test_a_rewrite_that_carries_a_hidden_answer_is_blocked_too(
+    make_world: MakeWorld, mode: str
+) -> None:
+    rows = [
+        {**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]}
+        for row in items(8, 8, 2)
+    ]
     leaking = "# Colours\n\n- Say a long and telling answer.\n"
     patch = {
-        "revise_suggestions": [{"type": "add_rule", "title": "t", "motivation": "m", "instruction": "Add a rule."}],
+        "revise_suggestions": [
+            {"type": "add_rule", "title": "t", "motivation": "m", "instruction": "Add a rule."}
+        ],
         "skill_candidates": [{"title": "t", "change_summary": [], "new_skill": leaking}],
     }
     world = make_world(
@@ -397,7 +580,9 @@ async def test_a_rewrite_that_carries_a_hidden_answer_is_blocked_too(make_world:
     assert world.history()[0]["action"] in ("skip_leak", "skip_no_patches")
 
 
-async def test_the_summary_has_the_known_fields_and_counts_every_call(make_world: MakeWorld) -> None:
+async def test_the_summary_has_the_known_fields_and_counts_every_call(
+    make_world: MakeWorld,
+) -> None:
     world = make_world("train.num_epochs=2")
     await world.train()
     summary = world.summary()
@@ -411,10 +596,16 @@ async def test_the_summary_has_the_known_fields_and_counts_every_call(make_world
     assert summary["usage_by_stage"]["rollout"]["calls"] == len(world.asked("rollout"))
     assert summary["coverage"] == 1.0
     assert [row["epoch"] for row in summary["epoch_stats"]] == [1, 2]
-    assert summary["total_accepts"] + summary["total_rejects"] + summary["total_skips"] == summary["total_steps"] == 2
+    assert (
+        summary["total_accepts"] + summary["total_rejects"] + summary["total_skips"]
+        == summary["total_steps"]
+        == 2
+    )
 
 
-async def test_too_few_items_are_refused_or_the_result_labelled_unverified(make_world: MakeWorld) -> None:
+async def test_too_few_items_are_refused_or_the_result_labelled_unverified(
+    make_world: MakeWorld,
+) -> None:
     rows = [{key: value for key, value in row.items() if key != "split"} for row in items(4, 2, 0)]
     world = make_world(rows=rows)
     with pytest.raises(InputError, match="allow_fit_only"):
@@ -426,14 +617,18 @@ async def test_too_few_items_are_refused_or_the_result_labelled_unverified(make_
 
 
 class TestPreflight:
-    async def test_a_grader_that_takes_empty_answers_is_blind_and_stops_the_run(self, make_world: MakeWorld) -> None:
+    async def test_a_grader_that_takes_empty_answers_is_blind_and_stops_the_run(
+        self, make_world: MakeWorld
+    ) -> None:
         world = make_world("evaluation.preflight=true", 'env.grader={regex: {pattern: "^.*$"}}')
         with pytest.raises(PreflightStopped, match="blind") as stopped:
             await world.train()
         assert stopped.value.exit_code == Exit.PREFLIGHT
         assert not (world.folder / "run/history.json").exists()
 
-    async def test_a_constant_evaluator_is_blind_also_to_a_short_skill(self, make_world: MakeWorld) -> None:
+    async def test_a_constant_evaluator_is_blind_also_to_a_short_skill(
+        self, make_world: MakeWorld
+    ) -> None:
         world = make_world()
         world.settings += ["evaluation.preflight=true", *constant_evaluator(world.folder, 0.5)]
         with pytest.raises(PreflightStopped, match=r"blind: every rollout scores 0\.50"):
@@ -441,7 +636,9 @@ class TestPreflight:
         result = await world.train(anyway=True)
         assert "does not see" in result.diagnosis
 
-    async def test_an_evaluator_that_gives_nothing_yet_does_not_stop_the_run(self, make_world: MakeWorld) -> None:
+    async def test_an_evaluator_that_gives_nothing_yet_does_not_stop_the_run(
+        self, make_world: MakeWorld
+    ) -> None:
         world = make_world(optimizer={"reflect.failure": json.dumps(append("- Be kind."))})
         world.settings += ["evaluation.preflight=true", *constant_evaluator(world.folder, 0.0)]
         result = await world.train()
@@ -449,7 +646,9 @@ class TestPreflight:
         assert "Every rollout scored 0.00" in result.diagnosis
 
     async def test_a_short_skill_is_compared_with_none_of_it(self, make_world: MakeWorld) -> None:
-        world = make_world("evaluation.preflight=true", *STRICT, skill="# Colours\n\nred means r.\n\nBe kind.\n")
+        world = make_world(
+            "evaluation.preflight=true", *STRICT, skill="# Colours\n\nred means r.\n\nBe kind.\n"
+        )
         await world.train()
         [report] = world.events(PreflightFinished)
         [blind] = [check for check in report.checks if check["name"] == "blind"]
@@ -460,53 +659,86 @@ class TestPreflight:
         with pytest.raises(PreflightStopped, match="Saturated"):
             await world.train()
 
-    async def test_a_grader_that_rejects_every_gold_answer_stops_the_run(self, make_world: MakeWorld) -> None:
-        world = make_world("evaluation.preflight=true", 'env.grader={regex: {pattern: "^never this$"}}')
+    async def test_a_grader_that_rejects_every_gold_answer_stops_the_run(
+        self, make_world: MakeWorld
+    ) -> None:
+        world = make_world(
+            "evaluation.preflight=true", 'env.grader={regex: {pattern: "^never this$"}}'
+        )
         with pytest.raises(PreflightStopped, match="gold"):
             await world.train()
 
     async def test_a_wrong_gold_answer_is_named(self, make_world: MakeWorld) -> None:
-        rows = [{**row, "answer": "  " if row["id"] == "train-03" else row["answer"]} for row in items(8, 8, 0)]
+        rows = [
+            {**row, "answer": "  " if row["id"] == "train-03" else row["answer"]}
+            for row in items(8, 8, 0)
+        ]
         world = make_world("evaluation.preflight=true", "env.grader={regex: '[a-z]'}", rows=rows)
         with pytest.raises(PreflightStopped):  # any letter will do, so the grader is blind, too
             await world.train()
         [report] = world.events(PreflightFinished)
         told = {check["name"]: check for check in report.checks}
         assert told["gold"]["verdict"] == "warn" and "train-03" in told["gold"]["message"]
-        assert "agent (openai/agent)" in told["keys"]["message"] and "optimizer" in told["keys"]["message"]
+        assert (
+            "agent (openai/agent)" in told["keys"]["message"]
+            and "optimizer" in told["keys"]["message"]
+        )
 
-    async def test_no_gold_answer_is_called_proven_when_only_a_judge_grades(self, make_world: MakeWorld) -> None:
+    async def test_no_gold_answer_is_called_proven_when_only_a_judge_grades(
+        self, make_world: MakeWorld
+    ) -> None:
         graded = json.dumps({"reason": "r", "score": 0.5, "advice": ""})
-        world = make_world("evaluation.preflight=true", "env.grader={rubric: Short.}", *STRICT, judge=graded)
+        world = make_world(
+            "evaluation.preflight=true", "env.grader={rubric: Short.}", *STRICT, judge=graded
+        )
         world.settings.append(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
         await world.train(anyway=True)
         [report] = world.events(PreflightFinished)
         [gold] = [check for check in report.checks if check["name"] == "gold"]
         assert "judge" in gold["message"] and "score 1" not in gold["message"]
 
-    async def test_a_judge_that_only_ships_does_not_spare_the_grader_the_empty_answer(self, make_world: MakeWorld) -> None:
-        judged = ("evaluation.ship_grader={rubric: Short.}", 'env.grader={any: [{regex: {pattern: "^.*$"}}, exact]}')
+    async def test_a_judge_that_only_ships_does_not_spare_the_grader_the_empty_answer(
+        self, make_world: MakeWorld
+    ) -> None:
+        judged = (
+            "evaluation.ship_grader={rubric: Short.}",
+            'env.grader={any: [{regex: {pattern: "^.*$"}}, exact]}',
+        )
         world = make_world("evaluation.preflight=true", *judged)
         world.settings.append(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
         with pytest.raises(PreflightStopped, match="an empty answer scores as high"):
             await world.train()
 
-    async def test_gold_answers_are_proved_under_the_ship_grader_too(self, make_world: MakeWorld) -> None:
-        world = make_world("evaluation.preflight=true", 'evaluation.ship_grader={regex: "^IMPOSSIBLE-ZZZ$"}')
+    async def test_gold_answers_are_proved_under_the_ship_grader_too(
+        self, make_world: MakeWorld
+    ) -> None:
+        world = make_world(
+            "evaluation.preflight=true", 'evaluation.ship_grader={regex: "^IMPOSSIBLE-ZZZ$"}'
+        )
         with pytest.raises(PreflightStopped, match="ship grader rejects every gold answer"):
             await world.train()
         [report] = world.events(PreflightFinished)
-        assert {check["name"]: check["verdict"] for check in report.checks if "gold" in check["name"]} == {
+        assert {
+            check["name"]: check["verdict"] for check in report.checks if "gold" in check["name"]
+        } == {
             "gold": "go",
             "ship gold": "stop",
         }
 
-    async def test_a_grader_that_breaks_on_an_empty_answer_stops_nothing(self, make_world: MakeWorld, tmp_path: Path) -> None:
-        (tmp_path / "grader.py").write_text("def grade(item, answer):\n    return float(answer[0] == item['answers'])\n")
-        world = make_world("evaluation.preflight=true", f"env.grader={tmp_path}/grader.py:grade", *STRICT)
+    async def test_a_grader_that_breaks_on_an_empty_answer_stops_nothing(
+        self, make_world: MakeWorld, tmp_path: Path
+    ) -> None:
+        (tmp_path / "grader.py").write_text(
+            "def grade(item, answer):\n    return float(answer[0] == item['answers'])\n"
+        )
+        world = make_world(
+            "evaluation.preflight=true", f"env.grader={tmp_path}/grader.py:grade", *STRICT
+        )
         assert (await world.train()).finish_reason == "improved"
 
-    async def test_the_same_run_goes_on_anyway_and_pays_for_the_preflight_once(self, make_world: MakeWorld) -> None:
+    async def test_the_same_run_goes_on_anyway_and_pays_for_the_preflight_once(
+        self, make_world: MakeWorld
+    ) -> None:
         world = make_world("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))
         with pytest.raises(PreflightStopped):
             await world.train()
@@ -522,11 +754,20 @@ class TestPreflight:
         world = make_world("evaluation.preflight=true")
         await world.train(anyway=True)
         report = json.loads((world.folder / "run/preflight.json").read_text())
-        assert {check["name"] for check in report["checks"]} >= {"gold", "coverage", "blind", "headroom", "power", "cost"}
+        assert {check["name"] for check in report["checks"]} >= {
+            "gold",
+            "coverage",
+            "blind",
+            "headroom",
+            "power",
+            "cost",
+        }
         assert report["verdict"] in ("go", "warn")
 
 
-async def test_a_planted_rule_that_games_the_training_items_does_not_pass(make_world: MakeWorld) -> None:
+async def test_a_planted_rule_that_games_the_training_items_does_not_pass(
+    make_world: MakeWorld,
+) -> None:
     """It solves every training item and breaks all others."""
 
     def gamed(call: Call) -> str:
@@ -536,7 +777,12 @@ async def test_a_planted_rule_that_games_the_training_items_does_not_pass(make_w
 
     rows = items(8, 8, 0)
     answers = {row["input"]: row["answer"] for row in rows if row["split"] == "train"}
-    world = make_world(*ALONE, rows=rows, agent=gamed, optimizer={"reflect.failure": json.dumps(append("- use the table."))})
+    world = make_world(
+        *ALONE,
+        rows=rows,
+        agent=gamed,
+        optimizer={"reflect.failure": json.dumps(append("- use the table."))},
+    )
     result = await world.train()
     assert world.history()[0]["action"] == "reject"
     assert result.finish_reason == "no_improvement"

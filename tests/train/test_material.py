@@ -1,4 +1,6 @@
-"""What a person can get wrong is told when the material is read, before anything is opened or spent."""
+"""What a person can get wrong is told when the material is read, before anything is opened or
+spent.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.tasks import Task
-from skillfit.train.material import Material, read_material
+from skillfit.training.material import Material, read_material
 from tests.train.making import MakeWorld
 from tests.train.world import items
 
@@ -34,12 +36,16 @@ def from_python(task: Any, *settings: str, **given: Any) -> Material:
         (["env.skill_as=file"], "skill_as"),
     ],
 )
-def test_a_setting_that_could_not_act_is_refused(make_world: MakeWorld, settings: list[str], message: str) -> None:
+def test_a_setting_that_could_not_act_is_refused(
+    make_world: MakeWorld, settings: list[str], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         make_world(rows=ROWS).material(*settings)
 
 
-def test_a_second_grader_is_refused_where_the_task_brings_its_own_scores(tmp_path: Path, make_world: MakeWorld) -> None:
+def test_a_second_grader_is_refused_where_the_task_brings_its_own_scores(
+    tmp_path: Path, make_world: MakeWorld
+) -> None:
     script = tmp_path / "own.py"
     script.write_text(f"items = {ROWS!r}\ndef evaluate(skill, item):\n    return 1.0\n")
     world = make_world()
@@ -48,7 +54,10 @@ def test_a_second_grader_is_refused_where_the_task_brings_its_own_scores(tmp_pat
             world.material(f"env.tasks={tasks}", "env.grader=null", "evaluation.ship_grader=exact")
 
 
-@pytest.mark.parametrize("setting", ["env.agent=tools", "env.prompt='{skill}'", "env.max_turns=3", "env.max_rollout_tokens=9"])
+@pytest.mark.parametrize(
+    "setting",
+    ["env.agent=tools", "env.prompt='{skill}'", "env.max_turns=3", "env.max_rollout_tokens=9"],
+)
 def test_settings_of_an_agent_nobody_asks_are_refused(setting: str) -> None:
     with pytest.raises(InputError, match=f"^{setting.partition('=')[0]}: this task or agent"):
         from_python(Task(ROWS, evaluate=lambda skill, item: 1.0), "model.agent=null", setting)
@@ -59,9 +68,16 @@ def test_a_model_nobody_asks_is_refused(tmp_path: Path, make_world: MakeWorld) -
     script.write_text(f"items = {ROWS!r}\ndef evaluate(skill, item):\n    return 1.0\n")
     world = make_world()
     for tasks in (f"{script}:evaluate", f"'command: true < {world.folder / 'tasks.jsonl'}'"):
-        with pytest.raises(InputError, match=r"model\.agent: this task or agent runs items in its own way"):
+        with pytest.raises(
+            InputError, match=r"model\.agent: this task or agent runs items in its own way"
+        ):
             world.material(f"env.tasks={tasks}", "env.grader=null")
-        assert world.material(f"env.tasks={tasks}", "env.grader=null", "model.agent=null").task.evaluator is not None
+        assert (
+            world.material(
+                f"env.tasks={tasks}", "env.grader=null", "model.agent=null"
+            ).task.evaluator
+            is not None
+        )
 
 
 def test_an_agent_beside_a_task_that_runs_itself_is_refused() -> None:
@@ -71,7 +87,11 @@ def test_an_agent_beside_a_task_that_runs_itself_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "message"),
-    [("env.skill_as=file", "skill_as"), ("env.grader=exact", "own scores"), ("env.fields={input: question}", "env.fields")],
+    [
+        ("env.skill_as=file", "skill_as"),
+        ("env.grader=exact", "own scores"),
+        ("env.fields={input: question}", "env.fields"),
+    ],
 )
 def test_a_task_from_python_refuses_what_it_would_ignore(setting: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -80,13 +100,23 @@ def test_a_task_from_python_refuses_what_it_would_ignore(setting: str, message: 
 
 def test_a_task_from_python_is_divided_as_asked() -> None:
     material = from_python(Task(ROWS), "env.split_mode=ratio", "env.split_ratio=1:1:0")
-    assert (len(material.task.train), len(material.task.selection), len(material.task.test)) == (10, 10, 0)
+    assert (len(material.task.train), len(material.task.selection), len(material.task.test)) == (
+        10,
+        10,
+        0,
+    )
     assert len(from_python(Task(ROWS), "evaluation.sel_env_num=5").task.selection) == 5
 
 
 def test_rows_from_python_are_read_as_those_of_a_file() -> None:
-    rows = [{"question": row["input"], "split": row["split"], "reference": "A letter."} for row in ROWS]
-    settings = ("env.fields={input: question}", "env.grader={rubric: Short.}", "model.judge=openai/judge")
+    rows = [
+        {"question": row["input"], "split": row["split"], "reference": "A letter."} for row in ROWS
+    ]
+    settings = (
+        "env.fields={input: question}",
+        "env.grader={rubric: Short.}",
+        "model.judge=openai/judge",
+    )
     assert from_python(rows, *settings).task.items[0].input == rows[0]["question"]
 
 
@@ -100,4 +130,9 @@ def test_an_inspect_task_needs_the_agents_model(tmp_path: Path) -> None:
         "    return Task(dataset=MemoryDataset([Sample(input=f'{w} {w}', target=w) for w in 'abcdefghijklmnop']), scorer=exact())\n"
     )
     with pytest.raises(InputError, match=r"model\.agent is not set"):
-        read_material(load_config({"model": {"optimizer": "openai/o"}, "env": {"tasks": f"inspect:{file}@letters"}}, []))
+        read_material(
+            load_config(
+                {"model": {"optimizer": "openai/o"}, "env": {"tasks": f"inspect:{file}@letters"}},
+                [],
+            )
+        )

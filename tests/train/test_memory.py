@@ -1,4 +1,6 @@
-"""What a run carries beside its edits: notes, slow updates, the optimizer's own memory, worked examples."""
+"""What a run carries beside its edits: notes, slow updates, the optimizer's own memory, worked
+examples.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,35 @@ import pytest
 
 from skillfit.config import load_config
 from skillfit.errors import InputError
-from skillfit.run.events import Discarded, EvaluationFinished, MetaSkillFinished, ReflectionFinished, SlowUpdateFinished
+from skillfit.run.events import (
+    Discarded,
+    EvaluationFinished,
+    MetaSkillFinished,
+    ReflectionFinished,
+    SlowUpdateFinished,
+)
 from skillfit.skill import Skill, appendix_notes, examples, slow_update_text
-from skillfit.train.material import read_material
+from skillfit.training.material import read_material
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
-from tests.train.world import OPTIMIZER, SKILL, analyse, append, fingerprint, items, knowing, section, system
+from tests.train.world import (
+    OPTIMIZER,
+    SKILL,
+    analyse,
+    append,
+    fingerprint,
+    items,
+    knowing,
+    section,
+    system,
+)
 
-STRICT = ("evaluation.gate=strict", "evaluation.prune=false", "evaluation.ship_test=false", "evaluation.eval_test=false")
+STRICT = (
+    "evaluation.gate=strict",
+    "evaluation.prune=false",
+    "evaluation.ship_test=false",
+    "evaluation.eval_test=false",
+)
 ALONE = ("optimizer.use_slow_update=false", "optimizer.use_meta_skill=false")
 AWARE = "optimizer.use_skill_aware_reflection=true"
 NOTE = "Look at the first word."
@@ -25,7 +48,9 @@ def lapse_only(call: Call) -> str:
     return json.dumps({**append(), "appendix_notes": [NOTE]})
 
 
-async def test_notes_of_a_lapse_only_step_reach_the_appendix_and_are_measured(make_world: MakeWorld) -> None:
+async def test_notes_of_a_lapse_only_step_reach_the_appendix_and_are_measured(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(*STRICT, AWARE, optimizer={"reflect.failure": lapse_only})
     await world.train()
     [record] = world.history()
@@ -33,10 +58,16 @@ async def test_notes_of_a_lapse_only_step_reach_the_appendix_and_are_measured(ma
     assert record["action"] == "skip_no_patches"
     assert (record["n_execution_lapse_notes"], record["n_appendix_notes_added"]) == (1, 1)
     assert appendix_notes(carried) == (NOTE,)
-    assert carried.body.startswith("# Colours\n\nAnswer with the letter of the colour.\n\n- red means r.\n")
-    [measured] = [event for event in world.events(EvaluationFinished) if event.name == "appendix_step_0001"]
+    assert carried.body.startswith(
+        "# Colours\n\nAnswer with the letter of the colour.\n\n- red means r.\n"
+    )
+    [measured] = [
+        event for event in world.events(EvaluationFinished) if event.name == "appendix_step_0001"
+    ]
     assert measured.skill_hash == carried.hash
-    assert json.loads((world.folder / "run/steps/step_0001/appendix_notes.json").read_text()) == [NOTE]
+    assert json.loads((world.folder / "run/steps/step_0001/appendix_notes.json").read_text()) == [
+        NOTE
+    ]
 
 
 async def test_notes_stay_when_the_steps_candidate_is_rejected(make_world: MakeWorld) -> None:
@@ -50,34 +81,63 @@ async def test_notes_stay_when_the_steps_candidate_is_rejected(make_world: MakeW
 
 
 async def test_too_many_notes_are_condensed_if_that_makes_them_fewer(make_world: MakeWorld) -> None:
-    notes = ["Look at the first word of the task.", "Look at the second word of the task.", "Look at the third word too."]
+    notes = [
+        "Look at the first word of the task.",
+        "Look at the second word of the task.",
+        "Look at the third word too.",
+    ]
     reply = json.dumps({**append(), "appendix_notes": notes})
-    world = make_world(*STRICT, AWARE, "optimizer.skill_aware_consolidate_threshold=2", optimizer={"reflect.failure": reply})
+    world = make_world(
+        *STRICT,
+        AWARE,
+        "optimizer.skill_aware_consolidate_threshold=2",
+        optimizer={"reflect.failure": reply},
+    )
     await world.train()
     carried = Skill.from_text((world.folder / "run/skills/skill_v0001.md").read_text())
     assert appendix_notes(carried) == ("Look twice.",)
     assert world.history()[0]["n_appendix_notes_consolidated"] is True
 
 
-async def test_condensed_notes_that_leak_are_not_used_and_not_said_to_be(make_world: MakeWorld) -> None:
-    rows = [{**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]} for row in items(8, 8, 2)]
-    notes = ["Look at the first word of the task.", "Look at the second word of the task.", "Look at the third word too."]
+async def test_condensed_notes_that_leak_are_not_used_and_not_said_to_be(
+    make_world: MakeWorld,
+) -> None:
+    rows = [
+        {**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]}
+        for row in items(8, 8, 2)
+    ]
+    notes = [
+        "Look at the first word of the task.",
+        "Look at the second word of the task.",
+        "Look at the third word too.",
+    ]
     replies = {
         "reflect.failure": json.dumps({**append(), "appendix_notes": notes}),
         "appendix_consolidate": json.dumps({"notes": ["Say a long and telling answer."]}),
     }
-    world = make_world(*STRICT, AWARE, "optimizer.skill_aware_consolidate_threshold=2", rows=rows, optimizer=replies)
+    world = make_world(
+        *STRICT,
+        AWARE,
+        "optimizer.skill_aware_consolidate_threshold=2",
+        rows=rows,
+        optimizer=replies,
+    )
     await world.train()
     carried = Skill.from_text((world.folder / "run/skills/skill_v0001.md").read_text())
     assert appendix_notes(carried) == tuple(notes)
     assert world.history()[0]["n_appendix_notes_consolidated"] is False
 
 
-async def test_without_skill_aware_reflection_requests_and_results_know_nothing_of_notes(make_world: MakeWorld) -> None:
+async def test_without_skill_aware_reflection_requests_and_results_know_nothing_of_notes(
+    make_world: MakeWorld,
+) -> None:
     def noted(call: Call) -> str:
         return json.dumps({**analyse(call), "appendix_notes": [NOTE]})
 
-    plain, sending = make_world(*STRICT, name="plain"), make_world(*STRICT, name="sending", optimizer={"reflect.failure": noted})
+    plain, sending = (
+        make_world(*STRICT, name="plain"),
+        make_world(*STRICT, name="sending", optimizer={"reflect.failure": noted}),
+    )
     for world in (plain, sending):
         await world.train()
     assert sorted(map(fingerprint, plain.calls)) == sorted(map(fingerprint, sending.calls))
@@ -85,24 +145,45 @@ async def test_without_skill_aware_reflection_requests_and_results_know_nothing_
     assert not any("appendix_notes" in call.text for call in plain.calls)
 
 
-async def test_the_first_epoch_leaves_an_empty_memory_and_the_second_fills_it(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, "train.num_epochs=2", "optimizer.slow_update_gate_with_selection=false")
+async def test_the_first_epoch_leaves_an_empty_memory_and_the_second_fills_it(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(
+        *STRICT, "train.num_epochs=2", "optimizer.slow_update_gate_with_selection=false"
+    )
     await world.train()
     first, second = world.events(SlowUpdateFinished)
-    assert (first.action, slow_update_text(Skill.from_text(first.skill))) == ("inject_placeholder", "")
+    assert (first.action, slow_update_text(Skill.from_text(first.skill))) == (
+        "inject_placeholder",
+        "",
+    )
     assert "SLOW_UPDATE_START" in first.skill
     assert second.action == "force_accept"
     assert slow_update_text(Skill.from_text(second.skill)) == "Name every colour once."
     names = {event.name for event in world.events(EvaluationFinished)}
-    assert {"slow_update_epoch_01", "slow_update_epoch_02"} <= names  # what is carried is always measured
+    assert {
+        "slow_update_epoch_01",
+        "slow_update_epoch_02",
+    } <= names  # what is carried is always measured
     folder = world.folder / "run/slow_update/epoch_02"
-    for name in ("slow_result.json", "comparison_pairs.json", "candidate_skill.md", "selection_eval/results.jsonl"):
+    for name in (
+        "slow_result.json",
+        "comparison_pairs.json",
+        "candidate_skill.md",
+        "selection_eval/results.jsonl",
+    ):
         assert (folder / name).exists()
-    compared = [(folder / f"rollout_{skill}/results.jsonl").read_text().splitlines() for skill in ("prev", "curr")]
+    compared = [
+        (folder / f"rollout_{skill}/results.jsonl").read_text().splitlines()
+        for skill in ("prev", "curr")
+    ]
     assert len(compared[0]) == len(compared[1]) > 0
     result = json.loads((world.folder / "run/slow_update/epoch_02/slow_result.json").read_text())
     state = json.loads((world.folder / "run/runtime_state.json").read_text())
-    assert result["selection_hard"] == state["current_score"] and state["current_origin"] == "slow_update_epoch_02"
+    assert (
+        result["selection_hard"] == state["current_score"]
+        and state["current_origin"] == "slow_update_epoch_02"
+    )
 
 
 async def test_a_slow_update_the_gate_rejects_is_not_carried(make_world: MakeWorld) -> None:
@@ -118,14 +199,24 @@ async def test_a_slow_update_the_gate_rejects_is_not_carried(make_world: MakeWor
     assert (world.folder / "run/slow_update/epoch_02/verdict.json").exists()
 
 
-async def test_a_forced_slow_update_that_does_harm_is_carried_but_never_the_best(make_world: MakeWorld) -> None:
+async def test_a_forced_slow_update_that_does_harm_is_carried_but_never_the_best(
+    make_world: MakeWorld,
+) -> None:
     def confused(call: Call) -> str:
         return "confused" if "Name every colour once." in system(call) else knowing(call)
 
-    world = make_world(*STRICT, "train.num_epochs=2", "optimizer.slow_update_gate_with_selection=false", agent=confused)
+    world = make_world(
+        *STRICT,
+        "train.num_epochs=2",
+        "optimizer.slow_update_gate_with_selection=false",
+        agent=confused,
+    )
     await world.train()
     summary = world.summary()
-    assert "Name every colour once." in (world.folder / "run/skills/skill_v0002_slow_update.md").read_text()
+    assert (
+        "Name every colour once."
+        in (world.folder / "run/skills/skill_v0002_slow_update.md").read_text()
+    )
     assert "Name every colour once." not in world.best()
     assert (summary["final_selection_hard"], summary["best_selection_hard"]) == (0.0, 1.0)
 
@@ -144,7 +235,10 @@ async def test_the_pair_policy_decides_which_items_the_optimizer_looks_back_on(
     # One rule a step: in the second epoch some items are solved before, and one colour is learned.
     learning = ("train.num_epochs=2", "optimizer.learning_rate=1", "optimizer.min_learning_rate=1")
     world = make_world(
-        *STRICT, *learning, f"optimizer.longitudinal_pair_policy={policy}", rows=items(6, 4, 0, ("red", "green", "blue"))
+        *STRICT,
+        *learning,
+        f"optimizer.longitudinal_pair_policy={policy}",
+        rows=items(6, 4, 0, ("red", "green", "blue")),
     )
     await world.train()
     _, second = world.events(SlowUpdateFinished)
@@ -161,7 +255,10 @@ async def test_the_changed_policy_tops_up_from_items_not_tried_yet(make_world: M
         "optimizer.slow_update_samples=2",
     )
     world = make_world(
-        *STRICT, *learning, "optimizer.longitudinal_pair_policy=changed", rows=items(9, 4, 0, ("red", "green", "blue"))
+        *STRICT,
+        *learning,
+        "optimizer.longitudinal_pair_policy=changed",
+        rows=items(9, 4, 0, ("red", "green", "blue")),
     )
     await world.train()
     _, second = world.events(SlowUpdateFinished)
@@ -170,27 +267,49 @@ async def test_the_changed_policy_tops_up_from_items_not_tried_yet(make_world: M
     assert len({pair["id"] for pair in second.all_pairs}) == len(second.all_pairs)
 
 
-async def test_the_meta_skill_written_after_an_epoch_is_in_the_prompts_of_the_next(make_world: MakeWorld) -> None:
+async def test_the_meta_skill_written_after_an_epoch_is_in_the_prompts_of_the_next(
+    make_world: MakeWorld,
+) -> None:
     advice = "Short rules were kept."
-    world = make_world(*STRICT, "train.num_epochs=3", "optimizer.learning_rate=1", "optimizer.min_learning_rate=1")
+    world = make_world(
+        *STRICT, "train.num_epochs=3", "optimizer.learning_rate=1", "optimizer.min_learning_rate=1"
+    )
     await world.train()
     assert [event.result["action"] for event in world.events(MetaSkillFinished)] == [
         "skip_first_epoch",
         "write_meta_skill",
         "write_meta_skill",
     ]
-    advised = [advice in section(call.text, "optimizer_meta_skill") for call in world.asked("reflect.failure")]
+    advised = [
+        advice in section(call.text, "optimizer_meta_skill")
+        for call in world.asked("reflect.failure")
+    ]
     assert advised == [False, False, True]
     *_, last = world.asked("meta_skill")
     assert advice in last.text  # and it is carried on
 
 
-async def test_a_lesson_that_passes_the_token_ceiling_is_left_out_and_said(make_world: MakeWorld) -> None:
-    long = json.dumps({"slow_update_content": "Name every colour once, and then name it again. " * 40})
-    world = make_world(*STRICT, "train.num_epochs=2", "optimizer.max_skill_tokens=200", optimizer={"slow_update": long})
+async def test_a_lesson_that_passes_the_token_ceiling_is_left_out_and_said(
+    make_world: MakeWorld,
+) -> None:
+    long = json.dumps(
+        {"slow_update_content": "Name every colour once, and then name it again. " * 40}
+    )
+    world = make_world(
+        *STRICT,
+        "train.num_epochs=2",
+        "optimizer.max_skill_tokens=200",
+        optimizer={"slow_update": long},
+    )
     await world.train()
-    assert [event.action for event in world.events(SlowUpdateFinished)] == ["inject_placeholder", "no_content"]
-    assert any(event.stage == "slow_update" and "200 are allowed" in event.reason for event in world.events(Discarded))
+    assert [event.action for event in world.events(SlowUpdateFinished)] == [
+        "inject_placeholder",
+        "no_content",
+    ]
+    assert any(
+        event.stage == "slow_update" and "200 are allowed" in event.reason
+        for event in world.events(Discarded)
+    )
 
 
 async def test_the_meta_skill_needs_no_slow_update(make_world: MakeWorld) -> None:
@@ -204,13 +323,18 @@ async def test_the_meta_skill_needs_no_slow_update(make_world: MakeWorld) -> Non
 
 def by_example(call: Call) -> str:
     """Answers as its examples do; knows no rules but the first."""
-    shown = {example.input.split()[0]: example.output for example in examples(Skill.from_text(system(call)))}
+    shown = {
+        example.input.split()[0]: example.output
+        for example in examples(Skill.from_text(system(call)))
+    }
     colour = call.body["messages"][-1]["content"].split()[0]
     return shown.get(colour) or knowing(call)
 
 
 async def test_worked_examples_train_without_any_optimizer_model(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, "optimizer.proposer=examples", "model.optimizer=null", agent=by_example)
+    world = make_world(
+        *STRICT, "optimizer.proposer=examples", "model.optimizer=null", agent=by_example
+    )
     result = await world.train()
     assert result.finish_reason == "improved"
     assert {call.body["model"] for call in world.calls} == {"agent"}
@@ -219,13 +343,19 @@ async def test_worked_examples_train_without_any_optimizer_model(make_world: Mak
     assert [event.group for event in world.events(ReflectionFinished)] == ["examples"]
 
 
-async def test_examples_and_reflections_go_together_and_no_model_merges_the_examples(make_world: MakeWorld) -> None:
+async def test_examples_and_reflections_go_together_and_no_model_merges_the_examples(
+    make_world: MakeWorld,
+) -> None:
     def only_green(call: Call) -> str:
         return json.dumps(append("- green means g."))
 
     stages = {"reflect.failure": only_green, "reflect.success": only_green}
     world = make_world(
-        *STRICT, "optimizer.proposer=both", "optimizer.lr_control_mode=none", agent=by_example, optimizer={**OPTIMIZER, **stages}
+        *STRICT,
+        "optimizer.proposer=both",
+        "optimizer.lr_control_mode=none",
+        agent=by_example,
+        optimizer={**OPTIMIZER, **stages},
     )
     await world.train()
     assert "green means g." in world.best()
@@ -237,7 +367,9 @@ async def test_examples_and_reflections_go_together_and_no_model_merges_the_exam
 @pytest.mark.parametrize("mode", ["rewrite_from_suggestions", "full_rewrite_minibatch"])
 def test_examples_with_a_rewrite_mode_are_refused(make_world: MakeWorld, mode: str) -> None:
     world = make_world()
-    settings = load_config(world.config(), [f"optimizer.skill_update_mode={mode}", "optimizer.proposer=both"])
+    settings = load_config(
+        world.config(), [f"optimizer.skill_update_mode={mode}", "optimizer.proposer=both"]
+    )
     with pytest.raises(InputError, match="patch"):
         read_material(settings)
 

@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.tasks.item import Item
-from skillfit.train.plan import make_plan
+from skillfit.training.plan import make_plan
 
 
 def some(count: int) -> list[Item]:
-    return [Item(f"item-{number}", {"input": str(number)}, split="train") for number in range(count)]
+    return [
+        Item(f"item-{number}", {"input": str(number)}, split="train") for number in range(count)
+    ]
 
 
 def test_an_epoch_is_the_references_shuffle_with_its_batch_seeds() -> None:
@@ -20,8 +22,12 @@ def test_an_epoch_is_the_references_shuffle_with_its_batch_seeds() -> None:
     for epoch in plan.epochs:
         expected = list(items)
         random.Random(42 + epoch.number * 1000).shuffle(expected)
-        assert [item for step in epoch.steps for batch in step.batches for item in batch.items] == expected
-        assert [batch.seed for step in epoch.steps for batch in step.batches] == [42 + epoch.number * 1000 + n for n in (1, 2, 3)]
+        assert [
+            item for step in epoch.steps for batch in step.batches for item in batch.items
+        ] == expected
+        assert [batch.seed for step in epoch.steps for batch in step.batches] == [
+            42 + epoch.number * 1000 + n for n in (1, 2, 3)
+        ]
         assert [len(step.batches[0].items) for step in epoch.steps] == [4, 4, 2]
 
 
@@ -54,13 +60,17 @@ def test_every_item_is_met_in_every_epoch_and_once_unless_a_batch_was_refilled(
     count: int, epochs: int, batch: int, accumulation: int, seed: int
 ) -> None:
     items = some(count)
-    plan = make_plan(items, num_epochs=epochs, batch_size=batch, accumulation=accumulation, seed=seed)
+    plan = make_plan(
+        items, num_epochs=epochs, batch_size=batch, accumulation=accumulation, seed=seed
+    )
     for epoch in plan.epochs:
         batches = [batch for step in epoch.steps for batch in step.batches]
         met = Counter(item.id for batch in batches for item in batch.items)
         assert set(met) == {item.id for item in items}
         planned = batches[: -(-count // batch)]
-        assert Counter(item.id for one in planned for item in one.items) == Counter(item.id for item in items)
+        assert Counter(item.id for one in planned for item in one.items) == Counter(
+            item.id for item in items
+        )
         assert all(0 < len(one.items) <= batch for one in batches)
     steps = [step.step for epoch in plan.epochs for step in epoch.steps]
     assert steps == list(range(1, plan.total_steps + 1))
@@ -69,5 +79,7 @@ def test_every_item_is_met_in_every_epoch_and_once_unless_a_batch_was_refilled(
 
 @given(seed=st.integers(0, 10**6))
 def test_the_same_seed_plans_the_same_run(seed: int) -> None:
-    one, other = (make_plan(some(9), num_epochs=2, batch_size=4, accumulation=2, seed=seed) for _ in range(2))
+    one, other = (
+        make_plan(some(9), num_epochs=2, batch_size=4, accumulation=2, seed=seed) for _ in range(2)
+    )
     assert one == other

@@ -1,4 +1,6 @@
-"""Promise 8, every setting acts: each is read by the code that runs, and a changed value changes what a run asks or writes."""
+"""Promise 8, every setting acts: each is read by the code that runs, and a changed value changes
+what a run asks or writes.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +18,31 @@ from skillfit.config import describe_keys
 from skillfit.config.schema import Section
 from skillfit.errors import InputError
 from skillfit.models.spec import ModelSpec
-from skillfit.train.entry import start
-from skillfit.train.estimate import estimate
+from skillfit.training.entry import start
+from skillfit.training.estimate import estimate
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
 from tests.train.world import Script, analyse, append, fingerprint, items, readable
 
 SRC = Path(skillfit.__file__).parent
-# A recipe fills the other settings (test_recipes); where a window would not act it is refused (below).
+# A recipe fills the other settings (test_recipes); where a window would not act it is refused
+# (below).
 ELSEWHERE = {"recipe", "model.agent.context_window", "model.judge.context_window"}
 EPOCHS = ("train.num_epochs=2",)
-STEPS = ("train.batch_size=2", "gradient.minibatch_size=1", "optimizer.learning_rate=3", "optimizer.min_learning_rate=1")
+STEPS = (
+    "train.batch_size=2",
+    "gradient.minibatch_size=1",
+    "optimizer.learning_rate=3",
+    "optimizer.min_learning_rate=1",
+)
 REWRITING = ("optimizer.skill_update_mode=rewrite_from_suggestions",)
 AWARE = ("optimizer.use_skill_aware_reflection=true",)
 DEEP = ("gradient.deep_reflection=true",)
 PARTLY = ("env.grader=f1",)
 STRICT = ("evaluation.gate=strict",)
 PRICES = "model.prices={agent: {input: 1, output: 1}, optimizer: {input: 1, output: 1}}"
-# Key -> a change of it that shows in requests or files, and the settings beneath that give it something to do.
+# Key -> a change of it that shows in requests or files, and the settings beneath that give it
+# something to do.
 ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "model.prices": (PRICES, ()),
     "model.agent.temperature": ("model.agent.temperature=0.5", ()),
@@ -61,18 +70,33 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "optimizer.max_skill_tokens": ("optimizer.max_skill_tokens=25", ()),
     "optimizer.use_slow_update": ("optimizer.use_slow_update=false", EPOCHS),
     "optimizer.slow_update_samples": ("optimizer.slow_update_samples=2", EPOCHS),
-    "optimizer.slow_update_gate_with_selection": ("optimizer.slow_update_gate_with_selection=false", EPOCHS),
+    "optimizer.slow_update_gate_with_selection": (
+        "optimizer.slow_update_gate_with_selection=false",
+        EPOCHS,
+    ),
     "optimizer.longitudinal_pair_policy": ("optimizer.longitudinal_pair_policy=changed", EPOCHS),
     "optimizer.use_meta_skill": ("optimizer.use_meta_skill=false", EPOCHS),
     "optimizer.use_skill_aware_reflection": ("optimizer.use_skill_aware_reflection=true", ()),
-    "optimizer.skill_aware_appendix_source": ("optimizer.skill_aware_appendix_source=failure_only", AWARE),
-    "optimizer.skill_aware_consolidate_threshold": ("optimizer.skill_aware_consolidate_threshold=1", AWARE),
+    "optimizer.skill_aware_appendix_source": (
+        "optimizer.skill_aware_appendix_source=failure_only",
+        AWARE,
+    ),
+    "optimizer.skill_aware_consolidate_threshold": (
+        "optimizer.skill_aware_consolidate_threshold=1",
+        AWARE,
+    ),
     "optimizer.rewrite_reasoning_effort": ("optimizer.rewrite_reasoning_effort=high", REWRITING),
-    "optimizer.rewrite_max_completion_tokens": ("optimizer.rewrite_max_completion_tokens=999", REWRITING),
+    "optimizer.rewrite_max_completion_tokens": (
+        "optimizer.rewrite_max_completion_tokens=999",
+        REWRITING,
+    ),
     "evaluation.gate": ("evaluation.gate=strict", ()),
     "evaluation.use_gate": ("evaluation.use_gate=false", STRICT),
     "evaluation.gate_metric": ("evaluation.gate_metric=soft", PARTLY),
-    "evaluation.gate_mixed_weight": ("evaluation.gate_mixed_weight=0.1", (*PARTLY, "evaluation.gate_metric=mixed")),
+    "evaluation.gate_mixed_weight": (
+        "evaluation.gate_mixed_weight=0.1",
+        (*PARTLY, "evaluation.gate_metric=mixed"),
+    ),
     "evaluation.sel_env_num": ("evaluation.sel_env_num=4", ()),
     "evaluation.test_env_num": ("evaluation.test_env_num=1", ()),
     "evaluation.eval_test": ("evaluation.eval_test=false", ()),
@@ -101,7 +125,12 @@ UNCHANGED: dict[tuple[str, ...], Observed] = {}  # runs that several changes are
 
 
 def noting(call: Call) -> str:
-    return json.dumps({**analyse(call), "appendix_notes": ["Look at the first word.", "Read every line of the task twice."]})
+    return json.dumps(
+        {
+            **analyse(call),
+            "appendix_notes": ["Look at the first word.", "Read every line of the task twice."],
+        }
+    )
 
 
 def praising(call: Call) -> str:
@@ -110,7 +139,9 @@ def praising(call: Call) -> str:
 
 async def observe(make_world: MakeWorld, name: str, *settings: str) -> Observed:
     """The requests of a run, and its files without what only repeats the settings."""
-    world = make_world(rows=ROWS, optimizer={"reflect.failure": noting, "reflect.success": praising}, name=name)
+    world = make_world(
+        rows=ROWS, optimizer={"reflect.failure": noting, "reflect.success": praising}, name=name
+    )
     await world.train(*settings, anyway=True)
     files = readable(world.folder / "run")
     del files["config.json"]
@@ -124,7 +155,9 @@ def _unlabelled(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("key", ACTS)
-async def test_a_changed_setting_changes_what_a_run_asks_or_writes(make_world: MakeWorld, key: str) -> None:
+async def test_a_changed_setting_changes_what_a_run_asks_or_writes(
+    make_world: MakeWorld, key: str
+) -> None:
     change, beneath = ACTS[key]
     if beneath not in UNCHANGED:
         UNCHANGED[beneath] = await observe(make_world, "unchanged", *beneath)
@@ -138,7 +171,9 @@ async def test_without_a_change_two_runs_ask_and_write_the_same(make_world: Make
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, str]]:
-    """What skillfit reads from settings, by object and name, anywhere but in the config room itself."""
+    """What skillfit reads from settings, by object and name, anywhere but in the config room
+    itself.
+    """
     seen: set[tuple[int, str]] = set()
 
     def spy(self: BaseModel, name: str) -> Any:
@@ -159,7 +194,9 @@ def sections(settings: BaseModel, prefix: str = "") -> Iterator[tuple[str, BaseM
             yield from sections(value, f"{prefix}{name}.")
 
 
-async def test_every_setting_is_read_by_a_run(make_world: MakeWorld, reads: set[tuple[int, str]]) -> None:
+async def test_every_setting_is_read_by_a_run(
+    make_world: MakeWorld, reads: set[tuple[int, str]]
+) -> None:
     def empty_at_first(call: Call) -> Any:
         """Each model's first reply is nothing, so that it is asked again."""
         first = call.body["model"] not in asked
@@ -169,7 +206,9 @@ async def test_every_setting_is_read_by_a_run(make_world: MakeWorld, reads: set[
     asked: set[str] = set()
     script = Script(judge=json.dumps({"reason": "r", "score": 1, "advice": ""}))
     grader = "env.grader={mean: [exact, {rubric: Short.}]}"
-    world = make_world(*EPOCHS, *DEEP, *AWARE, grader, "evaluation.preflight=true", script=empty_at_first)
+    world = make_world(
+        *EPOCHS, *DEEP, *AWARE, grader, "evaluation.preflight=true", script=empty_at_first
+    )
     material = world.material(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
     await start(material, world.folder / "run", anyway=True)
     estimate(material.config, material.task, material.skill, material.plan())
@@ -178,8 +217,13 @@ async def test_every_setting_is_read_by_a_run(make_world: MakeWorld, reads: set[
     assert {described.key for described in describe_keys()} - read - set(ACTS) - ELSEWHERE == set()
 
 
-@pytest.mark.parametrize("setting", ["model.agent.context_window=9000", "model.judge={id: openai/judge, context_window: 9000}"])
-async def test_a_window_that_cuts_nobodys_prompts_is_refused(make_world: MakeWorld, setting: str) -> None:
+@pytest.mark.parametrize(
+    "setting",
+    ["model.agent.context_window=9000", "model.judge={id: openai/judge, context_window: 9000}"],
+)
+async def test_a_window_that_cuts_nobodys_prompts_is_refused(
+    make_world: MakeWorld, setting: str
+) -> None:
     world = make_world()
     with pytest.raises(InputError, match=r"context_window: only the optimizer"):
         await world.train(setting)

@@ -10,16 +10,42 @@ from typing import Any
 
 import pytest
 
-from skillfit.optimize.schedule import edit_budget
-from skillfit.run.events import CandidateBuilt, Discarded, GateDecided, ReflectionFinished, RolloutFinished
+from skillfit.optimize.select import edit_budget
+from skillfit.run.events import (
+    CandidateBuilt,
+    Discarded,
+    GateDecided,
+    ReflectionFinished,
+    RolloutFinished,
+)
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
-from tests.train.world import SKILL, Script, analyse, answer, append, differences, items, knowing, readable, section, system, task
+from tests.train.world import (
+    SKILL,
+    Script,
+    analyse,
+    answer,
+    append,
+    differences,
+    items,
+    knowing,
+    readable,
+    section,
+    system,
+    task,
+)
 
-STRICT = ("evaluation.gate=strict", "evaluation.prune=false", "evaluation.ship_test=false", "evaluation.eval_test=false")
+STRICT = (
+    "evaluation.gate=strict",
+    "evaluation.prune=false",
+    "evaluation.ship_test=false",
+    "evaluation.eval_test=false",
+)
 
 
-async def test_failed_rollouts_become_rules_and_the_gate_accepts_them(make_world: MakeWorld) -> None:
+async def test_failed_rollouts_become_rules_and_the_gate_accepts_them(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(*STRICT)
     result = await world.train()
     assert result.finish_reason == "improved"
@@ -41,7 +67,9 @@ async def test_failed_rollouts_become_rules_and_the_gate_accepts_them(make_world
     assert all(f"{colour} means" in world.best() for colour in ("green", "blue", "gold"))
 
 
-async def test_a_step_nobody_has_a_proposal_for_is_skipped_without_evaluation(make_world: MakeWorld) -> None:
+async def test_a_step_nobody_has_a_proposal_for_is_skipped_without_evaluation(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(*STRICT, optimizer={"reflect.failure": json.dumps(append())})
     await world.train()
     assert [record["action"] for record in world.history()] == ["skip_no_patches"]
@@ -50,7 +78,11 @@ async def test_a_step_nobody_has_a_proposal_for_is_skipped_without_evaluation(ma
 
 
 async def test_a_candidate_equal_to_the_incumbent_is_not_evaluated(make_world: MakeWorld) -> None:
-    same = {"patch": {"edits": [{"op": "replace", "target": "- red means r.", "content": "- red means r."}]}}
+    same = {
+        "patch": {
+            "edits": [{"op": "replace", "target": "- red means r.", "content": "- red means r."}]
+        }
+    }
     world = make_world(*STRICT, optimizer={"reflect.failure": json.dumps(same)})
     await world.train()
     assert world.history()[0]["action"] == "skip_no_change"
@@ -68,34 +100,62 @@ async def test_a_rewrite_that_brings_nothing_usable_is_skipped(make_world: MakeW
 
 
 async def test_an_edit_budget_of_zero_applies_nothing(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, "train.num_epochs=2", "optimizer.learning_rate=0", "optimizer.use_slow_update=false")
+    world = make_world(
+        *STRICT,
+        "train.num_epochs=2",
+        "optimizer.learning_rate=0",
+        "optimizer.use_slow_update=false",
+    )
     await world.train()
     assert world.best() == SKILL
     assert [record["action"].partition("_")[0] for record in world.history()] == ["skip"] * 2
     asked = [call.text for call in world.asked("reflect.failure")]
-    assert all("Edit budget: at most 0" in text for text in asked)  # the default least of 2 does not lift it
+    assert all(
+        "Edit budget: at most 0" in text for text in asked
+    )  # the default least of 2 does not lift it
     assert len(asked) > 1
 
 
 async def test_the_edit_budgets_in_prompts_follow_the_schedule(make_world: MakeWorld) -> None:
     rows = items(8, 4, 0, ("green", "blue", "gold", "pink"))
-    schedule = ("train.num_epochs=2", "train.batch_size=2", "optimizer.learning_rate=5", "optimizer.min_learning_rate=1")
+    schedule = (
+        "train.num_epochs=2",
+        "train.batch_size=2",
+        "optimizer.learning_rate=5",
+        "optimizer.min_learning_rate=1",
+    )
     world = make_world(
-        *STRICT, *schedule, "optimizer.lr_scheduler=linear", rows=rows, optimizer={"merge": json.dumps({"edits": []})}
+        *STRICT,
+        *schedule,
+        "optimizer.lr_scheduler=linear",
+        rows=rows,
+        optimizer={"merge": json.dumps({"edits": []})},
     )
     await world.train()
     expected = [edit_budget("linear", step, 8, maximum=5, minimum=1) for step in range(1, 9)]
-    recorded = {record["step"]: record["edit_budget"] for record in world.history() if "edit_budget" in record}
+    recorded = {
+        record["step"]: record["edit_budget"]
+        for record in world.history()
+        if "edit_budget" in record
+    }
     assert recorded == {step: expected[step - 1] for step in recorded}
     assert recorded
-    asked = {int(n) for call in world.asked("reflect.failure") for n in re.findall(r"Edit budget: at most (\d+)", call.text)}
+    asked = {
+        int(n)
+        for call in world.asked("reflect.failure")
+        for n in re.findall(r"Edit budget: at most (\d+)", call.text)
+    }
     assert asked <= set(expected)
     assert asked
 
 
 async def test_selection_and_test_items_never_reach_the_optimizer(make_world: MakeWorld) -> None:
     rows = items(8, 8, 4)
-    every = ("train.num_epochs=2", "gradient.deep_reflection=true", "optimizer.use_skill_aware_reflection=true")
+    every = (
+        "train.num_epochs=2",
+        "gradient.deep_reflection=true",
+        "optimizer.use_skill_aware_reflection=true",
+    )
     world = make_world("evaluation.preflight=true", *every, rows=rows)
     await world.train(anyway=True)
     hidden = [row["input"].partition(" ")[2] for row in rows if row["split"] != "train"]
@@ -133,25 +193,38 @@ async def test_the_order_in_which_answers_arrive_never_decides(make_world: MakeW
         await world.train()
         files = readable(world.folder / "run")
         for name in ("config.json", "summary.json"):  # the server's port stands in them
-            files[name] = json.loads(json.dumps(files[name]).replace(world.server.url, "URL").replace(str(world.folder), ""))
+            files[name] = json.loads(
+                json.dumps(files[name])
+                .replace(world.server.url, "URL")
+                .replace(str(world.folder), "")
+            )
         runs.append(files)
     assert differences(runs[0], runs[1]) == differences(runs[0], runs[2]) == []
 
 
-async def test_accumulated_batches_are_reflected_on_apart_and_make_one_update(make_world: MakeWorld) -> None:
+async def test_accumulated_batches_are_reflected_on_apart_and_make_one_update(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(*STRICT, "train.batch_size=4", "train.accumulation=2")
     await world.train()
     [record] = world.history()
     assert [batch["n_envs"] for batch in record["accumulation_batches"]] == [4, 4]
-    assert {event.group.partition("/")[0] for event in world.events(ReflectionFinished)} == {"batch_0", "batch_1"}
+    assert {event.group.partition("/")[0] for event in world.events(ReflectionFinished)} == {
+        "batch_0",
+        "batch_1",
+    }
     assert record["action"] == "accept_new_best"
 
 
 async def test_several_rollouts_an_item_are_shown_side_by_side(make_world: MakeWorld) -> None:
     def sometimes(call: Call) -> str:
-        return task(call) and ("r" if random.Random(call.body["seed"]).random() < 0.5 else "unknown")
+        return task(call) and (
+            "r" if random.Random(call.body["seed"]).random() < 0.5 else "unknown"
+        )
 
-    world = make_world(*STRICT, "gradient.rollouts_per_item=3", rows=items(6, 4, 0, ("red",)), agent=sometimes)
+    world = make_world(
+        *STRICT, "gradient.rollouts_per_item=3", rows=items(6, 4, 0, ("red",)), agent=sometimes
+    )
     await world.train()
     sources = {event.source for event in world.events(ReflectionFinished)}
     [call] = world.asked("reflect.failure")
@@ -160,7 +233,9 @@ async def test_several_rollouts_an_item_are_shown_side_by_side(make_world: MakeW
     assert world.history()[0]["rollout_n"] == 18
 
 
-async def test_deep_reflection_rolls_failures_again_with_the_optimizers_question(make_world: MakeWorld) -> None:
+async def test_deep_reflection_rolls_failures_again_with_the_optimizers_question(
+    make_world: MakeWorld,
+) -> None:
     world = make_world(*STRICT, "gradient.deep_reflection=true", "gradient.deep_reflection_items=2")
     await world.train()
     diagnosed = [call for call in world.asked("rollout") if "Say which rule you used." in call.text]
@@ -172,9 +247,15 @@ async def test_deep_reflection_rolls_failures_again_with_the_optimizers_question
     assert tokens["rollout"]["calls"] == 8 + 2
 
 
-async def test_without_the_gate_every_candidate_is_carried_and_the_best_one_kept(make_world: MakeWorld) -> None:
+async def test_without_the_gate_every_candidate_is_carried_and_the_best_one_kept(
+    make_world: MakeWorld,
+) -> None:
     def harmful(call: Call) -> str:
-        return json.dumps(append("- red means wrong.") if "green means g" in section(call.text, "current_skill") else analyse(call))
+        return json.dumps(
+            append("- red means wrong.")
+            if "green means g" in section(call.text, "current_skill")
+            else analyse(call)
+        )
 
     world = make_world(
         *STRICT,
@@ -190,8 +271,14 @@ async def test_without_the_gate_every_candidate_is_carried_and_the_best_one_kept
     assert "red means wrong" not in world.best()
 
 
-async def test_rejected_edits_and_their_scores_are_remembered_within_the_epoch(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, "train.batch_size=4", optimizer={"reflect.failure": json.dumps(append("- Be kind."))})
+async def test_rejected_edits_and_their_scores_are_remembered_within_the_epoch(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(
+        *STRICT,
+        "train.batch_size=4",
+        optimizer={"reflect.failure": json.dumps(append("- Be kind."))},
+    )
     await world.train()
     first, second = world.asked("reflect.failure")
     assert not section(first.text, "previous_steps")
@@ -201,14 +288,21 @@ async def test_rejected_edits_and_their_scores_are_remembered_within_the_epoch(m
 
 
 @pytest.mark.parametrize(("gate", "spare"), [("strict", 0), ("race", 1)])
-async def test_edits_the_budget_left_out_race_in_wide_patches(make_world: MakeWorld, gate: str, spare: int) -> None:
+async def test_edits_the_budget_left_out_race_in_wide_patches(
+    make_world: MakeWorld, gate: str, spare: int
+) -> None:
     world = make_world(
-        f"evaluation.gate={gate}", "optimizer.learning_rate=2", "gradient.minibatch_size=2", "evaluation.ship_test=false"
+        f"evaluation.gate={gate}",
+        "optimizer.learning_rate=2",
+        "gradient.minibatch_size=2",
+        "evaluation.ship_test=false",
     )
     await world.train()
     labels = [event.label for event in world.events(CandidateBuilt)]
     assert labels == ["whole patch", "wide patch 1"][: 1 + spare]
-    assert (world.folder / "run/steps/step_0001/candidates/01/candidate_skill.md").exists() == bool(spare)
+    assert (world.folder / "run/steps/step_0001/candidates/01/candidate_skill.md").exists() == bool(
+        spare
+    )
 
 
 async def test_usage_is_counted_by_stage_and_only_within_the_step(make_world: MakeWorld) -> None:
@@ -225,9 +319,15 @@ async def test_usage_is_counted_by_stage_and_only_within_the_step(make_world: Ma
 
 async def test_unusable_replies_are_said_and_cost_one_group_only(make_world: MakeWorld) -> None:
     def broken_once(call: Call) -> str:
-        return '{"patch": {"edits": [{"op": "app' if "train-01" in call.text else json.dumps(analyse(call))
+        return (
+            '{"patch": {"edits": [{"op": "app'
+            if "train-01" in call.text
+            else json.dumps(analyse(call))
+        )
 
-    world = make_world(*STRICT, "gradient.minibatch_size=2", optimizer={"reflect.failure": broken_once})
+    world = make_world(
+        *STRICT, "gradient.minibatch_size=2", optimizer={"reflect.failure": broken_once}
+    )
     await world.train()
     [discarded] = world.events(Discarded)
     assert discarded.stage == "reflect.failure"
@@ -244,9 +344,17 @@ async def test_the_skill_as_it_is_now_is_what_agents_read(make_world: MakeWorld)
     assert answer(read[-1], "green x") == "g"
 
 
-async def test_the_optimizers_ceiling_of_a_reply_is_the_one_its_model_was_given(make_world: MakeWorld) -> None:
-    usual, raised = make_world(*STRICT, name="usual"), make_world(*STRICT, "model.optimizer.max_tokens=20000", name="raised")
+async def test_the_optimizers_ceiling_of_a_reply_is_the_one_its_model_was_given(
+    make_world: MakeWorld,
+) -> None:
+    usual, raised = (
+        make_world(*STRICT, name="usual"),
+        make_world(*STRICT, "model.optimizer.max_tokens=20000", name="raised"),
+    )
     for world in (usual, raised):
         await world.train()
-    (sent,), (sent_raised,) = ({call.body["max_tokens"] for call in world.asked("reflect.failure")} for world in (usual, raised))
+    (sent,), (sent_raised,) = (
+        {call.body["max_tokens"] for call in world.asked("reflect.failure")}
+        for world in (usual, raised)
+    )
     assert (sent, sent_raised) == (16384, 20000)

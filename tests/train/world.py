@@ -1,6 +1,8 @@
-"""A small world to train in: colour items, an agent that knows the colours its skill names, an optimizer that adds missing ones.
+"""A small world to train in: colour items, an agent that knows the colours its skill names, an
+optimizer that adds missing ones.
 
-Everything between them is real: HTTP on loopback, journal, gate, files. What either says can be replaced stage by stage.
+Everything between them is real: HTTP on loopback, journal, gate, files. What either says can be
+replaced stage by stage.
 """
 
 from __future__ import annotations
@@ -19,15 +21,18 @@ from starlette.responses import JSONResponse
 from skillfit.config import load_config
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Event
-from skillfit.train.assemble import Listener, Material, read_material
-from skillfit.train.entry import Result, start
-from skillfit.train.parts import Control
+from skillfit.training.assemble import Listener, Material, read_material
+from skillfit.training.entry import Result, start
+from skillfit.training.parts import Control
 from tests.support.chat_server import Answer, Call, ChatServer, completion
 
 COLOURS = {"red": "r", "green": "g", "blue": "b", "gold": "o", "pink": "p", "teal": "t"}
 SKILL = "# Colours\n\nAnswer with the letter of the colour.\n\n- red means r.\n"
 CLOCKS = frozenset({"seconds", "timing", "wall_time_s", "total_wall_time_s", "minutes"})
-_CASE = re.compile(r"^### Item (?P<id>\S+).*?^Task:\n(?P<colour>\w+) .*?^Result: (?P<result>\w+)", re.DOTALL | re.MULTILINE)
+_CASE = re.compile(
+    r"^### Item (?P<id>\S+).*?^Task:\n(?P<colour>\w+) .*?^Result: (?P<result>\w+)",
+    re.DOTALL | re.MULTILINE,
+)
 _NUMBERED = re.compile(r"^\[\d+\] [^{\n]*(\{.*\})$", re.MULTILINE)
 
 Reply = Answer | Callable[[Call], Answer]
@@ -36,11 +41,22 @@ Reply = Answer | Callable[[Call], Answer]
 def item(name: str, colour: str, split: str) -> dict[str, Any]:
     """`red` and some words of its own, so that no two items look alike."""
     digits = hashlib.sha256(name.encode()).hexdigest()
-    noise = " ".join(digits[at : at + 5].translate(str.maketrans("0123456789", "ghijklmnop")) for at in range(0, 30, 5))
-    return {"id": name, "input": f"{colour} {noise}", "answer": COLOURS[colour], "type": colour, "split": split}
+    noise = " ".join(
+        digits[at : at + 5].translate(str.maketrans("0123456789", "ghijklmnop"))
+        for at in range(0, 30, 5)
+    )
+    return {
+        "id": name,
+        "input": f"{colour} {noise}",
+        "answer": COLOURS[colour],
+        "type": colour,
+        "split": split,
+    }
 
 
-def items(train: int, selection: int, test: int, colours: Sequence[str] = ("red", "green", "blue", "gold")) -> list[dict[str, Any]]:
+def items(
+    train: int, selection: int, test: int, colours: Sequence[str] = ("red", "green", "blue", "gold")
+) -> list[dict[str, Any]]:
     """So many of each split; the colours take turns."""
     sizes = {"train": train, "selection": selection, "test": test}
     return [
@@ -51,7 +67,9 @@ def items(train: int, selection: int, test: int, colours: Sequence[str] = ("red"
 
 
 def answer(skill: str, task: str) -> str:
-    """What the agent says: the letter the skill names for the task's colour, or that it does not know."""
+    """What the agent says: the letter the skill names for the task's colour, or that it does not
+    know.
+    """
     colour = task.split()[0]
     letters = re.findall(rf"{colour} means (\w+)\.", skill)
     return letters[-1] if letters else "unknown"
@@ -74,11 +92,22 @@ def analyse(call: Call) -> dict[str, Any]:
     skill = section(call.text, "current_skill")
     patch = {
         **append(*lines)["patch"],
-        "revise_suggestions": [{"type": "add_rule", "title": "a rule", "motivation": "m", "instruction": line} for line in lines],
-        "skill_candidates": [{"title": "t", "change_summary": lines, "new_skill": "\n".join([skill, *lines])}] if lines else [],
+        "revise_suggestions": [
+            {"type": "add_rule", "title": "a rule", "motivation": "m", "instruction": line}
+            for line in lines
+        ],
+        "skill_candidates": [
+            {"title": "t", "change_summary": lines, "new_skill": "\n".join([skill, *lines])}
+        ]
+        if lines
+        else [],
     }
     summary = [
-        {"failure_type": "colour unknown", "items": [match["id"] for match in _CASE.finditer(call.text)], "description": "d"}
+        {
+            "failure_type": "colour unknown",
+            "items": [match["id"] for match in _CASE.finditer(call.text)],
+            "description": "d",
+        }
     ]
     return {"failure_summary": summary, "patch": patch}
 
@@ -88,12 +117,20 @@ def merge(call: Call) -> dict[str, Any]:
     for number, text in enumerate(_NUMBERED.findall(section(call.text, "proposals"))):
         merged.setdefault(text, {**json.loads(text), "sources": []})["sources"].append(number)
     found = list(merged.values())
-    return {"reasoning": "joined", "edits": found, "revise_suggestions": found, "skill_candidates": found}
+    return {
+        "reasoning": "joined",
+        "edits": found,
+        "revise_suggestions": found,
+        "skill_candidates": found,
+    }
 
 
 def rewrite(call: Call) -> dict[str, Any]:
     lines = re.findall(r"^- .* means .*$", section(call.text, "suggestions"), re.MULTILINE)
-    return {"change_summary": lines, "new_skill": "\n".join([section(call.text, "current_skill"), *lines])}
+    return {
+        "change_summary": lines,
+        "new_skill": "\n".join([section(call.text, "current_skill"), *lines]),
+    }
 
 
 def section(text: str, name: str) -> str:
@@ -106,7 +143,9 @@ OPTIMIZER: dict[str, Reply] = {
     "reflect.diagnosis": lambda call: json.dumps(analyse(call)),
     "reflect.success": json.dumps({"success_patterns": ["short"], "patch": {"edits": []}}),
     "merge": lambda call: json.dumps(merge(call)),
-    "rank": lambda call: json.dumps({"selected_indices": list(range(len(_NUMBERED.findall(call.text))))}),
+    "rank": lambda call: json.dumps(
+        {"selected_indices": list(range(len(_NUMBERED.findall(call.text))))}
+    ),
     "rewrite": lambda call: json.dumps(rewrite(call)),
     "lr_autonomous": json.dumps({"learning_rate": 1}),
     "diagnose": json.dumps({"instruction": "Say which rule you used."}),
@@ -119,9 +158,12 @@ OPTIMIZER: dict[str, Reply] = {
 
 @dataclass
 class Script:
-    """What the server says. `optimizer` replaces stages, `agent` the agent's mind; a reply may be a function of the call.
+    """What the server says. `optimizer` replaces stages, `agent` the agent's mind; a reply may be a
+    function of the call.
 
-    A reply names the request it answers in its `model` field, so a journal shows which requests it holds the answers of."""
+    A reply names the request it answers in its `model` field, so a journal shows which requests it
+    holds the answers of.
+    """
 
     optimizer: Mapping[str, Reply] = field(default_factory=dict)
     agent: Callable[[Call], Answer] | None = None
@@ -148,11 +190,15 @@ def knowing(call: Call) -> str:
 
 
 def system(call: Call) -> str:
-    return "\n".join(message["content"] for message in call.body["messages"] if message["role"] == "system")
+    return "\n".join(
+        message["content"] for message in call.body["messages"] if message["role"] == "system"
+    )
 
 
 def task(call: Call) -> str:
-    return next(message["content"] for message in call.body["messages"] if message["role"] == "user")
+    return next(
+        message["content"] for message in call.body["messages"] if message["role"] == "user"
+    )
 
 
 def fingerprint(call: Call) -> str:
@@ -161,7 +207,9 @@ def fingerprint(call: Call) -> str:
 
 @dataclass
 class World:
-    """A project folder and its server. Settings are dotted: `train={"num_epochs": 1}` or `**{"train.num_epochs": 1}`."""
+    """A project folder and its server. Settings are dotted: `train={"num_epochs": 1}` or
+    `**{"train.num_epochs": 1}`.
+    """
 
     folder: Path
     server: ChatServer
@@ -175,12 +223,19 @@ class World:
         return [call for call in self.calls if call.stage == stage]
 
     def config(self) -> dict[str, Any]:
-        models = {name: {"id": f"openai/{name}", "base_url": self.server.url} for name in ("agent", "optimizer")}
+        models = {
+            name: {"id": f"openai/{name}", "base_url": self.server.url}
+            for name in ("agent", "optimizer")
+        }
         return {
             "model": models,
             "train": {"num_epochs": 1, "batch_size": 8},
             "evaluation": {"preflight": False},
-            "env": {"skill": str(self.folder / "SKILL.md"), "tasks": str(self.folder / "tasks.jsonl"), "grader": "exact"},
+            "env": {
+                "skill": str(self.folder / "SKILL.md"),
+                "tasks": str(self.folder / "tasks.jsonl"),
+                "grader": "exact",
+            },
         }
 
     def material(self, *settings: str) -> Material:
@@ -194,7 +249,13 @@ class World:
         listeners: Iterable[Listener] = (),
         control: Control | None = None,
     ) -> Result:
-        return await start(self.material(*settings), self.folder / run, anyway=anyway, listeners=list(listeners), control=control)
+        return await start(
+            self.material(*settings),
+            self.folder / run,
+            anyway=anyway,
+            listeners=list(listeners),
+            control=control,
+        )
 
     def events(self, kind: type[Event], run: str = "run") -> list[Any]:
         view = RunDirectory.read(self.folder / run)
@@ -225,7 +286,11 @@ def readable(run: Path) -> dict[str, Any]:
     found = {}
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run).as_posix()
-        if path.is_file() and not name.startswith(("journal.sqlite", ".", "handoff/")) and name != "run.lock":
+        if (
+            path.is_file()
+            and not name.startswith(("journal.sqlite", ".", "handoff/"))
+            and name != "run.lock"
+        ):
             found[name] = timeless(_content(path))
     return found
 
@@ -245,7 +310,9 @@ def timeless(value: Any) -> Any:
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of the files that differ."""
-    return sorted(name for name in {*one, *other} if one.get(name, "missing") != other.get(name, "missing"))
+    return sorted(
+        name for name in {*one, *other} if one.get(name, "missing") != other.get(name, "missing")
+    )
 
 
 def answered(run: Path) -> Counter[str]:

@@ -1,12 +1,24 @@
 """Who uses the skill: chat, a tool loop in a sandbox, coding-agent CLIs, any callable."""
 
-from skillfit.agents.agent import Agent, AgentFailure, Calling
+from skillfit.agents.agent import Agent, AgentFailure, CallableAgent, Calling
 from skillfit.agents.build import build_agent
-from skillfit.agents.callable import CallableAgent
 from skillfit.agents.chat import ChatAgent
 from skillfit.agents.workspace import remove_workspace
 from skillfit.models.connect import register_provider
 
-__all__ = ["Agent", "AgentFailure", "CallableAgent", "Calling", "ChatAgent", "build_agent", "remove_workspace"]
+__all__ = [
+    "Agent",
+    "AgentFailure",
+    "CallableAgent",
+    "Calling",
+    "ChatAgent",
+    "build_agent",
+    "remove_workspace",
+]
 
-register_provider("cli", "skillfit.agents.cli.provider:make_provider", about="a coding agent's command line", keyless=True)
+register_provider(
+    "cli",
+    "skillfit.agents.coding_cli.cli_agent:make_provider",
+    about="a coding agent's command line",
+    keyless=True,
+)

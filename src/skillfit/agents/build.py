@@ -7,7 +7,7 @@ from typing import Literal
 
 from skillfit.agents.agent import Agent
 from skillfit.agents.chat import ChatAgent
-from skillfit.agents.cli import CliAgent, command_line
+from skillfit.agents.coding_cli import CliAgent, command_line
 from skillfit.agents.tools import ToolsAgent
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
@@ -24,14 +24,23 @@ def build_agent(
     max_tokens: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Agent:
-    """The agent of a run. `cli/…` models imply cli, which needs no `model`. A setting that means nothing to a kind is refused."""
+    """The agent of a run. `cli/…` models imply cli, which needs no `model`. A setting that means
+    nothing to a kind is refused.
+    """
     if kind == "cli" or spec.id.startswith("cli/"):
-        given = {"prompt": prompt is not None, "max_turns": (max_turns or 1) > 1, "max_rollout_tokens": max_tokens is not None}
+        given = {
+            "prompt": prompt is not None,
+            "max_turns": (max_turns or 1) > 1,
+            "max_rollout_tokens": max_tokens is not None,
+        }
         if refused := [f"env.{name}" for name, so in given.items() if so]:
-            raise InputError(f"{', '.join(refused)} means nothing to a command-line agent.", hint="Leave it out.")
+            raise InputError(
+                f"{', '.join(refused)} means nothing to a command-line agent.", hint="Leave it out."
+            )
         if not spec.id.startswith("cli/"):
             raise InputError(
-                f"env.agent is cli, but the agent's model is {spec.id}.", hint="Name the program: cli/claude, cli/codex, …"
+                f"env.agent is cli, but the agent's model is {spec.id}.",
+                hint="Name the program: cli/claude, cli/codex, …",
             )
         command = command_line(spec, environ)
         command.program()

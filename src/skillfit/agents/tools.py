@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from skillfit.agents.agent import Calling
-from skillfit.agents.presenting import ModelAgent, item_messages, shorten
+from skillfit.agents.chat import ModelAgent, item_messages, shorten
 from skillfit.agents.workspace import Workspace, workspace_for
-from skillfit.models.json_text import whole_json
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
+from skillfit.models.structured import whole_json
+from skillfit.sandbox.isolation import run_isolated
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Attempt, Step
-from skillfit.tasks.item import Item
-from skillfit.tasks.sandbox import run_isolated
+from skillfit.tasks.item import Attempt, Item, Step
 
 TOOLS_PROMPT = """Follow this skill.
 
@@ -28,27 +27,56 @@ _MOST_BYTES = 1 << 20
 
 
 def _tool(name: str, description: str, **parameters: str) -> Tool:
-    """A tool whose parameters are all strings; those whose description ends with `(optional)` may be left out."""
-    properties = {key: {"type": "string", "description": about} for key, about in parameters.items()}
+    """A tool whose parameters are all strings; those whose description ends with `(optional)` may
+    be left out.
+    """
+    properties = {
+        key: {"type": "string", "description": about} for key, about in parameters.items()
+    }
     required = [key for key, about in parameters.items() if not about.endswith("(optional)")]
     return Tool(
-        name, description, {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        name,
+        description,
+        {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        },
     )
 
 
 TOOLS = (
     _tool("read", "Read a text file.", path="the file"),
-    _tool("write", "Write a text file, replacing what it held.", path="the file", content="all of its text"),
-    _tool("list", "List all files in a folder.", path="the folder; default the whole workspace (optional)"),
-    _tool("search", "Find lines that contain a text, in any case.", text="what to look for", path="file or folder (optional)"),
-    _tool("run_command", "Run a shell command in the workspace, without network.", command="for sh -c"),
+    _tool(
+        "write",
+        "Write a text file, replacing what it held.",
+        path="the file",
+        content="all of its text",
+    ),
+    _tool(
+        "list",
+        "List all files in a folder.",
+        path="the folder; default the whole workspace (optional)",
+    ),
+    _tool(
+        "search",
+        "Find lines that contain a text, in any case.",
+        text="what to look for",
+        path="file or folder (optional)",
+    ),
+    _tool(
+        "run_command", "Run a shell command in the workspace, without network.", command="for sh -c"
+    ),
     _tool("finish", "Give the final answer and end.", answer="the final answer"),
 )
 
 
 @dataclass(frozen=True)
 class ToolsAgent(ModelAgent):
-    """Ends at `finish`, at a message without tool calls, or at a limit (said in a note). The workspace stays for graders."""
+    """Ends at `finish`, at a message without tool calls, or at a limit (said in a note). The
+    workspace stays for graders.
+    """
 
     name: ClassVar[str] = "tools"
 
@@ -77,7 +105,11 @@ class ToolsAgent(ModelAgent):
             results = [await session.use(tool_call) for tool_call in reply.tool_calls]
             if not results or session.answer is not None:
                 break
-            messages = (*messages, Message("assistant", reply.text, tool_calls=reply.tool_calls), *results)
+            messages = (
+                *messages,
+                Message("assistant", reply.text, tool_calls=reply.tool_calls),
+                *results,
+            )
         else:
             session.note(f"Ended after {self.max_turns} rounds of tool calls.")
         answer = text if session.answer is None else session.answer
@@ -98,7 +130,9 @@ class _Session:
         self.steps.append(Step("note", text, role="harness"))
 
     async def use(self, tool_call: ToolCall) -> Message:
-        """The tool's result. A misuse is told to the model, which may do better; it never ends the attempt."""
+        """The tool's result. A misuse is told to the model, which may do better; it never ends the
+        attempt.
+        """
         self.steps.append(Step("tool_call", shorten(tool_call.arguments), name=tool_call.name))
         try:
             result = await self._act(tool_call.name, _arguments(tool_call))
@@ -131,20 +165,30 @@ class _Session:
     def _files(self, top: Path) -> list[str]:
         """Regular files at or under `top`; symbolic links are not followed."""
         paths = [top] if top.is_file() else sorted(top.rglob("*"))
-        return [path.relative_to(self.workspace.work).as_posix() for path in paths if path.is_file() and not path.is_symlink()]
+        return [
+            path.relative_to(self.workspace.work).as_posix()
+            for path in paths
+            if path.is_file() and not path.is_symlink()
+        ]
 
     def _search(self, text: str, names: list[str]) -> str:
         matches: list[str] = []
         for name in names:
             lines = _text_of(self.workspace.work / name).splitlines()
-            matches += [f"{name}:{number}: {line}" for number, line in enumerate(lines, 1) if text in line.casefold()]
+            matches += [
+                f"{name}:{number}: {line}"
+                for number, line in enumerate(lines, 1)
+                if text in line.casefold()
+            ]
         more = f"\n[… {len(matches) - _MATCHES} more]" if len(matches) > _MATCHES else ""
         return "\n".join(matches[:_MATCHES]) + more or "no match"
 
     async def _run(self, command: str) -> str:
         timeout = self.agent.command_timeout
         argv = ["/bin/sh", "-c", command]
-        done = await run_isolated(argv, cwd=self.workspace.work, timeout=timeout, memory=self.agent.command_memory)
+        done = await run_isolated(
+            argv, cwd=self.workspace.work, timeout=timeout, memory=self.agent.command_memory
+        )
         if done.isolation != self.isolation:
             self.isolation = done.isolation
             self.note(f"Commands run isolated by: {done.isolation}.")
@@ -153,7 +197,9 @@ class _Session:
 
 
 def _text_of(path: Path) -> str:
-    """The beginning of a regular file: a pipe would hold up the whole run, and a huge file fill its memory."""
+    """The beginning of a regular file: a pipe would hold up the whole run, and a huge file fill its
+    memory.
+    """
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     with path.open("rb") as file:
@@ -166,6 +212,8 @@ def _arguments(tool_call: ToolCall) -> dict[str, str]:
         raise ValueError(f"there is no tool {tool_call.name}; there are {', '.join(required)}")
     arguments = whole_json(tool_call.arguments or "{}")
     needed = required[tool_call.name]
-    if not isinstance(arguments, dict) or not all(isinstance(arguments.get(name), str) for name in needed):
+    if not isinstance(arguments, dict) or not all(
+        isinstance(arguments.get(name), str) for name in needed
+    ):
         raise ValueError(f"{tool_call.name} needs an object with the strings {', '.join(needed)}")
     return {name: str(value) for name, value in arguments.items() if value is not None}

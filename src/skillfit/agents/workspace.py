@@ -12,7 +12,7 @@ from pathlib import Path
 
 from skillfit.agents.agent import AgentFailure
 from skillfit.errors import InputError
-from skillfit.skill.package import check_relative
+from skillfit.skill.document import check_relative
 from skillfit.tasks.item import Item
 
 _PREFIX = "skillfit-rollout-"
@@ -44,9 +44,15 @@ class Workspace:
         return self.root / "tmp"
 
     def inside(self, name: str) -> Path:
-        """The path `name` means in the work folder. Absolute names, `..` and symbolic links that lead out are refused."""
+        """The path `name` means in the work folder. Absolute names, `..` and symbolic links that
+        lead out are refused.
+        """
         path = self.work / name
-        if Path(name).is_absolute() or ".." in Path(name).parts or not path.resolve().is_relative_to(self.work.resolve()):
+        if (
+            Path(name).is_absolute()
+            or ".." in Path(name).parts
+            or not path.resolve().is_relative_to(self.work.resolve())
+        ):
             raise Outside(f"{name} is outside the workspace.")
         return path
 
@@ -74,7 +80,9 @@ def new_workspace(item: Item) -> Workspace:
             shutil.copyfile(source, target)
     except (OSError, InputError) as error:
         workspace.remove()
-        raise AgentFailure(f"A file of item {item.id} could not be placed in the workspace: {error}", kind="config") from error
+        raise AgentFailure(
+            f"A file of item {item.id} could not be placed in the workspace: {error}", kind="config"
+        ) from error
     return workspace
 
 
@@ -90,7 +98,9 @@ def workspace_for(item: Item) -> Iterator[Workspace]:
 
 
 def remove_workspace(path: str) -> None:
-    """Remove the workspace an attempt left at `path` (`Attempt.workspace`). Nothing happens when there is none."""
+    """Remove the workspace an attempt left at `path` (`Attempt.workspace`). Nothing happens when
+    there is none.
+    """
     if path and Path(path).parent.name.startswith(_PREFIX):
         _remove(Path(path).parent)
 

@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from skillfit import __version__
-from skillfit.cli import measuring, runs, starting, training
+from skillfit.cli import evaluate, runs, setup, train
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -32,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (starting, training, measuring, runs):
+for module in (setup, train, evaluate, runs):
     for command in module.COMMANDS:
         app.command(command.__name__.rstrip("_"))(command)
 
@@ -50,19 +50,28 @@ def _options(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Every foreseen error ends as one sentence, a hint and its exit code; an unforeseen one as a sentence and a log."""
+    """Every foreseen error ends as one sentence, a hint and its exit code; an unforeseen one as a
+    sentence and a log.
+    """
     arguments = sys.argv[1:] if argv is None else argv
     sys.excepthook = _report_bug
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark for it
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal that lacks a character shows a question mark for it
     try:
         with _refusals_in_words():
-            typer.main.get_command(app)(args=arguments)  # calling `app` itself would put typer's excepthook in place of ours
+            typer.main.get_command(app)(
+                args=arguments
+            )  # calling `app` itself would put typer's excepthook in place of ours
     except SkillfitError as error:
         if os.environ.get("SKILLFIT_DEBUG"):
             traceback.print_exception(error)
-        print(f"error: {error.message.rstrip()}" + (f"\n  {error.hint}" if error.hint else ""), file=sys.stderr)
+        print(
+            f"error: {error.message.rstrip()}" + (f"\n  {error.hint}" if error.hint else ""),
+            file=sys.stderr,
+        )
         if "--json" in arguments:
             said = {"error": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
             print(json.dumps({"finish_reason": error.exit_code.name.lower(), **said}))
@@ -81,7 +90,9 @@ def _refusals_in_words() -> Iterator[None]:
         raise InputError(f"Cannot use {error.filename}: {error.strerror}.", hint=hint) from error
 
 
-def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _report_bug(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     if os.environ.get("SKILLFIT_DEBUG"):
         sys.__excepthook__(kind, error, trace)
         return
@@ -89,7 +100,10 @@ def _report_bug(kind: type[BaseException], error: BaseException, trace: Tracebac
     with os.fdopen(handle, "w", encoding="utf-8") as log:
         traceback.print_exception(kind, error, trace, file=log)
     said = traceback.format_exception_only(kind, error)[-1].strip()
-    print(f"error: skillfit itself failed ({said}). The traceback is in {Path(name)}; --debug shows it.", file=sys.stderr)
+    print(
+        f"error: skillfit itself failed ({said}). The traceback is in {Path(name)}; --debug shows it.",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

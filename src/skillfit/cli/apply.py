@@ -1,4 +1,6 @@
-"""`apply`: put what a run found into the skill's folder, and take it back again. The run directory keeps what was there before."""
+"""`apply`: put what a run found into the skill's folder, and take it back again. The run directory
+keeps what was there before.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any
 from skillfit.api import Run
 from skillfit.errors import InputError
 from skillfit.skill import Skill, rewrite, without_placeholder
-from skillfit.skill.package import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document, write_whole
+from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document, write_whole
 
 _BACKUPS = "applied"
 
@@ -31,7 +33,9 @@ class Change:
 
 
 def plan(run: Run, to: Path | None, *, anyway: bool) -> Change:
-    """What applying would change. Refused without `anyway`: a run that did not improve, a document that changed since it began."""
+    """What applying would change. Refused without `anyway`: a run that did not improve, a document
+    that changed since it began.
+    """
     if run.finish_reason != "improved" and not anyway:
         raise InputError(
             f"The run in {run.path} did not show an improvement ({run.finish_reason.replace('_', ' ')}).",
@@ -41,14 +45,20 @@ def plan(run: Run, to: Path | None, *, anyway: bool) -> Change:
     began = Path(run.config["env"]["skill"]) if run.config["env"]["skill"] else None
     named = to or began
     if named is None:
-        raise InputError("The run began with a blank skill, so there is no file to change.", hint="Name one: --to SKILL.md")
+        raise InputError(
+            "The run began with a blank skill, so there is no file to change.",
+            hint="Name one: --to SKILL.md",
+        )
     if not named.exists() and to is not None:
         return _made_anew(run, to, began, best)
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
     if present.text in (run.initial_skill.text, run.best_skill.text, best.text):
         return Change(run, document, present, present.with_body(best.body))
     if not anyway:
-        raise InputError(f"{document} has changed since the run began.", hint="Look at it, then apply all the same with --anyway.")
+        raise InputError(
+            f"{document} has changed since the run began.",
+            hint="Look at it, then apply all the same with --anyway.",
+        )
     return Change(run, document, present, rewrite(present, best.unix_body))
 
 
@@ -59,7 +69,8 @@ def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> Change:
         return Change(run, to, blank, best)
     if began is not None and not began.exists():
         raise InputError(
-            f"The skill's other files are gone: there is no {began}.", hint=f"Write the document alone: --to {to}/SKILL.md"
+            f"The skill's other files are gone: there is no {began}.",
+            hint=f"Write the document alone: --to {to}/SKILL.md",
         )
     package = Skill.load(began) if began else blank
     wanted = replace(package.with_document(best), document_name=DOCUMENT_NAMES[0])
@@ -71,9 +82,15 @@ def apply(change: Change) -> Path:
     kept = change.run.path / _BACKUPS / f"{len(_kept(change.run)) + 1:04d}.json"
     document = change.document.resolve()
     before = document.read_bytes().decode() if document.exists() else None
-    record: dict[str, Any] = {"document": str(document), "before": before, "after": change.wanted.text}
+    record: dict[str, Any] = {
+        "document": str(document),
+        "before": before,
+        "after": change.wanted.text,
+    }
     if change.new_folder:
-        record["files"] = {name: sha256(data).hexdigest() for name, data in change.wanted.files.items()}
+        record["files"] = {
+            name: sha256(data).hexdigest() for name, data in change.wanted.files.items()
+        }
     write_whole(kept, json.dumps(record).encode())
     try:
         change.write()
@@ -92,9 +109,13 @@ def undo(run: Run, *, anyway: bool) -> Path:
     record = json.loads(kept[-1].read_bytes())
     document = Path(record["document"])
     present = document.read_bytes().decode() if document.exists() else None
-    untouched = present == record["before"] or (present or "").removeprefix("\ufeff") == record["after"]
+    untouched = (
+        present == record["before"] or (present or "").removeprefix("\ufeff") == record["after"]
+    )
     if not untouched and not anyway:
-        raise InputError(f"{document} has changed since it was applied.", hint="Undo all the same with --anyway.")
+        raise InputError(
+            f"{document} has changed since it was applied.", hint="Undo all the same with --anyway."
+        )
     _take_back(record)
     kept[-1].unlink()
     return document
@@ -116,12 +137,17 @@ def _take_back(record: dict[str, Any]) -> None:
 
 
 def _unmake(folder: Path, files: dict[str, str]) -> None:
-    """Remove what was put there: files that still are what they were, and folders that are then empty."""
+    """Remove what was put there: files that still are what they were, and folders that are then
+    empty.
+    """
     paths = {folder / name: digest for name, digest in files.items()}
     for path, digest in paths.items():
         if path.is_file() and sha256(path.read_bytes()).hexdigest() == digest:
             path.unlink()
-    around = {folder, *(parent for path in paths for parent in path.parents if parent.is_relative_to(folder))}
+    around = {
+        folder,
+        *(parent for path in paths for parent in path.parents if parent.is_relative_to(folder)),
+    }
     for parent in sorted(around, reverse=True):
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()

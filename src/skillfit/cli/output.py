@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Settings on top of the config: key.sub=value.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Settings on top of the config: key.sub=value.", show_default=False),
+]
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -28,7 +31,9 @@ def warn(message: str) -> None:
 def show(data: Any, shown: RenderableType, as_json: bool) -> None:
     """The result, in the form that was asked for."""
     if as_json:
-        print(json.dumps(data, default=str))  # ASCII: it arrives whole whatever the terminal's encoding
+        print(
+            json.dumps(data, default=str)
+        )  # ASCII: it arrives whole whatever the terminal's encoding
     else:
         console().print(shown, soft_wrap=isinstance(shown, str), markup=False)
 

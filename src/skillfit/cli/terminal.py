@@ -1,4 +1,6 @@
-"""The live terminal: one screen, updated in place. `Screen` is what the events add up to, `render` draws it."""
+"""The live terminal: one screen, updated in place. `Screen` is what the events add up to, `render`
+draws it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from skillfit.cli.plot import Point, plot
+from skillfit.cli.runs import Point, plot
 from skillfit.models.protocol import Usage
 from skillfit.run.events import (
     Discarded,
@@ -87,14 +89,24 @@ class Screen:
     @_on.register
     def _(self, event: RunStarted, at: float) -> None:
         self.epochs, self.steps = event.total_epochs, event.total_steps
-        self.name, self.agent, self.optimizer = event.skill_name, event.model_of("agent"), event.model_of("optimizer")
+        self.name, self.agent, self.optimizer = (
+            event.skill_name,
+            event.model_of("agent"),
+            event.model_of("optimizer"),
+        )
         self.caps = {name: cap for name, cap in event.config.get("budget", {}).items() if cap}
         if event.fit_only:
-            self.messages.append("Too few items for a selection split: whatever comes out is an unverified suggestion.")
+            self.messages.append(
+                "Too few items for a selection split: whatever comes out is an unverified suggestion."
+            )
 
     @_on.register
     def _(self, event: PreflightFinished, at: float) -> None:
-        self.messages += [f"check {check['name']}: {check['message']}" for check in event.checks if check["verdict"] != "go"]
+        self.messages += [
+            f"check {check['name']}: {check['message']}"
+            for check in event.checks
+            if check["verdict"] != "go"
+        ]
 
     @_on.register
     def _(self, event: StageStarted, at: float) -> None:
@@ -124,7 +136,10 @@ class Screen:
     @_on.register
     def _(self, event: EvaluationFinished, at: float) -> None:
         if event.split == "selection":
-            decided = next((verdict.decision for verdict in self.verdicts if verdict.name == event.name), "accept")
+            decided = next(
+                (verdict.decision for verdict in self.verdicts if verdict.name == event.name),
+                "accept",
+            )
             self.curve.append(Point(event.hard, decided == "accept"))
 
     @_on.register
@@ -146,14 +161,20 @@ def render(screen: Screen, elapsed: float = 0.0, width: int = 100) -> Renderable
         parts.append(Text("\n".join(plot(screen.curve, width=min(width, 100) - 12)), style="cyan"))
     if screen.verdicts:
         parts.append(_verdicts(screen.verdicts[-_SHOWN:]))
-    parts += [Text(f"! {message}", style="yellow", overflow="ellipsis", no_wrap=True) for message in screen.messages[-_SHOWN:]]
+    parts += [
+        Text(f"! {message}", style="yellow", overflow="ellipsis", no_wrap=True)
+        for message in screen.messages[-_SHOWN:]
+    ]
     if screen.notice:
         parts.append(Text(screen.notice, style="bold"))
     return Panel(Group(*parts), title="skillfit", title_align="left", border_style="dim")
 
 
 def _header(screen: Screen, elapsed: float) -> Text:
-    text = Text.assemble((screen.name, "bold"), f"   {screen.agent or 'your agent'} ← {screen.optimizer or 'worked examples'}")
+    text = Text.assemble(
+        (screen.name, "bold"),
+        f"   {screen.agent or 'your agent'} ← {screen.optimizer or 'worked examples'}",
+    )
     if screen.agent.startswith("practice/") or screen.optimizer.startswith("practice/"):
         text.append("   practice models, no language model", "italic yellow")
     where = (
@@ -166,13 +187,24 @@ def _header(screen: Screen, elapsed: float) -> Text:
 
 def spend(spent: Usage, caps: dict[str, float], seconds: float) -> str:
     """What was used, against the caps that are set."""
-    amounts = {"usd": spent.usd, "calls": spent.calls, "tokens": spent.tokens, "minutes": seconds / 60}
+    amounts = {
+        "usd": spent.usd,
+        "calls": spent.calls,
+        "tokens": spent.tokens,
+        "minutes": seconds / 60,
+    }
     shown = []
     for name, amount in amounts.items():
         if amount is None:
             continue
         cap = caps.get(name)
-        said = f"${amount:.2f}" if name == "usd" else f"{amount:.1f} min" if name == "minutes" else f"{int(amount):,} {name}"
+        said = (
+            f"${amount:.2f}"
+            if name == "usd"
+            else f"{amount:.1f} min"
+            if name == "minutes"
+            else f"{int(amount):,} {name}"
+        )
         shown.append(f"{said} of {cap:g} ({amount / cap:.0%})" if cap else said)
     return "   ".join(shown)
 
@@ -186,12 +218,28 @@ def _stages(screen: Screen) -> Table:
         over = bar.seconds is not None
         total = bar.total or (bar.done if over else None)
         # A stage of optimizer calls alone has nothing to count while it runs.
-        drawn = ProgressBar(total=total, completed=total or 0 if over else bar.done, width=30) if total or not over else Text("")
-        count = f"{bar.done}" + (f" of {bar.total}" if bar.total >= bar.done else "") if bar.done or bar.total else ""
+        drawn = (
+            ProgressBar(total=total, completed=total or 0 if over else bar.done, width=30)
+            if total or not over
+            else Text("")
+        )
+        count = (
+            f"{bar.done}" + (f" of {bar.total}" if bar.total >= bar.done else "")
+            if bar.done or bar.total
+            else ""
+        )
         failed = f", {bar.failed} failed" if bar.failed else ""
-        pace = f"{bar.seconds:.1f} s" if bar.seconds is not None else f"{bar.rate:.1f}/s" if bar.rate else ""
+        pace = (
+            f"{bar.seconds:.1f} s"
+            if bar.seconds is not None
+            else f"{bar.rate:.1f}/s"
+            if bar.rate
+            else ""
+        )
         table.add_row(
-            Text(("✓ " if over else "▸ ") + bar.stage, "green" if over else "bold"), drawn, f"{count}{failed}  {pace}".strip()
+            Text(("✓ " if over else "▸ ") + bar.stage, "green" if over else "bold"),
+            drawn,
+            f"{count}{failed}  {pace}".strip(),
         )
     return table
 
@@ -205,7 +253,13 @@ def _verdicts(verdicts: list[GateDecided]) -> Table:
         difference, interval, *counts = evidence(verdict.evidence)
         name = verdict.name.replace("slow_update_epoch_", "slow update ")
         style = COLOURS.get(verdict.decision, "")
-        table.add_row(name, Text(verdict.decision, style), f"{difference} ({interval})", *counts, verdict.reason)
+        table.add_row(
+            name,
+            Text(verdict.decision, style),
+            f"{difference} ({interval})",
+            *counts,
+            verdict.reason,
+        )
     return table
 
 
@@ -222,7 +276,9 @@ def evidence(found: dict[str, Any]) -> tuple[str, str, str, str, str]:
 
 
 class Terminal:
-    """A listener that tells a person how a run goes on: here, in no way but the lines it is asked to say."""
+    """A listener that tells a person how a run goes on: here, in no way but the lines it is asked
+    to say.
+    """
 
     _display: AbstractContextManager[Any] = nullcontext()  # what stands on the console meanwhile
 
@@ -254,7 +310,10 @@ class LiveTerminal(Terminal):
         self.screen = Screen()
         self._begun = time.monotonic()
         self._display = self._live = Live(
-            console=console, auto_refresh=False, get_renderable=self._draw, vertical_overflow="ellipsis"
+            console=console,
+            auto_refresh=False,
+            get_renderable=self._draw,
+            vertical_overflow="ellipsis",
         )
 
     def __call__(self, stored: Stored) -> None:
@@ -312,10 +371,18 @@ class CountingTerminal(Terminal):
 def _lines(event: Event, screen: Screen) -> list[str]:
     if isinstance(event, RunStarted):
         splits = ", ".join(f"{count} {name}" for name, count in event.splits.items())
-        practice = " (practice models, no language model)" if screen.agent.startswith("practice/") else ""
-        return [f"Training {screen.name} for {screen.agent or 'your agent'}{practice}: {splits} items, {screen.steps} steps."]
-    if isinstance(event, EvaluationFinished) and (event.name == "baseline" or event.split == "test"):
-        return [f"{event.name.replace('_', ' ')}: {event.hard:.3f} on {event.scored} {event.split} items"]
+        practice = (
+            " (practice models, no language model)" if screen.agent.startswith("practice/") else ""
+        )
+        return [
+            f"Training {screen.name} for {screen.agent or 'your agent'}{practice}: {splits} items, {screen.steps} steps."
+        ]
+    if isinstance(event, EvaluationFinished) and (
+        event.name == "baseline" or event.split == "test"
+    ):
+        return [
+            f"{event.name.replace('_', ' ')}: {event.hard:.3f} on {event.scored} {event.split} items"
+        ]
     if isinstance(event, GateDecided):
         difference, interval, fixed, broken, rollouts = evidence(event.evidence)
         found = f"{difference} ({interval}), {fixed} fixed, {broken} broken, {rollouts} rollouts"
@@ -328,5 +395,7 @@ def _lines(event: Event, screen: Screen) -> list[str]:
         low, high = event.interval
         gap = event.evidence.get("gap")
         beside = "" if gap is None else f"; {event.difference + gap:+.3f} by the grader trained on"
-        return [f"ship test: {event.verdict}, {event.difference:+.3f} ({low:+.2f} … {high:+.2f}){beside}"]
+        return [
+            f"ship test: {event.verdict}, {event.difference:+.3f} ({low:+.2f} … {high:+.2f}){beside}"
+        ]
     return []

@@ -1,7 +1,7 @@
 """Every setting, read from YAML and overrides."""
 
 from skillfit.config.keys import describe_keys, identity
-from skillfit.config.load import ConfigWarning, load_config
+from skillfit.config.reading import ConfigWarning, load_config
 from skillfit.config.schema import Config
 
 __all__ = ["Config", "ConfigWarning", "describe_keys", "identity", "load_config"]

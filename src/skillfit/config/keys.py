@@ -1,4 +1,6 @@
-"""The settings as a list: every key with its type, default and meaning, and which of them make a run the run it is."""
+"""The settings as a list: every key with its type, default and meaning, and which of them make a
+run the run it is.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,10 @@ def _describe(model: type[BaseModel], prefix: str) -> Iterator[Key]:
 
 def _nested(annotation: Any) -> type[BaseModel] | None:
     candidates = get_args(annotation) or (annotation,)
-    return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    return next(
+        (kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)),
+        None,
+    )
 
 
 def _default(field: FieldInfo) -> Any:

@@ -1,7 +1,10 @@
 """Every setting of skillfit, with its default. Unknown keys are errors; every key acts.
 
-The loop's sections and names (`train`, `gradient`, `optimizer`, `evaluation`) are those users of the reference system know.
-Field docstrings are the generated reference in docs/.
+The loop's sections and names (`train`, `gradient`, `optimizer`, `evaluation`) are those users of
+the reference system know. Field docstrings are the generated reference in docs/.
+
+Recipes: named sets of settings that fill what a person did not set. `default` is the schema's own
+values.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ class ModelSection(Section):
     concurrency: int = Field(default=32, gt=0)
     """Ceiling of the adaptive limiter, per endpoint."""
     prices: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """Dollars per million tokens that override or extend the bundled table: {model: {input, cached, output}}."""
+    """Dollars per million tokens that override or extend the bundled table: {model: {input, cached,
+    output}}.
+    """
 
 
 class TrainSection(Section):
@@ -55,7 +60,9 @@ class GradientSection(Section):
     rollouts_per_item: int = Field(default=1, ge=1)
     """More than one gives analysts successes and failures of the same item side by side."""
     deep_reflection: bool = False
-    """Ask the optimizer for a diagnostic instruction, re-roll some failures with it, reflect on the answers too."""
+    """Ask the optimizer for a diagnostic instruction, re-roll some failures with it, reflect on the
+    answers too.
+    """
     deep_reflection_items: int = Field(default=4, ge=1)
     """Failures that are tried again with the diagnostic instruction, at the most."""
     trace_to_optimizer: bool = True
@@ -71,14 +78,22 @@ class OptimizerSection(Section):
     """How the edit budget falls over the run; autonomous: no limit."""
     lr_control_mode: Literal["fixed", "autonomous", "none"] = "fixed"
     """fixed: the schedule; autonomous: the optimizer chooses in each step; none: no limit."""
-    skill_update_mode: Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"] = "patch"
-    """patch: edits are applied; the others let the optimizer write the skill anew, from suggestions or from each group."""
+    skill_update_mode: Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"] = (
+        "patch"
+    )
+    """patch: edits are applied; the others let the optimizer write the skill anew, from suggestions
+    or from each group.
+    """
     proposer: Literal["reflect", "examples", "both"] = "reflect"
-    """Where edits come from: the optimizer's reflections, solved training items as worked examples, or both."""
+    """Where edits come from: the optimizer's reflections, solved training items as worked examples,
+    or both.
+    """
     max_skill_tokens: int | None = Field(default=None, gt=0)
     """Edits that would grow the skill beyond this are skipped."""
     use_slow_update: bool = True
-    """At each epoch's end, draw a lesson from the same items under the previous and the current skill."""
+    """At each epoch's end, draw a lesson from the same items under the previous and the current
+    skill.
+    """
     slow_update_samples: int = Field(default=20, ge=1)
     """Training items that this comparison rolls out."""
     slow_update_gate_with_selection: bool = True
@@ -88,7 +103,9 @@ class OptimizerSection(Section):
     use_meta_skill: bool = True
     """Keep advice for the optimizer itself from epoch to epoch."""
     use_skill_aware_reflection: bool = False
-    """Tell rules that are missing from rules that were not followed; the latter become notes in an appendix."""
+    """Tell rules that are missing from rules that were not followed; the latter become notes in an
+    appendix.
+    """
     skill_aware_appendix_source: Literal["both", "failure_only"] = "both"
     """Whose notes are kept."""
     skill_aware_consolidate_threshold: int = Field(default=0, ge=0)
@@ -101,7 +118,9 @@ class OptimizerSection(Section):
 
 class EvaluationSection(Section):
     gate: Literal["race", "strict"] = "race"
-    """race: candidates race on the same items and must win again on fresh rollouts; strict: one pass, mean strictly above."""
+    """race: candidates race on the same items and must win again on fresh rollouts; strict: one
+    pass, mean strictly above.
+    """
     use_gate: bool = True
     """false: accept every candidate, still score it and keep the best."""
     gate_metric: Literal["hard", "soft", "mixed"] = "hard"
@@ -115,9 +134,13 @@ class EvaluationSection(Section):
     eval_test: bool = True
     """Read the test split once, at the end."""
     candidates: int = Field(default=4, ge=1)
-    """race: candidates of one step at the most: the whole patch, then wide ones with edits that the budget left out."""
+    """race: candidates of one step at the most: the whole patch, then wide ones with edits that the
+    budget left out.
+    """
     finest: Literal["patch", "cluster", "edit"] = "patch"
-    """race: the smallest candidates: whole patches, also clusters of half a patch, or also single edits. Raise `candidates` too."""
+    """race: the smallest candidates: whole patches, also clusters of half a patch, or also single
+    edits. Raise `candidates` too.
+    """
     rollout_budget: int = Field(default=0, ge=0)
     """race: selection rollouts one step may use; 0 = sized from split and candidates."""
     coverage_floor: float = Field(default=0.6, ge=0, le=1)
@@ -127,14 +150,16 @@ class EvaluationSection(Section):
     ship_test: bool = True
     """Meet the initial skill on fresh rollouts at the end."""
     finalists: int = Field(default=1, ge=1)
-    """Skills that meet the initial one in the ship test: the best, then those accepted before it. The choice is corrected for, so
-    each one more costs power."""
+    """Skills that meet the initial one in the ship test: the best, then those accepted before it.
+    The choice is corrected for, so each one more costs power.
+    """
     ship_grader: str | dict[str, Any] | None = None
     """A second grader for the ship test: optimise on one, ship on another."""
     prune: bool = True
     """Measure each accepted edit's worth at the end and drop what costs nothing to lose."""
     preflight: bool = True
-    """Run `check` before the first step. Without it each model is still tried with one tiny call."""
+    """Run `check` before the first step. Without it each model is still tried with one tiny call.
+    """
     leak_check: bool = True
     """Block edits that carry hidden items' text or answers, or the grader's rules."""
 
@@ -143,18 +168,25 @@ class EnvSection(Section):
     skill: str = ""
     """SKILL.md, skill folder or markdown file; empty: start from a blank skill."""
     tasks: str = ""
-    """JSONL/JSON/CSV file, folder with train/ val/ test/, evals.json, file.py:name, `command: …`, inspect:…"""
+    """JSONL/JSON/CSV file, folder with train/ val/ test/, evals.json, file.py:name, `command: …`,
+    inspect:…
+    """
     grader: str | dict[str, Any] | None = None
-    """A grader's name, or {name: settings}, or a list under `all`/`any`/`mean`. Default: exact; for evals.json, checklist."""
+    """A grader's name, or {name: settings}, or a list under `all`/`any`/`mean`. Default: exact; for
+    evals.json, checklist.
+    """
     folder: str = ""
-    """Where `command:` and `inspect:` tasks are at home: they run there, and their relative paths begin there. Default: the config
-    file's folder."""
+    """Where `command:` and `inspect:` tasks are at home: they run there, and their relative paths
+    begin there. Default: the config file's folder.
+    """
     fields: dict[str, str] = Field(default_factory=dict)
     """Canonical field -> your column: {input: question, answers: gold}."""
     agent: Literal["chat", "tools", "cli"] = "chat"
     """How the agent's model uses the skill. `cli/…` models imply cli."""
     skill_as: Literal["message", "file"] = "message"
-    """Inspect tasks: the skill as the first system message, or as files in the sandbox, at .agents/skills/."""
+    """Inspect tasks: the skill as the first system message, or as files in the sandbox, at
+    .agents/skills/.
+    """
     prompt: str | None = None
     """chat, tools: system prompt template with {skill}; default: a plain one."""
     max_turns: int | None = Field(default=None, ge=1)
@@ -198,3 +230,34 @@ class Config(Section):
     budget: BudgetSection = Field(default_factory=BudgetSection)
     executor: str = "local"
     """local, ray (a cluster started here) or ray://HOST:PORT."""
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    # The reference system's defaults and decisions, for reproduction.
+    "paper": {
+        "optimizer": {"slow_update_gate_with_selection": False},
+        "evaluation": {
+            "gate": "strict",
+            "candidates": 1,
+            "ship_test": False,
+            "prune": False,
+            "preflight": False,
+            "leak_check": False,
+        },
+        "env": {"split_ratio": "2:1:7"},
+    },
+    # Fewer than about 20 items: short epochs, small groups, few candidates, every rollout spent on
+    # measuring.
+    "lite": {
+        "train": {"num_epochs": 2, "batch_size": 8},
+        "gradient": {"minibatch_size": 4, "merge_batch_size": 4, "rollouts_per_item": 2},
+        "optimizer": {
+            "use_slow_update": False,
+            "use_meta_skill": False,
+            "lr_scheduler": "constant",
+        },
+        "evaluation": {"candidates": 2},
+        "env": {"split_ratio": "5:5:0"},
+    },
+}

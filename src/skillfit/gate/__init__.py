@@ -1,4 +1,6 @@
-"""Accept, reject, or say "can't tell": the gate's rules, the ship test, credit per edit, and checks that keep a result honest."""
+"""Accept, reject, or say "can't tell": the gate's rules, the ship test, credit per edit, and checks
+that keep a result honest.
+"""
 
 from skillfit.gate.candidates import propose
 from skillfit.gate.credit import Credit, Piece, Worth, assign_credit, edit_pieces, paragraph_pieces
@@ -8,7 +10,15 @@ from skillfit.gate.preflight import Check, overall
 from skillfit.gate.race import RaceGate
 from skillfit.gate.ship import ShipResult, ship_test
 from skillfit.gate.strict import StrictGate
-from skillfit.gate.verdict import Candidate, Evidence, Gate, GateSettings, Measure, Standing, Verdict
+from skillfit.gate.verdict import (
+    Candidate,
+    Evidence,
+    Gate,
+    GateSettings,
+    Measure,
+    Standing,
+    Verdict,
+)
 
 __all__ = [
     "Candidate",

@@ -26,13 +26,17 @@ class Facts:
     changed: bool = False  # the best skill is not the initial one
     verified: bool = True  # by a ship test
     grader_blind: bool = False
-    constant: float | None = None  # what every rollout of the run scored, under several skills; None: they differ
+    constant: float | None = (
+        None  # what every rollout of the run scored, under several skills; None: they differ
+    )
     fit_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    cause: str  # improved, infrastructure, blind grader, saturated, no valid edits, budget, all equal, fit only, no power, …
+    # improved, infrastructure, blind grader, saturated, no valid edits, budget, all equal, fit
+    # only, no power, …
+    cause: str
     message: str
 
 
@@ -46,7 +50,11 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 def _causes(f: Facts) -> list[tuple[str, bool, str]]:
     return [
-        ("improved", f.ship == "improved" and f.verified, f"The skill is better by {f.difference:+.3f} on fresh rollouts."),
+        (
+            "improved",
+            f.ship == "improved" and f.verified,
+            f"The skill is better by {f.difference:+.3f} on fresh rollouts.",
+        ),
         (
             "improved",
             f.ship == "improved",
@@ -63,23 +71,37 @@ def _causes(f: Facts) -> list[tuple[str, bool, str]]:
             "The grader does not see what the skill does: no edit could have changed the score.",
         ),
         ("budget", f.budget_reached and not f.ship, _cut_short(f)),
-        ("saturated", f.baseline >= SATURATED, f"The initial skill scores {f.baseline:.2f} already: use harder items."),
+        (
+            "saturated",
+            f.baseline >= SATURATED,
+            f"The initial skill scores {f.baseline:.2f} already: use harder items.",
+        ),
         (
             "infrastructure",
             f.proposed == 0 and f.optimizer_failures > 0,
             f"{f.optimizer_failures} optimizer calls failed and none brought an edit.",
         ),
-        ("no valid edits", f.applied == 0, f"None of {f.proposed} proposed edits could be applied: see the discarded ones."),
+        (
+            "no valid edits",
+            f.applied == 0,
+            f"None of {f.proposed} proposed edits could be applied: see the discarded ones.",
+        ),
         ("budget", f.budget_reached and f.accepted == 0, _cut_short(f)),
         (
             "all equal",
             f.constant == 0,
             "Every rollout scored 0.00, whatever the skill: the items are out of the agent's reach, or the grader is blind.",
         ),
-        ("fit only", f.fit_only, "Too few items for a selection split: the result is an unverified suggestion."),
+        (
+            "fit only",
+            f.fit_only,
+            "Too few items for a selection split: the result is an unverified suggestion.",
+        ),
         (
             "no power",
-            f.accepted > 0 and f.detectable > max(f.difference, 0.02) and f.ship != "no improvement",
+            f.accepted > 0
+            and f.detectable > max(f.difference, 0.02)
+            and f.ship != "no improvement",
             f"The difference of {f.difference:+.3f} is below what these items can show ({f.detectable:.2f}): add items.",
         ),
         ("budget", f.budget_reached, "The budget ended the run before the plan was done."),

@@ -10,13 +10,17 @@ from skillfit.gate.statistics import interval, mean, probability_positive, varia
 from skillfit.gate.verdict import Action, Candidate, Decision, Evidence, Standing, Verdict
 from skillfit.skill import Skill
 
-PRIOR_VARIANCE = 0.06**2  # of a candidate's true mean difference: most patches move a score by a few points
+PRIOR_VARIANCE = (
+    0.06**2
+)  # of a candidate's true mean difference: most patches move a score by a few points
 EXTRA_VARIANCE = 0.03  # added to the observed one: a handful of equal differences is not certainty
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What is believed about a candidate's true mean difference to the incumbent, from a sceptical normal prior around 0."""
+    """What is believed about a candidate's true mean difference to the incumbent, from a sceptical
+    normal prior around 0.
+    """
 
     mean: float = 0.0
     variance: float = PRIOR_VARIANCE
@@ -37,7 +41,8 @@ def believe(differences: Iterable[float], prior_variance: float = PRIOR_VARIANCE
         return Belief()
     noise = (variance(values) + EXTRA_VARIANCE) / len(values)
     shrink = prior_variance / (prior_variance + noise)
-    # Rounded far below anything that matters, so that sums in another order can't turn a tie into a win.
+    # Rounded far below anything that matters, so that sums in another order can't turn a tie into a
+    # win.
     middle = round(shrink * mean(values), 12)
     return Belief(middle, shrink * noise, len(values))
 
@@ -87,7 +92,9 @@ class Spending:
 
 def compare(candidate: Samples, incumbent: Samples, *, rollouts: int, coverage: float) -> Evidence:
     differences = candidate.against(incumbent)
-    solved = {item: (candidate.means[item] >= 0.5, incumbent.means[item] >= 0.5) for item in differences}
+    solved = {
+        item: (candidate.means[item] >= 0.5, incumbent.means[item] >= 0.5) for item in differences
+    }
     estimate = interval(list(differences.values()))
     return Evidence(
         fixed=tuple(item for item, pair in solved.items() if pair == (True, False)),
@@ -114,12 +121,20 @@ def conclude(
     winner: Runner | None = None,
     fresh: Samples | None = None,
 ) -> Verdict:
-    """The verdict about `winner`, or about the most promising runner when none was accepted. `fresh` is the winner's new record."""
-    shown = winner or max((runner for runner in runners if runner.belief.items), key=lambda r: r.belief.mean, default=None)
+    """The verdict about `winner`, or about the most promising runner when none was accepted.
+    `fresh` is the winner's new record.
+    """
+    shown = winner or max(
+        (runner for runner in runners if runner.belief.items),
+        key=lambda r: r.belief.mean,
+        default=None,
+    )
     chosen = winner.candidate if winner and decision == "accept" else None
     evidence = Evidence(rollouts=spending.rollouts, coverage=spending.coverage)
     if shown:
-        evidence = compare(shown.samples, record, rollouts=spending.rollouts, coverage=spending.coverage)
+        evidence = compare(
+            shown.samples, record, rollouts=spending.rollouts, coverage=spending.coverage
+        )
     measured = fresh or (shown.samples if shown else None)
     return Verdict(
         decision=decision,

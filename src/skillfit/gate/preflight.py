@@ -1,4 +1,6 @@
-"""Is this worth optimising? Each check turns measured facts into go, warn or stop, with the reason a person needs."""
+"""Is this worth optimising? Each check turns measured facts into go, warn or stop, with the reason
+a person needs.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +28,44 @@ def overall(checks: Sequence[Check]) -> Level:
     return max((check.verdict for check in checks), key=("go", "warn", "stop").index, default="go")
 
 
-def gold_check(scores: Mapping[str, float | None], name: str = "gold", grader: str = "The grader") -> Check:
+def gold_check(
+    scores: Mapping[str, float | None], name: str = "gold", grader: str = "The grader"
+) -> Check:
     """Gold answers handed to the grader must score 1. None: that item has no gold answer to try."""
     tried = {item: score for item, score in scores.items() if score is not None}
     wrong = sorted(item for item, score in tried.items() if score < 1)
     if not tried:
         return Check(name, "warn", f"No gold answers to check {grader.lower()} with.")
     if len(wrong) == len(tried):
-        return Check(name, "stop", f"{grader} rejects every gold answer: it or the answers are wrong.", {"items": wrong[:10]})
+        return Check(
+            name,
+            "stop",
+            f"{grader} rejects every gold answer: it or the answers are wrong.",
+            {"items": wrong[:10]},
+        )
     if wrong:
         named = f"{', '.join(wrong[:5])}{', …' if len(wrong) > 5 else ''}"
-        return Check(name, "warn", f"{grader} rejects {len(wrong)} of {len(tried)} gold answers: {named}.", {"items": wrong[:10]})
+        return Check(
+            name,
+            "warn",
+            f"{grader} rejects {len(wrong)} of {len(tried)} gold answers: {named}.",
+            {"items": wrong[:10]},
+        )
     return Check(name, "go", f"All {len(tried)} gold answers score 1.")
 
 
 def blindness_check(
-    full: float, gutted: Mapping[str, Sequence[float]], skill_tokens: int, *, constant: float | None = None
+    full: float,
+    gutted: Mapping[str, Sequence[float]],
+    skill_tokens: int,
+    *,
+    constant: float | None = None,
 ) -> Check:
-    """`gutted` maps a crippled variant (empty answer, half the skill gone) to its paired item differences: full minus variant.
-    A grader that gives an empty answer as much as a real one can't see anything. `constant` is the score that all probes got, if
-    they all got one; all 0 is no sign of blindness, since a skill may have everything to learn."""
+    """`gutted` maps a crippled variant (empty answer, half the skill gone) to its paired item
+    differences: full minus variant. A grader that gives an empty answer as much as a real one can't
+    see anything. `constant` is the score that all probes got, if they all got one; all 0 is no sign
+    of blindness, since a skill may have everything to learn.
+    """
     lost = {name: interval(differences) for name, differences in gutted.items()}
     detail = {name: [round(loss.low, 4), round(loss.high, 4)] for name, loss in lost.items()}
     if constant is not None and 0 < constant < 1:
@@ -53,26 +73,51 @@ def blindness_check(
         return Check("blind", "stop", message, detail)
     empty = lost.get("empty answer")
     if empty is not None and full > 0 and empty.mean <= 0:
-        return Check("blind", "stop", f"The grader is blind: an empty answer scores as high as the agent's ({full:.2f}).", detail)
+        return Check(
+            "blind",
+            "stop",
+            f"The grader is blind: an empty answer scores as high as the agent's ({full:.2f}).",
+            detail,
+        )
     same = [name for name, loss in lost.items() if name != "empty answer" and loss.mean <= 0]
     if same and full > 0 and skill_tokens > SAYS_ENOUGH:
-        return Check("blind", "stop", f"The grader is blind to the skill: with {same[0]} it scores no lower ({full:.2f}).", detail)
+        return Check(
+            "blind",
+            "stop",
+            f"The grader is blind to the skill: with {same[0]} it scores no lower ({full:.2f}).",
+            detail,
+        )
     if same:
-        return Check("blind", "warn", f"The skill does nothing yet: with {same[0]} the score is no lower.", detail)
+        return Check(
+            "blind",
+            "warn",
+            f"The skill does nothing yet: with {same[0]} the score is no lower.",
+            detail,
+        )
     return Check("blind", "go", "Worse answers score lower.", detail)
 
 
 def headroom_check(baseline: float) -> Check:
     if baseline >= SATURATED:
-        return Check("headroom", "stop", f"Saturated: the skill scores {baseline:.2f} already.", {"headroom": 1 - baseline})
+        return Check(
+            "headroom",
+            "stop",
+            f"Saturated: the skill scores {baseline:.2f} already.",
+            {"headroom": 1 - baseline},
+        )
     verdict: Level = "warn" if baseline > 0.9 else "go"
     return Check(
-        "headroom", verdict, f"Baseline {baseline:.2f}: {1 - baseline:.2f} to gain at the most.", {"headroom": 1 - baseline}
+        "headroom",
+        verdict,
+        f"Baseline {baseline:.2f}: {1 - baseline:.2f} to gain at the most.",
+        {"headroom": 1 - baseline},
     )
 
 
 def power_check(items: int, noise: float | None, baseline: float, repeats: int = 4) -> Check:
-    """What the ship test can see with this selection split. `noise` is the within-item variance from repeats."""
+    """What the ship test can see with this selection split. `noise` is the within-item variance
+    from repeats.
+    """
     if items < 5:
         message = f"{items} selection items can't prove an improvement at 5 %: results will be unverified suggestions."
         return Check("power", "warn", message, {"items": items})
@@ -86,13 +131,26 @@ def power_check(items: int, noise: float | None, baseline: float, repeats: int =
 def coverage_check(scored: int, planned: int, floor: float, first_failure: str) -> Check:
     share = scored / planned if planned else 0.0
     if share < floor:
-        return Check("coverage", "stop", f"Only {scored} of {planned} rollouts were scored. First failure: {first_failure}")
-    return Check("coverage", "go" if scored == planned else "warn", f"{scored} of {planned} rollouts were scored.")
+        return Check(
+            "coverage",
+            "stop",
+            f"Only {scored} of {planned} rollouts were scored. First failure: {first_failure}",
+        )
+    return Check(
+        "coverage",
+        "go" if scored == planned else "warn",
+        f"{scored} of {planned} rollouts were scored.",
+    )
 
 
 def cost_check(low: float, high: float, cap: float | None) -> Check:
     """Estimated dollars of the whole plan against the cap."""
     detail = {"low": low, "high": high, "cap": cap}
     if cap is not None and low > cap:
-        return Check("cost", "warn", f"The plan costs ${low:.2f}-{high:.2f}; the cap of ${cap:.2f} ends it early.", detail)
+        return Check(
+            "cost",
+            "warn",
+            f"The plan costs ${low:.2f}-{high:.2f}; the cap of ${cap:.2f} ends it early.",
+            detail,
+        )
     return Check("cost", "go", f"The plan costs about ${low:.2f}-{high:.2f}.", detail)

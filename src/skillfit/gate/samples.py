@@ -1,4 +1,6 @@
-"""What is known about a skill on the selection items, and a way to learn more: every draw is a fresh rollout."""
+"""What is known about a skill on the selection items, and a way to learn more: every draw is a
+fresh rollout.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,7 @@ from skillfit.gate.verdict import GateSettings, Measure
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome, Tally, weighted_mean
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Score
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Item, Score
 
 TOLERANCE = 1e-9  # differences below this are float error, not evidence
 
@@ -24,7 +25,9 @@ class Samples:
 
     settings: GateSettings
     scores: dict[str, list[Score]] = field(default_factory=dict)
-    means: dict[str, float] = field(default_factory=dict)  # item id -> mean of its rollouts under the metric
+    means: dict[str, float] = field(
+        default_factory=dict
+    )  # item id -> mean of its rollouts under the metric
     planned: int = 0
     scored: int = 0
 
@@ -50,21 +53,33 @@ class Samples:
         return weighted_mean(self.means, self.settings.weights)
 
     def against(self, incumbent: Samples) -> dict[str, float]:
-        """Differences to the incumbent on items scored in both, so weighted that their plain mean is the weighted one."""
+        """Differences to the incumbent on items scored in both, so weighted that their plain mean
+        is the weighted one.
+        """
         found = item_differences(self.means, incumbent.means)
         weights = {item: self.settings.weights.get(item, 1.0) for item in found}
         whole = math.fsum(weights.values()) / len(found) if found else 1.0
         return {item: value * weights[item] / whole for item, value in found.items()}
 
     def tally(self) -> Tally:
-        hard = {item: math.fsum(s.hard for s in scores) / len(scores) for item, scores in self.scores.items()}
-        soft = {item: math.fsum(s.soft for s in scores) / len(scores) for item, scores in self.scores.items()}
+        hard = {
+            item: math.fsum(s.hard for s in scores) / len(scores)
+            for item, scores in self.scores.items()
+        }
+        soft = {
+            item: math.fsum(s.soft for s in scores) / len(scores)
+            for item, scores in self.scores.items()
+        }
         weights = self.settings.weights
-        return Tally(weighted_mean(hard, weights), weighted_mean(soft, weights), self.scored, self.planned)
+        return Tally(
+            weighted_mean(hard, weights), weighted_mean(soft, weights), self.scored, self.planned
+        )
 
 
 class Drawer:
-    """Draws rollouts and never the same one twice: a skill that comes back is measured anew, its old luck does not come with it."""
+    """Draws rollouts and never the same one twice: a skill that comes back is measured anew, its
+    old luck does not come with it.
+    """
 
     def __init__(self, measure: Measure, series: str, settings: GateSettings) -> None:
         self._measure, self._series, self._settings = measure, series, settings
@@ -79,7 +94,8 @@ class Drawer:
             by_repeat.setdefault(self._next[skill.hash, item.id], []).append(item)
             self._next[skill.hash, item.id] += 1
         batches = await gather(
-            self._measure(skill, batch, repeat=repeat, series=self._series) for repeat, batch in sorted(by_repeat.items())
+            self._measure(skill, batch, repeat=repeat, series=self._series)
+            for repeat, batch in sorted(by_repeat.items())
         )
         outcomes = {outcome.item_id: outcome for batch in batches for outcome in batch}
         self.spent += sum(outcome.status != "skipped" for outcome in outcomes.values())
@@ -94,7 +110,9 @@ class Drawer:
 
 
 class Records:
-    """The skills a gate carried on with, what is known of each, and which is best. Both gates stand on it."""
+    """The skills a gate carried on with, what is known of each, and which is best. Both gates stand
+    on it.
+    """
 
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         self.items, self.settings = list(items), settings
@@ -117,14 +135,20 @@ class Records:
     def finalists(self, limit: int) -> list[Skill]:
         """The best, then what was carried before it, latest first; never the initial skill."""
         ranked = {skill.hash: skill for skill in [self.best, *reversed(self._carried.values())]}
-        return [skill for key, skill in ranked.items() if self._initial is None or key != self._initial.hash][:limit]
+        return [
+            skill
+            for key, skill in ranked.items()
+            if self._initial is None or key != self._initial.hash
+        ][:limit]
 
     async def baseline(self, skill: Skill) -> Tally:
         self._initial = self._best = skill
         return (await self.record(skill)).tally()
 
     async def record(self, skill: Skill) -> Samples:
-        """What is known of a skill; measured when it is new here (the first one, or changed outside the gate)."""
+        """What is known of a skill; measured when it is new here (the first one, or changed outside
+        the gate).
+        """
         if skill.hash not in self._known:
             self._known[skill.hash] = await self.drawer.sample(skill, self.items)
         return self._known[skill.hash]
@@ -144,7 +168,9 @@ class Records:
         return self._known.setdefault(skill.hash, self.known(like))
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """A skill carried on without a verdict (slow update, notes, the last one) is measured too; it may be the best one."""
+        """A skill carried on without a verdict (slow update, notes, the last one) is measured too;
+        it may be the best one.
+        """
         samples = await self.record(skill)
         self.carry(skill, samples)
         return samples.tally()
@@ -160,9 +186,19 @@ class Records:
         known = [self._known.get(skill.hash) for skill in (one, other)]
         if known[0] is None or known[1] is None:
             return []
-        return [item for item, gap in item_differences(known[0].means, known[1].means).items() if abs(gap) > TOLERANCE]
+        return [
+            item
+            for item, gap in item_differences(known[0].means, known[1].means).items()
+            if abs(gap) > TOLERANCE
+        ]
 
     def noise(self) -> float | None:
         """Within-item variance, from skills that were measured more than once."""
-        every = {(key, item): samples.values(item) for key, samples in self._known.items() for item in samples.scores}
-        return within_item_variance({f"{key}/{item}": values for (key, item), values in every.items()})
+        every = {
+            (key, item): samples.values(item)
+            for key, samples in self._known.items()
+            for item in samples.scores
+        }
+        return within_item_variance(
+            {f"{key}/{item}": values for (key, item), values in every.items()}
+        )

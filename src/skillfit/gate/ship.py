@@ -1,7 +1,9 @@
-"""The claim at the end of a run: finalists meet the initial skill on fresh rollouts. Strict where the race is lenient.
+"""The claim at the end of a run: finalists meet the initial skill on fresh rollouts. Strict where
+the race is lenient.
 
-The sign-flip test on item means is exact, so a skill that is no better is called improved in at most 5 % of runs whatever
-the noise, the number of items or the saturation; Holm's step-down pays for having several finalists.
+The sign-flip test on item means is exact, so a skill that is no better is called improved in at
+most 5 % of runs whatever the noise, the number of items or the saturation; Holm's step-down pays
+for having several finalists.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ class ShipResult:
     p_value: float  # one-sided, corrected for the number of finalists
     repeats: int
     evidence: Evidence
-    gap: float | None = None  # with a second grader: gain under the training grader minus gain here, on the same rollouts
+    gap: float | None = (
+        # with a second grader: gain under the training grader minus gain here, on the same rollouts
+        None
+    )
 
 
 async def ship_test(
@@ -48,18 +53,34 @@ async def ship_test(
     most_repeats: int = MOST_REPEATS,
     fit_only: bool = False,
 ) -> ShipResult:
-    """`measure` may grade with a second grader. `noise` is the within-item variance the run measured. With `fit_only` nothing is
-    ever called improved: the items were trained on."""
-    entrants = list({skill.hash: skill for skill in finalists if skill.hash != initial.hash}.values())
-    repeats = repeats_for(len(items), ASSUMED_NOISE if noise is None else noise, WANTED_EFFECT, most_repeats)
+    """`measure` may grade with a second grader. `noise` is the within-item variance the run
+    measured. With `fit_only` nothing is ever called improved: the items were trained on.
+    """
+    entrants = list(
+        {skill.hash: skill for skill in finalists if skill.hash != initial.hash}.values()
+    )
+    repeats = repeats_for(
+        len(items), ASSUMED_NOISE if noise is None else noise, WANTED_EFFECT, most_repeats
+    )
     if not entrants:
-        return ShipResult("no improvement", "no candidate was accepted", initial, 0.0, (0.0, 0.0), 1.0, 0, Evidence())
+        return ShipResult(
+            "no improvement",
+            "no candidate was accepted",
+            initial,
+            0.0,
+            (0.0, 0.0),
+            1.0,
+            0,
+            Evidence(),
+        )
     drawer = Drawer(measure, "ship", settings)
     old, *new = await gather(drawer.sample(skill, items, repeats) for skill in (initial, *entrants))
     tested = [list(samples.against(old).values()) for samples in new]
     corrected = holm([sign_flip_p(differences) for differences in tested])
     chosen = min(range(len(entrants)), key=lambda index: (corrected[index], -sum(tested[index])))
-    evidence = compare(new[chosen], old, rollouts=drawer.spent, coverage=drawer.scored / max(1, drawer.spent))
+    evidence = compare(
+        new[chosen], old, rollouts=drawer.spent, coverage=drawer.scored / max(1, drawer.spent)
+    )
     bounds = interval(tested[chosen], 1 - 2 * ALPHA / len(entrants))
     result = ShipResult(
         verdict="inconclusive",
@@ -85,11 +106,22 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _decide(result: ShipResult, settings: GateSettings, fit_only: bool) -> ShipResult:
     if result.evidence.coverage < settings.coverage_floor:
-        return replace(result, reason=f"only {result.evidence.coverage:.0%} of the rollouts were scored")
+        return replace(
+            result, reason=f"only {result.evidence.coverage:.0%} of the rollouts were scored"
+        )
     if fit_only:
         return replace(result, reason="unverified suggestion: measured on items it was trained on")
     if result.p_value <= ALPHA and result.difference > TOLERANCE:
-        return replace(result, verdict="improved", reason=f"better on fresh rollouts (p = {result.p_value:.3f})")
+        return replace(
+            result,
+            verdict="improved",
+            reason=f"better on fresh rollouts (p = {result.p_value:.3f})",
+        )
     if result.difference <= TOLERANCE:
-        return replace(result, verdict="no improvement", reason="not above the initial skill on fresh rollouts")
-    return replace(result, reason=f"above the initial skill, but luck could do that too (p = {result.p_value:.2f})")
+        return replace(
+            result, verdict="no improvement", reason="not above the initial skill on fresh rollouts"
+        )
+    return replace(
+        result,
+        reason=f"above the initial skill, but luck could do that too (p = {result.p_value:.2f})",
+    )

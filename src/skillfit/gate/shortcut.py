@@ -1,4 +1,6 @@
-"""Shortcut audit: does a one-line skill reach the score? Then the items can be passed without doing the task."""
+"""Shortcut audit: does a one-line skill reach the score? Then the items can be passed without doing
+the task.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Shortcut:
 
 
 def shortcuts(train: Sequence[Item], selection: Sequence[Item]) -> list[Shortcut]:
-    """Trivial rules learned from training golds: the most common answer, and the most common place of the answer among options."""
+    """Trivial rules learned from training golds: the most common answer, and the most common place
+    of the answer among options.
+    """
     found = []
     golds = Counter(answer for item in train for answer in item.answers[:1])
     if golds:
@@ -33,7 +37,11 @@ def shortcuts(train: Sequence[Item], selection: Sequence[Item]) -> list[Shortcut
     if places:
         place, _ = places.most_common(1)[0]
         right = sum(_place(item) == place for item in selection)
-        found.append(_shortcut("answer position", f"Always choose option number {place + 1}.", right, selection))
+        found.append(
+            _shortcut(
+                "answer position", f"Always choose option number {place + 1}.", right, selection
+            )
+        )
     return found
 
 
@@ -47,7 +55,10 @@ def _place(item: Item) -> int | None:
     options = next((row[name] for name in _OPTIONS if row.get(name)), None)
     if options is None or not item.answers:
         return None
-    texts = [words(str(option)) for option in (options.values() if isinstance(options, Mapping) else options)]
+    texts = [
+        words(str(option))
+        for option in (options.values() if isinstance(options, Mapping) else options)
+    ]
     gold = words(item.answers[0])
     if gold in texts:
         return texts.index(gold)
@@ -55,13 +66,25 @@ def _place(item: Item) -> int | None:
     return letter if 0 <= letter < len(texts) else None
 
 
-def audit(found: Sequence[Shortcut], baseline: float, best: float, measured: Mapping[str, float] | None = None) -> Check:
-    """Compares the score reached with the best trivial rule, measured where it was and predicted otherwise."""
+def audit(
+    found: Sequence[Shortcut],
+    baseline: float,
+    best: float,
+    measured: Mapping[str, float] | None = None,
+) -> Check:
+    """Compares the score reached with the best trivial rule, measured where it was and predicted
+    otherwise.
+    """
     scores = {s.name: (measured or {}).get(s.name, s.predicted) for s in found}
     name = max(scores, key=lambda key: scores[key], default="")
     if name and scores[name] > 0 and scores[name] >= best - 0.02:
         message = f"A one-line rule ({name}) scores {scores[name]:.2f}, the skill {best:.2f}: that score needs no skill."
         return Check("shortcut", "warn", message, scores)
     if name and scores[name] > max(baseline, 0.5):
-        return Check("shortcut", "warn", f"A one-line rule ({name}) beats the initial skill: {scores[name]:.2f}.", scores)
+        return Check(
+            "shortcut",
+            "warn",
+            f"A one-line rule ({name}) beats the initial skill: {scores[name]:.2f}.",
+            scores,
+        )
     return Check("shortcut", "go", "No one-line rule reaches the score.", scores)

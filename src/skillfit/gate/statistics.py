@@ -1,5 +1,6 @@
-"""The few formulas the gate needs, for paired item-level differences. An item is a cluster: its repeats are averaged first, so they
-never pose as more items."""
+"""The few formulas the gate needs, for paired item-level differences. An item is a cluster: its
+repeats are averaged first, so they never pose as more items.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 _NORMAL = NormalDist()
-_FRACTION = 60  # grid of the sign-flip test: holds thirds, quarters, fifths and sixths exactly, so ties stay ties
+# grid of the sign-flip test: holds thirds, quarters, fifths and sixths exactly, so ties stay ties
+_FRACTION = 60
 _UNITS = 4000  # finer grid for graded scores: the absolute differences together are this long
 
 
@@ -32,8 +34,12 @@ def variance(values: Sequence[float]) -> float:
     return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
-def item_differences(candidate: Mapping[str, float], incumbent: Mapping[str, float]) -> dict[str, float]:
-    """Candidate's item means minus the incumbent's, on items scored in both. Order follows `incumbent`."""
+def item_differences(
+    candidate: Mapping[str, float], incumbent: Mapping[str, float]
+) -> dict[str, float]:
+    """Candidate's item means minus the incumbent's, on items scored in both. Order follows
+    `incumbent`.
+    """
     return {item: candidate[item] - old for item, old in incumbent.items() if item in candidate}
 
 
@@ -45,7 +51,9 @@ def probability_positive(mean: float, variance: float) -> float:
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Student's t by the Cornish-Fisher expansion: two decimals good from 4 degrees on, generous below."""
+    """Student's t by the Cornish-Fisher expansion: two decimals good from 4 degrees on, generous
+    below.
+    """
     z, v = _NORMAL.inv_cdf(probability), max(freedom, 1)
     return (
         z
@@ -56,8 +64,10 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def interval(differences: Sequence[float], confidence: float = 0.9) -> Interval:
-    """Mean difference with a small-sample interval. One pseudo-item, half of it a full win and half a full loss, keeps the width
-    honest when all items agree: ten equal items don't prove an effect of exactly 0."""
+    """Mean difference with a small-sample interval. One pseudo-item, half of it a full win and half
+    a full loss, keeps the width honest when all items agree: ten equal items don't prove an effect
+    of exactly 0.
+    """
     count = len(differences)
     if not count:
         return Interval(0.0, -1.0, 1.0)
@@ -68,11 +78,13 @@ def interval(differences: Sequence[float], confidence: float = 0.9) -> Interval:
 
 
 def sign_flip_p(differences: Iterable[float]) -> float:
-    """Exact one-sided p-value of the sign-flip test: the share of all sign assignments whose sum is at least the observed one.
+    """Exact one-sided p-value of the sign-flip test: the share of all sign assignments whose sum is
+    at least the observed one.
 
-    Exact for every n, few items and saturated tasks included, because under "no difference" each item's sign is a fair coin.
-    Differences are put on a grid (symmetric around 0, so exactness holds) and all 2^n sums are counted at once: a big integer
-    holds the polynomial prod(1 + x^a), one slot per power.
+    Exact for every n, few items and saturated tasks included, because under "no difference" each
+    item's sign is a fair coin. Differences are put on a grid (symmetric around 0, so exactness
+    holds) and all 2^n sums are counted at once: a big integer holds the polynomial prod(1 + x^a),
+    one slot per power.
     """
     values = [value for value in differences if abs(value) > 1e-12]
     even = all(abs(value * _FRACTION - round(value * _FRACTION)) < 1e-6 for value in values)
@@ -84,12 +96,17 @@ def sign_flip_p(differences: Iterable[float]) -> float:
     for size in sizes:
         counts += counts << (8 * width * size)
     slots = counts.to_bytes((sum(sizes) + 1) * width, "little")
-    tail = sum(int.from_bytes(slots[at : at + width], "little") for at in range(won * width, len(slots), width))
+    tail = sum(
+        int.from_bytes(slots[at : at + width], "little")
+        for at in range(won * width, len(slots), width)
+    )
     return tail / (1 << len(values))
 
 
 def within_item_variance(samples: Mapping[str, Sequence[float]]) -> float | None:
-    """Noise of one rollout: variance between repeats of the same item, pooled; None when no item was repeated."""
+    """Noise of one rollout: variance between repeats of the same item, pooled; None when no item
+    was repeated.
+    """
     repeated = [values for values in samples.values() if len(values) > 1]
     freedom = sum(len(values) - 1 for values in repeated)
     if not freedom:
@@ -97,16 +114,30 @@ def within_item_variance(samples: Mapping[str, Sequence[float]]) -> float | None
     return math.fsum(variance(values) * (len(values) - 1) for values in repeated) / freedom
 
 
-def detectable_effect(items: int, noise: float, repeats: int = 1, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Smallest true mean difference that a paired one-sided test finds with this power. `noise` is the within-item variance.
-    However quiet the rollouts, a sign-flip test needs log2(1/alpha) winning items."""
+def detectable_effect(
+    items: int, noise: float, repeats: int = 1, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """Smallest true mean difference that a paired one-sided test finds with this power. `noise` is
+    the within-item variance. However quiet the rollouts, a sign-flip test needs log2(1/alpha)
+    winning items.
+    """
     if items < 2:
         return 1.0
-    return min(1.0, max(math.log2(1 / alpha) / items, _z(items, alpha, power) * math.sqrt(2 * noise / repeats / items)))
+    return min(
+        1.0,
+        max(
+            math.log2(1 / alpha) / items,
+            _z(items, alpha, power) * math.sqrt(2 * noise / repeats / items),
+        ),
+    )
 
 
-def repeats_for(items: int, noise: float, effect: float, most: int, alpha: float = 0.05, power: float = 0.8) -> int:
-    """Rollouts per item and skill that bring the noise down to where `effect` shows, between 1 and `most`."""
+def repeats_for(
+    items: int, noise: float, effect: float, most: int, alpha: float = 0.05, power: float = 0.8
+) -> int:
+    """Rollouts per item and skill that bring the noise down to where `effect` shows, between 1 and
+    `most`.
+    """
     needed = math.ceil(2 * noise / max(items, 1) * (_z(items, alpha, power) / effect) ** 2)
     return max(1, min(most, needed))
 

@@ -15,9 +15,13 @@ Action = Literal["accept_new_best", "accept", "reject", "force_accept", "inconcl
 
 
 class Measure(Protocol):
-    """One rollout of each item under a skill, in the items' order. Same arguments, same outcomes: the journal sees to it."""
+    """One rollout of each item under a skill, in the items' order. Same arguments, same outcomes:
+    the journal sees to it.
+    """
 
-    async def __call__(self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str) -> list[Outcome]: ...
+    async def __call__(
+        self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str
+    ) -> list[Outcome]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +29,17 @@ class GateSettings:
     metric: Metric = "hard"
     mixed_weight: float = 0.5
     candidates: int = 4  # of one step, at the most
-    rollout_budget: int = 0  # selection rollouts one step may use; 0 = sized from split and candidates
+    rollout_budget: int = (
+        0  # selection rollouts one step may use; 0 = sized from split and candidates
+    )
     coverage_floor: float = 0.6
     must_pass: tuple[str, ...] = ()
     use_gate: bool = True
     max_skill_tokens: int | None = None  # a stack of winners may not grow beyond it
     seed: int = 42
-    weights: Mapping[str, float] = field(default_factory=dict)  # item id -> how much it counts; 1 where not named
+    weights: Mapping[str, float] = field(
+        default_factory=dict
+    )  # item id -> how much it counts; 1 where not named
 
     def value(self, hard: float, soft: float) -> float:
         """One number under the metric."""
@@ -41,7 +49,9 @@ class GateSettings:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A skill that asks to replace the incumbent. `edits` made it from the incumbent; empty for rewrites."""
+    """A skill that asks to replace the incumbent. `edits` made it from the incumbent; empty for
+    rewrites.
+    """
 
     skill: Skill
     edits: tuple[Edit, ...] = ()
@@ -50,7 +60,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """How a candidate and the incumbent met: items paired, rollouts that failed left out. An item counts as solved from 0.5 on."""
+    """How a candidate and the incumbent met: items paired, rollouts that failed left out. An item
+    counts as solved from 0.5 on.
+    """
 
     fixed: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
@@ -97,11 +109,15 @@ class Verdict:
 
 
 class Gate(Protocol):
-    """Accept, reject, or say that it can't be told. Remembers what it measured; decides by planned order only."""
+    """Accept, reject, or say that it can't be told. Remembers what it measured; decides by planned
+    order only.
+    """
 
     async def baseline(self, skill: Skill) -> Tally: ...
 
-    async def judge(self, name: str, incumbent: Skill, candidates: Sequence[Candidate]) -> Verdict: ...
+    async def judge(
+        self, name: str, incumbent: Skill, candidates: Sequence[Candidate]
+    ) -> Verdict: ...
 
     @property
     def best(self) -> Skill: ...
@@ -114,8 +130,9 @@ class Gate(Protocol):
         ...
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """Measure a skill that is carried on without a verdict; it becomes the best one if it scores so. `like` says the same to an
-        agent: a gate may let its record stand for both."""
+        """Measure a skill that is carried on without a verdict; it becomes the best one if it
+        scores so. `like` says the same to an agent: a gate may let its record stand for both.
+        """
         ...
 
     def tally(self, skill: Skill) -> Tally: ...

@@ -1,4 +1,6 @@
-"""A provider behind everything a call needs: a slot at the endpoint, money set aside, one retry policy, one check of the reply."""
+"""A provider behind everything a call needs: a slot at the endpoint, money set aside, one retry
+policy, one check of the reply.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,8 @@ import re
 from dataclasses import replace
 
 from skillfit.errors import SkillfitError
-from skillfit.models.classify import NotReached
-from skillfit.models.clock import Clock
+from skillfit.models.failures import NotReached
 from skillfit.models.limiter import LONGEST_PAUSE, Limiter
-from skillfit.models.patience import not_counted
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
 from skillfit.models.protocol import (
     AnswerPending,
@@ -29,8 +29,11 @@ from skillfit.models.protocol import (
 )
 from skillfit.models.provider import Adapted, Provider
 from skillfit.models.spec import ModelSpec
+from skillfit.models.timing import Clock, not_counted
 
-BAD_REPLY_RETRIES = 2  # unlike other failures these are billed, and some models repeat them for ever
+BAD_REPLY_RETRIES = (
+    2  # unlike other failures these are billed, and some models repeat them for ever
+)
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 
@@ -65,7 +68,9 @@ class Client:
 
     @property
     def context_window(self) -> int:
-        return self.spec.context_window or self.provider.context_window or context_window_of(self.id)
+        return (
+            self.spec.context_window or self.provider.context_window or context_window_of(self.id)
+        )
 
     def __repr__(self) -> str:
         return f"Client({self.id!r}, role={self.role!r})"
@@ -89,7 +94,8 @@ class Client:
             except SkillfitError as no_more_money:
                 if failed is None:
                     raise
-                # What the attempts so far cost must reach the journal; the next call meets the empty purse by itself.
+                # What the attempts so far cost must reach the journal; the next call meets the
+                # empty purse by itself.
                 raise failed from no_more_money
             failures += not isinstance(failed, Adapted)
             wait = self._wait(failed, failures)
@@ -105,7 +111,9 @@ class Client:
         usual = 16384 if self.role == "optimizer" or is_reasoning(self.id) else 4096
         return replace(
             request,
-            temperature=request.temperature if request.temperature is not None else spec.temperature,
+            temperature=request.temperature
+            if request.temperature is not None
+            else spec.temperature,
             max_tokens=request.max_tokens or spec.max_tokens or usual,
             reasoning_effort=request.reasoning_effort or spec.reasoning_effort,
         )
@@ -136,7 +144,9 @@ class Client:
             ) from error
 
     def _bill(self, error: ModelError, bound: Usage) -> Usage:
-        """What a failed attempt costs. One that was sent and never answered may have been billed in full: it counts as that."""
+        """What a failed attempt costs. One that was sent and never answered may have been billed in
+        full: it counts as that.
+        """
         if error.usage.calls:
             return self.prices.priced(self.id, error.usage)
         if isinstance(error, (AnswerPending, NotReached)):
@@ -147,7 +157,11 @@ class Client:
         """Seconds until the next attempt, None to give up."""
         if isinstance(error, Adapted):
             return 0.0
-        allowed = min(BAD_REPLY_RETRIES, self.spec.retries) if isinstance(error, BadReply) else self.spec.retries
+        allowed = (
+            min(BAD_REPLY_RETRIES, self.spec.retries)
+            if isinstance(error, BadReply)
+            else self.spec.retries
+        )
         if not error.retryable or failures > allowed:
             return None
         if error.retry_after is not None:
@@ -156,15 +170,22 @@ class Client:
         if isinstance(error, BadReply):
             return 0.0
         if not isinstance(error, RateLimited):
-            # Where others get through, this was bad luck and no outage: there is nothing to wait out.
+            # Where others get through, this was bad luck and no outage: there is nothing to wait
+            # out.
             failures = max(1, min(failures, self.limiter.failed_in_a_row))
-        return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (failures - 1)) * self._jitter.uniform(0.5, 1.5)
+        return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (failures - 1)) * self._jitter.uniform(
+            0.5, 1.5
+        )
 
 
 def check_reply(reply: Reply, model_id: str) -> Reply:
-    """The reply without its thinking, or the failure it really is: refused, truncated, empty, thought-only."""
+    """The reply without its thinking, or the failure it really is: refused, truncated, empty,
+    thought-only.
+    """
     if reply.finish_reason == "refused":
-        raise Refused(f"{model_id} refused: {reply.text[:200] or 'no reason given'}", usage=reply.usage)
+        raise Refused(
+            f"{model_id} refused: {reply.text[:200] or 'no reason given'}", usage=reply.usage
+        )
     if reply.finish_reason == "length":
         raise BadReply(
             f"The reply of {model_id} was cut off at {reply.usage.output} tokens.",

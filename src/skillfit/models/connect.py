@@ -1,4 +1,6 @@
-"""From a model's spec to a model that can be called. Other rooms add their own kinds with `register_provider`."""
+"""From a model's spec to a model that can be called. Other rooms add their own kinds with
+`register_provider`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Factory = Callable[[Setup], Provider]
 
 @dataclass(frozen=True)
 class KnownProvider:
-    """One way to reach models, for `skillfit models`. `keys`: any one of these variables; none: no key needed."""
+    """One way to reach models, for `skillfit models`. `keys`: any one of these variables; none: no
+    key needed.
+    """
 
     name: str
     about: str
@@ -42,8 +46,17 @@ _HERE = "skillfit.models.providers"
 _registry: dict[str, KnownProvider] = {}
 
 
-def register_provider(name: str, factory: Factory | str, *, about: str, keys: tuple[str, ...] = (), keyless: bool = False) -> None:
-    """Make ids `name/…` connect through `factory`: a function of `Setup`, or `module:function` to import when needed."""
+def register_provider(
+    name: str,
+    factory: Factory | str,
+    *,
+    about: str,
+    keys: tuple[str, ...] = (),
+    keyless: bool = False,
+) -> None:
+    """Make ids `name/…` connect through `factory`: a function of `Setup`, or `module:function` to
+    import when needed.
+    """
     _registry[name] = KnownProvider(name, about, keys, keyless, factory)
 
 
@@ -66,16 +79,33 @@ def connect(
 ) -> Client:
     """A model behind limiter, retries and metering; `await model.close()` when done.
 
-    Share one `limiters` between all models of a run. `notice` hears what could not be done as asked. `folder` is where handoff
-    prompts go. Missing keys and unknown providers are errors here, before anything is spent.
+    Share one `limiters` between all models of a run. `notice` hears what could not be done as
+    asked. `folder` is where handoff prompts go. Missing keys and unknown providers are errors here,
+    before anything is spent.
     """
     limiters = limiters or Limiters()
     name, _, model = spec.id.partition("/")
-    setup = Setup(spec, model, role, run_id, os.environ if environ is None else environ, notice or log_notice, folder)
+    setup = Setup(
+        spec,
+        model,
+        role,
+        run_id,
+        os.environ if environ is None else environ,
+        notice or log_notice,
+        folder,
+    )
     provider = _factory(name, spec.id)(setup)
     slots = min(concurrency, provider.slots or concurrency)
     limiter = limiters.of(provider.endpoint, slots, start=provider.slots or START)
-    return Client(provider, spec, role=role, limiter=limiter, prices=prices or Prices(), clock=limiters.clock, meter=meter)
+    return Client(
+        provider,
+        spec,
+        role=role,
+        limiter=limiter,
+        prices=prices or Prices(),
+        clock=limiters.clock,
+        meter=meter,
+    )
 
 
 def _factory(name: str, model_id: str) -> Factory:
@@ -92,24 +122,57 @@ def _factory(name: str, model_id: str) -> Factory:
 
 
 _VENDORS = f"{_HERE}.vendors"
-register_provider("openai", f"{_VENDORS}:openai", about="OpenAI, or any compatible base_url", keys=("OPENAI_API_KEY",))
-register_provider("openrouter", f"{_VENDORS}:openrouter", about="OpenRouter", keys=("OPENROUTER_API_KEY",))
-register_provider("gemini", f"{_VENDORS}:gemini", about="Google Gemini", keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"))
 register_provider(
-    "qwen", f"{_VENDORS}:qwen", about="Qwen at DashScope, or vLLM at base_url", keys=("DASHSCOPE_API_KEY", "QWEN_API_KEY")
+    "openai",
+    f"{_VENDORS}:openai",
+    about="OpenAI, or any compatible base_url",
+    keys=("OPENAI_API_KEY",),
 )
-register_provider("minimax", f"{_VENDORS}:minimax", about="MiniMax, regions global and cn", keys=("MINIMAX_API_KEY",))
-register_provider("ollama", f"{_VENDORS}:ollama", about="Ollama on this machine or at OLLAMA_HOST", keyless=True)
-register_provider("azure", f"{_HERE}.azure:azure", about="Azure OpenAI", keys=("AZURE_OPENAI_API_KEY",))
 register_provider(
-    "anthropic", f"{_HERE}.anthropic:anthropic", about="Anthropic", keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+    "openrouter", f"{_VENDORS}:openrouter", about="OpenRouter", keys=("OPENROUTER_API_KEY",)
 )
-register_provider("local", f"{_HERE}.local:local", about="a GGUF file in this process", keyless=True)
-register_provider("handoff", f"{_HERE}.handoff:handoff", about="prompts as files, answered by anyone", keyless=True)
-register_provider("scripted", f"{_HERE}.scripted:scripted", about="a Python function, path.py:name", keyless=True)
+register_provider(
+    "gemini", f"{_VENDORS}:gemini", about="Google Gemini", keys=("GEMINI_API_KEY", "GOOGLE_API_KEY")
+)
+register_provider(
+    "qwen",
+    f"{_VENDORS}:qwen",
+    about="Qwen at DashScope, or vLLM at base_url",
+    keys=("DASHSCOPE_API_KEY", "QWEN_API_KEY"),
+)
+register_provider(
+    "minimax",
+    f"{_VENDORS}:minimax",
+    about="MiniMax, regions global and cn",
+    keys=("MINIMAX_API_KEY",),
+)
+register_provider(
+    "ollama", f"{_VENDORS}:ollama", about="Ollama on this machine or at OLLAMA_HOST", keyless=True
+)
+register_provider(
+    "azure", f"{_HERE}.vendors:azure", about="Azure OpenAI", keys=("AZURE_OPENAI_API_KEY",)
+)
+register_provider(
+    "anthropic",
+    f"{_HERE}.anthropic:anthropic",
+    about="Anthropic",
+    keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+)
+register_provider(
+    "local", f"{_HERE}.local:local", about="a GGUF file in this process", keyless=True
+)
+register_provider(
+    "handoff",
+    f"{_HERE}.handoff:handoff",
+    about="prompts as files, answered by anyone",
+    keyless=True,
+)
+register_provider(
+    "scripted", f"{_HERE}.scripted:scripted", about="a Python function, path.py:name", keyless=True
+)
 register_provider(
     "practice",
-    "skillfit.models.practice.server:provider",
+    "skillfit.models.practice.practice_server:provider",
     about="the built-in practice pair: rules, no language model",
     keyless=True,
 )

@@ -1,14 +1,17 @@
 """How many requests may be in flight at one endpoint, learnt from how it answers.
 
 The rules:
-- start small; every success that came while all slots were taken adds one slot (doubling per round) until rate limits get frequent,
-  and from then on one slot per round; never above the ceiling;
-- a rate limit takes away the share of slots that rate limits have among the latest answers (that much was too much), a tenth at the
-  least and half at the most, once per episode: requests sent before the cut, or within the cooldown after it, do not cut again;
-- a slot that met a rate limit without Retry-After rests for a second: refusals are quick, and would use up everybody's tries;
+- start small; every success that came while all slots were taken adds one slot (doubling per round)
+  until rate limits get frequent, and from then on one slot per round; never above the ceiling;
+- a rate limit takes away the share of slots that rate limits have among the latest answers (that
+  much was too much), a tenth at the least and half at the most, once per episode: requests sent
+  before the cut, or within the cooldown after it, do not cut again;
+- a slot that met a rate limit without Retry-After rests for a second: refusals are quick, and would
+  use up everybody's tries;
 - Retry-After pauses the whole endpoint, for everybody who shares it;
-- a failure that says nothing about our rate (5xx, network) does not shrink, but cancels the growth of one success to come: an
-  endpoint that fails now and then still grows, one that fails every other time does not;
+- a failure that says nothing about our rate (5xx, network) does not shrink, but cancels the growth
+  of one success to come: an endpoint that fails now and then still grows, one that fails every
+  other time does not;
 - first come, first served.
 """
 
@@ -21,9 +24,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from skillfit.models.clock import Clock, WallClock
-from skillfit.models.patience import not_counted
 from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited, TimedOut
+from skillfit.models.timing import Clock, WallClock, not_counted
 
 START = 8
 LATEST = 20  # answers that say how frequent rate limits are
@@ -34,7 +36,9 @@ LONGEST_PAUSE = 600.0  # a provider that asks for more is told to the person ins
 
 
 class Limiter:
-    """Slots of one endpoint. `async with limiter.slot():` around each attempt; a `ModelError` leaving the block teaches it."""
+    """Slots of one endpoint. `async with limiter.slot():` around each attempt; a `ModelError`
+    leaving the block teaches it.
+    """
 
     def __init__(self, ceiling: int, clock: Clock | None = None, start: int = START) -> None:
         self.ceiling = ceiling
@@ -111,7 +115,9 @@ class Limiter:
         if self._owed:
             self._owed = max(0.0, self._owed - 1)
         elif full:
-            self.limit = min(self.ceiling, self.limit + (1.0 if self._slow_start else 1.0 / self.limit))
+            self.limit = min(
+                self.ceiling, self.limit + (1.0 if self._slow_start else 1.0 / self.limit)
+            )
 
     def _failed(self, error: ModelError, sent_at: float) -> None:
         now = self._clock.now()
@@ -120,8 +126,14 @@ class Limiter:
         if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
             self._paused_until = max(self._paused_until, now + error.retry_after)
         if isinstance(error, (Overloaded, TimedOut, NetworkFailed)):
-            self._owed = min(self.limit, self._owed + 1)  # no more than a round's worth: an outage is over when it is over
-        if isinstance(error, RateLimited) and sent_at > self._last_cut and now >= self._last_cut + COOLDOWN:
+            self._owed = min(
+                self.limit, self._owed + 1
+            )  # no more than a round's worth: an outage is over when it is over
+        if (
+            isinstance(error, RateLimited)
+            and sent_at > self._last_cut
+            and now >= self._last_cut + COOLDOWN
+        ):
             share = sum(self._limited) / len(self._limited)
             self.limit = max(1.0, self.limit * (1 - min(0.5, max(0.1, share))))
             self._slow_start = self._slow_start and share < FREQUENT

@@ -1,4 +1,6 @@
-"""What tokens cost and how many can fit: a bundled table with its date, and a run's own prices on top of it."""
+"""What tokens cost and how many can fit: a bundled table with its date, and a run's own prices on
+top of it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from skillfit.models.protocol import Request, Usage
 
 FREE_PROVIDERS = frozenset({"local", "ollama", "practice", "scripted", "handoff"})
 DEFAULT_CONTEXT = 128_000
-IMAGE_TOKENS = 16_384  # the most one image costs at the vendors we know, where the table does not say otherwise
+# the most one image costs at the vendors we know, where the table does not say otherwise
+IMAGE_TOKENS = 16_384
 _DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest|preview(-\d{2}-\d{2,4})?)$")
 _REASONING = re.compile(r"(o\d|gpt-([5-9]|\d\d))\b(?!.*chat)")
 _PER_MESSAGE = 16  # tokens of framing around one message, generously
@@ -23,7 +26,9 @@ _PER_MESSAGE = 16  # tokens of framing around one message, generously
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars per million tokens. `cached`: read from the provider's prompt cache; `written`: put into it."""
+    """Dollars per million tokens. `cached`: read from the provider's prompt cache; `written`: put
+    into it.
+    """
 
     input: float
     output: float
@@ -32,7 +37,12 @@ class Price:
 
     def cost(self, usage: Usage) -> float:
         plain = usage.input - usage.cached - usage.written
-        paid = plain * self.input + usage.cached * self.cached + usage.written * self.written + usage.output * self.output
+        paid = (
+            plain * self.input
+            + usage.cached * self.cached
+            + usage.written * self.written
+            + usage.output * self.output
+        )
         return paid / 1_000_000
 
     @property
@@ -44,7 +54,9 @@ FREE = Price(0, 0, 0, 0)
 
 
 class Prices:
-    """`Prices(overrides)`: the bundled table, extended by {model: {input, cached, output}} from the config."""
+    """`Prices(overrides)`: the bundled table, extended by {model: {input, cached, output}} from the
+    config.
+    """
 
     def __init__(self, overrides: Mapping[str, Mapping[str, float]] | None = None) -> None:
         self._own = {name: _price(name, row) for name, row in (overrides or {}).items()}
@@ -56,7 +68,9 @@ class Prices:
         return str(_table()["date"])
 
     def of(self, model_id: str) -> Price | None:
-        """The price of `provider/name`, None when unknown. The run's own entries may name the id or the bare name."""
+        """The price of `provider/name`, None when unknown. The run's own entries may name the id or
+        the bare name.
+        """
         if model_id not in self._found:
             self._found[model_id] = self._find(model_id)
         return self._found[model_id]
@@ -72,15 +86,23 @@ class Prices:
         return _price(name, row) if row and "input" in row else None
 
     def priced(self, model_id: str, usage: Usage) -> Usage:
-        """`usage` with its dollars: by the price, else by the word of a program that counts them itself, else None."""
+        """`usage` with its dollars: by the price, else by the word of a program that counts them
+        itself, else None.
+        """
         price = self.of(model_id)
         return replace(usage, usd=price.cost(usage) if price else usage.usd or None)
 
     def upper_bound(self, model_id: str, request: Request, max_tokens: int) -> Usage:
-        """The most one attempt can cost. No tokenizer makes more tokens of a text than it has UTF-8 bytes."""
+        """The most one attempt can cost. No tokenizer makes more tokens of a text than it has UTF-8
+        bytes.
+        """
         price = self.of(model_id)
         tokens = input_bound(request, model_id)
-        usd = (tokens * price.dearest_input + max_tokens * price.output) / 1_000_000 if price else None
+        usd = (
+            (tokens * price.dearest_input + max_tokens * price.output) / 1_000_000
+            if price
+            else None
+        )
         return Usage(calls=1, input=tokens, output=max_tokens, usd=usd)
 
 
@@ -95,20 +117,33 @@ def context_window_of(model_id: str) -> int:
 
 @cache
 def is_reasoning(model_id: str) -> bool:
-    """Models of OpenAI that think first: other parameter names, no temperature, and thinking counts as output."""
+    """Models of OpenAI that think first: other parameter names, no temperature, and thinking counts
+    as output.
+    """
     return _REASONING.match(model_id.rsplit("/", 1)[-1].lower()) is not None
 
 
 def input_bound(request: Request, model_id: str) -> int:
     """An upper bound of the input's tokens."""
-    text = sum(len(m.content.encode()) + sum(len(c.name + c.arguments) * 4 + 32 for c in m.tool_calls) for m in request.messages)
-    forms = [{"name": t.name, "description": t.description, "parameters": dict(t.parameters)} for t in request.tools]
+    text = sum(
+        len(m.content.encode()) + sum(len(c.name + c.arguments) * 4 + 32 for c in m.tool_calls)
+        for m in request.messages
+    )
+    forms = [
+        {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}
+        for t in request.tools
+    ]
     shape = [*forms, dict(request.schema)] if request.schema else forms
     shaped = 2 * len(json.dumps(shape, ensure_ascii=False).encode()) if shape else 0
     images = sum(len(m.images) for m in request.messages)
-    per_image = int((_row(model_id.partition("/")[2]) or {}).get("image", IMAGE_TOKENS)) if images else 0
-    # A schema asked for in the prompt adds words around it, a tool its own framing: both fit in the allowance.
-    framing = _PER_MESSAGE * (len(request.messages) + 2) + 256 * (len(request.tools) + (request.schema is not None))
+    per_image = (
+        int((_row(model_id.partition("/")[2]) or {}).get("image", IMAGE_TOKENS)) if images else 0
+    )
+    # A schema asked for in the prompt adds words around it, a tool its own framing: both fit in the
+    # allowance.
+    framing = _PER_MESSAGE * (len(request.messages) + 2) + 256 * (
+        len(request.tools) + (request.schema is not None)
+    )
     return text + shaped + images * per_image + framing
 
 
@@ -126,7 +161,8 @@ def full_name(name: str) -> str:
 
 @cache
 def _row(name: str) -> dict[str, Any] | None:
-    """The row of a model, under any vendor's prefix and with any date (`openai/gpt-5-mini-2025-08-07` is `gpt-5-mini`).
+    """The row of a model, under any vendor's prefix and with any date
+    (`openai/gpt-5-mini-2025-08-07` is `gpt-5-mini`).
 
     No other guesses: a variant we do not know may cost ten times as much.
     """
@@ -142,4 +178,9 @@ def _price(name: str, row: Mapping[str, float]) -> Price:
             f"The price of {name} needs `input` and `output` and has {', '.join(row) or 'nothing'}.",
             hint="Dollars per million tokens; `cached` and `written` (prompt cache) may be given too.",
         )
-    return Price(row["input"], row["output"], row.get("cached", row["input"]), row.get("written", row["input"]))
+    return Price(
+        row["input"],
+        row["output"],
+        row.get("cached", row["input"]),
+        row.get("written", row["input"]),
+    )

@@ -1,7 +1,8 @@
-"""The one way to call a model: a request goes in, a reply with its usage comes out, or a typed failure is raised.
+"""The one way to call a model: a request goes in, a reply with its usage comes out, or a typed
+failure is raised.
 
-Everything here is plain data. Requests put what stays the same first (system, skill) and what changes last (item), so provider
-prompt caches hit.
+Everything here is plain data. Requests put what stays the same first (system, skill) and what
+changes last (item), so provider prompt caches hit.
 """
 
 from __future__ import annotations
@@ -54,23 +55,31 @@ class Tool:
 @dataclass(frozen=True, slots=True)
 class Request:
     messages: tuple[Message, ...]
-    stage: str  # rollout, judge, reflect.failure, reflect.success, merge, rank, rewrite, slow_update, meta_skill, …
+    # rollout, judge, reflect.failure, reflect.success, merge, rank, rewrite, slow_update,
+    # meta_skill, …
+    stage: str
     tools: tuple[Tool, ...] = ()
     schema: Mapping[str, Any] | None = None  # JSON schema the reply text must follow
     temperature: float | None = None  # None: the model spec's value
     max_tokens: int | None = None
     reasoning_effort: str | None = None
     seed: int | None = None
-    purpose: str = ""  # tells equal requests apart (item, repeat, turn): part of the journal key, never sent
+    purpose: str = (
+        ""  # tells equal requests apart (item, repeat, turn): part of the journal key, never sent
+    )
 
     def fingerprint(self) -> str:
         """Stable hash of everything that makes this request this request."""
-        return hashlib.sha256(json.dumps(self, sort_keys=True, ensure_ascii=False, default=_plain).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(self, sort_keys=True, ensure_ascii=False, default=_plain).encode()
+        ).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What calls cost. `input` includes `cached` and `written`, `output` includes `reasoning`; `usd` None: no price is known."""
+    """What calls cost. `input` includes `cached` and `written`, `output` includes `reasoning`;
+    `usd` None: no price is known.
+    """
 
     calls: int = 0
     input: int = 0
@@ -110,7 +119,9 @@ class Reply:
 
 
 class Model(Protocol):
-    """Anything that completes a request: a provider behind retries and limiter, a recorded one, a scripted one."""
+    """Anything that completes a request: a provider behind retries and limiter, a recorded one, a
+    scripted one.
+    """
 
     @property
     def id(self) -> str: ...
@@ -121,13 +132,17 @@ class Model(Protocol):
         ...
 
     async def complete(self, request: Request) -> Reply:
-        """The reply, or a `ModelError`. Empty, truncated and thought-only replies are errors, not answers."""
+        """The reply, or a `ModelError`. Empty, truncated and thought-only replies are errors, not
+        answers.
+        """
         ...
 
 
 class Reservation(Protocol):
     def settle(self, usage: Usage) -> None:
-        """Replace the reserved estimate by what the attempt really used (zero when nothing was billed)."""
+        """Replace the reserved estimate by what the attempt really used (zero when nothing was
+        billed).
+        """
         ...
 
 
@@ -140,13 +155,22 @@ class Meter(Protocol):
 
 
 class ModelError(SkillfitError):
-    """A call that gave no answer. `kind` is the failure's name in journals and reports; `usage` is what it cost all the same."""
+    """A call that gave no answer. `kind` is the failure's name in journals and reports; `usage` is
+    what it cost all the same.
+    """
 
     kind = "model"
     retryable = False
     exit_code = Exit.INFRASTRUCTURE
 
-    def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None, usage: Usage | None = None):
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        retry_after: float | None = None,
+        usage: Usage | None = None,
+    ):
         super().__init__(message, hint=hint)
         self.retry_after = retry_after
         self.usage = usage or Usage()
@@ -189,7 +213,9 @@ class Refused(ModelError):
 
 
 class BadRequest(ModelError):
-    """The provider rejects the request itself (unknown model, bad parameter): a config error, never retried."""
+    """The provider rejects the request itself (unknown model, bad parameter): a config error, never
+    retried.
+    """
 
     kind = "config"
 
@@ -216,4 +242,8 @@ def _plain(value: Any) -> Any:
     """What JSON has no form for, one level deep."""
     if isinstance(value, Path):
         return str(value)
-    return dict(value) if isinstance(value, Mapping) else {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return (
+        dict(value)
+        if isinstance(value, Mapping)
+        else {name: getattr(value, name) for name in value.__dataclass_fields__}
+    )

@@ -46,19 +46,32 @@ class Setup:
     notice: Notice = field(repr=False)
     folder: Path | None = None  # where handoff prompts go
 
-    def takes(self, *options: str, thinking: bool = False, base_url: bool = True, context_window: bool = False) -> None:
+    def takes(
+        self,
+        *options: str,
+        thinking: bool = False,
+        base_url: bool = True,
+        context_window: bool = False,
+    ) -> None:
         """Every setting acts: refuse what this provider would ignore."""
         unknown = sorted(set(self.spec.options) - set(options))
         if unknown:
             hint = f"It takes {', '.join(options)}." if options else "It takes none."
             raise InputError(f"{self.spec.id} has no option `{unknown[0]}`.", hint=hint)
         if self.spec.thinking != "default" and not thinking:
-            raise InputError(f"{self.spec.id} has no `thinking` switch.", hint="Use reasoning_effort, or leave it out.")
+            raise InputError(
+                f"{self.spec.id} has no `thinking` switch.",
+                hint="Use reasoning_effort, or leave it out.",
+            )
         if self.spec.base_url and not base_url:
-            raise InputError(f"{self.spec.id} is at no address: `base_url` means nothing to it.", hint="Leave it out.")
+            raise InputError(
+                f"{self.spec.id} is at no address: `base_url` means nothing to it.",
+                hint="Leave it out.",
+            )
         if self.spec.context_window and self.role != "optimizer" and not context_window:
             raise InputError(
-                f"model.{self.role}.context_window: only the optimizer's prompts are cut to fit a window.", hint="Leave it out."
+                f"model.{self.role}.context_window: only the optimizer's prompts are cut to fit a window.",
+                hint="Leave it out.",
             )
 
     def key(self, *usual: str, needed: bool) -> str:
@@ -66,34 +79,49 @@ class Setup:
         names = (self.spec.key_env,) if self.spec.key_env else usual
         key = remember_secret(self.variable(*names))
         if not key and (needed or self.spec.key_env):
-            raise AuthFailed(f"No key for {self.spec.id}: {' or '.join(names)} is not set.", hint="Set it in the environment.")
+            raise AuthFailed(
+                f"No key for {self.spec.id}: {' or '.join(names)} is not set.",
+                hint="Set it in the environment.",
+            )
         return key
 
     def variable(self, *names: str) -> str:
         """The first of these variables that is set, or nothing."""
-        return next((self.environ[name].strip() for name in names if self.environ.get(name, "").strip()), "")
+        return next(
+            (self.environ[name].strip() for name in names if self.environ.get(name, "").strip()), ""
+        )
 
     def address(self, *names: str, usual: str = "") -> str:
-        """The endpoint: the spec's, else the first of these variables, else the usual one. Messages show it, so a sign-in may not
-        stand in it; requests carry one of their own, so it could not be used anyway."""
+        """The endpoint: the spec's, else the first of these variables, else the usual one. Messages
+        show it, so a sign-in may not stand in it; requests carry one of their own, so it could not
+        be used anyway.
+        """
         url = self.spec.base_url or self.variable(*names) or usual
         said = f"{'base_url' if self.spec.base_url else ' or '.join(names)} of {self.spec.id}"
         try:
             parts = urlsplit(url)
-            right = not url or (parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0)
+            right = not url or (
+                parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            )
         except ValueError:  # a port that is no number, a broken IPv6 address
             right = False
         if "@" in url:
             raise InputError(
-                f"{said} carries a user name or a key.", hint="Give the address alone, and the key in the environment."
+                f"{said} carries a user name or a key.",
+                hint="Give the address alone, and the key in the environment.",
             )
         if not right:
-            raise InputError(f"{said} is {url!r}: not an address.", hint="Write it out, for example http://127.0.0.1:8000/v1.")
+            raise InputError(
+                f"{said} is {url!r}: not an address.",
+                hint="Write it out, for example http://127.0.0.1:8000/v1.",
+            )
         return url
 
     def custom_headers(self, name: str) -> dict[str, str]:
         """Headers that a person wants sent along, from this variable: `Name: value`, one a line."""
-        pairs = (line.partition(":") for line in self.environ.get(name, "").splitlines() if ":" in line)
+        pairs = (
+            line.partition(":") for line in self.environ.get(name, "").splitlines() if ":" in line
+        )
         return {header.strip(): value.strip() for header, _, value in pairs}
 
     def headers(self, request: Request) -> dict[str, str]:
@@ -102,7 +130,9 @@ class Setup:
 
 
 class Adapted(BadRequest):
-    """The endpoint refused one optional parameter; the provider leaves it out from now on, so the call can go again at once."""
+    """The endpoint refused one optional parameter; the provider leaves it out from now on, so the
+    call can go again at once.
+    """
 
 
 def log_notice(message: str) -> None:

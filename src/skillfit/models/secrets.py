@@ -1,12 +1,17 @@
-"""Keys live in memory. Whatever is shown or written goes through `redact`, which knows the ones in use."""
+"""Keys live in memory. Whatever is shown or written goes through `redact`, which knows the ones in
+use.
+"""
 
 from __future__ import annotations
 
 import re
 
-_SHORTEST = 6  # shorter "keys" (none, local, EMPTY) are placeholders; hiding them would garble ordinary text
+# shorter "keys" (none, local, EMPTY) are placeholders; hiding them would garble ordinary text
+_SHORTEST = 6
 _live: list[str] = []  # longest first: one key may stand inside another
-_LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|rk|or|gsk|hf|xai)[-_][A-Za-z0-9_\-]{16,}|(?<=Bearer )[A-Za-z0-9._~+/\-]{8,}=*")
+_LOOKS_LIKE_A_KEY = re.compile(
+    r"\b(?:sk|pk|rk|or|gsk|hf|xai)[-_][A-Za-z0-9_\-]{16,}|(?<=Bearer )[A-Za-z0-9._~+/\-]{8,}=*"
+)
 
 
 def remember_secret(secret: str) -> str:
@@ -23,7 +28,9 @@ def redact(text: str) -> str:
 
 
 def hide_keys_in_use(text: str) -> str:
-    """`text` without any key in use. For skills, items and replies, where a look-alike is somebody's content."""
+    """`text` without any key in use. For skills, items and replies, where a look-alike is
+    somebody's content.
+    """
     for secret in _live:
         text = text.replace(secret, "[secret]")
     return text

@@ -14,19 +14,27 @@ _SECRET = re.compile(r"(^|[_-])(api_?key|key|token|secret|password)$", re.IGNORE
 class ModelSpec(BaseModel):
     """One role's model. A bare string in YAML is the id."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
 
     id: str
-    """`provider/name`: openai, azure, anthropic, gemini, openrouter, qwen, minimax, ollama, local, cli, handoff, practice,
-    scripted."""
+    """`provider/name`: openai, azure, anthropic, gemini, openrouter, qwen, minimax, ollama, local,
+    cli, handoff, practice, scripted.
+    """
     base_url: str | None = None
-    """Endpoint; default: the provider's usual variable or address. Any OpenAI-compatible server works with `openai/`."""
+    """Endpoint; default: the provider's usual variable or address. Any OpenAI-compatible server
+    works with `openai/`.
+    """
     key_env: str | None = None
-    """Name of the environment variable that holds the key, when it is not the provider's usual one."""
+    """Name of the environment variable that holds the key, when it is not the provider's usual one.
+    """
     temperature: float | None = None
     """default: the server's own"""
     max_tokens: int | None = Field(default=None, gt=0)
-    """Ceiling of one reply; default 16384 for the optimizer and for models that reason, 4096 for agent and judge."""
+    """Ceiling of one reply; default 16384 for the optimizer and for models that reason, 4096 for
+    agent and judge.
+    """
     reasoning_effort: str | None = None
     """low, medium, high and what else the vendor knows; default: the server's own"""
     timeout: float = Field(default=300, gt=0)
@@ -36,7 +44,8 @@ class ModelSpec(BaseModel):
     thinking: Literal["on", "off", "default"] = "default"
     """qwen, minimax: thinking mode; default leaves it to the server."""
     context_window: int | None = Field(default=None, gt=0)
-    """optimizer, and local models of any role: tokens; default: known models' value, else 128000."""
+    """optimizer, and local models of any role: tokens; default: known models' value, else 128000.
+    """
     options: dict[str, Any] = Field(default_factory=dict)
     """Provider specifics (openai: api; azure: api_version, auth, scope, client_id; minimax: region;
     local: threads, gpu_layers, slots; cli: sandbox, profile)."""
@@ -47,7 +56,9 @@ class ModelSpec(BaseModel):
         parts = urlsplit(self.base_url or "")
         names = [*self.options, *(name for name, _ in parse_qsl(parts.query))]
         if parts.username or parts.password or any(_SECRET.search(name) for name in names):
-            raise ValueError("keys are read from the environment: set the provider's usual variable, or name another with key_env")
+            raise ValueError(
+                "keys are read from the environment: set the provider's usual variable, or name another with key_env"
+            )
         return self
 
     @model_validator(mode="before")

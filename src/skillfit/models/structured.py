@@ -1,4 +1,8 @@
-"""Replies of a given form: the schema goes out with the request, the text comes back validated, or is asked for once more."""
+"""JSON that others wrote.
+
+Replies of a given form: the schema goes out with the request, the text comes back validated, or is
+asked for once more.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,26 @@ from pydantic import TypeAdapter, ValidationError
 
 from skillfit.models.protocol import BadReply, Message, Model, Reply, Request
 
+
+def whole_json(text: str) -> Any:
+    """What the text says. Half a surrogate pair (an emoji cut in two) can stand in JSON as an
+    escape, but nowhere in UTF-8: it is replaced.
+    """
+    value = json.loads(text)
+    if "\\ud" not in text.lower():
+        return value
+    plain = json.dumps(value, ensure_ascii=False)
+    return json.loads(plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
 T = TypeVar("T")
 _FENCE = re.compile(r"```[A-Za-z]*\s*\n(.*?)```", re.DOTALL)
 
 
 async def ask(model: Model, request: Request, reply_type: type[T]) -> T:
-    """The reply as `reply_type`. One that does not fit is asked for again with the reason, once; then `BadReply`."""
+    """The reply as `reply_type`. One that does not fit is asked for again with the reason, once;
+    then `BadReply`.
+    """
     form: TypeAdapter[T]
     form, schema = _form(cast(Hashable, reply_type))
     request = replace(request, schema=request.schema or schema)
@@ -32,7 +50,9 @@ async def ask(model: Model, request: Request, reply_type: type[T]) -> T:
         return parse(second.text, form)
     except ValueError as error:
         # No usage: both replies came through and were billed when they did.
-        raise BadReply(f"{model.id} did not reply in the form asked for ({request.stage}), twice: {_reason(error)}") from error
+        raise BadReply(
+            f"{model.id} did not reply in the form asked for ({request.stage}), twice: {_reason(error)}"
+        ) from error
 
 
 @lru_cache(maxsize=64)  # graders make types of their own, one an item
@@ -42,7 +62,9 @@ def _form(reply_type: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
 
 
 def parse(text: str, form: TypeAdapter[T]) -> T:
-    """`text` read as JSON with the usual slips of models forgiven, and validated. A reply that stops midway is never completed."""
+    """`text` read as JSON with the usual slips of models forgiven, and validated. A reply that
+    stops midway is never completed.
+    """
     problem: ValueError | None = None
     for candidate in _candidates(text):
         try:
@@ -55,7 +77,10 @@ def parse(text: str, form: TypeAdapter[T]) -> T:
 def _candidates(text: str) -> list[str]:
     """Where the JSON may be: fenced blocks, then from the first bracket on."""
     start = re.search(r"[\[{]", text)
-    return [*(block.strip() for block in _FENCE.findall(text)), *([text[start.start() :]] if start else [])]
+    return [
+        *(block.strip() for block in _FENCE.findall(text)),
+        *([text[start.start() :]] if start else []),
+    ]
 
 
 def _load(text: str) -> Any:
@@ -92,10 +117,16 @@ def _stops_midway(text: str) -> bool:
 
 def _asked_again(request: Request, reply: Reply, error: ValueError) -> Request:
     complaint = f"That reply could not be used: {_reason(error)}\nReply again, with nothing but JSON of the form asked for."
-    return replace(request, messages=(*request.messages, Message("assistant", reply.text), Message("user", complaint)))
+    return replace(
+        request,
+        messages=(*request.messages, Message("assistant", reply.text), Message("user", complaint)),
+    )
 
 
 def _reason(error: ValueError) -> str:
     if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'reply'}: {e['msg']}" for e in error.errors(include_url=False)[:5])
+        return "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'reply'}: {e['msg']}"
+            for e in error.errors(include_url=False)[:5]
+        )
     return str(error)

@@ -10,11 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.errors import InputError
-from skillfit.models.classify import classify
+from skillfit.models.failures import classify
 from skillfit.models.prices import input_bound
-from skillfit.models.protocol import FinishReason, Image, Message, NoReply, Reply, Request, ToolCall, Usage
+from skillfit.models.protocol import (
+    FinishReason,
+    Image,
+    Message,
+    NoReply,
+    Reply,
+    Request,
+    ToolCall,
+    Usage,
+)
 
-_SIGNATURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
+_SIGNATURES = {
+    b"\x89PNG": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"RIFF": "image/webp",
+}
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -30,7 +44,9 @@ def read_image(image: Image) -> tuple[str, str]:
         data = Path(image.path).read_bytes()
     except OSError as error:
         raise InputError(f"Cannot read the image {image.path}: {error.strerror}.") from error
-    media_type = next((kind for start, kind in _SIGNATURES.items() if data.startswith(start)), image.media_type)
+    media_type = next(
+        (kind for start, kind in _SIGNATURES.items() if data.startswith(start)), image.media_type
+    )
     return media_type, base64.b64encode(data).decode()
 
 
@@ -41,11 +57,15 @@ def schema_in_prompt(request: Request) -> Request:
     form = json.dumps(request.schema, ensure_ascii=False)
     ask = f"\n\nReply with nothing but one JSON value that follows this JSON schema:\n{form}"
     *before, last = request.messages
-    return replace(request, schema=None, messages=(*before, replace(last, content=last.content + ask)))
+    return replace(
+        request, schema=None, messages=(*before, replace(last, content=last.content + ask))
+    )
 
 
 def strict_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schema in the form strict mode demands (every property required, no others), None where it cannot be put so."""
+    """The schema in the form strict mode demands (every property required, no others), None where
+    it cannot be put so.
+    """
     if schema.get("type") == "object" and not isinstance(schema.get("properties"), Mapping):
         return None  # free-form keys
     strict: dict[str, Any] = {}
@@ -80,15 +100,29 @@ def chat_messages(request: Request) -> list[dict[str, Any]]:
 def _chat_message(message: Message) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.images:
-        parts: list[dict[str, Any]] = [{"type": "text", "text": message.content}] if message.content else []
+        parts: list[dict[str, Any]] = (
+            [{"type": "text", "text": message.content}] if message.content else []
+        )
         for image in message.images:
             media_type, data = read_image(image)
-            parts.append({"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}", "detail": image.detail}})
+            parts.append(
+                {
+                    "type": "image_url",
+                    "image_url": {
+                        "url": f"data:{media_type};base64,{data}",
+                        "detail": image.detail,
+                    },
+                }
+            )
         wire["content"] = parts
     if message.tool_calls:
         wire["content"] = message.content or None
         wire["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
             for call in message.tool_calls
         ]
     if message.role == "tool":
@@ -98,7 +132,14 @@ def _chat_message(message: Message) -> dict[str, Any]:
 
 def chat_tools(request: Request) -> list[dict[str, Any]]:
     return [
-        {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}}
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+            },
+        }
         for tool in request.tools
     ]
 
@@ -122,11 +163,15 @@ def chat_reply(body: Mapping[str, Any], request: Request, model_id: str) -> Repl
     choice = choices[0]
     message = choice.get("message") or {}
     text = _text(message.get("content"))
-    calls = tuple(_tool_call(call, number) for number, call in enumerate(message.get("tool_calls") or ()))
+    calls = tuple(
+        _tool_call(call, number) for number, call in enumerate(message.get("tool_calls") or ())
+    )
     finish = _FINISH.get(choice.get("finish_reason") or "stop", "other")
     if message.get("refusal"):
         text, finish = message["refusal"], "refused"
-    usage = read_usage(body, "prompt_tokens", "completion_tokens") or unreported_usage(request, text, model_id)
+    usage = read_usage(body, "prompt_tokens", "completion_tokens") or unreported_usage(
+        request, text, model_id
+    )
     return Reply(text, calls, finish, usage, str(body.get("model") or ""))
 
 
@@ -136,7 +181,9 @@ def _tool_call(call: Mapping[str, Any], number: int) -> ToolCall:
     return ToolCall(
         id=call.get("id") or f"call_{number}",
         name=function.get("name") or "",
-        arguments=arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
+        arguments=arguments
+        if isinstance(arguments, str)
+        else json.dumps(arguments, ensure_ascii=False),
     )
 
 
@@ -161,5 +208,7 @@ def read_usage(body: Mapping[str, Any], read: str, written: str) -> Usage | None
 
 
 def unreported_usage(request: Request, text: str, model_id: str) -> Usage:
-    """For servers that report none: counting zero would hide cost, so count the most it can have been."""
+    """For servers that report none: counting zero would hide cost, so count the most it can have
+    been.
+    """
     return Usage(calls=1, input=input_bound(request, model_id), output=len(text.encode()))

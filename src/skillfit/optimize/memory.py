@@ -1,4 +1,6 @@
-"""Step memory: what the earlier steps of this epoch tried and how it went, so that analysts do not propose it again."""
+"""Step memory: what the earlier steps of this epoch tried and how it went, so that analysts do not
+propose it again.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +36,25 @@ class StepMemory:
     failure_patterns: tuple[FailurePattern, ...] = ()
     score_before: float | None = None
     score_after: float | None = None
-    rejected_edits: tuple[Mapping[str, Any], ...] = field(default=())  # Proposal.as_dict() of what the gate turned down
+    rejected_edits: tuple[Mapping[str, Any], ...] = field(
+        default=()
+    )  # Proposal.as_dict() of what the gate turned down
 
     def as_dict(self) -> dict[str, Any]:
         """As in trajectory_digest.json."""
         return asdict(self)
 
 
-def failure_patterns(outcomes: Sequence[Outcome], patches: Sequence[Patch]) -> tuple[FailurePattern, ...]:
-    """The kinds of failure of a step, most frequent first: as analysts described them, and the rest by the grader's reason."""
+def failure_patterns(
+    outcomes: Sequence[Outcome], patches: Sequence[Patch]
+) -> tuple[FailurePattern, ...]:
+    """The kinds of failure of a step, most frequent first: as analysts described them, and the rest
+    by the grader's reason.
+    """
     failed = {
-        outcome.item_id: failure_reason(outcome) for outcome in outcomes if outcome.score is not None and not outcome.succeeded
+        outcome.item_id: failure_reason(outcome)
+        for outcome in outcomes
+        if outcome.score is not None and not outcome.succeeded
     }
     patterns: dict[str, FailurePattern] = {}
     for note in (note for patch in patches for note in patch.failure_summary):
@@ -56,13 +66,17 @@ def failure_patterns(outcomes: Sequence[Outcome], patches: Sequence[Patch]) -> t
     by_reason: dict[str, list[str]] = {}
     for item, reason in failed.items():
         if item not in described:
-            by_reason.setdefault(cut(reason.partition(":")[0].partition("\n")[0].strip(), 120), []).append(item)
+            by_reason.setdefault(
+                cut(reason.partition(":")[0].partition("\n")[0].strip(), 120), []
+            ).append(item)
     rest = [FailurePattern(reason, len(items), tuple(items)) for reason, items in by_reason.items()]
     return tuple(sorted([*patterns.values(), *rest], key=lambda pattern: -pattern.count))
 
 
 def render_memory(entries: Sequence[StepMemory], room: int = _ROOM) -> str:
-    """The entries as analysts read them. When they do not fit, the oldest go first and a line says how many."""
+    """The entries as analysts read them. When they do not fit, the oldest go first and a line says
+    how many.
+    """
     shown: list[str] = []
     for entry in reversed(entries):
         text = _entry(entry)
@@ -77,11 +91,17 @@ def _entry(entry: StepMemory) -> str:
     scores = ""
     if entry.score_before is not None and entry.score_after is not None:
         scores = f", score {entry.score_before:.3f} -> {entry.score_after:.3f}"
-    lines = [f"Step {entry.step}: {entry.action}{scores}; {entry.n_fail} of {entry.n_total} rollouts failed"]
+    lines = [
+        f"Step {entry.step}: {entry.action}{scores}; {entry.n_fail} of {entry.n_total} rollouts failed"
+    ]
     for pattern in entry.failure_patterns:
         described = f": {cut(pattern.description, _EDIT_ROOM)}" if pattern.description else ""
         lines.append(f"- failed {pattern.count}x, {pattern.pattern}{described}")
     for edit in entry.rejected_edits:
-        plain = {key: value for key, value in edit.items() if key not in ("items", "source_type", "support_count") and value}
+        plain = {
+            key: value
+            for key, value in edit.items()
+            if key not in ("items", "source_type", "support_count") and value
+        }
         lines.append(f"- rejected: {cut(json.dumps(plain, ensure_ascii=False), _EDIT_ROOM)}")
     return "\n".join(lines)

@@ -1,4 +1,6 @@
-"""Patches: what analysts propose, why, and on the evidence of which items. The same shape carries all three update modes."""
+"""Patches: what analysts propose, why, and on the evidence of which items. The same shape carries
+all three update modes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from skillfit.skill import Edit
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
 
-# The reply field that holds the proposals of each mode: the names users of the reference system find in their files.
+# The reply field that holds the proposals of each mode: the names users of the reference system
+# find in their files.
 PAYLOAD_FIELD: Mapping[UpdateMode, str] = {
     "patch": "edits",
     "rewrite_from_suggestions": "revise_suggestions",
@@ -63,7 +66,12 @@ class Proposal:
         return replace(self.payload, support_count=self.support, source_type=self.source)
 
     def as_dict(self) -> dict[str, Any]:
-        return {**payload_dict(self.payload), "source_type": self.source, "support_count": self.support, "items": list(self.items)}
+        return {
+            **payload_dict(self.payload),
+            "source_type": self.source,
+            "support_count": self.support,
+            "items": list(self.items),
+        }
 
     def listed(self, number: int) -> str:
         """The line a model reads, and names by its number."""
@@ -72,7 +80,11 @@ class Proposal:
 
     def same_as(self) -> str:
         """Equal for proposals that would do the same thing; case and spacing aside."""
-        return " ".join(json.dumps(payload_dict(self.payload), sort_keys=True, ensure_ascii=False).casefold().split())
+        return " ".join(
+            json.dumps(payload_dict(self.payload), sort_keys=True, ensure_ascii=False)
+            .casefold()
+            .split()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +146,18 @@ def edits_of(proposals: Iterable[Proposal]) -> list[Edit]:
 
 
 def without_duplicates(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
-    """Equal proposals become one that carries all their items; the first one's place and source stay."""
+    """Equal proposals become one that carries all their items; the first one's place and source
+    stay.
+    """
     kept: dict[str, Proposal] = {}
     for proposal in proposals:
         key = proposal.same_as()
         first = kept.get(key)
-        kept[key] = proposal if first is None else Proposal(first.payload, first.source, union(first.items, proposal.items))
+        kept[key] = (
+            proposal
+            if first is None
+            else Proposal(first.payload, first.source, union(first.items, proposal.items))
+        )
     return tuple(kept.values())
 
 

@@ -1,22 +1,35 @@
 """Reflect: analysts read groups of trajectories and propose how the skill should change.
 
-Groups are planned: items fill them in planned order, whatever order rollouts finish in. A group starts as soon as its members are
-known, while the rest of the batch still runs.
+Groups are planned: items fill them in planned order, whatever order rollouts finish in. A group
+starts as soon as its members are known, while the rest of the batch still runs.
+
+Deep reflection: some failures are tried again with a question that makes the agent show how it
+works.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from skillfit.errors import InfrastructureError
 from skillfit.models.protocol import ContextTooLong, ModelError
-from skillfit.optimize.optimizer import UNREACHABLE, UNUSABLE, Call, Optimizer
+from skillfit.optimize.memory import failure_patterns
+from skillfit.optimize.optimizer import (
+    ANALYST_REPLY,
+    UNREACHABLE,
+    UNUSABLE,
+    AnalystReply,
+    Call,
+    DiagnosisReply,
+    FailureNoteReply,
+    Optimizer,
+    PatchReply,
+)
 from skillfit.optimize.patch import FailureNote, Patch, Proposal, Source, union
 from skillfit.optimize.prompts import render, sections
-from skillfit.optimize.replies import ANALYST_REPLY, AnalystReply, FailureNoteReply, PatchReply
 from skillfit.optimize.trajectories import Case, render_cases
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome
@@ -29,7 +42,9 @@ Side = Literal["failure", "success"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What analysts know besides the trajectories. `edit_budget` is the scheduled one; None means no limit."""
+    """What analysts know besides the trajectories. `edit_budget` is the scheduled one; None means
+    no limit.
+    """
 
     step: int
     edit_budget: int | None = None
@@ -43,7 +58,9 @@ class Group:
     side: Side
     cases: tuple[Case, ...]
     source: Source
-    question: str = ""  # deep reflection: what the last attempt of each case was asked besides its task
+    question: str = (
+        ""  # deep reflection: what the last attempt of each case was asked besides its task
+    )
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -68,7 +85,8 @@ async def reflect(
     *,
     prefix: str = "",
 ) -> Reflection:
-    """Patches from a batch whose rollouts may still run. `prefix` sets the groups of several batches of one step apart.
+    """Patches from a batch whose rollouts may still run. `prefix` sets the groups of several
+    batches of one step apart.
 
     Raises `InfrastructureError` when no analyst could be reached.
     """
@@ -81,7 +99,8 @@ async def reflect(
             task.cancel()
         raise
     finally:
-        # Calls in flight are paid for: they end and are recorded before a failed rollout stops the step.
+        # Calls in flight are paid for: they end and are recorded before a failed rollout stops the
+        # step.
         if started:
             await asyncio.wait(started)
     results = await gather(started)
@@ -96,7 +115,10 @@ async def reflect(
 
 
 async def _groups(
-    optimizer: Optimizer, items: Sequence[Item], rollouts: Sequence[asyncio.Task[Outcome]], prefix: str
+    optimizer: Optimizer,
+    items: Sequence[Item],
+    rollouts: Sequence[asyncio.Task[Outcome]],
+    prefix: str,
 ) -> AsyncIterator[Group]:
     size = optimizer.settings.minibatch_size
     waiting: dict[Side, list[Case]] = {"failure": [], "success": []}
@@ -121,13 +143,19 @@ async def _groups(
             yield close(side)
 
 
-async def _cases(items: Sequence[Item], rollouts: Sequence[asyncio.Task[Outcome]]) -> AsyncIterator[Case]:
-    """Each item with all its rollouts, in planned order: all items of the first repeat come first, then all of the next."""
+async def _cases(
+    items: Sequence[Item], rollouts: Sequence[asyncio.Task[Outcome]]
+) -> AsyncIterator[Case]:
+    """Each item with all its rollouts, in planned order: all items of the first repeat come first,
+    then all of the next.
+    """
     for index, item in enumerate(items):
         yield Case(item, tuple([await task for task in rollouts[index :: len(items)]]))
 
 
-async def analyse(optimizer: Optimizer, skill: Skill, group: Group, context: Context, *, stage: str = "") -> Patch | ModelError:
+async def analyse(
+    optimizer: Optimizer, skill: Skill, group: Group, context: Context, *, stage: str = ""
+) -> Patch | ModelError:
     """One analyst call; the error when its answer could not be had or used (said as `Discarded`)."""
     stage = stage or f"reflect.{group.side}"
     try:
@@ -172,7 +200,9 @@ async def _ask(
     reply = optimizer.patch_tokens()
     room = optimizer.room(system, known, reply=reply) // shrink
     shown = render_cases(group.cases, skill, room, trace=settings.trace_to_optimizer)
-    call = Call(stage, context.step, group.name, system, f"{known}\n\n{sections(trajectories=shown)}", reply)
+    call = Call(
+        stage, context.step, group.name, system, f"{known}\n\n{sections(trajectories=shown)}", reply
+    )
     return await optimizer.ask(ANALYST_REPLY[settings.update_mode], call)
 
 
@@ -182,18 +212,30 @@ def _wants_notes(optimizer: Optimizer, group: Group) -> bool:
     return wanted and (group.side == "failure" or settings.appendix_source == "both")
 
 
-def _patch(optimizer: Optimizer, reply: AnalystReply[PatchReply], group: Group, context: Context) -> Patch:
-    """What was sent, limited to the edit budget. Support is the items of the group: nobody's own claim counts."""
+def _patch(
+    optimizer: Optimizer, reply: AnalystReply[PatchReply], group: Group, context: Context
+) -> Patch:
+    """What was sent, limited to the edit budget. Support is the items of the group: nobody's own
+    claim counts.
+    """
     mode = optimizer.settings.update_mode
     limit = None if mode == "full_rewrite_minibatch" else context.edit_budget
-    payloads = [payload for entry in reply.patch.entries() if (payload := entry.payload()) is not None]
+    payloads = [
+        payload for entry in reply.patch.entries() if (payload := entry.payload()) is not None
+    ]
     notes = reply.appendix_notes if _wants_notes(optimizer, group) else []
     return Patch(
-        proposals=tuple(Proposal(payload, group.source, group.items) for payload in payloads[:limit]),
+        proposals=tuple(
+            Proposal(payload, group.source, group.items) for payload in payloads[:limit]
+        ),
         source=group.source,
         items=group.items,
         reasoning=reply.patch.reasoning,
-        failure_summary=tuple(_note(entry, group) for entry in reply.failure_summary if entry.failure_type or entry.description),
+        failure_summary=tuple(
+            _note(entry, group)
+            for entry in reply.failure_summary
+            if entry.failure_type or entry.description
+        ),
         success_patterns=tuple(reply.success_patterns),
         appendix_notes=tuple(note.strip() for note in notes if note.strip()),
     )
@@ -204,3 +246,85 @@ def _note(reply: FailureNoteReply, group: Group) -> FailureNote:
     items = tuple(item for item in union(reply.items) if item in group.items)
     count = len(items) or min(max(reply.count or 1, 1), len(group.items))
     return FailureNote(reply.failure_type or "unnamed", reply.description, count, items)
+
+
+Reroll = Callable[
+    [str, Sequence[Item]], Awaitable[Sequence[Outcome]]
+]  # diagnostic instruction, items -> outcomes in their order
+
+
+def worth_diagnosing(cases: Sequence[Case], limit: int) -> tuple[Case, ...]:
+    """Failed cases of as many kinds as possible: one of each kind of failure in turn, in planned
+    order.
+    """
+    failed = {case.item.id: case for case in cases if case.failed}
+    outcomes = [
+        outcome for case in failed.values() for outcome in case.scored if not outcome.succeeded
+    ]
+    kinds = [list(dict.fromkeys(pattern.task_ids)) for pattern in failure_patterns(outcomes, ())]
+    longest = max(map(len, kinds), default=0)
+    turns = dict.fromkeys(
+        kind[turn] for turn in range(longest) for kind in kinds if turn < len(kind)
+    )
+    return tuple(failed[item] for item in list(turns)[:limit])
+
+
+async def diagnose(
+    optimizer: Optimizer,
+    skill: Skill,
+    cases: Sequence[Case],
+    reroll: Reroll,
+    context: Context,
+    *,
+    limit: int,
+) -> tuple[Patch, ...]:
+    """Extra patches from diagnosed failures; none when there is nothing to diagnose or no
+    instruction came.
+    """
+    chosen = worth_diagnosing(cases, limit)
+    if not chosen:
+        return ()
+    system = render("diagnose")
+    known = sections(current_skill=skill)
+    shown = render_cases(
+        chosen, skill, optimizer.room(system, known), trace=optimizer.settings.trace_to_optimizer
+    )
+    call = Call(
+        "diagnose",
+        context.step,
+        "instruction",
+        system,
+        f"{known}\n\n{sections(trajectories=shown)}",
+    )
+    reply = await optimizer.try_ask(
+        DiagnosisReply, call, otherwise="this step goes on without a diagnosis"
+    )
+    if reply is None:
+        return ()
+    instruction = reply.instruction.strip()
+    answers = await reroll(instruction, [case.item for case in chosen])
+    told = [
+        _with_answer(case, answer)
+        for case, answer in zip(chosen, answers, strict=True)
+        if answer.score is not None
+    ]
+    size = optimizer.settings.minibatch_size
+    groups = [
+        Group(
+            f"diagnosis_{number:03d}",
+            "failure",
+            tuple(told[start : start + size]),
+            "diagnosis",
+            instruction,
+        )
+        for number, start in enumerate(range(0, len(told), size))
+    ]
+    results = await gather(
+        analyse(optimizer, skill, group, context, stage="reflect.diagnosis") for group in groups
+    )
+    return tuple(result for result in results if isinstance(result, Patch))
+
+
+def _with_answer(case: Case, answer: Outcome) -> Case:
+    usual = tuple(f"Usual attempt {number}" for number in range(1, len(case.outcomes) + 1))
+    return Case(case.item, (*case.outcomes, answer), (*usual, "With the diagnostic question"))

@@ -1,7 +1,9 @@
-"""Trajectories as analysts read them: each once, without the skill or the task repeated, fitted to a token room.
+"""Trajectories as analysts read them: each once, without the skill or the task repeated, fitted to
+a token room.
 
-What does not fit is cut from the middle and the cut is said. The verdict on the attempt (score, feedback) is never cut away.
-The grader's evidence is not shown: a skill written from it would fit the grader instead of the work.
+What does not fit is cut from the middle and the cut is said. The verdict on the attempt (score,
+feedback) is never cut away. The grader's evidence is not shown: a skill written from it would fit
+the grader instead of the work.
 """
 
 from __future__ import annotations
@@ -11,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from skillfit.rollout.outcome import Outcome
 from skillfit.skill import Skill, estimate_tokens
-from skillfit.tasks.attempt import Step
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Item, Step
 
 _REPEATED = 80  # shorter texts are not worth a placeholder and could match by chance
 _CUT_MARK = 40  # room the mark itself needs
@@ -20,7 +21,9 @@ _CUT_MARK = 40  # room the mark itself needs
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An item and its rollouts. With several per item, failures and successes of the same item stand side by side."""
+    """An item and its rollouts. With several per item, failures and successes of the same item
+    stand side by side.
+    """
 
     item: Item
     outcomes: tuple[Outcome, ...]
@@ -40,7 +43,9 @@ class Case:
 
 
 def render_cases(cases: Sequence[Case], skill: Skill, room: int, *, trace: bool = True) -> str:
-    """The cases in order, within `room` tokens, each with a fair share of it. Without `trace`, tool steps are left out."""
+    """The cases in order, within `room` tokens, each with a fair share of it. Without `trace`, tool
+    steps are left out.
+    """
     full = [_Parts.of(case, skill, trace=trace) for case in cases]
     whole = "\n\n".join(parts.text() for parts in full)
     tokens = estimate_tokens(whole)
@@ -48,11 +53,15 @@ def render_cases(cases: Sequence[Case], skill: Skill, room: int, *, trace: bool 
         return whole
     characters = int(room * len(whole) / tokens)
     shares = fair_shares([len(parts.text()) for parts in full], characters)
-    return "\n\n".join(parts.within(share).text() for parts, share in zip(full, shares, strict=True))
+    return "\n\n".join(
+        parts.within(share).text() for parts, share in zip(full, shares, strict=True)
+    )
 
 
 def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
-    """What each may take of `room`: small ones keep all they need, the others share the rest evenly."""
+    """What each may take of `room`: small ones keep all they need, the others share the rest
+    evenly.
+    """
     shares = [0] * len(sizes)
     left = room
     for rank, index in enumerate(sorted(range(len(sizes)), key=lambda index: sizes[index])):
@@ -88,7 +97,9 @@ class _Attempted:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A case taken apart, so that a small room costs the middle of the steps first and the verdict last."""
+    """A case taken apart, so that a small room costs the middle of the steps first and the verdict
+    last.
+    """
 
     title: str
     task: str
@@ -107,7 +118,11 @@ class _Parts:
         for number, outcome in enumerate(case.outcomes):
             if outcome.score is None:
                 continue
-            label = case.labels[number] if case.labels else ("" if len(case.outcomes) == 1 else f"Attempt {number + 1}")
+            label = (
+                case.labels[number]
+                if case.labels
+                else ("" if len(case.outcomes) == 1 else f"Attempt {number + 1}")
+            )
             steps = _without_repeats(_steps(outcome, trace=trace), text, skill.unix_body)
             attempts.append(_Attempted(label, steps, _verdict(outcome)))
         return cls(f"### Item {item.id}{kind}", f"Task:\n{text}{_beside(item)}", tuple(attempts))
@@ -122,11 +137,19 @@ class _Parts:
     def within(self, room: int) -> _Parts:
         if len(self.text()) <= room:
             return self
-        told = [replace(one, verdict=cut(one.verdict, max(room // (3 * len(self.attempts)), 200))) for one in self.attempts]
+        told = [
+            replace(one, verdict=cut(one.verdict, max(room // (3 * len(self.attempts)), 200)))
+            for one in self.attempts
+        ]
         fixed = len(self.title) + sum(len(one.label) + len(one.verdict) + 10 for one in told)
-        task, *steps = fair_shares([len(self.task), *(len(one.steps) for one in told)], max(0, room - fixed))
+        task, *steps = fair_shares(
+            [len(self.task), *(len(one.steps) for one in told)], max(0, room - fixed)
+        )
         # The end of a trajectory usually shows what went wrong: it gets the larger half.
-        attempts = [replace(one, steps=cut(one.steps, share, head=0.4)) for one, share in zip(told, steps, strict=True)]
+        attempts = [
+            replace(one, steps=cut(one.steps, share, head=0.4))
+            for one, share in zip(told, steps, strict=True)
+        ]
         return _Parts(self.title, cut(self.task, task), tuple(attempts))
 
 
@@ -136,7 +159,11 @@ def _beside(item: Item) -> str:
     parts = [("Expected answer", expected), ("Reference", item.reference)]
     attached = ", ".join(path.name for path in item.attachments())
     files = f"\n\nAttached for the agent, not shown here: {attached}" if attached else ""
-    return files + "".join(f"\n\n{name} (the agent does not see it):\n{text.strip()}" for name, text in parts if text.strip())
+    return files + "".join(
+        f"\n\n{name} (the agent does not see it):\n{text.strip()}"
+        for name, text in parts
+        if text.strip()
+    )
 
 
 def _steps(outcome: Outcome, *, trace: bool) -> str:
@@ -152,7 +179,12 @@ def _steps(outcome: Outcome, *, trace: bool) -> str:
 
 
 def _step(step: Step) -> str:
-    names = {"message": step.role, "tool_call": f"calls {step.name}", "tool_result": f"{step.name} returns", "note": "note"}
+    names = {
+        "message": step.role,
+        "tool_call": f"calls {step.name}",
+        "tool_result": f"{step.name} returns",
+        "note": "note",
+    }
     return f"[{names[step.kind].strip()}] {step.text.strip()}"
 
 
@@ -170,5 +202,9 @@ def _verdict(outcome: Outcome) -> str:
     result = "succeeded" if outcome.succeeded else "failed"
     soft = f", soft {score.soft:.2f}" if score.soft != score.hard else ""
     reason = failure_reason(outcome)
-    said = f"\nWhy: {reason}" if reason else (f"\nFeedback: {score.feedback.strip()}" if score.feedback.strip() else "")
+    said = (
+        f"\nWhy: {reason}"
+        if reason
+        else (f"\nFeedback: {score.feedback.strip()}" if score.feedback.strip() else "")
+    )
     return f"Result: {result} (hard {score.hard:.2f}{soft}){said}"

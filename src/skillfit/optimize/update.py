@@ -1,4 +1,6 @@
-"""Update: the selected proposals become a candidate skill. Protected regions come through every mode untouched."""
+"""Update: the selected proposals become a candidate skill. Protected regions come through every
+mode untouched.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from skillfit.optimize.optimizer import Call, Optimizer
+from skillfit.optimize.optimizer import Call, Optimizer, RewriteReply
 from skillfit.optimize.patch import Proposal, SkillCandidate, Suggestion, edits_of
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.reflect import Context
-from skillfit.optimize.replies import RewriteReply
 from skillfit.skill import Skill, apply_edits, rewrite
 
 _STAYS = "the skill stays as it is"
@@ -22,9 +23,13 @@ class Update:
 
     skill: Skill | None
     changed: bool
-    report: list[dict[str, Any]] = field(default_factory=list)  # per edit: op, target, content, status, reason
+    report: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # per edit: op, target, content, status, reason
     change_summary: tuple[str, ...] = ()
-    detail: dict[str, Any] = field(default_factory=dict)  # what rewrite_result.json or full_rewrite_result.json shows
+    detail: dict[str, Any] = field(
+        default_factory=dict
+    )  # what rewrite_result.json or full_rewrite_result.json shows
 
     @property
     def applied(self) -> int:
@@ -32,8 +37,12 @@ class Update:
         return sum(str(row["status"]).startswith("applied") for row in self.report)
 
 
-async def update(optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context) -> Update:
-    """The candidate of the update mode. `changed` is False when nothing would differ from the incumbent."""
+async def update(
+    optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
+) -> Update:
+    """The candidate of the update mode. `changed` is False when nothing would differ from the
+    incumbent.
+    """
     mode = optimizer.settings.update_mode
     if mode == "patch":
         return apply(skill, proposals, max_tokens=optimizer.settings.max_skill_tokens)
@@ -45,12 +54,20 @@ async def update(optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposa
 def apply(skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None) -> Update:
     """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
     applied = apply_edits(skill, edits_of(proposals), max_tokens=max_tokens)
-    return Update(applied.skill, applied.skill.hash != skill.hash, [result.as_dict() for result in applied.results])
+    return Update(
+        applied.skill,
+        applied.skill.hash != skill.hash,
+        [result.as_dict() for result in applied.results],
+    )
 
 
-async def _rewrite(optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context) -> Update:
+async def _rewrite(
+    optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
+) -> Update:
     settings = optimizer.settings
-    suggestions = [proposal.payload for proposal in proposals if isinstance(proposal.payload, Suggestion)]
+    suggestions = [
+        proposal.payload for proposal in proposals if isinstance(proposal.payload, Suggestion)
+    ]
     if not suggestions:
         return Update(skill, changed=False)
     listed = "\n\n".join(
@@ -63,19 +80,35 @@ async def _rewrite(optimizer: Optimizer, skill: Skill, proposals: Sequence[Propo
     reply = await optimizer.try_ask(RewriteReply, call, otherwise=_STAYS)
     if reply is None:
         return Update(None, changed=False)
-    return _rewritten(optimizer, skill, reply.new_skill, tuple(reply.change_summary), reply.model_dump(), context)
+    return _rewritten(
+        optimizer, skill, reply.new_skill, tuple(reply.change_summary), reply.model_dump(), context
+    )
 
 
-def _first_candidate(optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context) -> Update:
+def _first_candidate(
+    optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
+) -> Update:
     for proposal in proposals:
         candidate = proposal.payload
         if isinstance(candidate, SkillCandidate) and candidate.new_skill.strip():
-            return _rewritten(optimizer, skill, candidate.new_skill, candidate.change_summary, proposal.as_dict(), context)
+            return _rewritten(
+                optimizer,
+                skill,
+                candidate.new_skill,
+                candidate.change_summary,
+                proposal.as_dict(),
+                context,
+            )
     return Update(None, changed=False)
 
 
 def _rewritten(
-    optimizer: Optimizer, skill: Skill, text: str, summary: tuple[str, ...], detail: dict[str, Any], context: Context
+    optimizer: Optimizer,
+    skill: Skill,
+    text: str,
+    summary: tuple[str, ...],
+    detail: dict[str, Any],
+    context: Context,
 ) -> Update:
     candidate = rewrite(skill, text)
     limit = optimizer.settings.max_skill_tokens

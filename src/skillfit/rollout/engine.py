@@ -1,8 +1,12 @@
-"""Rollouts: run items under a skill, each paid for once, none in another's way.
+"""When to stop believing in the machinery: a run whose rollouts all fail the same way must not burn
+on.
 
-Everything planned is known at once as a list of asyncio tasks in planned order; a bounded window decides how many really run, so
-ten thousand items of big context cost no more memory than the window's. A failed rollout is an outcome, not an exception. What
-stops a run (bad key, wrong config, spent budget, dead machinery) is an exception: nothing new is started after it, and what is in
+Rollouts: run items under a skill, each paid for once, none in another's way.
+
+Everything planned is known at once as a list of asyncio tasks in planned order; a bounded window
+decides how many really run, so ten thousand items of big context cost no more memory than the
+window's. A failed rollout is an outcome, not an exception. What stops a run (bad key, wrong config,
+spent budget, dead machinery) is an exception: nothing new is started after it, and what is in
 flight, being paid for already, finishes and is recorded.
 """
 
@@ -11,26 +15,79 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from skillfit.agents.agent import Agent
-from skillfit.errors import SkillfitError
+from skillfit.errors import InfrastructureError, SkillfitError
 from skillfit.models.protocol import AnswerPending, Meter, ModelError, Usage
-from skillfit.rollout.batch import Batch
 from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker, WorkerLost
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
-from skillfit.tasks.attempt import TaskFailure
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Item, TaskFailure
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
     from skillfit.tasks.task import Task
+
+
+# Failures that say nothing about skill or item. Others (refused, context_too_long, agent, …) may be
+# a candidate's own doing and then are the gate's business.
+_MACHINERY = ("rate_limit", "overloaded", "network", "timeout", "worker", "sandbox")
+_ENOUGH = 5  # failures that are no accident any more
+
+
+@dataclass(slots=True)
+class Batch:
+    """The rollouts of one `start`. `proven`: something was scored earlier in this run, so the
+    set-up as such works.
+    """
+
+    planned: int
+    floor: float
+    proven: bool
+    scored: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    given_up: dict[str, Outcome] = field(default_factory=dict)
+
+    def watch(self, outcome: Outcome) -> InfrastructureError | None:
+        """Count one more outcome; the reason to stop, if there is one now."""
+        if outcome.failure is None:
+            self.scored += outcome.status == "scored"
+            return None
+        kind = outcome.failure.kind
+        self.failed[kind] += 1
+        count = self.failed[kind]
+        said = f"The last said: {outcome.failure.message}"
+        systemic = kind in _MACHINERY or not self.proven
+        if systemic and not self.scored and count == self.failed.total() >= _ENOUGH:
+            return _stop(f"The first {count} rollouts all failed ({kind}). {said}")
+        broken = sum(self.failed[name] for name in _MACHINERY)
+        if broken >= _ENOUGH and broken > (1 - self.floor) * self.planned:
+            return _stop(
+                f"{broken} of {self.planned} rollouts failed, too many for a coverage of {self.floor:.0%}. {said}"
+            )
+        return None
+
+    @property
+    def complete(self) -> bool:
+        return self.scored + self.failed.total() == self.planned
+
+    @property
+    def coverage(self) -> float:
+        return self.scored / self.planned if self.planned else 1.0
+
+
+def _stop(message: str) -> InfrastructureError:
+    return InfrastructureError(
+        message, hint="Nothing is lost: start the same run again when the cause is mended."
+    )
+
 
 _FATAL = ("auth", "quota", "config")  # no other rollout would fare better
 _RETRIES = 1  # of a whole rollout; the model client has retried each call many times by then
@@ -52,11 +109,14 @@ class _Planned:
 class Rollouts:
     """`start` plans rollouts and returns at once; `run` waits for them.
 
-    `max_in_flight` is the window: make it about twice the model's concurrency, so that a rollout that waits out a retry or grades
-    its answer leaves no request slot idle. `meter` is for agents and evaluators whose calls happen out of our sight (programs, the
-    user's own code): each rollout is then metered and billed as a whole, at what `price` makes of its tokens where it names no
-    dollars. What one costs is known afterwards only, so as much is set aside as the dearest one so far took, and with `careful` (a
-    cap on dollars or tokens) the first one runs alone. `timeout` counts the work, not the wait for a slot."""
+    `max_in_flight` is the window: make it about twice the model's concurrency, so that a rollout
+    that waits out a retry or grades its answer leaves no request slot idle. `meter` is for agents
+    and evaluators whose calls happen out of our sight (programs, the user's own code): each rollout
+    is then metered and billed as a whole, at what `price` makes of its tokens where it names no
+    dollars. What one costs is known afterwards only, so as much is set aside as the dearest one so
+    far took, and with `careful` (a cap on dollars or tokens) the first one runs alone. `timeout`
+    counts the work, not the wait for a slot.
+    """
 
     def __init__(
         self,
@@ -80,7 +140,9 @@ class Rollouts:
         self._executor = executor or LocalExecutor()
         self._meter = meter
         self._price = price
-        self._dearest = Usage(calls=1)  # what a metered rollout may cost: the most one has cost so far
+        self._dearest = Usage(
+            calls=1
+        )  # what a metered rollout may cost: the most one has cost so far
         self._cost_unknown, self._alone = meter is not None and careful, asyncio.Lock()
         self._timeout = timeout
         self._window = asyncio.Semaphore(max_in_flight)
@@ -102,11 +164,16 @@ class Rollouts:
         repeats: Iterable[int] = range(1),
         instruction: str = "",
     ) -> list[asyncio.Task[Outcome]]:
-        """One task per item and repeat: all items of the first repeat, then all of the next. `phase` and `step` say who asks (as in
-        StageStarted); `series` says which rollouts count as the same and are shared."""
+        """One task per item and repeat: all items of the first repeat, then all of the next.
+        `phase` and `step` say who asks (as in StageStarted); `series` says which rollouts count as
+        the same and are shared.
+        """
         asked = [(item, repeat) for repeat in repeats for item in items]
         batch = Batch(len(asked), self._coverage_floor, self._proven)
-        plans = [_Planned(skill, item, repeat, phase, step, series, instruction, batch) for item, repeat in asked]
+        plans = [
+            _Planned(skill, item, repeat, phase, step, series, instruction, batch)
+            for item, repeat in asked
+        ]
         tasks = [asyncio.create_task(self._outcome(plan)) for plan in plans]
         for task in tasks:
             task.add_done_callback(_seen)
@@ -125,11 +192,21 @@ class Rollouts:
     ) -> list[Outcome]:
         """As `start`, and waits: the outcomes in planned order."""
         return await gather(
-            self.start(skill, items, phase=phase, series=series, step=step, repeats=repeats, instruction=instruction)
+            self.start(
+                skill,
+                items,
+                phase=phase,
+                series=series,
+                step=step,
+                repeats=repeats,
+                instruction=instruction,
+            )
         )
 
     def stop(self) -> None:
-        """Finish what is in flight and start nothing new: the rest of what was planned comes back skipped."""
+        """Finish what is in flight and start nothing new: the rest of what was planned comes back
+        skipped.
+        """
         self.stopping = True
 
     async def close(self) -> None:
@@ -163,9 +240,11 @@ class Rollouts:
         return outcome
 
     async def go_on_without_failed(self) -> None:
-        """The run has decided without batches of which too few rollouts were scored. A later run of the same code must decide the
-        same, so their failure is a fact from here on; whoever asks at another step tries them again. Until this is called, starting
-        again tries them again. Single failures among enough scored rollouts are given up at once."""
+        """The run has decided without batches of which too few rollouts were scored. A later run of
+        the same code must decide the same, so their failure is a fact from here on; whoever asks at
+        another step tries them again. Until this is called, starting again tries them again. Single
+        failures among enough scored rollouts are given up at once.
+        """
         failed, self._open = self._open, {}
         await self._give_up(failed)
 
@@ -193,7 +272,9 @@ class Rollouts:
                     self._stopped_by = error
                     raise
                 if self.stopping:
-                    return _skipped(plan)  # what a stop cut short is no failure: it is tried again on resume
+                    return _skipped(
+                        plan
+                    )  # what a stop cut short is no failure: it is tried again on resume
                 tried += 1
                 if self._stopped_by is not None or tried > _retries(error):
                     return _failed(plan, error, time.monotonic() - begun)
@@ -212,7 +293,9 @@ class Rollouts:
 
     async def _roll_metered(self, plan: _Planned) -> Outcome:
         purpose = f"{plan.series}/{plan.item.id}/{plan.repeat}"
-        assignment = Assignment(plan.skill, plan.item, _seed(self._seed, plan), purpose, plan.instruction, self._timeout)
+        assignment = Assignment(
+            plan.skill, plan.item, _seed(self._seed, plan), purpose, plan.instruction, self._timeout
+        )
         reservation = await self._meter.reserve("agent", self._dearest) if self._meter else None
         begun, used = time.monotonic(), self._dearest
         try:
@@ -224,8 +307,21 @@ class Rollouts:
         finally:
             if reservation:
                 reservation.settle(used)
-                self._dearest = max(self._dearest, used, key=lambda usage: (usage.usd or 0, usage.tokens, usage.calls))
-        return Outcome(plan.item.id, plan.repeat, "scored", score, None, attempt, used, time.monotonic() - begun)
+                self._dearest = max(
+                    self._dearest,
+                    used,
+                    key=lambda usage: (usage.usd or 0, usage.tokens, usage.calls),
+                )
+        return Outcome(
+            plan.item.id,
+            plan.repeat,
+            "scored",
+            score,
+            None,
+            attempt,
+            used,
+            time.monotonic() - begun,
+        )
 
 
 def _skipped(plan: _Planned) -> Outcome:
@@ -234,13 +330,24 @@ def _skipped(plan: _Planned) -> Outcome:
 
 def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> Outcome:
     usage = error.usage if isinstance(error, ModelError) else Usage()
-    return Outcome(plan.item.id, plan.repeat, "failed", failure=Failure(error.kind, str(error)), usage=usage, seconds=seconds)
+    return Outcome(
+        plan.item.id,
+        plan.repeat,
+        "failed",
+        failure=Failure(error.kind, str(error)),
+        usage=usage,
+        seconds=seconds,
+    )
 
 
 def _retries(error: ModelError | TaskFailure) -> int:
     if isinstance(error, WorkerLost):
         return _WORKER_RETRIES
-    return _RETRIES if isinstance(error, ModelError) and error.retryable and error.kind != "timeout" else 0
+    return (
+        _RETRIES
+        if isinstance(error, ModelError) and error.retryable and error.kind != "timeout"
+        else 0
+    )
 
 
 def _key(plan: _Planned) -> str:

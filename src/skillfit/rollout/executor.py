@@ -1,4 +1,6 @@
-"""Where rollouts run. An executor takes one assignment and brings back attempt and score, or raises what went wrong."""
+"""Where rollouts run. An executor takes one assignment and brings back attempt and score, or raises
+what went wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from skillfit.agents.agent import Agent, AgentFailure, Calling
 from skillfit.agents.workspace import remove_workspace
-from skillfit.models.patience import time_limit
 from skillfit.models.protocol import ModelError
-from skillfit.tasks.attempt import Attempt, Grader, Score
-from skillfit.tasks.item import Item
+from skillfit.models.timing import time_limit
+from skillfit.tasks.item import Attempt, Grader, Item, Score
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
@@ -38,7 +39,9 @@ class Worker:
     evaluator: Evaluator | None = None
 
     async def do(self, assignment: Assignment) -> tuple[Attempt, Score]:
-        """Attempt and grade within the time limit. Cancelling the work at the limit is what ends its processes."""
+        """Attempt and grade within the time limit. Cancelling the work at the limit is what ends
+        its processes.
+        """
         try:
             async with time_limit(assignment.timeout) as limit:
                 return await self._do(assignment)
@@ -52,7 +55,9 @@ class Worker:
         item = assignment.item.loaded()
         if self.evaluator is not None:
             return await self.evaluator(assignment.skill, item, assignment.seed)
-        assert self.agent is not None and self.grader is not None, "a rollout needs an agent and a grader, or an evaluator"
+        assert self.agent is not None and self.grader is not None, (
+            "a rollout needs an agent and a grader, or an evaluator"
+        )
         calling = Calling(assignment.seed, assignment.purpose, instruction=assignment.instruction)
         attempt = await self.agent.attempt(assignment.skill, item, calling)
         try:
@@ -63,7 +68,9 @@ class Worker:
 
 
 class WorkerLost(ModelError):
-    """The process or machine that ran the rollout is gone. The rollout is not to blame, and runs again elsewhere."""
+    """The process or machine that ran the rollout is gone. The rollout is not to blame, and runs
+    again elsewhere.
+    """
 
     kind = "worker"
     retryable = True
@@ -71,7 +78,9 @@ class WorkerLost(ModelError):
 
 class Executor(Protocol):
     async def run(self, worker: Worker, assignment: Assignment) -> tuple[Attempt, Score]:
-        """Raises what the worker raised, or `WorkerLost`. Cancelling ends the work, wherever it runs."""
+        """Raises what the worker raised, or `WorkerLost`. Cancelling ends the work, wherever it
+        runs.
+        """
         ...
 
     async def close(self) -> None: ...

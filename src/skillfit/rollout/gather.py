@@ -1,4 +1,6 @@
-"""Wait for all of a stage's work, then decide in planned order: which failure is raised never depends on who finished first."""
+"""Wait for all of a stage's work, then decide in planned order: which failure is raised never
+depends on who finished first.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ T = TypeVar("T")
 
 
 async def gather(work: Iterable[Awaitable[T]]) -> list[T]:
-    """The results in the order given. Everything finishes before the first failure (in that order) is raised, so all of a stage's
-    paid work is recorded and all its handoff prompts are written. When the caller is cancelled, so is the work."""
+    """The results in the order given. Everything finishes before the first failure (in that order)
+    is raised, so all of a stage's paid work is recorded and all its handoff prompts are written.
+    When the caller is cancelled, so is the work.
+    """
     tasks = [asyncio.ensure_future(awaitable) for awaitable in work]
     try:
         if tasks:

@@ -1,4 +1,6 @@
-"""The outcome of a rollout: scored, failed (the machinery broke) or skipped. Failed ones never enter a mean."""
+"""The outcome of a rollout: scored, failed (the machinery broke) or skipped. Failed ones never
+enter a mean.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from skillfit.models.protocol import Usage
-from skillfit.tasks.attempt import Attempt, Score
+from skillfit.tasks.item import Attempt, Score
 
 Metric = Literal["hard", "soft", "mixed"]
 Key = TypeVar("Key")
@@ -64,7 +66,9 @@ class Tally:
     def of(cls, outcomes: Iterable[Outcome], weights: Mapping[str, float] | None = None) -> Tally:
         """`weights`: item id -> how much it counts, 1 where not named."""
         listed = list(outcomes)
-        scores = {at: outcome.score for at, outcome in enumerate(listed) if outcome.score is not None}
+        scores = {
+            at: outcome.score for at, outcome in enumerate(listed) if outcome.score is not None
+        }
         counts = {at: (weights or {}).get(listed[at].item_id, 1.0) for at in scores}
         return cls(
             hard=weighted_mean({at: score.hard for at, score in scores.items()}, counts),
@@ -77,7 +81,11 @@ class Tally:
 def weighted_mean(values: Mapping[Key, float], weights: Mapping[Key, float]) -> float:
     """The mean of values whose weight is 1 where none is given; 0 of nothing."""
     total = math.fsum(weights.get(key, 1.0) for key in values)
-    return math.fsum(value * weights.get(key, 1.0) for key, value in values.items()) / total if values else 0.0
+    return (
+        math.fsum(value * weights.get(key, 1.0) for key, value in values.items()) / total
+        if values
+        else 0.0
+    )
 
 
 def weighted_values(values: Mapping[Key, float], weights: Mapping[Key, float]) -> dict[Key, float]:

@@ -1,8 +1,9 @@
 """The budget: caps in dollars, tokens, calls and minutes, held before each attempt is sent.
 
-An attempt's upper bound is set aside before it goes out and replaced by what it really used afterwards, so no cap is ever passed.
-While a cap is set, what is set aside stands in the journal too: an attempt in flight when the process is killed counts in full
-when the run goes on, because nobody knows whether it was billed.
+An attempt's upper bound is set aside before it goes out and replaced by what it really used
+afterwards, so no cap is ever passed. While a cap is set, what is set aside stands in the journal
+too: an attempt in flight when the process is killed counts in full when the run goes on, because
+nobody knows whether it was billed.
 """
 
 from __future__ import annotations
@@ -84,11 +85,15 @@ class _Sums:
         return _Sums(self.usd + other.usd, self.tokens + other.tokens, self.calls + other.calls)
 
     def at_least(self, other: _Sums) -> _Sums:
-        return _Sums(max(self.usd, other.usd), max(self.tokens, other.tokens), max(self.calls, other.calls))
+        return _Sums(
+            max(self.usd, other.usd), max(self.tokens, other.tokens), max(self.calls, other.calls)
+        )
 
 
 class Budget:
-    """The meter every model asks before an attempt and tells after it. Counts over all resumes of the run."""
+    """The meter every model asks before an attempt and tells after it. Counts over all resumes of
+    the run.
+    """
 
     def __init__(
         self,
@@ -124,14 +129,22 @@ class Budget:
 
     def seconds_left(self) -> float | None:
         """Until the cap in minutes, None without one."""
-        return None if self._caps.minutes is None else max(0.0, (self._caps.minutes - self.minutes) * 60)
+        return (
+            None
+            if self._caps.minutes is None
+            else max(0.0, (self._caps.minutes - self.minutes) * 60)
+        )
 
     def close(self, reason: SkillfitError) -> None:
-        """From here on nothing is let through: attempts that wait for a slot or for their next try end with `reason`."""
+        """From here on nothing is let through: attempts that wait for a slot or for their next try
+        end with `reason`.
+        """
         self._closed_by = reason
 
     async def reserve(self, role: Role, upper_bound: Usage) -> _Reserved:
-        """Set `upper_bound` aside. Waits while only attempts in flight stand in the way; raises `BudgetReached` when more does."""
+        """Set `upper_bound` aside. Waits while only attempts in flight stand in the way; raises
+        `BudgetReached` when more does.
+        """
         if self._closed_by is not None:
             raise self._closed_by
         if self._caps.usd is not None and upper_bound.usd is None:
@@ -164,7 +177,10 @@ class Budget:
                 raise BudgetReached(cap, spent, limit)
 
     def _fits_beside_those_in_flight(self, need: Usage) -> bool:
-        return all(spent + flying + wanted <= limit + _EPSILON for _, limit, wanted, spent, flying in self._against(need))
+        return all(
+            spent + flying + wanted <= limit + _EPSILON
+            for _, limit, wanted, spent, flying in self._against(need)
+        )
 
     def _against(self, need: Usage) -> Iterator[tuple[Cap, float, float, float, float]]:
         """Per cap that is set: its name, limit, what is wanted, what is spent, what is in flight."""
@@ -172,10 +188,18 @@ class Budget:
         for cap in _COUNTED:
             limit = getattr(self._caps, cap)
             if limit is not None:
-                yield cap, limit, getattr(need, cap) or 0.0, getattr(spent, cap), getattr(self._in_flight, cap)
+                yield (
+                    cap,
+                    limit,
+                    getattr(need, cap) or 0.0,
+                    getattr(spent, cap),
+                    getattr(self._in_flight, cap),
+                )
 
     def _load(self) -> None:
-        """What earlier processes spent: the bill, or what was counted if a kill came before the record; and what was in flight."""
+        """What earlier processes spent: the bill, or what was counted if a kill came before the
+        record; and what was in flight.
+        """
         bill = _Sums()
         for spend in self._journal.bill():
             bill.add(spend.usage)
@@ -191,7 +215,9 @@ class Budget:
             self.save_minutes()
 
     def save_minutes(self) -> None:
-        """Record the time taken so far; called by itself while calls are made, and when the run is closed."""
+        """Record the time taken so far; called by itself while calls are made, and when the run is
+        closed.
+        """
         self._saved = self._clock()
         self._journal.set_fact("minutes", self.minutes)
 
@@ -213,7 +239,9 @@ class Budget:
 
 
 def refuse_unpriced(caps: Caps, unpriced: Iterable[str]) -> None:
-    """A cap in dollars means nothing for a model without a known price: refused before anything is spent."""
+    """A cap in dollars means nothing for a model without a known price: refused before anything is
+    spent.
+    """
     names = sorted(set(unpriced))
     if caps.usd is not None and names:
         raise InputError(

@@ -19,7 +19,14 @@ import pydantic_core
 
 from skillfit.errors import InputError
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.events import Event, EventLog, RunFinished, RunStarted, SlowUpdateFinished, StepFinished
+from skillfit.run.events import (
+    Event,
+    EventLog,
+    RunFinished,
+    RunStarted,
+    SlowUpdateFinished,
+    StepFinished,
+)
 from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
 from skillfit.run.lock import NAME as LOCK_NAME
@@ -49,12 +56,18 @@ class RunDirectory:
 
     @classmethod
     def open(
-        cls, path: Path | str, identity: Mapping[str, Any], *, force_new: bool = False, redact: Redact = hide_keys_in_use
+        cls,
+        path: Path | str,
+        identity: Mapping[str, Any],
+        *,
+        force_new: bool = False,
+        redact: Redact = hide_keys_in_use,
     ) -> RunDirectory:
         """Start a run in `path`, or go on with the one that is there if it is the same run.
 
-        `identity` is what makes the run this run (settings, skill, tasks); one that has only tried its models may still change it.
-        `force_new` moves a run that is there aside first. A run that records nothing at all leaves nothing when it is closed.
+        `identity` is what makes the run this run (settings, skill, tasks); one that has only tried
+        its models may still change it. `force_new` moves a run that is there aside first. A run
+        that records nothing at all leaves nothing when it is closed.
         """
         path = Path(path).absolute()
         identity = _plain(identity, redact)
@@ -74,7 +87,11 @@ class RunDirectory:
     def _begin(self, identity: dict[str, Any]) -> None:
         before = self.journal.fact("identity")
         changes = _changes(before, identity)
-        if before is not None and changes and any(entry.stage != PROBE for entry in self.journal.entries()):
+        if (
+            before is not None
+            and changes
+            and any(entry.stage != PROBE for entry in self.journal.entries())
+        ):
             raise _changed_run(self.path, changes)
         if changes:
             self.journal.set_fact("identity", identity)
@@ -90,11 +107,18 @@ class RunDirectory:
         """The run in `path` for faces: nothing is written, and its writer may be alive."""
         path = Path(path).absolute()
         if not (path / JOURNAL).is_file():
-            raise InputError(f"{path} is not a run directory: it has no {JOURNAL}.", hint="Give the directory named with --run.")
-        return RunView(path, Journal.open_readonly(path / JOURNAL), EventLog.open_readonly(path / JOURNAL))
+            raise InputError(
+                f"{path} is not a run directory: it has no {JOURNAL}.",
+                hint="Give the directory named with --run.",
+            )
+        return RunView(
+            path, Journal.open_readonly(path / JOURNAL), EventLog.open_readonly(path / JOURNAL)
+        )
 
     def write_text(self, name: str, text: str) -> None:
-        """The file `name` (a relative path) appears whole, or not at all. Unchanged files are left alone."""
+        """The file `name` (a relative path) appears whole, or not at all. Unchanged files are left
+        alone.
+        """
         target = self.path / name
         data = self._redact(text).encode()
         with _in_words(target):
@@ -110,7 +134,9 @@ class RunDirectory:
             scratch.replace(target)
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, pydantic_core.to_json(value, indent=2, inf_nan_mode="null").decode() + "\n")
+        self.write_text(
+            name, pydantic_core.to_json(value, indent=2, inf_nan_mode="null").decode() + "\n"
+        )
 
     def close(self) -> None:
         blank = self.events.empty and self.journal.empty and not any(self.journal.bill())
@@ -132,7 +158,12 @@ class RunDirectory:
     def __enter__(self) -> RunDirectory:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -187,13 +218,19 @@ class Change:
 def _changes(before: Any, after: Any, key: str = "") -> list[Change]:
     if isinstance(before, dict) and isinstance(after, dict):
         names = sorted(before.keys() | after.keys())
-        return [change for name in names for change in _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))]
+        return [
+            change
+            for name in names
+            for change in _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
+        ]
     return [] if before == after else [Change(key, before, after)]
 
 
 def _changed_run(path: Path, changes: list[Change]) -> InputError:
     return InputError(
-        f"The run in {path} was started with other settings:\n" + "\n".join(f"  {change}" for change in changes) + "\n",
+        f"The run in {path} was started with other settings:\n"
+        + "\n".join(f"  {change}" for change in changes)
+        + "\n",
         hint="Set them back to go on, give another directory with --run, or start anew with --force-new (the old run is kept).",
     )
 
@@ -205,17 +242,22 @@ def _short(value: Any) -> str:
 
 def _plain(identity: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
     """As it will be read back, so that comparing with it is fair."""
-    plain: dict[str, Any] = pydantic_core.from_json(redact(pydantic_core.to_json(identity).decode()))
+    plain: dict[str, Any] = pydantic_core.from_json(
+        redact(pydantic_core.to_json(identity).decode())
+    )
     return plain
 
 
 def _claim(path: Path) -> RunLock:
     """The directory, made if need be, and locked. Anything that is no run stays untouched."""
     if path.is_file():
-        raise InputError(f"{path} is a file, not a directory.", hint="Give a directory for the run with --run.")
+        raise InputError(
+            f"{path} is a file, not a directory.", hint="Give a directory for the run with --run."
+        )
     if path.is_dir() and not (path / JOURNAL).exists() and (others := _others(path)):
         raise InputError(
-            f"{path} holds other things ({', '.join(others[:3])}) and no run.", hint="Give a new or empty directory with --run."
+            f"{path} holds other things ({', '.join(others[:3])}) and no run.",
+            hint="Give a new or empty directory with --run.",
         )
     path.mkdir(parents=True, exist_ok=True)
     lock = RunLock(path)
@@ -226,11 +268,17 @@ def _claim(path: Path) -> RunLock:
 def _others(path: Path) -> list[str]:
     """What lies there that a run without a word to say would not have."""
     names = (entry.name for entry in path.iterdir())
-    return sorted(name for name in names if name not in (*_OWN, LOCK_NAME) and not name.startswith("."))
+    return sorted(
+        name for name in names if name not in (*_OWN, LOCK_NAME) and not name.startswith(".")
+    )
 
 
 def _move_aside(path: Path, lock: RunLock) -> None:
-    aside = next(name for number in count(1) if not (name := path.with_name(f"{path.name}.old-{number}")).exists())
+    aside = next(
+        name
+        for number in count(1)
+        if not (name := path.with_name(f"{path.name}.old-{number}")).exists()
+    )
     if sys.platform == "win32":  # there, an open file holds its folder in place
         lock.release()
     path.rename(aside)
@@ -247,8 +295,11 @@ def _in_words(path: Path) -> Iterator[None]:
             raise disk_full(str(path)) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise InputError(
-                f"No permission to write {error.filename or path}.", hint="Check its owner and mode, or give another directory."
+                f"No permission to write {error.filename or path}.",
+                hint="Check its owner and mode, or give another directory.",
             ) from error
         if error.errno in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.EEXIST):
-            raise InputError(f"Cannot write {path}: {error.strerror}.", hint="Give another directory with --run.") from error
+            raise InputError(
+                f"Cannot write {path}: {error.strerror}.", hint="Give another directory with --run."
+            ) from error
         raise

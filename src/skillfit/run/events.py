@@ -1,7 +1,9 @@
-"""What happened, in order: the one source for terminal, studio, report, trackers and the readable files of a run.
+"""What happened, in order: the one source for terminal, studio, report, trackers and the readable
+files of a run.
 
-Events are plain data. Each has a key that the deterministic loop gives it again on replay, so emitting twice stores once.
-Another process may follow them live (`EventLog.open_readonly(path).read(after=seq)` over SQLite's WAL).
+Events are plain data. Each has a key that the deterministic loop gives it again on replay, so
+emitting twice stores once. Another process may follow them live
+(`EventLog.open_readonly(path).read(after=seq)` over SQLite's WAL).
 """
 
 from __future__ import annotations
@@ -21,12 +23,16 @@ _TABLE = """
 CREATE TABLE IF NOT EXISTS events (
   seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, data TEXT NOT NULL, at REAL NOT NULL);
 """
-_CLOCK_FIELDS = frozenset({"seconds", "timing", "time_s", "wall_time_s", "total_wall_time_s", "minutes", "at"})
+_CLOCK_FIELDS = frozenset(
+    {"seconds", "timing", "time_s", "wall_time_s", "total_wall_time_s", "minutes", "at"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of all events. `identity` names the fields that tell it from others of its kind within the run."""
+    """Base of all events. `identity` names the fields that tell it from others of its kind within
+    the run.
+    """
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
     identity: ClassVar[tuple[str, ...]] = ()
@@ -36,7 +42,9 @@ class Event:
 
     @property
     def key(self) -> str:
-        return "/".join([type(self).__name__, *(str(getattr(self, name)) for name in self.identity)])
+        return "/".join(
+            [type(self).__name__, *(str(getattr(self, name)) for name in self.identity)]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +62,11 @@ class RunStarted(Event):
     @property
     def skill_name(self) -> str:
         """What people call the skill: its folder or file."""
-        return str(self.config.get("env", {}).get("skill") or "a blank skill").rstrip("/").rpartition("/")[2]
+        return (
+            str(self.config.get("env", {}).get("skill") or "a blank skill")
+            .rstrip("/")
+            .rpartition("/")[2]
+        )
 
     @property
     def total_steps(self) -> int:
@@ -80,12 +92,16 @@ class PreflightFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStarted(Event):
-    """`total` rollouts begin, each of which reports a RolloutFinished; 0 for stages that only ask the optimizer."""
+    """`total` rollouts begin, each of which reports a RolloutFinished; 0 for stages that only ask
+    the optimizer.
+    """
 
     identity = ("epoch", "step", "stage")
     epoch: int
     step: int
-    stage: str  # baseline, rollout, reflect, aggregate, select, update, gate, slow_update, meta_skill, finish, test, ship, credit
+    # baseline, rollout, reflect, aggregate, select, update, gate, slow_update, meta_skill, finish,
+    # test, ship, credit
+    stage: str
     total: int = 0
 
 
@@ -124,7 +140,9 @@ class EvaluationFinished(Event):
     """A skill was measured on a split: the points of the score curve."""
 
     identity = ("name",)
-    name: str  # baseline, step_0003, slow_update_epoch_02, final, pruned, test_baseline, test_best, test_final, …
+    # baseline, step_0003, slow_update_epoch_02, final, pruned, test_baseline, test_best,
+    # test_final, …
+    name: str
     split: str
     skill_hash: str
     hard: float
@@ -171,7 +189,9 @@ class EditsSelected(Event):
     step: int
     edit_budget: int | None
     edits: list[dict[str, Any]]
-    decision: dict[str, Any] = field(default_factory=dict)  # ranking details or autonomous learning-rate record
+    decision: dict[str, Any] = field(
+        default_factory=dict
+    )  # ranking details or autonomous learning-rate record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +215,9 @@ class GateDecided(Event):
     step: int
     decision: str  # accept, reject, inconclusive
     reason: str
-    evidence: dict[str, Any]  # fixed, broken, both, neither (item ids), difference, interval, probability, rollouts, coverage
+    evidence: dict[
+        str, Any
+    ]  # fixed, broken, both, neither (item ids), difference, interval, probability, rollouts, coverage
     candidates: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -288,13 +310,20 @@ class Stored:
 
 
 class EventLog(Store):
-    """Append-only table beside the journal. Listeners hear new events, and on replay hear the stored ones again in order."""
+    """Append-only table beside the journal. Listeners hear new events, and on replay hear the
+    stored ones again in order.
+    """
 
     _tables = _TABLE
     _keyed = "events"
 
     def __init__(
-        self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False, beside: Store | None = None
+        self,
+        path: Path,
+        *,
+        redact: Redact = hide_keys_in_use,
+        readonly: bool = False,
+        beside: Store | None = None,
     ) -> None:
         super().__init__(path, redact=redact, readonly=readonly, beside=beside)
         self._listeners: list[Callable[[Stored], None]] = []
@@ -305,8 +334,9 @@ class EventLog(Store):
     def emit(self, event: Event) -> None:
         """Store the event unless it is known, and tell the listeners what is stored.
 
-        A known event that comes again with other clock times stays as it was, so that replay changes nothing. One that
-        comes with another meaning (a failed rollout that went well now, a run that ends later than it did) replaces the old.
+        A known event that comes again with other clock times stays as it was, so that replay
+        changes nothing. One that comes with another meaning (a failed rollout that went well now, a
+        run that ends later than it did) replaces the old.
         """
         kind, key = type(event).__name__, self._redact(event.key)
         data = self._redact(dump(type(event), event).decode())
@@ -314,7 +344,9 @@ class EventLog(Store):
         if seq is None:
             seq, at = self._insert(key, kind, data)
         else:
-            at, old = self._db.execute("SELECT at, data FROM events WHERE seq = ?", (seq,)).fetchone()
+            at, old = self._db.execute(
+                "SELECT at, data FROM events WHERE seq = ?", (seq,)
+            ).fetchone()
             if _same(old, data):
                 data = old
             else:
@@ -326,7 +358,9 @@ class EventLog(Store):
 
     def _insert(self, key: str, kind: str, data: str) -> tuple[int, float]:
         at = time.time()
-        self._known[key] = self._write("INSERT INTO events (key, kind, data, at) VALUES (?,?,?,?)", (key, kind, data, at))
+        self._known[key] = self._write(
+            "INSERT INTO events (key, kind, data, at) VALUES (?,?,?,?)", (key, kind, data, at)
+        )
         return self._known[key], at
 
     def _replace(self, seq: int, key: str, kind: str, data: str) -> tuple[int, float]:
@@ -362,7 +396,12 @@ class EventLog(Store):
 
 def as_json(stored: Stored) -> dict[str, Any]:
     """The line a tracker or `events.jsonl` gets."""
-    return {"seq": stored.seq, "at": stored.at, "kind": type(stored.event).__name__, **dataclasses.asdict(stored.event)}
+    return {
+        "seq": stored.seq,
+        "at": stored.at,
+        "kind": type(stored.event).__name__,
+        **dataclasses.asdict(stored.event),
+    }
 
 
 def _parse(kind: str, data: str) -> Event:

@@ -1,8 +1,10 @@
-"""The readable files of a run, written from its events, at the paths users of the reference system know.
+"""The readable files of a run, written from its events, at the paths users of the reference system
+know.
 
-They are a view: deleting one loses nothing, and replaying the run writes each again, byte for byte. Files that grow with the run
-(history, state, best skill) wait on replay until it has caught up, so they never go back. A step's skill file is never written
-over by what comes later; the slow update's skill has a file of its own.
+They are a view: deleting one loses nothing, and replaying the run writes each again, byte for byte.
+Files that grow with the run (history, state, best skill) wait on replay until it has caught up, so
+they never go back. A step's skill file is never written over by what comes later; the slow update's
+skill has a file of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ _EVALUATIONS = {
     "test_best": "test_eval",
     "test_final": "test_eval_final",
 }
-_RESULT_FILES = {"rewrite_from_suggestions": "rewrite_result.json", "full_rewrite_minibatch": "full_rewrite_result.json"}
+_RESULT_FILES = {
+    "rewrite_from_suggestions": "rewrite_result.json",
+    "full_rewrite_minibatch": "full_rewrite_result.json",
+}
 
 
 class Writer(Protocol):
@@ -53,7 +58,9 @@ class RunFiles:
     """A listener on the event log. Hears a run from its first event, live or on replay."""
 
     def __init__(self, directory: Writer, progress: int = 0) -> None:
-        """`progress` is how far the files of an earlier process are: the last stored event that ended a step or an epoch."""
+        """`progress` is how far the files of an earlier process are: the last stored event that
+        ended a step or an epoch.
+        """
         self._directory = directory
         self._progress = progress
         self._caught_up = True
@@ -79,7 +86,9 @@ class RunFiles:
 
     @_on.register
     def _(self, event: PreflightFinished) -> None:
-        self._directory.write_json("preflight.json", {"verdict": event.verdict, "checks": event.checks})
+        self._directory.write_json(
+            "preflight.json", {"verdict": event.verdict, "checks": event.checks}
+        )
 
     @_on.register
     def _(self, event: RolloutFinished) -> None:
@@ -91,7 +100,12 @@ class RunFiles:
         if folder is None:
             return
         phases = (event.name, event.split, "finish")
-        rows = [row for (phase, _), rows in self._rollouts.items() if phase in phases for row in rows.values()]
+        rows = [
+            row
+            for (phase, _), rows in self._rollouts.items()
+            if phase in phases
+            for row in rows.values()
+        ]
         self._write_results(folder, [row for row in rows if row.skill_hash == event.skill_hash])
         if event.by_type:
             self._directory.write_json(f"{folder}/summary.json", event.by_type)
@@ -99,7 +113,9 @@ class RunFiles:
     @_on.register
     def _(self, event: ReflectionFinished) -> None:
         batch, _, group = event.group.rpartition("/")
-        self._directory.write_json(f"{_step(event.step)}/{batch + '/' if batch else ''}patches/{group}.json", event.patch)
+        self._directory.write_json(
+            f"{_step(event.step)}/{batch + '/' if batch else ''}patches/{group}.json", event.patch
+        )
 
     @_on.register
     def _(self, event: PatchMerged) -> None:
@@ -130,8 +146,17 @@ class RunFiles:
     @_on.register
     def _(self, event: GateDecided) -> None:
         epoch = event.name.removeprefix("slow_update_")
-        folder = f"slow_update/{epoch}" if epoch != event.name else _EVALUATIONS.get(event.name, _step(event.step))
-        verdict = {"decision": event.decision, "reason": event.reason, "evidence": event.evidence, "candidates": event.candidates}
+        folder = (
+            f"slow_update/{epoch}"
+            if epoch != event.name
+            else _EVALUATIONS.get(event.name, _step(event.step))
+        )
+        verdict = {
+            "decision": event.decision,
+            "reason": event.reason,
+            "evidence": event.evidence,
+            "candidates": event.candidates,
+        }
         self._directory.write_json(f"{folder}/verdict.json", verdict)
 
     @_on.register
@@ -140,7 +165,9 @@ class RunFiles:
         folder = _step(event.step)
         for phase, step in [key for key in self._rollouts if key[1] == event.step and event.step]:
             name = "selection_eval" if phase == "gate" else phase
-            self._write_results(f"{folder}/{name}", list(self._rollouts.pop((phase, step)).values()))
+            self._write_results(
+                f"{folder}/{name}", list(self._rollouts.pop((phase, step)).values())
+            )
         self._directory.write_text(f"skills/skill_v{event.step:04d}.md", event.skill)
         if event.digest:
             self._directory.write_json(f"{folder}/trajectory_digest.json", event.digest)
@@ -154,7 +181,9 @@ class RunFiles:
     def _(self, event: SlowUpdateFinished) -> None:
         folder = f"slow_update/epoch_{event.epoch:02d}"
         self._write_looking_back(folder, event.result)
-        self._directory.write_json(f"{folder}/slow_result.json", {**event.result, "action": event.action})
+        self._directory.write_json(
+            f"{folder}/slow_result.json", {**event.result, "action": event.action}
+        )
         self._directory.write_json(f"{folder}/comparison_pairs.json", event.pairs)
         if event.all_pairs != event.pairs:
             self._directory.write_json(f"{folder}/comparison_pairs_all.json", event.all_pairs)
@@ -176,7 +205,8 @@ class RunFiles:
     @_on.register
     def _(self, event: CreditAssigned) -> None:
         self._directory.write_json(
-            "credit.json", {name: getattr(event, name) for name in ("edits", "tokens_before", "tokens_after")}
+            "credit.json",
+            {name: getattr(event, name) for name in ("edits", "tokens_before", "tokens_after")},
         )
 
     @_on.register
@@ -190,29 +220,44 @@ class RunFiles:
         self._directory.write_text("best_skill.md", best_skill)
         self._directory.write_json("history.json", list(self._history.values()))
         last = {**self._history.get(self._step, {}), **record}
-        state = {"last_completed_step": self._step, "current_skill_path": skill, "best_skill_path": "best_skill.md"}
+        state = {
+            "last_completed_step": self._step,
+            "current_skill_path": skill,
+            "best_skill_path": "best_skill.md",
+        }
         names = ("current_score", "current_origin", "best_score", "best_step", "best_origin")
-        self._directory.write_json("runtime_state.json", {**state, **{name: last.get(name) for name in names}})
+        self._directory.write_json(
+            "runtime_state.json", {**state, **{name: last.get(name) for name in names}}
+        )
 
     def _write_looking_back(self, folder: str, result: dict[str, Any]) -> None:
-        """The rollouts of an epoch's end: both skills on the same items, and the gate's. The meta skill has its own where there is
-        no slow update."""
+        """The rollouts of an epoch's end: both skills on the same items, and the gate's. The meta
+        skill has its own where there is no slow update.
+        """
         keys = [key for key in self._rollouts if key[0] in ("slow_update", "meta_skill")]
         rows = [row for key in keys for row in self._rollouts.pop(key).values()]
         compared = [row for row in rows if row.rollout.startswith("rollout/slow_update/")]
         before = [row for row in compared if row.skill_hash == result.get("prev_hash")]
-        after = [row for row in compared if row not in before] or before  # an epoch may leave the skill as it was
+        after = [
+            row for row in compared if row not in before
+        ] or before  # an epoch may leave the skill as it was
         self._write_results(f"{folder}/rollout_prev", before)
         self._write_results(f"{folder}/rollout_curr", after)
-        self._write_results(f"{folder}/selection_eval", [row for row in rows if row not in compared])
+        self._write_results(
+            f"{folder}/selection_eval", [row for row in rows if row not in compared]
+        )
 
     def _write_results(self, folder: str, rollouts: list[RolloutFinished]) -> None:
         if rollouts:  # in an order of their own: they finish in any
-            ordered = sorted(rollouts, key=lambda rollout: (rollout.skill_hash, rollout.repeat, rollout.item))
+            ordered = sorted(
+                rollouts, key=lambda rollout: (rollout.skill_hash, rollout.repeat, rollout.item)
+            )
             self._write_lines(f"{folder}/results.jsonl", [_row(rollout) for rollout in ordered])
 
     def _write_lines(self, name: str, rows: list[dict[str, Any]]) -> None:
-        self._directory.write_text(name, "".join(pydantic_core.to_json(row).decode() + "\n" for row in rows))
+        self._directory.write_text(
+            name, "".join(pydantic_core.to_json(row).decode() + "\n" for row in rows)
+        )
 
 
 def _step(step: int) -> str:
@@ -220,5 +265,20 @@ def _step(step: int) -> str:
 
 
 def _row(rollout: RolloutFinished) -> dict[str, Any]:
-    names = ("hard", "soft", "status", "repeat", "skill_hash", "seconds", "calls", "tokens", "usd", "rollout")
-    return {"id": rollout.item, "fail_reason": rollout.failure, **{name: getattr(rollout, name) for name in names}}
+    names = (
+        "hard",
+        "soft",
+        "status",
+        "repeat",
+        "skill_hash",
+        "seconds",
+        "calls",
+        "tokens",
+        "usd",
+        "rollout",
+    )
+    return {
+        "id": rollout.item,
+        "fail_reason": rollout.failure,
+        **{name: getattr(rollout, name) for name in names},
+    }

@@ -1,8 +1,12 @@
-"""The journal: every paid effect happens once, and its value comes back on every later run of the same code.
+"""The journal: every paid effect happens once, and its value comes back on every later run of the
+same code.
 
-`await journal.once(key, effect, returns=Type)` gives the recorded value, or runs the effect and records value and usage in one
-transaction. Effects nest (a rollout, and each model call inside it). Failures are not values: what they cost is kept, and
-the effect runs again next time. Resuming a run is therefore nothing but starting it again.
+`await journal.once(key, effect, returns=Type)` gives the recorded value, or runs the effect and
+records value and usage in one transaction. Effects nest (a rollout, and each model call inside it).
+Failures are not values: what they cost is kept, and the effect runs again next time. Resuming a run
+is therefore nothing but starting it again.
+
+A model whose every reply is paid for once.
 """
 
 from __future__ import annotations
@@ -17,7 +21,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from skillfit.models.protocol import ModelError, Usage
+from skillfit.models.protocol import (
+    BadReply,
+    ContextTooLong,
+    Model,
+    ModelError,
+    NetworkFailed,
+    Overloaded,
+    RateLimited,
+    Refused,
+    Reply,
+    Request,
+    Role,
+    TimedOut,
+    Usage,
+)
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.store import Redact, Store, dump, in_pages, load
 
@@ -71,7 +89,9 @@ class Entry:
 
 
 class _Execution:
-    """An effect under way. It belongs to none of its callers: it goes on while anybody waits, and is cancelled with the last."""
+    """An effect under way. It belongs to none of its callers: it goes on while anybody waits, and
+    is cancelled with the last.
+    """
 
     def __init__(self, work: Coroutine[Any, Any, Any], ended: Callable[[], object]) -> None:
         self.abandoned = False
@@ -105,7 +125,8 @@ class _Execution:
                 waiter.cancel()
             elif error is not None:
                 waiter.set_exception(error)
-                waiter.exception()  # seen, even if its caller is cancelled at this moment: asyncio need not log it
+                # seen, even if its caller is cancelled at this moment: asyncio need not log it
+                waiter.exception()
             else:
                 waiter.set_result(task.result())
 
@@ -116,7 +137,9 @@ class Journal(Store):
     _tables = _TABLES
     _keyed = "effects"
 
-    def __init__(self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False
+    ) -> None:
         super().__init__(path, redact=redact, readonly=readonly)
         self._running: dict[str, _Execution] = {}
         self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
@@ -132,14 +155,18 @@ class Journal(Store):
         model: str = "",
         usage: Callable[[T], Usage] = lambda _: Usage(),
     ) -> T:
-        """The value recorded under `key`, or that of `effect`, recorded. Callers of one key at one time share one execution, which
-        goes on while anybody waits for it, and is cancelled with its last waiter."""
+        """The value recorded under `key`, or that of `effect`, recorded. Callers of one key at one
+        time share one execution, which goes on while anybody waits for it, and is cancelled with
+        its last waiter.
+        """
         key = self._redact(key)
         while key not in self._known:
             execution = self._running.get(key)
             if execution is None:
                 work = self._run(key, effect, returns, stage, role, model, usage)
-                execution = self._running[key] = _Execution(work, ended=partial(self._running.pop, key))
+                execution = self._running[key] = _Execution(
+                    work, ended=partial(self._running.pop, key)
+                )
             elif execution.abandoned:
                 await execution.end()
                 continue
@@ -172,12 +199,24 @@ class Journal(Store):
             # Outer effects see the same error pass by; its cost is one cost.
             if error.usage.calls and error not in self._billed:
                 self._billed.add(error)
-                self._insert("losses", key, stage, role, model, error.kind, error.message, dump(Usage, error.usage), begun)
+                self._insert(
+                    "losses",
+                    key,
+                    stage,
+                    role,
+                    model,
+                    error.kind,
+                    error.message,
+                    dump(Usage, error.usage),
+                    begun,
+                )
             raise
         dumped = dump(returns, value)
         kept = self._redact(dumped.decode()).encode()
         seconds = time.time() - begun
-        self._known[key] = self._insert("effects", key, stage, role, model, kept, dump(Usage, usage(value)), begun, seconds)
+        self._known[key] = self._insert(
+            "effects", key, stage, role, model, kept, dump(Usage, usage(value)), begun, seconds
+        )
         if kept != dumped:  # what this run goes on with is what a later one will read
             value = load(returns, kept)
         return value
@@ -222,9 +261,16 @@ class Journal(Store):
                 yield Spend(stage, role, model, spent)
 
     def spent(self) -> Usage:
-        """The bill in one sum: calls, tokens and dollars (None where a price is unknown). Quick enough to ask every second."""
+        """The bill in one sum: calls, tokens and dollars (None where a price is unknown). Quick
+        enough to ask every second.
+        """
         calls, read, written, usd, priced = self._db.execute(_SUM).fetchone()
-        return Usage(calls=calls or 0, input=read or 0, output=written or 0, usd=(usd or 0.0) if priced == calls else None)
+        return Usage(
+            calls=calls or 0,
+            input=read or 0,
+            output=written or 0,
+            usd=(usd or 0.0) if priced == calls else None,
+        )
 
     def fact(self, name: str) -> Any:
         """A fact about the run (its identity, its clock), None when unknown."""
@@ -234,3 +280,76 @@ class Journal(Store):
     def set_fact(self, name: str, value: Any) -> None:
         text = self._redact(json.dumps(value, ensure_ascii=False))
         self._write("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, text))
+
+
+# Failures a run may go on without; the others stop it.
+_BEARABLE = {
+    kind.kind: kind
+    for kind in (
+        BadReply,
+        ContextTooLong,
+        NetworkFailed,
+        Overloaded,
+        RateLimited,
+        Refused,
+        TimedOut,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    kind: str
+    message: str
+    hint: str = ""
+
+
+class RecordedModel:
+    """Sends each request through the journal: a recorded reply comes back at once and is never sent
+    again.
+    """
+
+    def __init__(self, model: Model, journal: Journal, role: Role) -> None:
+        self._model = model
+        self._journal = journal
+        self._role = role
+        self._lost: dict[str, _GivenUp] = {}
+
+    @property
+    def id(self) -> str:
+        return self._model.id
+
+    @property
+    def context_window(self) -> int:
+        return self._model.context_window
+
+    async def complete(self, request: Request) -> Reply:
+        key = f"call/{self._role}/{request.stage}/{request.fingerprint()}"
+        given_up = self._journal.get(f"given_up/{key}", _GivenUp)
+        if given_up is not None:
+            raise _BEARABLE[given_up.kind](given_up.message, hint=given_up.hint)
+        try:
+            reply = await self._journal.once(
+                key,
+                lambda: self._model.complete(request),
+                returns=Reply,
+                stage=request.stage,
+                role=self._role,
+                model=self._model.id,
+                usage=lambda reply: reply.usage,
+            )
+        except ModelError as error:
+            if error.kind in _BEARABLE:
+                self._lost[key] = _GivenUp(error.kind, error.message, error.hint)
+            raise
+        self._lost.pop(key, None)
+        return reply
+
+    async def go_on_without_lost(self) -> None:
+        """The run now decides without the replies it could not get. A later run of the same code
+        must decide the same, so from here on they stay lost; until this is called, starting again
+        asks for them again.
+        """
+        lost, self._lost = self._lost, {}
+        for key, given_up in lost.items():
+            await self._journal.note(f"given_up/{key}", given_up, _GivenUp)

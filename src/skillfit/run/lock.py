@@ -25,14 +25,17 @@ class RunLock:
             holder = _holder(self._file.read())
             self._file.close()
             raise InputError(
-                f"The run in {directory} is in use by {holder}.", hint="Wait for it, end it, or give another directory with --run."
+                f"The run in {directory} is in use by {holder}.",
+                hint="Wait for it, end it, or give another directory with --run.",
             )
         self._file.truncate(0)
         self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         self._file.flush()
 
     def _in_place(self) -> bool:
-        """Whether the locked file is the one others will find: a run that came to nothing takes its lock's file away."""
+        """Whether the locked file is the one others will find: a run that came to nothing takes its
+        lock's file away.
+        """
         try:
             return os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
         except FileNotFoundError:
@@ -54,13 +57,17 @@ def in_use(directory: Path) -> bool:
     try:
         with (directory / NAME).open("r+", encoding="utf-8") as file:
             text = file.read()
-            return not text or (not _gone(text) and not _try_lock(file))  # no text yet: a run is taking its place now
+            return not text or (
+                not _gone(text) and not _try_lock(file)
+            )  # no text yet: a run is taking its place now
     except (FileNotFoundError, PermissionError):
         return False
 
 
 def _gone(text: str) -> bool:
-    """Whether the last holder is known to be dead; then the lock need not be touched, which a starting run could feel."""
+    """Whether the last holder is known to be dead; then the lock need not be touched, which a
+    starting run could feel.
+    """
     try:
         owner = json.loads(text)
         if sys.platform == "win32" or owner["host"] != socket.gethostname():

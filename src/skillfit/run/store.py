@@ -1,4 +1,6 @@
-"""The SQLite file of a run: opened for its one writer or for readers, with the disk's troubles put into words."""
+"""The SQLite file of a run: opened for its one writer or for readers, with the disk's troubles put
+into words.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +23,46 @@ _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 class Store:
-    """A table of the run's SQLite file, and the sequence number of each key in it. One writer process; any number of readers."""
+    """A table of the run's SQLite file, and the sequence number of each key in it. One writer
+    process; any number of readers.
+    """
 
     _tables: ClassVar[str]
     _keyed: ClassVar[str]  # the table with `key` and `seq`
 
     def __init__(
-        self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False, beside: Store | None = None
+        self,
+        path: Path,
+        *,
+        redact: Redact = hide_keys_in_use,
+        readonly: bool = False,
+        beside: Store | None = None,
     ) -> None:
-        """`beside`: another store of this file, whose connection serves both. Two would drop each other's pages at every write."""
+        """`beside`: another store of this file, whose connection serves both. Two would drop each
+        other's pages at every write.
+        """
         if beside is None:
             self._db = open_store(path, "" if readonly else self._tables, readonly=readonly)
         else:
             self._db = beside._db
             self._db.executescript(self._tables)
         self._redact = redact
-        if readonly and not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self._keyed,)).fetchone():
+        if (
+            readonly
+            and not self._db.execute(
+                "SELECT 1 FROM sqlite_master WHERE name = ?", (self._keyed,)
+            ).fetchone()
+        ):
             self._db.close()
-            raise InputError(f"{path} is empty: no run has begun there.", hint="Give the directory named with --run.")
-        self._readonly = readonly  # a reader looks keys up in the file, which another process may still be filling
-        self._known: dict[str, int] = {} if readonly else dict(self._db.execute(f"SELECT key, seq FROM {self._keyed}"))
+            raise InputError(
+                f"{path} is empty: no run has begun there.",
+                hint="Give the directory named with --run.",
+            )
+        # a reader looks keys up in the file, which another process may still be filling
+        self._readonly = readonly
+        self._known: dict[str, int] = (
+            {} if readonly else dict(self._db.execute(f"SELECT key, seq FROM {self._keyed}"))
+        )
 
     @classmethod
     def open_readonly(cls, path: Path) -> Self:
@@ -56,7 +78,9 @@ class Store:
         self._db.close()
 
     def _write(self, statement: str, values: Sequence[object]) -> int:
-        """Committed when it returns, with the number of the row added. On a full disk nothing is, and the file stays whole."""
+        """Committed when it returns, with the number of the row added. On a full disk nothing is,
+        and the file stays whole.
+        """
         try:
             return self._db.execute(statement, values).lastrowid or 0
         except sqlite3.OperationalError as error:
@@ -73,18 +97,22 @@ def disk_full(where: str) -> InputError:
 
 
 def open_store(path: Path, tables: str, *, readonly: bool = False) -> sqlite3.Connection:
-    """A connection in autocommit mode. WAL with synchronous=NORMAL: a committed row survives the death of the process."""
+    """A connection in autocommit mode. WAL with synchronous=NORMAL: a committed row survives the
+    death of the process.
+    """
     try:
         return _connect_readonly(path) if readonly else _connect(path, tables)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF in _FULL:
             raise disk_full(str(path)) from error
         raise InputError(
-            f"Cannot open the journal {path}: {error}.", hint="Check that the run directory exists and its permissions."
+            f"Cannot open the journal {path}: {error}.",
+            hint="Check that the run directory exists and its permissions.",
         ) from error
     except sqlite3.DatabaseError as error:
         raise InputError(
-            f"The journal {path} is damaged: {error}.", hint="Start a new run with --force-new; the old one is kept aside."
+            f"The journal {path} is damaged: {error}.",
+            hint="Start a new run with --force-new; the old one is kept aside.",
         ) from error
 
 
@@ -105,15 +133,21 @@ def _connect_readonly(path: Path) -> sqlite3.Connection:
         db.close()
         if Path(f"{path}-wal").exists():
             raise
-        # A folder nobody may write to has no place for WAL's shared memory; without a WAL the file is all there is.
-        db = sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None, check_same_thread=False)
+        # A folder nobody may write to has no place for WAL's shared memory; without a WAL the file
+        # is all there is.
+        db = sqlite3.connect(
+            f"{address}&immutable=1", uri=True, isolation_level=None, check_same_thread=False
+        )
         db.execute("SELECT 1 FROM sqlite_master").fetchone()
     return db
 
 
-def in_pages(db: sqlite3.Connection, query: str, *arguments: object, after: int = 0) -> Iterator[tuple[Any, ...]]:
-    """Rows of a query that ends with `seq > ? ORDER BY seq LIMIT ?` and gives seq first. No cursor stays open between pages, so a
-    slow reader keeps nobody from writing."""
+def in_pages(
+    db: sqlite3.Connection, query: str, *arguments: object, after: int = 0
+) -> Iterator[tuple[Any, ...]]:
+    """Rows of a query that ends with `seq > ? ORDER BY seq LIMIT ?` and gives seq first. No cursor
+    stays open between pages, so a slow reader keeps nobody from writing.
+    """
     while page := db.execute(query, (*arguments, after, _PAGE)).fetchall():
         yield from page
         after = page[-1][0]

@@ -2,13 +2,21 @@
 
 from skillfit.skill.diff import DiffLine, Hunk, diff, diff_hunks
 from skillfit.skill.document import Skill, estimate_tokens
-from skillfit.skill.edit import EXAMPLE_OP, Edit, EditResult
-from skillfit.skill.edits import MAX_EXAMPLES, Applied, apply_edits, example_edit
+from skillfit.skill.edits import (
+    EXAMPLE_OP,
+    MAX_EXAMPLES,
+    Applied,
+    Edit,
+    EditResult,
+    apply_edits,
+    example_edit,
+)
 from skillfit.skill.lint import Problem, lint
-from skillfit.skill.memory import (
+from skillfit.skill.regions import (
     Example,
     appendix_notes,
     examples,
+    rewrite,
     slow_update_text,
     with_consolidated_notes,
     with_examples,
@@ -16,7 +24,6 @@ from skillfit.skill.memory import (
     with_slow_update,
     without_placeholder,
 )
-from skillfit.skill.rewrite import rewrite
 
 __all__ = [
     "EXAMPLE_OP",

@@ -33,7 +33,9 @@ def diff_hunks(old: Skill | str, new: Skill | str, context: int = 3) -> tuple[Hu
         lines: list[DiffLine] = []
         for tag, a, b, c, d in group:
             if tag == "equal":
-                lines += [DiffLine("same", before[a + i], a + i + 1, c + i + 1) for i in range(b - a)]
+                lines += [
+                    DiffLine("same", before[a + i], a + i + 1, c + i + 1) for i in range(b - a)
+                ]
             else:
                 lines += [DiffLine("removed", before[i], i + 1, None) for i in range(a, b)]
                 lines += [DiffLine("added", after[i], None, i + 1) for i in range(c, d)]
@@ -52,7 +54,9 @@ def diff(old: Skill | str, new: Skill | str, context: int = 3) -> str:
     after = new.files if isinstance(new, Skill) else {}
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
-            change = "added" if name not in before else "removed" if name not in after else "changed"
+            change = (
+                "added" if name not in before else "removed" if name not in after else "changed"
+            )
             out.append(f"file {change}: {name}")
     return "".join(f"{line}\n" for line in out)
 

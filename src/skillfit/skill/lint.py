@@ -14,8 +14,7 @@ from urllib.parse import unquote
 import yaml
 
 from skillfit.errors import InputError
-from skillfit.skill.document import Skill, estimate_tokens
-from skillfit.skill.package import DOCUMENT_NAMES, find_document
+from skillfit.skill.document import DOCUMENT_NAMES, Skill, estimate_tokens, find_document
 from skillfit.skill.regions import ORPHAN, PROTECTED, scan
 
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
@@ -35,7 +34,9 @@ class Problem:
 
 
 def lint(path: str | Path) -> list[Problem]:
-    """Problems of a skill folder, a SKILL.md or a markdown file, by line. The format's rules apply to the first two."""
+    """Problems of a skill folder, a SKILL.md or a markdown file, by line. The format's rules apply
+    to the first two.
+    """
     path = Path(path)
     try:
         document = find_document(path) if path.is_dir() else path
@@ -44,9 +45,15 @@ def lint(path: str | Path) -> list[Problem]:
         return [Problem(str(path), 1, "error", str(error), "readable")]
     checks = [_markers(skill), _size(skill)]
     if document.name in DOCUMENT_NAMES:
-        checks += [_frontmatter(skill, document.resolve().parent.name), _references(skill, document.parent)]
+        checks += [
+            _frontmatter(skill, document.resolve().parent.name),
+            _references(skill, document.parent),
+        ]
     found = [finding for check in checks for finding in check]
-    return [Problem(str(document), *finding) for finding in sorted(found, key=lambda finding: finding[0])]
+    return [
+        Problem(str(document), *finding)
+        for finding in sorted(found, key=lambda finding: finding[0])
+    ]
 
 
 _Finding = tuple[int, Literal["error", "warning"], str, str]
@@ -54,7 +61,12 @@ _Finding = tuple[int, Literal["error", "warning"], str, str]
 
 def _frontmatter(skill: Skill, folder: str) -> Iterator[_Finding]:
     if skill.bom:
-        yield 1, "error", "the file starts with a byte order mark; some agents then see no frontmatter", "bom"
+        yield (
+            1,
+            "error",
+            "the file starts with a byte order mark; some agents then see no frontmatter",
+            "bom",
+        )
     if not skill.head:
         yield (
             1,
@@ -67,7 +79,12 @@ def _frontmatter(skill: Skill, folder: str) -> Iterator[_Finding]:
         node = yaml.compose(skill.frontmatter_block, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 2 if error.problem_mark else 1
-        yield line, "error", f"the frontmatter is not YAML: {error.problem}; quote values that hold a colon", "yaml"
+        yield (
+            line,
+            "error",
+            f"the frontmatter is not YAML: {error.problem}; quote values that hold a colon",
+            "yaml",
+        )
         return
     except (yaml.YAMLError, RecursionError) as error:
         yield 1, "error", f"the frontmatter is not YAML: {str(error).splitlines()[0]}", "yaml"
@@ -76,20 +93,36 @@ def _frontmatter(skill: Skill, folder: str) -> Iterator[_Finding]:
         yield 1, "error", "the frontmatter is not a YAML mapping", "yaml"
         return
     yield from _strict_yaml(skill, node)
-    lines = {key.value: key.start_mark.line + 2 for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
+    lines = {
+        key.value: key.start_mark.line + 2
+        for key, _ in node.value
+        if isinstance(key, yaml.ScalarNode)
+    }
     for name in lines.keys() - set(FIELDS):
-        yield lines[name], "error", f"unknown field {name!r}; known are {', '.join(FIELDS)}", "field"
+        yield (
+            lines[name],
+            "error",
+            f"unknown field {name!r}; known are {', '.join(FIELDS)}",
+            "field",
+        )
     yield from _fields(skill, lines, folder)
 
 
 def _strict_yaml(skill: Skill, node: yaml.MappingNode) -> Iterator[_Finding]:
     """What plain YAML allows and the format's own parser does not."""
-    for name, count in Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)).items():
+    for name, count in Counter(
+        key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)
+    ).items():
         if count > 1:
             yield 1, "error", f"the field {name!r} stands {count} times", "yaml"
     for key, value in node.value:
         if isinstance(value, yaml.CollectionNode) and value.flow_style:
-            yield key.start_mark.line + 2, "error", f"{key.value!r} uses braces or brackets; write one entry a line", "yaml"
+            yield (
+                key.start_mark.line + 2,
+                "error",
+                f"{key.value!r} uses braces or brackets; write one entry a line",
+                "yaml",
+            )
     for number, line in enumerate(skill.frontmatter_block.split("\n"), 2):
         if "---" in line:
             yield number, "error", "`---` inside the frontmatter ends it for some agents", "yaml"
@@ -111,9 +144,19 @@ def _fields(skill: Skill, lines: dict[str, int], folder: str) -> Iterator[_Findi
         return
     name, line = unicodedata.normalize("NFKC", given.strip()), lines.get("name", 1)
     if not all(letter.isalnum() or letter == "-" for letter in name) or name != name.lower():
-        yield line, "error", f"name {name!r} may hold lower-case letters, digits and hyphens only", "name"
+        yield (
+            line,
+            "error",
+            f"name {name!r} may hold lower-case letters, digits and hyphens only",
+            "name",
+        )
     if name.strip("-") != name or "--" in name:
-        yield line, "error", f"name {name!r} may not start or end with a hyphen or hold two in a row", "name"
+        yield (
+            line,
+            "error",
+            f"name {name!r} may not start or end with a hyphen or hold two in a row",
+            "name",
+        )
     if name != unicodedata.normalize("NFKC", folder):
         yield line, "error", f"name {name!r} differs from the folder's name {folder!r}", "name"
 
@@ -125,7 +168,12 @@ def _markers(skill: Skill) -> Iterator[_Finding]:
         if region.problem:
             yield line, "warning", region.problem, "marker"
         if region.kind in seen:
-            yield line, "warning", f"a second {region.kind} region; the next update makes them one", "marker"
+            yield (
+                line,
+                "warning",
+                f"a second {region.kind} region; the next update makes them one",
+                "marker",
+            )
         seen |= {region.kind} - {PROTECTED, ORPHAN}
 
 
@@ -135,9 +183,19 @@ def _size(skill: Skill) -> Iterator[_Finding]:
     if not skill.body.strip():
         yield first, "warning", "the body is empty", "body"
     if lines > _BODY_LINES:
-        yield first, "warning", f"the body has {lines} lines; keep it under {_BODY_LINES}, with detail in references/", "body"
+        yield (
+            first,
+            "warning",
+            f"the body has {lines} lines; keep it under {_BODY_LINES}, with detail in references/",
+            "body",
+        )
     if tokens > _BODY_TOKENS:
-        yield first, "warning", f"the body has about {tokens} tokens; keep it under {_BODY_TOKENS}", "body"
+        yield (
+            first,
+            "warning",
+            f"the body has about {tokens} tokens; keep it under {_BODY_TOKENS}",
+            "body",
+        )
 
 
 def _references(skill: Skill, folder: Path) -> Iterator[_Finding]:
@@ -145,7 +203,12 @@ def _references(skill: Skill, folder: Path) -> Iterator[_Finding]:
         name = unquote(match[1])
         if re.match(r"[a-zA-Z][\w+.-]*:|/", name) or (folder / name).exists():
             continue
-        yield _line(skill, match.start()), "warning", f"{name} is not in the skill's folder", "reference"
+        yield (
+            _line(skill, match.start()),
+            "warning",
+            f"{name} is not in the skill's folder",
+            "reference",
+        )
 
 
 def _line(skill: Skill, offset: int) -> int:

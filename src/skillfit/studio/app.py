@@ -1,7 +1,7 @@
 """The studio: the runs under a folder, each on a page that updates itself while the run goes on.
 
-Pages are told from events, with the report's own template. Whoever watches one gets its content anew as a server-sent event
-whenever the log has grown.
+Pages are told from events, with the report's own template. Whoever watches one gets its content
+anew as a server-sent event whenever the log has grown.
 """
 
 from __future__ import annotations
@@ -22,25 +22,42 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from skillfit.errors import InputError
-from skillfit.report.render import asset, environment, page, view
-from skillfit.report.story import RunStory
-from skillfit.report.tell import Teller, read_story
+from skillfit.report.page import asset, environment, page, view
+from skillfit.report.story import RunStory, Teller, read_story
 from skillfit.run.directory import JOURNAL, RunDirectory
 
 _POLL = 0.5  # seconds between two looks at the log
 _QUIET = 30  # looks after which a comment keeps the connection open
 _DEPTH = 3  # folders below the given one
 _COOKIE = "skillfit-token"
-_OWN_NAMES = ["127.0.0.1", "localhost", "[::1]"]  # other names for this machine are a trick of some web page
+_OWN_NAMES = [
+    "127.0.0.1",
+    "localhost",
+    "[::1]",
+]  # other names for this machine are a trick of some web page
 
 
-def serve(path: Path, port: int = 0, host: str = "127.0.0.1", token: str = "", announce: Callable[[str], object] = print) -> None:
-    """Serve the runs under `path` until Ctrl-C, at the address `announce` is told. Other machines may look only with a token."""
+def serve(
+    path: Path,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    token: str = "",
+    announce: Callable[[str], object] = print,
+) -> None:
+    """Serve the runs under `path` until Ctrl-C, at the address `announce` is told. Other machines
+    may look only with a token.
+    """
     import uvicorn
 
     app = make_app(path, host, token)
@@ -53,12 +70,15 @@ def serve(path: Path, port: int = 0, host: str = "127.0.0.1", token: str = "", a
             listening.listen()  # so that who hears the address can be sure of an answer
         except OSError as error:
             raise InputError(
-                f"Port {port} of {host} cannot be had: {error.strerror}.", hint="Give another one with --port."
+                f"Port {port} of {host} cannot be had: {error.strerror}.",
+                hint="Give another one with --port.",
             ) from error
         name = f"[{host}]" if ":" in host else host
         announce(f"http://{name}:{listening.getsockname()[1]}/{f'?token={token}' if token else ''}")
         sys.stdout.flush()  # who started this may be waiting for the address
-        uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)).run([listening])
+        uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)).run(
+            [listening]
+        )
 
 
 def make_app(path: Path, host: str = "127.0.0.1", token: str = "") -> Starlette:
@@ -75,7 +95,11 @@ def make_app(path: Path, host: str = "127.0.0.1", token: str = "") -> Starlette:
         Route("/events/{name:path}", runs.events),
         Route("/run/{name:path}", runs.run),
     ]
-    guards = [Middleware(Guard, token=token)] if token else [Middleware(TrustedHostMiddleware, allowed_hosts=_OWN_NAMES)]
+    guards = (
+        [Middleware(Guard, token=token)]
+        if token
+        else [Middleware(TrustedHostMiddleware, allowed_hosts=_OWN_NAMES)]
+    )
     return Starlette(routes=routes, middleware=guards)
 
 
@@ -96,7 +120,9 @@ class Guard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         request = Request(scope)
-        response: Response = PlainTextResponse("This studio asks for its token: add ?token=… to the address.", 401)
+        response: Response = PlainTextResponse(
+            "This studio asks for its token: add ?token=… to the address.", 401
+        )
         if self._known(request.query_params.get("token", "")):
             response = RedirectResponse(request.url.path, 303)
             response.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict")
@@ -114,7 +140,10 @@ class Runs:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._told: dict[Path, tuple[tuple[int, ...], RunStory]] = {}
-        loaders = [PackageLoader("skillfit.studio", "assets"), PackageLoader("skillfit.report", "assets")]
+        loaders = [
+            PackageLoader("skillfit.studio", "assets"),
+            PackageLoader("skillfit.report", "assets"),
+        ]
         self._templates: Environment = environment().overlay(loader=ChoiceLoader(loaders))
 
     async def index(self, request: Request) -> Response:
@@ -136,7 +165,9 @@ class Runs:
 
     async def report(self, request: Request) -> Response:
         _, path = self._found(request)
-        return HTMLResponse(await asyncio.to_thread(lambda: page(read_story(path), with_trajectories=True)))
+        return HTMLResponse(
+            await asyncio.to_thread(lambda: page(read_story(path), with_trajectories=True))
+        )
 
     def _found(self, request: Request) -> tuple[str, Path]:
         name = str(request.path_params["name"])
@@ -154,9 +185,13 @@ class Runs:
 
     def _page(self, title: str, events: str, content: str) -> Response:
         """A page whose content comes anew with each of these events."""
-        script = asset("script.js") + (Path(__file__).parent / "assets" / "live.js").read_text(encoding="utf-8")
+        script = asset("script.js") + (Path(__file__).parent / "assets" / "live.js").read_text(
+            encoding="utf-8"
+        )
         given = {"script": script, "style": asset("style.css"), "connect": "'self'", "title": title}
-        shown = self._templates.get_template("watched.html.j2").render(content=content, events=events, **given)
+        shown = self._templates.get_template("watched.html.j2").render(
+            content=content, events=events, **given
+        )
         return HTMLResponse(shown, headers={"Cache-Control": "no-store"})
 
     def _list(self) -> str:
@@ -168,13 +203,19 @@ class Runs:
             except InputError as error:
                 damaged.append(str(error))
         told.sort(key=lambda run: -(run[1].begun or 0))
-        return self._templates.get_template("list.html.j2").render(runs=told, damaged=damaged, folder=self._path.name)
+        return self._templates.get_template("list.html.j2").render(
+            runs=told, damaged=damaged, folder=self._path.name
+        )
 
     def _story(self, path: Path) -> RunStory:
         """Read anew only when something was written, or somebody may be writing."""
         files = [path / f"{JOURNAL}{ending}" for ending in ("", "-wal")]
         stamp = tuple(file.stat().st_mtime_ns for file in files if file.exists())
-        if path not in self._told or self._told[path][0] != stamp or self._told[path][1].state == "running":
+        if (
+            path not in self._told
+            or self._told[path][0] != stamp
+            or self._told[path][1].state == "running"
+        ):
             self._told[path] = (stamp, read_story(path))
         return self._told[path][1]
 
@@ -199,7 +240,9 @@ class Watch:
         self._view.close()
 
 
-def _stream(request: Request, look: Callable[[], str], close: Callable[[], None] = lambda: None) -> Response:
+def _stream(
+    request: Request, look: Callable[[], str], close: Callable[[], None] = lambda: None
+) -> Response:
     async def changes() -> AsyncIterator[str]:
         shown, quiet = "", 0
         try:
@@ -215,4 +258,6 @@ def _stream(request: Request, look: Callable[[], str], close: Callable[[], None]
         finally:
             close()
 
-    return StreamingResponse(changes(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return StreamingResponse(
+        changes(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+    )

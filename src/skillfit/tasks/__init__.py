@@ -1,8 +1,7 @@
 """What the skill must be good at: items, splits, graders, and the loaders that bring them."""
 
-from skillfit.tasks.attempt import Attempt, Grader, Score, Step, TaskFailure
 from skillfit.tasks.graders import build_grader
-from skillfit.tasks.item import Item, RowAt, Split
+from skillfit.tasks.item import Attempt, Grader, Item, RowAt, Score, Split, Step, TaskFailure
 from skillfit.tasks.load import TaskSettings, load_task
 from skillfit.tasks.splits import MIN_SELECTION, SplitSettings
 from skillfit.tasks.task import Evaluator, GoldProblem, Task, prove_gold

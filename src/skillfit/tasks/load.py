@@ -1,4 +1,6 @@
-"""From what a person wrote under `env` to a task: files, folders, evals.json, Python, commands, Inspect."""
+"""From what a person wrote under `env` to a task: files, folders, evals.json, Python, commands,
+Inspect.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,11 @@ from typing import Any, Literal
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
-from skillfit.tasks.attempt import Grader
-from skillfit.tasks.command import CommandEvaluator
-from skillfit.tasks.function import errors_in, load_object
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Grader, Item
 from skillfit.tasks.rows import SPLIT_NAMES, SUFFIXES, Row, items_of, parse_json, read_rows
 from skillfit.tasks.splits import SplitSettings
 from skillfit.tasks.task import Task
+from skillfit.tasks.user_code import CommandEvaluator, errors_in, load_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,19 @@ class TaskSettings:
     skill_as: Literal["message", "file"] = "message"  # how Inspect tasks are given the skill
 
 
-def load_task(settings: TaskSettings, *, judge: Model | None = None, model: Model | None = None) -> Task:
-    """The task. `judge` is asked by graders that need one; `model` is the agent's, for tasks with their own solver (Inspect)."""
+def load_task(
+    settings: TaskSettings, *, judge: Model | None = None, model: Model | None = None
+) -> Task:
+    """The task. `judge` is asked by graders that need one; `model` is the agent's, for tasks with
+    their own solver (Inspect).
+    """
     tasks = settings.tasks
-    if settings.skill_as == "file" and not (isinstance(tasks, str) and tasks.startswith("inspect:")):
+    if settings.skill_as == "file" and not (
+        isinstance(tasks, str) and tasks.startswith("inspect:")
+    ):
         raise InputError(
-            "env.skill_as: file is for Inspect tasks.", hint="Leave it out; env.agent: cli is given the skill as files by itself."
+            "env.skill_as: file is for Inspect tasks.",
+            hint="Leave it out; env.agent: cli is given the skill as files by itself.",
         )
     if isinstance(tasks, Task):
         return _resplit(tasks, settings)
@@ -55,26 +62,41 @@ def load_task(settings: TaskSettings, *, judge: Model | None = None, model: Mode
             hint="Known: .jsonl, .json, .csv files, folders with train/ val/ test/, evals.json, file.py:name, command:, inspect:",
         )
     if (evals := _evals_file(path)) is not None:
-        return _from_rows(_eval_rows(evals), replace(settings, grader=settings.grader or "checklist"), judge)
+        return _from_rows(
+            _eval_rows(evals), replace(settings, grader=settings.grader or "checklist"), judge
+        )
     return _from_rows(_folder_rows(path) if path.is_dir() else read_rows(path), settings, judge)
 
 
 def _from_rows(rows: Iterator[Row], settings: TaskSettings, judge: Model | None) -> Task:
     items = items_of(rows, settings.fields)
-    return Task(items, grade=settings.grader or "exact", splits=settings.splits, judge=judge, base=settings.base)
+    return Task(
+        items,
+        grade=settings.grader or "exact",
+        splits=settings.splits,
+        judge=judge,
+        base=settings.base,
+    )
 
 
 def _folder_rows(folder: Path) -> Iterator[Row]:
     """`train/ val/ test/` with a file of items each, or `train.jsonl val.jsonl test.jsonl`."""
     found = [
-        child for child in sorted(folder.iterdir()) if child.stem in SPLIT_NAMES and (child.is_dir() or child.suffix in SUFFIXES)
+        child
+        for child in sorted(folder.iterdir())
+        if child.stem in SPLIT_NAMES and (child.is_dir() or child.suffix in SUFFIXES)
     ]
     if not any(SPLIT_NAMES[child.stem] == "train" for child in found):
         raise InputError(
-            f"{folder}: no train/ in this folder.", hint="Expected train/, val/ and test/, each with a JSON, JSONL or CSV file."
+            f"{folder}: no train/ in this folder.",
+            hint="Expected train/, val/ and test/, each with a JSON, JSONL or CSV file.",
         )
     for child in found:
-        files = [file for file in sorted(child.iterdir()) if file.suffix in SUFFIXES] if child.is_dir() else [child]
+        files = (
+            [file for file in sorted(child.iterdir()) if file.suffix in SUFFIXES]
+            if child.is_dir()
+            else [child]
+        )
         if not files:
             raise InputError(f"{child}: no JSON, JSONL or CSV file in this folder.")
         for file in files:
@@ -84,18 +106,29 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
 def _evals_file(path: Path) -> Path | None:
     if path.is_file():
         return path if path.name == "evals.json" else None
-    return next((file for file in (path / "evals.json", path / "evals" / "evals.json") if file.is_file()), None)
+    return next(
+        (file for file in (path / "evals.json", path / "evals" / "evals.json") if file.is_file()),
+        None,
+    )
 
 
 def _eval_rows(path: Path) -> Iterator[Row]:
-    """The Agent Skills format: prompts with files, an expected output, assertions. Paths are relative to the skill's folder."""
+    """The Agent Skills format: prompts with files, an expected output, assertions. Paths are
+    relative to the skill's folder.
+    """
     document = parse_json(path.read_bytes(), str(path))
     evals = document.get("evals") if isinstance(document, dict) else None
     if not isinstance(evals, list) or not evals or not all(isinstance(one, dict) for one in evals):
-        raise InputError(f"{path}: no list of objects under `evals`.", hint="See the evals.json of the Agent Skills format.")
+        raise InputError(
+            f"{path}: no list of objects under `evals`.",
+            hint="See the evals.json of the Agent Skills format.",
+        )
     base = path.parent.parent if path.parent.name == "evals" else path.parent
     for number, one in enumerate(evals, 1):
-        row = {("reference" if name == "expected_output" else name): value for name, value in one.items()}
+        row = {
+            ("reference" if name == "expected_output" else name): value
+            for name, value in one.items()
+        }
         yield Row(row, f"{path}: eval {number}", base)
 
 
@@ -108,7 +141,9 @@ def _command(line: str, items: str, settings: TaskSettings) -> Task:
 
 
 def _python(reference: str, settings: TaskSettings) -> Task:
-    """`file.py:name`: a Task, a function without arguments that makes one, or an evaluate function with `items` beside it."""
+    """`file.py:name`: a Task, a function without arguments that makes one, or an evaluate function
+    with `items` beside it.
+    """
     found = load_object(reference, settings.base)
     file = (settings.base / reference.rpartition(":")[0]).resolve()
     if inspect.isfunction(found) and not inspect.signature(found).parameters:
@@ -126,27 +161,42 @@ def _python(reference: str, settings: TaskSettings) -> Task:
 
 
 def _items_beside(file: Path, settings: TaskSettings) -> list[Item]:
-    beside = next((path for path in (file.with_suffix(".jsonl"), file.parent / "items.jsonl") if path.is_file()), None)
+    beside = next(
+        (
+            path
+            for path in (file.with_suffix(".jsonl"), file.parent / "items.jsonl")
+            if path.is_file()
+        ),
+        None,
+    )
     if beside is not None:
         return items_of(read_rows(beside), settings.fields)
     items = load_object(f"{file}:items")
     with errors_in(file):
         listed = list(items() if callable(items) else items)
-    return items_of((Row(row, f"{file.name}: items[{at}]", file.parent) for at, row in enumerate(listed)), settings.fields)
+    return items_of(
+        (Row(row, f"{file.name}: items[{at}]", file.parent) for at, row in enumerate(listed)),
+        settings.fields,
+    )
 
 
 def _inspect(reference: str, settings: TaskSettings, model: Model | None) -> Task:
-    from skillfit.tasks.inspect_load import load_inspect_task
+    from skillfit.plugins.inspect_tasks import load_inspect_task
 
     _refuse_grader(settings, "an Inspect task")
-    items, evaluator = load_inspect_task(reference, base=settings.base, model=model, skill_as=settings.skill_as)
+    items, evaluator = load_inspect_task(
+        reference, base=settings.base, model=model, skill_as=settings.skill_as
+    )
     return Task(items, evaluator=evaluator, splits=settings.splits)
 
 
 def _resplit(task: Task, settings: TaskSettings) -> Task:
     _refuse_grader(settings, "a Task")
     if settings.fields:
-        raise InputError("env.fields: the items of a Task have their fields already.", hint="Give Task(…, fields=…) instead.")
+        raise InputError(
+            "env.fields: the items of a Task have their fields already.",
+            hint="Give Task(…, fields=…) instead.",
+        )
     capped = any(settings.splits.caps.values())
     unchanged = not capped and replace(settings.splits, caps={}) == SplitSettings()
     return task if unchanged else task.with_splits(settings.splits)

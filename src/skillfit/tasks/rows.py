@@ -1,4 +1,6 @@
-"""Rows of JSONL, JSON and CSV files, and the items made of them. Every complaint names file and line."""
+"""Rows of JSONL, JSON and CSV files, and the items made of them. Every complaint names file and
+line.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,13 @@ class Row:
 def read_rows(path: Path) -> Iterator[Row]:
     """The rows of one file, in order."""
     if not path.is_file():
-        raise InputError(f"{path}: no such file.", hint="env.tasks is relative to the config's folder.")
+        raise InputError(
+            f"{path}: no such file.", hint="env.tasks is relative to the config's folder."
+        )
     if path.suffix not in SUFFIXES:
-        raise InputError(f"{path}: unknown kind of tasks file.", hint=f"Known are {', '.join(SUFFIXES)}.")
+        raise InputError(
+            f"{path}: unknown kind of tasks file.", hint=f"Known are {', '.join(SUFFIXES)}."
+        )
     readers = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv}
     row = None
     for row in readers[path.suffix](path):
@@ -46,16 +52,23 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def items_of(rows: Iterable[Row], fields: Mapping[str, str]) -> list[Item]:
-    """Items with stable ids. Rows without an id get one from their content; an id used twice is refused."""
+    """Items with stable ids. Rows without an id get one from their content; an id used twice is
+    refused.
+    """
     fields = _checked_fields(fields)
     items: list[Item] = []
     seen: dict[str, str] = {}
     for row in rows:
         item = _item(row, fields)
         if item.id in seen:
-            same = "id {id!r} is used twice" if "id" in canonical(row.values, fields) else "the same row stands twice"
+            same = (
+                "id {id!r} is used twice"
+                if "id" in canonical(row.values, fields)
+                else "the same row stands twice"
+            )
             raise InputError(
-                f"{seen[item.id]} and {row.where}: {same.format(id=item.id)}.", hint="Ids must be unique over all splits."
+                f"{seen[item.id]} and {row.where}: {same.format(id=item.id)}.",
+                hint="Ids must be unique over all splits.",
             )
         seen[item.id] = row.where
         items.append(item)
@@ -85,7 +98,10 @@ def _item(row: Row, fields: Mapping[str, str]) -> Item:
     )
     for path in item.attachments() if "files" in content or "images" in content else ():
         if not path.is_file():
-            raise InputError(f"{row.where}: {path} does not exist.", hint="Files and images are relative to the tasks file.")
+            raise InputError(
+                f"{row.where}: {path} does not exist.",
+                hint="Files and images are relative to the tasks file.",
+            )
     return replace(item, row=row.at or row.values, digest=item.fingerprint())
 
 
@@ -101,9 +117,14 @@ def _checked_fields(fields: Mapping[str, str]) -> dict[str, str]:
 def _check_messages(messages: Any, where: str) -> None:
     roles = ("system", "user", "assistant")
     for turn in messages if isinstance(messages, list) else [messages]:
-        if not (isinstance(turn, dict) and turn.get("role") in roles and isinstance(turn.get("content"), str)):
+        if not (
+            isinstance(turn, dict)
+            and turn.get("role") in roles
+            and isinstance(turn.get("content"), str)
+        ):
             raise InputError(
-                f"{where}: messages must be a list of {{role, content}}.", hint=f"Roles: {', '.join(roles)}; content is text."
+                f"{where}: messages must be a list of {{role, content}}.",
+                hint=f"Roles: {', '.join(roles)}; content is text.",
             )
 
 
@@ -114,16 +135,26 @@ def _check_paths(content: Mapping[str, Any], where: str) -> None:
     ):
         given = content.get(name, [])
         named = name == "files" and isinstance(given, Mapping)
-        paths = list(given.values()) if named else given if isinstance(given, (list, tuple)) else [given]
+        paths = (
+            list(given.values())
+            if named
+            else given
+            if isinstance(given, (list, tuple))
+            else [given]
+        )
         if not all(isinstance(path, (str, Path)) for path in paths):
-            raise InputError(f"{where}: {name} must be {forms}.", hint="Leave it out when there are none.")
+            raise InputError(
+                f"{where}: {name} must be {forms}.", hint="Leave it out when there are none."
+            )
 
 
 def _split(value: Any, where: str) -> Split | None:
     if value is None:
         return None
     if not isinstance(value, str) or value not in SPLIT_NAMES:
-        raise InputError(f"{where}: unknown split {value!r}.", hint=f"Known: {', '.join(SPLIT_NAMES)}.")
+        raise InputError(
+            f"{where}: unknown split {value!r}.", hint=f"Known: {', '.join(SPLIT_NAMES)}."
+        )
     return SPLIT_NAMES[value]
 
 
@@ -144,7 +175,11 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         for number, line in enumerate(file, 1):
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.strip():
-                at = RowAt(full, offset + len(line) - len(text), len(text)) if len(line) > BIG_ROW else None
+                at = (
+                    RowAt(full, offset + len(line) - len(text), len(text))
+                    if len(line) > BIG_ROW
+                    else None
+                )
                 yield Row(parse_json(text, f"{path}:{number}"), f"{path}:{number}", folder, at)
             offset += len(line)
 
@@ -152,7 +187,10 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
 def _read_json(path: Path) -> Iterator[Row]:
     rows = parse_json(path.read_bytes(), str(path))
     if not isinstance(rows, list):
-        raise InputError(f"{path}: expected a JSON array of items.", hint="One object per line is JSONL: name the file .jsonl.")
+        raise InputError(
+            f"{path}: expected a JSON array of items.",
+            hint="One object per line is JSONL: name the file .jsonl.",
+        )
     for number, values in enumerate(rows, 1):
         yield Row(values, f"{path}: item {number}", path.parent)
 
@@ -165,13 +203,21 @@ def parse_json(text: bytes, where: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError as error:
-        raise InputError(f"{where}: half a character: an emoji was cut in two ({error.object[error.start]!a}).") from error
+        raise InputError(
+            f"{where}: half a character: an emoji was cut in two ({error.object[error.start]!a})."
+        ) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start}).") from error
+        raise InputError(
+            f"{where}: not UTF-8 text ({error.reason} at byte {error.start})."
+        ) from error
     except RecursionError as error:
         raise InputError(f"{where}: nested too deeply.") from error
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}" if b"\n" in text.strip() else f"column {error.colno}"
+        place = (
+            f"line {error.lineno}, column {error.colno}"
+            if b"\n" in text.strip()
+            else f"column {error.colno}"
+        )
         raise InputError(f"{where}: not valid JSON: {error.msg} at {place}.") from error
 
 
@@ -181,14 +227,22 @@ def _read_csv(path: Path) -> Iterator[Row]:
         try:
             for values in reader:
                 if None in values or None in values.values():
-                    raise InputError(f"{path}:{reader.line_num}: not as many cells as the header has.")
-                yield Row({name: _cell(text) for name, text in values.items()}, f"{path}:{reader.line_num}", path.parent)
+                    raise InputError(
+                        f"{path}:{reader.line_num}: not as many cells as the header has."
+                    )
+                yield Row(
+                    {name: _cell(text) for name, text in values.items()},
+                    f"{path}:{reader.line_num}",
+                    path.parent,
+                )
         except (csv.Error, UnicodeDecodeError) as error:
             raise InputError(f"{path}:{reader.line_num + 1}: not valid CSV: {error}.") from error
 
 
 def _cell(text: str) -> Any:
-    """Lists and objects come as JSON or as Python literals (as DocVQA's answers do); what JSON cannot hold stays text."""
+    """Lists and objects come as JSON or as Python literals (as DocVQA's answers do); what JSON
+    cannot hold stays text.
+    """
     if text[:1] not in ("[", "{"):
         return text
     for parse in (json.loads, ast.literal_eval):

@@ -14,18 +14,19 @@ from typing import Any, Protocol, cast
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
 from skillfit.skill import Skill
-from skillfit.tasks.attempt import Attempt, Grader, Score, TaskFailure
-from skillfit.tasks.function import call, described, evaluated, name_of, plain
 from skillfit.tasks.graders import build_grader, check_items, golds, without_judges
-from skillfit.tasks.item import Item, stable_hash
+from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure, stable_hash
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import Splits, SplitSettings, split_items
+from skillfit.tasks.user_code import call, described, evaluated, name_of, plain
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Evaluator(Protocol):
-    """A task's own way of running and grading an item. Raises `TaskFailure` or `ModelError` when there is nothing to score."""
+    """A task's own way of running and grading an item. Raises `TaskFailure` or `ModelError` when
+    there is nothing to score.
+    """
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]: ...
 
@@ -36,8 +37,10 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FunctionEvaluator:
-    """A user's functions as an evaluator: `evaluate(skill, item)` gives the score itself, or `run(skill, item)` gives the answer
-    and a grader scores it. Either may take a third argument, the seed. The skill is its text, the item a dict."""
+    """A user's functions as an evaluator: `evaluate(skill, item)` gives the score itself, or
+    `run(skill, item)` gives the answer and a grader scores it. Either may take a third argument,
+    the seed. The skill is its text, the item a dict.
+    """
 
     function: Callable[..., Any]
     grader: Grader | None = None  # None: the function gives the score
@@ -55,14 +58,19 @@ class FunctionEvaluator:
         return attempt, await self.grader.grade(item, attempt)
 
     def describe(self) -> dict[str, Any]:
-        return {"function": described(self.function), "grader": self.grader.describe() if self.grader else None}
+        return {
+            "function": described(self.function),
+            "grader": self.grader.describe() if self.grader else None,
+        }
 
 
 class Task:
-    """`Task(items, grade="exact")` for an agent's model to run, `Task(items, run=…, grade=…)` for an agent of yours, or
-    `Task(items, evaluate=…)` for a function that runs and scores.
+    """`Task(items, grade="exact")` for an agent's model to run, `Task(items, run=…, grade=…)` for
+    an agent of yours, or `Task(items, evaluate=…)` for a function that runs and scores.
 
-    Items are dicts (`input`, `answer`, …) or `Item`s; `grade` is a grader's name or settings, or a function of item and answer."""
+    Items are dicts (`input`, `answer`, …) or `Item`s; `grade` is a grader's name or settings, or a
+    function of item and answer.
+    """
 
     def __init__(
         self,
@@ -78,12 +86,16 @@ class Task:
         base: Path = Path(),
     ) -> None:
         if (evaluate or evaluator) and (run or grade):
-            raise InputError("Task: `evaluate` runs and scores; it goes with neither `run` nor `grade`.")
+            raise InputError(
+                "Task: `evaluate` runs and scores; it goes with neither `run` nor `grade`."
+            )
         self.items: tuple[Item, ...] = tuple(_as_items(items, fields or {}, base))
         if not self.items:
             raise InputError("Task: there are no items.")
         self.grader: Grader | None = None
-        self.evaluator: Evaluator | None = evaluator or (FunctionEvaluator(evaluate) if evaluate else None)
+        self.evaluator: Evaluator | None = evaluator or (
+            FunctionEvaluator(evaluate) if evaluate else None
+        )
         if self.evaluator is None:
             self.grader = build_grader(grade or "exact", judge=judge, base=base)
             self.evaluator = FunctionEvaluator(run, self.grader) if run else None
@@ -126,8 +138,13 @@ class Task:
         return other
 
     def identity(self) -> str:
-        """Changes when items, splits, grader or evaluator change; the order of the items does not matter."""
-        parts = {name: sorted(item.fingerprint() for item in getattr(self, name)) for name in ("train", "selection", "test")}
+        """Changes when items, splits, grader or evaluator change; the order of the items does not
+        matter.
+        """
+        parts = {
+            name: sorted(item.fingerprint() for item in getattr(self, name))
+            for name in ("train", "selection", "test")
+        }
         how = [part.describe() if part else None for part in (self.grader, self.evaluator)]
         return stable_hash([parts, how, self.fit_only])
 
@@ -142,11 +159,18 @@ class GoldProblem:
 
 
 async def prove_gold(task: Task, *, judges: bool = False) -> list[GoldProblem]:
-    """Grade every gold answer with the task's own grader; empty when all score 1. Judges are asked only with `judges=True`."""
+    """Grade every gold answer with the task's own grader; empty when all score 1. Judges are asked
+    only with `judges=True`.
+    """
     grader = task.grader if judges or task.grader is None else without_judges(task.grader)
     if grader is None:
         return []
-    return [problem for item in task.items for gold in golds(grader, item) if (problem := await _prove(grader, item, gold))]
+    return [
+        problem
+        for item in task.items
+        for gold in golds(grader, item)
+        if (problem := await _prove(grader, item, gold))
+    ]
 
 
 async def _prove(grader: Grader, item: Item, gold: str) -> GoldProblem | None:
@@ -160,7 +184,9 @@ async def _prove(grader: Grader, item: Item, gold: str) -> GoldProblem | None:
     return GoldProblem(item.id, score, why)
 
 
-def _as_items(items: Iterable[Item | Mapping[str, Any]], fields: Mapping[str, str], base: Path) -> list[Item]:
+def _as_items(
+    items: Iterable[Item | Mapping[str, Any]], fields: Mapping[str, str], base: Path
+) -> list[Item]:
     listed = list(items)
     ready = [item for item in listed if isinstance(item, Item)]
     if not ready:

@@ -13,11 +13,15 @@ _BEGINNING = b'{"seq": '  # of every line
 
 
 class JsonLines:
-    """Appends each event of one run once: a resumed run tells its past again, and what stands in the file is not written twice."""
+    """Appends each event of one run once: a resumed run tells its past again, and what stands in
+    the file is not written twice.
+    """
 
     def __init__(self, where: str) -> None:
         if not where:
-            raise InputError("The tracker jsonl needs a file.", hint="For example --track jsonl:events.jsonl")
+            raise InputError(
+                "The tracker jsonl needs a file.", hint="For example --track jsonl:events.jsonl"
+            )
         self._path = path = Path(where)
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
@@ -26,7 +30,9 @@ class JsonLines:
         whole = [line for line in lines if line.endswith(b"\n")]  # a kill may have left half a line
         events = [json.loads(line) for line in whole]
         self._known = {event["seq"] for event in events}
-        self._run = next((event["run"] for event in events if event["kind"] == RunStarted.__name__), "")
+        self._run = next(
+            (event["run"] for event in events if event["kind"] == RunStarted.__name__), ""
+        )
         self._file = path.open("r+b" if path.is_file() else "w+b")
         self._file.truncate(sum(map(len, whole)))
         self._file.seek(0, os.SEEK_END)
@@ -35,7 +41,10 @@ class JsonLines:
         if isinstance(stored.event, RunStarted):
             self._run = self._run or stored.event.run
             if self._run != stored.event.run:
-                raise InputError(f"{self._path} holds the events of another run ({self._run}).", hint="Give each run its own file.")
+                raise InputError(
+                    f"{self._path} holds the events of another run ({self._run}).",
+                    hint="Give each run its own file.",
+                )
         if stored.seq not in self._known:
             self._known.add(stored.seq)
             self._file.write(json.dumps(as_json(stored), ensure_ascii=False).encode() + b"\n")

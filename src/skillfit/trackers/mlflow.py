@@ -13,7 +13,8 @@ from skillfit.run.events import RunFinished, RunStarted, Stored
 from skillfit.trackers.metrics import Meter, parameters
 
 _EXPERIMENT = "skillfit"
-_SEQ = "skillfit.seq"  # how far the MLflow run has heard: what a resumed run tells again is not logged again
+# how far the MLflow run has heard: what a resumed run tells again is not logged again
+_SEQ = "skillfit.seq"
 _STATUS = {"budget": "KILLED", "infrastructure": "FAILED"}
 
 
@@ -32,7 +33,10 @@ class MLflow:
         try:
             self._tell(stored)
         except MlflowException as error:  # training is worth more than its tracking
-            warnings.warn(f"MLflow could not be written to, and is told no more of this run: {error}", stacklevel=1)
+            warnings.warn(
+                f"MLflow could not be written to, and is told no more of this run: {error}",
+                stacklevel=1,
+            )
             self._run, self._heard = "", 1 << 62
 
     def _tell(self, stored: Stored) -> None:
@@ -43,7 +47,9 @@ class MLflow:
             return
         at = int(stored.at * 1000)
         if numbers:
-            metrics = [Metric(name, number, at, self._meter.step) for name, number in numbers.items()]
+            metrics = [
+                Metric(name, number, at, self._meter.step) for name, number in numbers.items()
+            ]
             self._client.log_batch(self._run, metrics=metrics, tags=[RunTag(_SEQ, str(stored.seq))])
         if isinstance(event, RunFinished):
             self._client.log_text(self._run, event.best_skill, "best_skill.md")
@@ -54,10 +60,17 @@ class MLflow:
         client = self._client
         named = client.get_experiment_by_name(_EXPERIMENT)
         experiment = named.experiment_id if named else client.create_experiment(_EXPERIMENT)
-        found = client.search_runs([experiment], f"tags.`skillfit.run` = '{event.run}'", max_results=1)
+        found = client.search_runs(
+            [experiment], f"tags.`skillfit.run` = '{event.run}'", max_results=1
+        )
         if found:
             self._run, self._heard = found[0].info.run_id, int(found[0].data.tags.get(_SEQ, 0))
             return client.set_terminated(self._run, "RUNNING")
-        self._run = client.create_run(experiment, tags={"skillfit.run": event.run}, run_name=event.run).info.run_id
-        client.log_batch(self._run, params=[Param(name, value[:500]) for name, value in parameters(event).items()])
+        self._run = client.create_run(
+            experiment, tags={"skillfit.run": event.run}, run_name=event.run
+        ).info.run_id
+        client.log_batch(
+            self._run,
+            params=[Param(name, value[:500]) for name, value in parameters(event).items()],
+        )
         return None

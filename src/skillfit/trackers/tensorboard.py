@@ -1,4 +1,6 @@
-"""TensorBoard event files. Points told again on resume carry their old step and time, so they fall onto themselves."""
+"""TensorBoard event files. Points told again on resume carry their old step and time, so they fall
+onto themselves.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ class TensorBoard:
             return
         numbers = self._meter(stored.event)
         if numbers:
-            values = [Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
-            self._writer.add_event(Record(wall_time=stored.at, step=self._meter.step, summary=Summary(value=values)))
+            values = [
+                Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()
+            ]
+            self._writer.add_event(
+                Record(wall_time=stored.at, step=self._meter.step, summary=Summary(value=values))
+            )
         if isinstance(stored.event, RunFinished):
             self._writer.flush()

@@ -1,4 +1,6 @@
-"""Weights & Biases. Its step is the event's number: what a resumed run tells again is older than what stands there and left out."""
+"""Weights & Biases. Its step is the event's number: what a resumed run tells again is older than
+what stands there and left out.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class WandB:
         event, numbers = stored.event, self._meter(stored.event)
         if isinstance(event, RunStarted) and self._run is None:
             config = parameters(event)
-            self._run = wandb.init(project=self._project or "skillfit", id=event.run, resume="allow", config=config)
+            self._run = wandb.init(
+                project=self._project or "skillfit", id=event.run, resume="allow", config=config
+            )
         if self._run is None or stored.seq < self._run.step:
             return
         if numbers:

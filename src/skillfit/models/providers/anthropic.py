@@ -8,17 +8,31 @@ from typing import Any
 
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import full_name
-from skillfit.models.protocol import BadRequest, FinishReason, Message, NoReply, Reply, Request, ToolCall, Usage
+from skillfit.models.protocol import (
+    BadRequest,
+    FinishReason,
+    Message,
+    NoReply,
+    Reply,
+    Request,
+    ToolCall,
+    Usage,
+)
 from skillfit.models.provider import Setup
 from skillfit.models.providers.http import Endpoint, bearer, join
-from skillfit.models.providers.official import OfficialSdk, through_sdk
-from skillfit.models.providers.optional import OptionalParameters
+from skillfit.models.providers.sdk import OfficialSdk, OptionalParameters, through_sdk
 from skillfit.models.wire import read_image, schema_in_prompt, strict_schema, unreported_usage
 
 _VERSION = "2023-06-01"
 _CACHED = {"type": "ephemeral"}
 _WORDS = {
-    "schema": ("output_config.format", "output_format", "json_schema", "schema", "structured output"),
+    "schema": (
+        "output_config.format",
+        "output_format",
+        "json_schema",
+        "schema",
+        "structured output",
+    ),
     "temperature": ("temperature",),
     "reasoning_effort": ("effort",),
 }
@@ -39,7 +53,11 @@ def anthropic(setup: Setup) -> AnthropicProvider:
     token = "" if setup.spec.key_env else setup.key("ANTHROPIC_AUTH_TOKEN", needed=False)
     key = token or setup.key("ANTHROPIC_API_KEY", needed=True)
     return AnthropicProvider(
-        setup, own or "https://api.anthropic.com", key, bool(token), through_sdk(setup, "anthropic", bool(own))
+        setup,
+        own or "https://api.anthropic.com",
+        key,
+        bool(token),
+        through_sdk(setup, "anthropic", bool(own)),
     )
 
 
@@ -49,7 +67,10 @@ class AnthropicProvider:
 
     def __init__(self, setup: Setup, base_url: str, key: str, is_token: bool, sdk: bool) -> None:
         where = f"{setup.spec.id} at {base_url}"
-        headers = {"anthropic-version": _VERSION, **setup.custom_headers("ANTHROPIC_CUSTOM_HEADERS")}
+        headers = {
+            "anthropic-version": _VERSION,
+            **setup.custom_headers("ANTHROPIC_CUSTOM_HEADERS"),
+        }
         self.endpoint = endpoint_of(base_url, key)
         self._setup = setup
         self._api: Endpoint | OfficialSdk
@@ -66,9 +87,15 @@ class AnthropicProvider:
             self._optional.leave_out("seed", "the Messages API has none")
         optional, sent = self._optional_body(request)
         asked = request if "schema" in sent else schema_in_prompt(request)
-        body = {"model": full_name(self._setup.name), "max_tokens": request.max_tokens or 4096, "messages": _messages(asked)}
+        body = {
+            "model": full_name(self._setup.name),
+            "max_tokens": request.max_tokens or 4096,
+            "messages": _messages(asked),
+        }
         try:
-            answer = await self._api.post(body | optional | _system(asked) | _tools(asked), self._setup.headers(request))
+            answer = await self._api.post(
+                body | optional | _system(asked) | _tools(asked), self._setup.headers(request)
+            )
         except BadRequest as error:
             self._optional.adapt(error, sent)
             raise
@@ -80,19 +107,33 @@ class AnthropicProvider:
     def _optional_body(self, request: Request) -> tuple[dict[str, Any], set[str]]:
         """What may be left out, as sent, and the names of what is in it."""
         strict = strict_schema(request.schema) if request.schema else None
-        wanted = {"temperature": request.temperature, "reasoning_effort": request.reasoning_effort, "schema": strict}
-        sent = {name: value for name, value in wanted.items() if value is not None and name not in self._optional.left_out}
+        wanted = {
+            "temperature": request.temperature,
+            "reasoning_effort": request.reasoning_effort,
+            "schema": strict,
+        }
+        sent = {
+            name: value
+            for name, value in wanted.items()
+            if value is not None and name not in self._optional.left_out
+        }
         body: dict[str, Any] = {"temperature": sent["temperature"]} if "temperature" in sent else {}
-        output: dict[str, Any] = {"effort": sent["reasoning_effort"]} if "reasoning_effort" in sent else {}
+        output: dict[str, Any] = (
+            {"effort": sent["reasoning_effort"]} if "reasoning_effort" in sent else {}
+        )
         if "schema" in sent:
             output["format"] = {"type": "json_schema", "schema": strict}
         return body | ({"output_config": output} if output else {}), set(sent)
 
 
 def _system(request: Request) -> dict[str, Any]:
-    """System texts as blocks, the last two (instructions, skill) marked: what comes before a mark is cached."""
+    """System texts as blocks, the last two (instructions, skill) marked: what comes before a mark
+    is cached.
+    """
     blocks: list[dict[str, Any]] = [
-        {"type": "text", "text": m.content} for m in request.messages if m.role == "system" and m.content
+        {"type": "text", "text": m.content}
+        for m in request.messages
+        if m.role == "system" and m.content
     ]
     for block in blocks[-2:]:
         block["cache_control"] = _CACHED
@@ -100,12 +141,17 @@ def _system(request: Request) -> dict[str, Any]:
 
 
 def _tools(request: Request) -> dict[str, Any]:
-    tools = [{"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)} for tool in request.tools]
+    tools = [
+        {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
+        for tool in request.tools
+    ]
     return {"tools": tools} if tools else {}
 
 
 def _messages(request: Request) -> list[dict[str, Any]]:
-    """Turns of user and assistant; a conversation under way is marked at its end, so its next turn reads it from the cache."""
+    """Turns of user and assistant; a conversation under way is marked at its end, so its next turn
+    reads it from the cache.
+    """
     turns: list[dict[str, Any]] = []
     for message in request.messages:
         if message.role == "system":
@@ -122,13 +168,21 @@ def _messages(request: Request) -> list[dict[str, Any]]:
 
 def _blocks(message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
-        return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.content}]
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": message.content}] if message.content else []
+        return [
+            {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.content}
+        ]
+    blocks: list[dict[str, Any]] = (
+        [{"type": "text", "text": message.content}] if message.content else []
+    )
     for image in message.images:
         media_type, data = read_image(image)
-        blocks.append({"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}})
+        blocks.append(
+            {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+        )
     for call in message.tool_calls:
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _arguments(call)})
+        blocks.append(
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": _arguments(call)}
+        )
     return blocks
 
 
@@ -137,7 +191,9 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
         value = json.loads(call.arguments or "{}")
     except ValueError:
         value = None
-    return value if isinstance(value, dict) else {"arguments": call.arguments}  # what the model wrote was no object
+    return (
+        value if isinstance(value, dict) else {"arguments": call.arguments}
+    )  # what the model wrote was no object
 
 
 def _reply(answer: Mapping[str, Any], request: Request, model_id: str) -> Reply:
@@ -146,7 +202,9 @@ def _reply(answer: Mapping[str, Any], request: Request, model_id: str) -> Reply:
         raise NoReply(f"{model_id} sent a reply without content.", usage=Usage(calls=1))
     text = "".join(block.get("text") or "" for block in content if block.get("type") == "text")
     calls = tuple(
-        ToolCall(block["id"], block["name"], json.dumps(block.get("input") or {}, ensure_ascii=False))
+        ToolCall(
+            block["id"], block["name"], json.dumps(block.get("input") or {}, ensure_ascii=False)
+        )
         for block in content
         if block.get("type") == "tool_use"
     )
@@ -157,6 +215,15 @@ def _reply(answer: Mapping[str, Any], request: Request, model_id: str) -> Reply:
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
-    cached, written = usage.get("cache_read_input_tokens") or 0, usage.get("cache_creation_input_tokens") or 0
+    cached, written = (
+        usage.get("cache_read_input_tokens") or 0,
+        usage.get("cache_creation_input_tokens") or 0,
+    )
     fresh = usage.get("input_tokens") or 0
-    return Usage(calls=1, input=fresh + cached + written, cached=cached, output=usage.get("output_tokens") or 0, written=written)
+    return Usage(
+        calls=1,
+        input=fresh + cached + written,
+        cached=cached,
+        output=usage.get("output_tokens") or 0,
+        written=written,
+    )

@@ -1,4 +1,6 @@
-"""JSON over HTTP: one request to a model server, and its answer as an object or a typed failure. Every vendor is called so."""
+"""JSON over HTTP: one request to a model server, and its answer as an object or a typed failure.
+Every vendor is called so.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from urllib.parse import urlsplit
 import pydantic_core
 
 from skillfit.errors import InputError
-from skillfit.models.classify import NotReached, classify, read_json
+from skillfit.models.failures import NotReached, classify, read_json
 from skillfit.models.protocol import NetworkFailed
 from skillfit.models.secrets import redact, remember_secret
 
@@ -22,15 +24,22 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+
 SignIn = Callable[[], Awaitable[Mapping[str, str]]]
 
-_IDLE = 4.0  # seconds an idle connection is kept: many servers hang up after five, and a request must not meet that
+# seconds an idle connection is kept: many servers hang up after five, and a request must not meet
+# that
+_IDLE = 4.0
 
 
 class Endpoint:
-    """An address that takes JSON. `headers` go with every request; `sign_in` is asked for more before each: tokens expire."""
+    """An address that takes JSON. `headers` go with every request; `sign_in` is asked for more
+    before each: tokens expire.
+    """
 
-    def __init__(self, url: str, where: str, headers: Mapping[str, str], sign_in: SignIn | None = None) -> None:
+    def __init__(
+        self, url: str, where: str, headers: Mapping[str, str], sign_in: SignIn | None = None
+    ) -> None:
         self._url = url
         self._where = where
         self._headers = {"User-Agent": "skillfit", "Content-Type": "application/json", **headers}
@@ -41,23 +50,31 @@ class Endpoint:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        """The object that is the answer, or a typed failure. How long it may take is the caller's business."""
+        """The object that is the answer, or a typed failure. How long it may take is the caller's
+        business.
+        """
         import aiohttp
 
         # Not the session's own headers: aiohttp would show those to a proxy, keys and all.
         headers = {**self._headers, **headers, **(await self._sign_in() if self._sign_in else {})}
         data = pydantic_core.to_json(body)
         try:
-            async with self._open().post(self._url, data=data, headers=headers, allow_redirects=self._follow) as answer:
+            async with self._open().post(
+                self._url, data=data, headers=headers, allow_redirects=self._follow
+            ) as answer:
                 text = await answer.text(errors="replace")
         except aiohttp.ClientHttpProxyError as error:
             said = f"Cannot reach {self._where}: the proxy answered {error.status} {error.message}."
-            raise NotReached(said, hint="Check the proxy's address and sign-in.") from None  # the error shows its password
+            raise NotReached(
+                said, hint="Check the proxy's address and sign-in."
+            ) from None  # the error shows its password
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
             hint = "Is the server running and the base_url right?"
             raise NotReached(redact(f"Cannot reach {self._where}: {error}."), hint=hint) from error
         except aiohttp.ClientError as error:
-            raise NetworkFailed(redact(f"The connection to {self._where} broke off: {type(error).__name__} {error}")) from error
+            raise NetworkFailed(
+                redact(f"The connection to {self._where} broke off: {type(error).__name__} {error}")
+            ) from error
         if not 200 <= answer.status < 300:
             raise classify(answer.status, _json_or_text(text), answer.headers, self._where)
         return read_json(text, answer.headers.get("Content-Type", ""), self._where)
@@ -77,15 +94,20 @@ class Endpoint:
     def _connect(self) -> aiohttp.ClientSession:
         import aiohttp
 
-        # How many at a time and for how long is decided above: by the limiter, and by the model's `timeout`.
+        # How many at a time and for how long is decided above: by the limiter, and by the model's
+        # `timeout`.
         trusted = _trusted() if self._url.startswith("https:") else True
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE, ssl=trusted)
         unhurried = aiohttp.ClientTimeout(total=None)
-        return aiohttp.ClientSession(connector=connector, timeout=unhurried, proxy=proxy_for(self._url))
+        return aiohttp.ClientSession(
+            connector=connector, timeout=unhurried, proxy=proxy_for(self._url)
+        )
 
 
 def bearer(key: str) -> dict[str, str]:
-    """The key as a header. Servers of one's own need none, but some refuse a request without the header."""
+    """The key as a header. Servers of one's own need none, but some refuse a request without the
+    header.
+    """
     return {"Authorization": f"Bearer {key or 'none'}"}
 
 
@@ -96,7 +118,9 @@ def join(base_url: str, path: str) -> str:
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy the environment names for this address: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, but for what NO_PROXY lists."""
+    """The proxy the environment names for this address: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, but for
+    what NO_PROXY lists.
+    """
     from urllib.request import getproxies, proxy_bypass
 
     parts, proxies = urlsplit(url), getproxies()

@@ -1,7 +1,7 @@
 """A GGUF file run in this process by llama.cpp (`xllamacpp`), behind its own server on loopback.
 
-`local/path/to/model.gguf`, or `local/org/repo:file.gguf` from the Hugging Face hub, downloaded once. Roles that name the same file
-with the same options share one server.
+`local/path/to/model.gguf`, or `local/org/repo:file.gguf` from the Hugging Face hub, downloaded
+once. Roles that name the same file with the same options share one server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from skillfit.errors import InfrastructureError, InputError
 from skillfit.models.provider import Setup
-from skillfit.models.providers.chat import ChatProvider
+from skillfit.models.providers.openai_protocols import ChatProvider
 from skillfit.models.secrets import remember_secret
 
 _CONTEXT = 8192
@@ -44,7 +44,9 @@ class LocalProvider(ChatProvider):
 
     def __init__(self, setup: Setup, engine: _Engine, running: _Running) -> None:
         url = f"{running.server.listening_address}/v1"
-        super().__init__(setup, base_url=url, key=running.key, slots=engine.slots, context_window=engine.context)
+        super().__init__(
+            setup, base_url=url, key=running.key, slots=engine.slots, context_window=engine.context
+        )
         self._engine = engine
         running.users += 1
         self._open = True
@@ -78,10 +80,15 @@ def _start(engine: _Engine) -> _Running:
     try:
         import xllamacpp
     except ImportError as error:
-        raise InputError("Local models need the xllamacpp package.", hint="pip install 'skillfit[local]'") from error
+        raise InputError(
+            "Local models need the xllamacpp package.", hint="pip install 'skillfit[local]'"
+        ) from error
     with engine.path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise InputError(f"{engine.path} is not a GGUF file.", hint="Download it again, or convert the model to GGUF.")
+            raise InputError(
+                f"{engine.path} is not a GGUF file.",
+                hint="Download it again, or convert the model to GGUF.",
+            )
     params = xllamacpp.CommonParams()
     params.model.path = str(engine.path)
     params.n_ctx = engine.context * engine.slots
@@ -89,7 +96,9 @@ def _start(engine: _Engine) -> _Running:
     params.cpuparams.n_threads = engine.threads
     params.n_gpu_layers = engine.gpu_layers
     params.verbosity = -1
-    key = remember_secret(secrets.token_hex(16))  # other users of this machine can reach loopback too
+    key = remember_secret(
+        secrets.token_hex(16)
+    )  # other users of this machine can reach loopback too
     params.api_keys = [key]
     try:
         return _Running(xllamacpp.Server(params), key)
@@ -107,14 +116,21 @@ def _file(setup: Setup) -> Path:
     repo, _, file = setup.name.partition(":")
     if repo.count("/") == 1 and file.endswith(".gguf") and not path.is_absolute():
         return _from_hub(setup, repo, file)
-    raise InputError(f"There is no model file at {path}.", hint="Give a path to a .gguf file, or local/org/repo:file.gguf.")
+    raise InputError(
+        f"There is no model file at {path}.",
+        hint="Give a path to a .gguf file, or local/org/repo:file.gguf.",
+    )
 
 
 def _from_hub(setup: Setup, repo: str, file: str) -> Path:
-    """The file in our cache, fetched first if it is not there yet. A partial download is never taken for the file."""
+    """The file in our cache, fetched first if it is not there yet. A partial download is never
+    taken for the file.
+    """
     import httpx
 
-    cache = Path(setup.variable("XDG_CACHE_HOME") or "~/.cache").expanduser() / "skillfit" / "models"
+    cache = (
+        Path(setup.variable("XDG_CACHE_HOME") or "~/.cache").expanduser() / "skillfit" / "models"
+    )
     target = cache / repo / file
     if target.is_file():
         return target
@@ -125,7 +141,10 @@ def _from_hub(setup: Setup, repo: str, file: str) -> Path:
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        with httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=60) as answer, draft.open("wb") as sink:
+        with (
+            httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=60) as answer,
+            draft.open("wb") as sink,
+        ):
             answer.raise_for_status()
             for chunk in answer.iter_bytes(1 << 20):
                 sink.write(chunk)

@@ -1,4 +1,6 @@
-"""Models that say what a function or a list tells them to: for tests and for trying things without any server."""
+"""Models that say what a function or a list tells them to: for tests and for trying things without
+any server.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,22 @@ Script = Callable[[Request], Line | Awaitable[Line]]
 
 
 class ScriptedModel:
-    """`ScriptedModel(function)` or `ScriptedModel(["first", Reply(…), RateLimited("third")])`: a `Model` in this process.
+    """`ScriptedModel(function)` or `ScriptedModel(["first", Reply(…), RateLimited("third")])`: a
+    `Model` in this process.
 
-    `requests` lists what it was asked. A reply without usage counts a quarter of its bytes as tokens, free of charge.
+    `requests` lists what it was asked. A reply without usage counts a quarter of its bytes as
+    tokens, free of charge.
     """
 
     endpoint = "scripted"
     slots: int | None = None
 
-    def __init__(self, script: Script | Iterable[Line], id: str = "scripted/model", context_window: int = 128_000) -> None:
+    def __init__(
+        self,
+        script: Script | Iterable[Line],
+        id: str = "scripted/model",
+        context_window: int = 128_000,
+    ) -> None:
         self.id = id
         self.context_window = context_window
         self.requests: list[Request] = []
@@ -43,7 +52,9 @@ class ScriptedModel:
         if reply.usage.calls:
             return reply
         asked = sum(len(message.content.encode()) for message in request.messages)
-        return reply.with_usage(Usage(calls=1, input=asked // 4 + 1, output=len(reply.text.encode()) // 4 + 1))
+        return reply.with_usage(
+            Usage(calls=1, input=asked // 4 + 1, output=len(reply.text.encode()) // 4 + 1)
+        )
 
     async def complete(self, request: Request) -> Reply:
         return check_reply(await self.send(request), self.id)
@@ -55,9 +66,16 @@ class ScriptedModel:
 def scripted(setup: Setup) -> ScriptedModel:
     """`scripted/path.py:name`: the function of that name in that file."""
     path, _, name = setup.name.rpartition(":")
-    spec = importlib.util.spec_from_file_location("skillfit_script", path) if Path(path).is_file() else None
+    spec = (
+        importlib.util.spec_from_file_location("skillfit_script", path)
+        if Path(path).is_file()
+        else None
+    )
     if spec is None or spec.loader is None:
-        raise InputError(f"There is no script at {path or setup.name!r}.", hint="Write scripted/path.py:function.")
+        raise InputError(
+            f"There is no script at {path or setup.name!r}.",
+            hint="Write scripted/path.py:function.",
+        )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function: Any = getattr(module, name, None)

@@ -1,55 +1,85 @@
-"""Vendors that speak the OpenAI API: where they are, which key they want, what they do differently."""
+"""Vendors that speak the OpenAI API: where they are, which key they want, what they do differently.
+
+Azure OpenAI: the name is the deployment's; signed in by key, Azure CLI or managed identity.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from skillfit.errors import InputError
+from skillfit.models.protocol import AuthFailed
 from skillfit.models.provider import Setup
-from skillfit.models.providers.chat import ChatProvider
-from skillfit.models.providers.http import bearer
-from skillfit.models.providers.official import through_sdk
-from skillfit.models.providers.responses import ResponsesProvider, needs_responses
+from skillfit.models.providers.http import SignIn, bearer, join
+from skillfit.models.providers.openai_protocols import (
+    ChatProvider,
+    ResponsesProvider,
+    needs_responses,
+)
+from skillfit.models.providers.sdk import through_sdk
+from skillfit.models.secrets import remember_secret
 
 _MINIMAX = {"global": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.com/v1"}
 
 
 def openai(setup: Setup) -> ChatProvider:
-    """OpenAI, or whatever stands at `base_url` or OPENAI_BASE_URL; a server of one's own may need no key."""
+    """OpenAI, or whatever stands at `base_url` or OPENAI_BASE_URL; a server of one's own may need
+    no key.
+    """
     setup.takes("api", "sdk")
     base_url = setup.address("OPENAI_BASE_URL")
-    api = setup.spec.options.get("api", "responses" if not base_url and needs_responses(setup.name) else "chat")
+    api = setup.spec.options.get(
+        "api", "responses" if not base_url and needs_responses(setup.name) else "chat"
+    )
     if api not in ("chat", "responses"):
-        raise InputError(f"The option `api` of {setup.spec.id} is {api!r}.", hint="It is chat or responses.")
+        raise InputError(
+            f"The option `api` of {setup.spec.id} is {api!r}.", hint="It is chat or responses."
+        )
     kind = ResponsesProvider if api == "responses" else ChatProvider
     key = setup.key("OPENAI_API_KEY", needed=not base_url)
     headers = bearer(key) | openai_headers(setup)
     sdk = through_sdk(setup, "openai", own_address=bool(base_url))
-    return kind(setup, base_url=base_url or "https://api.openai.com/v1", key=key, headers=headers, sdk=sdk)
+    return kind(
+        setup, base_url=base_url or "https://api.openai.com/v1", key=key, headers=headers, sdk=sdk
+    )
 
 
 def openai_headers(setup: Setup) -> dict[str, str]:
     """What OpenAI's own variables ask to be sent along."""
-    asked = {"OpenAI-Organization": setup.variable("OPENAI_ORG_ID"), "OpenAI-Project": setup.variable("OPENAI_PROJECT_ID")}
-    return {name: value for name, value in asked.items() if value} | setup.custom_headers("OPENAI_CUSTOM_HEADERS")
+    asked = {
+        "OpenAI-Organization": setup.variable("OPENAI_ORG_ID"),
+        "OpenAI-Project": setup.variable("OPENAI_PROJECT_ID"),
+    }
+    return {name: value for name, value in asked.items() if value} | setup.custom_headers(
+        "OPENAI_CUSTOM_HEADERS"
+    )
 
 
 def openrouter(setup: Setup) -> ChatProvider:
     setup.takes()
     key = setup.key("OPENROUTER_API_KEY", needed=True)
-    return ChatProvider(setup, base_url=setup.address(usual="https://openrouter.ai/api/v1"), key=key)
+    return ChatProvider(
+        setup, base_url=setup.address(usual="https://openrouter.ai/api/v1"), key=key
+    )
 
 
 def gemini(setup: Setup) -> ChatProvider:
     setup.takes()
     key = setup.key("GEMINI_API_KEY", "GOOGLE_API_KEY", needed=True)
-    return ChatProvider(setup, base_url=setup.address(usual="https://generativelanguage.googleapis.com/v1beta/openai"), key=key)
+    return ChatProvider(
+        setup,
+        base_url=setup.address(usual="https://generativelanguage.googleapis.com/v1beta/openai"),
+        key=key,
+    )
 
 
 def qwen(setup: Setup) -> ChatProvider:
-    """DashScope, or any server of Qwen models (vLLM, SGLang) at `base_url`; each has its own switch for thinking."""
+    """DashScope, or any server of Qwen models (vLLM, SGLang) at `base_url`; each has its own switch
+    for thinking.
+    """
     setup.takes(thinking=True)
     own = setup.address("QWEN_BASE_URL", "QWEN_CHAT_BASE_URL", "DASHSCOPE_BASE_URL")
     base_url = own or "https://dashscope-intl.aliyuncs.com/compatible-mode/v1"
@@ -66,22 +96,36 @@ def minimax(setup: Setup) -> ChatProvider:
     setup.takes("region", thinking=True)
     region = str(setup.spec.options.get("region") or setup.variable("MINIMAX_REGION") or "global")
     if region not in _MINIMAX:
-        raise InputError(f"MiniMax has no region {region!r}.", hint=f"Known: {', '.join(_MINIMAX)}.")
+        raise InputError(
+            f"MiniMax has no region {region!r}.", hint=f"Known: {', '.join(_MINIMAX)}."
+        )
     if setup.spec.thinking == "off" and re.match(r"minimax-m2", setup.name, re.IGNORECASE):
-        raise InputError(f"{setup.spec.id} always thinks: `thinking: off` cannot be done.", hint="Leave `thinking` out.")
+        raise InputError(
+            f"{setup.spec.id} always thinks: `thinking: off` cannot be done.",
+            hint="Leave `thinking` out.",
+        )
     thinking = {"on": "adaptive", "off": "disabled"}.get(setup.spec.thinking)
     base_url = setup.address("MINIMAX_BASE_URL", usual=_MINIMAX[region])
     key = setup.key("MINIMAX_API_KEY", needed=True)
-    return ChatProvider(setup, base_url=base_url, key=key, extra={"thinking": {"type": thinking}} if thinking else {})
+    return ChatProvider(
+        setup,
+        base_url=base_url,
+        key=key,
+        extra={"thinking": {"type": thinking}} if thinking else {},
+    )
 
 
 def ollama(setup: Setup) -> ChatProvider:
-    """Ollama on this machine or at OLLAMA_HOST. It cuts longer prompts to its context size without a word, so ours is the same."""
+    """Ollama on this machine or at OLLAMA_HOST. It cuts longer prompts to its context size without
+    a word, so ours is the same.
+    """
     setup.takes()
     base_url = setup.address(usual=f"{_ollama_address(setup.variable('OLLAMA_HOST'))}/v1")
     context = setup.variable("OLLAMA_CONTEXT_LENGTH")
     window = int(context) if context.isdigit() else None
-    return ChatProvider(setup, base_url=base_url, key=setup.key(needed=False), context_window=window)
+    return ChatProvider(
+        setup, base_url=base_url, key=setup.key(needed=False), context_window=window
+    )
 
 
 def _ollama_address(host: str) -> str:
@@ -90,6 +134,97 @@ def _ollama_address(host: str) -> str:
         parts = urlsplit(host if "://" in host else f"http://{host}")
         port = parts.port or (443 if parts.scheme == "https" else 11434)
     except ValueError as error:
-        raise InputError(f"OLLAMA_HOST is {host!r}: not an address ({error}).", hint="For example 127.0.0.1:11434.") from error
+        raise InputError(
+            f"OLLAMA_HOST is {host!r}: not an address ({error}).",
+            hint="For example 127.0.0.1:11434.",
+        ) from error
     name = parts.hostname if parts.hostname not in (None, "", "0.0.0.0") else "127.0.0.1"
     return f"{parts.scheme}://{name}:{port}"
+
+
+_API_VERSION = "2025-04-01-preview"
+_SCOPE = "https://cognitiveservices.azure.com/.default"
+_AUTH = ("api_key", "azure_cli", "managed_identity")
+
+
+def azure(setup: Setup) -> ChatProvider:
+    setup.takes("api_version", "auth", "scope", "client_id")
+    options = setup.spec.options
+    endpoint = setup.address("AZURE_OPENAI_ENDPOINT")
+    if not endpoint:
+        raise InputError(
+            f"No endpoint for {setup.spec.id}.", hint="Set base_url or AZURE_OPENAI_ENDPOINT."
+        )
+    auth = str(options.get("auth") or setup.variable("AZURE_OPENAI_AUTH_MODE") or "api_key")
+    if auth not in _AUTH:
+        raise InputError(
+            f"Azure cannot be signed in to by {auth!r}.",
+            hint=f"`auth` is one of {', '.join(_AUTH)}.",
+        )
+    key = setup.key("AZURE_OPENAI_API_KEY", needed=False) if auth == "api_key" else ""
+    if auth == "api_key" and not key:
+        hint = (
+            "Set it, or sign in without a key by the option `auth`: azure_cli or managed_identity."
+        )
+        raise AuthFailed(f"No key for {setup.spec.id}: AZURE_OPENAI_API_KEY is not set.", hint=hint)
+    version = str(
+        options.get("api_version")
+        or setup.variable("AZURE_OPENAI_API_VERSION", "OPENAI_API_VERSION")
+        or _API_VERSION
+    )
+    responses = needs_responses(setup.name)
+    root = join(
+        endpoint, "/openai" if responses else f"/openai/deployments/{quote(setup.name, safe='')}"
+    )
+    return (ResponsesProvider if responses else ChatProvider)(
+        setup,
+        base_url=endpoint,
+        key=key,
+        root=f"{root}?api-version={version}",
+        headers=openai_headers(setup) | ({"api-key": key} if key else {}),
+        sign_in=None if auth == "api_key" else _sign_in(setup, auth),
+    )
+
+
+def _sign_in(setup: Setup, auth: str) -> SignIn:
+    try:
+        from azure.core.exceptions import ClientAuthenticationError
+        from azure.identity import (
+            AzureCliCredential,
+            ManagedIdentityCredential,
+            get_bearer_token_provider,
+        )
+    except ImportError as error:
+        raise InputError(
+            f"{setup.spec.id} with auth {auth} needs azure-identity.",
+            hint="pip install 'skillfit[azure]'",
+        ) from error
+    client_id = (
+        setup.spec.options.get("client_id")
+        or setup.variable("AZURE_OPENAI_MANAGED_IDENTITY_CLIENT_ID")
+        or None
+    )
+    credential = (
+        AzureCliCredential()
+        if auth == "azure_cli"
+        else ManagedIdentityCredential(client_id=client_id)
+    )
+    scope = str(
+        setup.spec.options.get("scope") or setup.variable("AZURE_OPENAI_AD_SCOPE") or _SCOPE
+    )
+    fresh = get_bearer_token_provider(credential, scope)
+
+    async def sign_in() -> dict[str, str]:
+        try:
+            return bearer(remember_secret(await asyncio.to_thread(fresh)))
+        except ClientAuthenticationError as error:
+            hint = (
+                "Run `az login`."
+                if auth == "azure_cli"
+                else "Is a managed identity assigned to this machine?"
+            )
+            raise AuthFailed(
+                f"Azure gave no token for {setup.spec.id} ({auth}): {error.message}", hint=hint
+            ) from error
+
+    return sign_in

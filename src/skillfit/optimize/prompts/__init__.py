@@ -17,9 +17,16 @@ def render(name: str, **values: Any) -> str:
 
 
 def sections(**parts: str | Skill) -> str:
-    """Tagged sections in the order given, empty texts left out. Material cannot close its own section."""
-    texts = {name: part.unix_body or "(empty)" if isinstance(part, Skill) else part for name, part in parts.items()}
-    closed = {name: text.strip().replace(f"</{name}>", f"< /{name}>") for name, text in texts.items()}
+    """Tagged sections in the order given, empty texts left out. Material cannot close its own
+    section.
+    """
+    texts = {
+        name: part.unix_body or "(empty)" if isinstance(part, Skill) else part
+        for name, part in parts.items()
+    }
+    closed = {
+        name: text.strip().replace(f"</{name}>", f"< /{name}>") for name, text in texts.items()
+    }
     return "\n\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in closed.items() if text)
 
 
@@ -27,7 +34,12 @@ def sections(**parts: str | Skill) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    return Environment(loader=FunctionLoader(_read), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return Environment(
+        loader=FunctionLoader(_read),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def _read(name: str) -> str:

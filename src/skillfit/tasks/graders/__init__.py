@@ -10,27 +10,37 @@ from pydantic import ValidationError
 
 from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Model
-from skillfit.tasks.attempt import Grader
-from skillfit.tasks.function import name_of
-from skillfit.tasks.graders.base import BuiltIn, Given
-from skillfit.tasks.graders.code import Code
-from skillfit.tasks.graders.compose import Composed
+from skillfit.tasks.graders.base import BuiltIn, Composed, Given
 from skillfit.tasks.graders.judge import Checklist, JudgeGrader, Pairwise, Rubric
-from skillfit.tasks.graders.python import FunctionGrader, Python
+from skillfit.tasks.graders.programs import Code, FunctionGrader, Python
 from skillfit.tasks.graders.text import F1, Anls, Contains, Exact, Normalized, Regex
 from skillfit.tasks.graders.values import Choice, JsonFields, Numeric
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Grader, Item
+from skillfit.tasks.user_code import name_of
 
 _COMPARE = (Exact, Normalized, Contains, Regex, Choice, Numeric, F1, Anls, JsonFields)
 _ASK = (Rubric, Pairwise, Checklist)
-BUILT_IN: Mapping[str, type[BuiltIn]] = {kind.name: kind for kind in (*_COMPARE, Code, *_ASK, Python)}
+BUILT_IN: Mapping[str, type[BuiltIn]] = {
+    kind.name: kind for kind in (*_COMPARE, Code, *_ASK, Python)
+}
 _COMPOSITIONS = ("all", "any", "mean")
 
-__all__ = ["BUILT_IN", "BuiltIn", "all_patterns", "build_grader", "check_items", "golds", "without_judges"]
+__all__ = [
+    "BUILT_IN",
+    "BuiltIn",
+    "all_patterns",
+    "build_grader",
+    "check_items",
+    "golds",
+    "without_judges",
+]
 
 
 def build_grader(
-    setting: str | Mapping[str, Any] | Grader | Callable[..., Any], *, judge: Model | None = None, base: Path = Path()
+    setting: str | Mapping[str, Any] | Grader | Callable[..., Any],
+    *,
+    judge: Model | None = None,
+    base: Path = Path(),
 ) -> Grader:
     """The grader a setting names. `base` is the folder that `file.py:grade` is relative to."""
     if isinstance(setting, str):
@@ -40,7 +50,9 @@ def build_grader(
     if not isinstance(setting, Mapping):
         return cast(Grader, setting)
     named = [key for key in setting if key in BUILT_IN or key in _COMPOSITIONS]
-    others = [key for key in setting if key not in named and not (key == "weights" and named == ["mean"])]
+    others = [
+        key for key in setting if key not in named and not (key == "weights" and named == ["mean"])
+    ]
     if len(named) != 1 or others:
         unknown = str((others or named or ["nothing"])[0])
         known = [*BUILT_IN, *_COMPOSITIONS]
@@ -60,12 +72,15 @@ def check_items(grader: Grader, items: Iterable[Item]) -> None:
         for part in parts:
             if why := part.problem(item):
                 raise InputError(
-                    f"item {item.id}: {why}.", hint="Change the item, map its column with env.fields, or choose another env.grader."
+                    f"item {item.id}: {why}.",
+                    hint="Change the item, map its column with env.fields, or choose another env.grader.",
                 )
 
 
 def golds(grader: Grader, item: Item) -> tuple[str, ...]:
-    """Answers that must get full marks; of a composition's parts, the one that takes several gold answers together decides."""
+    """Answers that must get full marks; of a composition's parts, the one that takes several gold
+    answers together decides.
+    """
     if isinstance(grader, Composed):
         return min(filter(None, (golds(part, item) for part in grader.parts)), key=len, default=())
     return grader.golds(item) if isinstance(grader, BuiltIn) else item.answers
@@ -75,14 +90,31 @@ def all_patterns(grader: Grader, items: Iterable[Item]) -> tuple[str, ...]:
     """What would give the grader away: its own rules, and those that items bring to it."""
     parts = [part for part in _leaves(grader) if type(part).patterns_of is not BuiltIn.patterns_of]
     rows = (item.loaded() for item in items) if parts else ()
-    return tuple(dict.fromkeys([*grader.patterns(), *(rule for item in rows for part in parts for rule in part.patterns_of(item))]))
+    return tuple(
+        dict.fromkeys(
+            [
+                *grader.patterns(),
+                *(rule for item in rows for part in parts for rule in part.patterns_of(item)),
+            ]
+        )
+    )
 
 
 def without_judges(grader: Grader) -> Grader | None:
     """What is left of a grader when nobody is asked: None when all of it is a judge."""
     if isinstance(grader, Composed):
-        kept = [(left, weight) for part, weight in zip(grader.parts, grader.weights, strict=True) if (left := without_judges(part))]
-        return Composed(grader.how, tuple(left for left, _ in kept), tuple(weight for _, weight in kept)) if kept else None
+        kept = [
+            (left, weight)
+            for part, weight in zip(grader.parts, grader.weights, strict=True)
+            if (left := without_judges(part))
+        ]
+        return (
+            Composed(
+                grader.how, tuple(left for left, _ in kept), tuple(weight for _, weight in kept)
+            )
+            if kept
+            else None
+        )
     return None if isinstance(grader, JudgeGrader) else grader
 
 
@@ -97,11 +129,17 @@ def _composed(how: str, setting: Mapping[str, Any], given: Given) -> Grader:
     if not isinstance(parts, list) or not parts:
         raise InputError(f"env.grader.{how}: expected a list of graders.")
     weights = setting.get("weights", [1.0] * len(parts))
-    numbers = isinstance(weights, list) and all(isinstance(one, (int, float)) and one > 0 for one in weights)
+    numbers = isinstance(weights, list) and all(
+        isinstance(one, (int, float)) and one > 0 for one in weights
+    )
     if not numbers or len(weights) != len(parts):
-        raise InputError(f"env.grader.weights: expected {len(parts)} numbers above 0, found {weights!r}.")
+        raise InputError(
+            f"env.grader.weights: expected {len(parts)} numbers above 0, found {weights!r}."
+        )
     built = tuple(build_grader(part, judge=given.judge, base=given.base) for part in parts)
-    return Composed(cast(Literal["all", "any", "mean"], how), built, tuple(float(weight) for weight in weights))
+    return Composed(
+        cast(Literal["all", "any", "mean"], how), built, tuple(float(weight) for weight in weights)
+    )
 
 
 def _built_in(kind: type[BuiltIn], settings: Any, given: Given) -> BuiltIn:
@@ -112,5 +150,11 @@ def _built_in(kind: type[BuiltIn], settings: Any, given: Given) -> BuiltIn:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(["env.grader", kind.name, *(str(part) for part in first["loc"])])
-        near = did_you_mean(str(first["loc"][-1]), kind.model_fields) if first["type"] == "extra_forbidden" else ""
-        raise InputError(f"{where}: {first['msg']}.", hint=near or f"Settings: {', '.join(kind.model_fields)}.") from error
+        near = (
+            did_you_mean(str(first["loc"][-1]), kind.model_fields)
+            if first["type"] == "extra_forbidden"
+            else ""
+        )
+        raise InputError(
+            f"{where}: {first['msg']}.", hint=near or f"Settings: {', '.join(kind.model_fields)}."
+        ) from error

@@ -1,19 +1,23 @@
-"""What the built-in graders share: settings that are checked, and an answer that is found before it is compared."""
+"""What the built-in graders share: settings that are checked, and an answer that is found before it
+is compared.
+
+Graders of graders: `{all: […]}`, `{any: […]}`, `{mean: […], weights: […]}`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from skillfit.models.protocol import Model
-from skillfit.tasks.attempt import Attempt, Score
-from skillfit.tasks.function import in_thread
 from skillfit.tasks.graders.extract import Extract
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Attempt, Grader, Item, Score
+from skillfit.tasks.user_code import in_thread
 
 _LONG = 10_000  # characters
 
@@ -41,7 +45,9 @@ class BuiltIn(BaseModel):
         raise NotImplementedError
 
     def problem(self, item: Item) -> str:
-        """Why this grader cannot grade this item; empty when it can. Asked once per item, before anything is paid for."""
+        """Why this grader cannot grade this item; empty when it can. Asked once per item, before
+        anything is paid for.
+        """
         return ""
 
     def golds(self, item: Item) -> tuple[str, ...]:
@@ -60,7 +66,9 @@ class BuiltIn(BaseModel):
 
 
 class TextGrader(BuiltIn):
-    """Finds the answer (`extract`: one way, or several of which the first that finds something counts), then compares it."""
+    """Finds the answer (`extract`: one way, or several of which the first that finds something
+    counts), then compares it.
+    """
 
     extract: tuple[Extract, ...] = ()
 
@@ -81,13 +89,17 @@ class TextGrader(BuiltIn):
         if not self.extract or attempt.bare:
             return self.compare(item, attempt.answer.strip())
         found = [text for way in self.extract if (text := way.find(attempt.answer)) is not None]
-        return self.compare(item, found[0]) if found else Score(0.0, feedback=self.extract[0].missing)
+        return (
+            self.compare(item, found[0]) if found else Score(0.0, feedback=self.extract[0].missing)
+        )
 
     def compare(self, item: Item, text: str) -> Score:
         raise NotImplementedError
 
     def problem(self, item: Item) -> str:
-        return "" if item.answers else f"has no answer, which the grader {self.name!r} compares with"
+        return (
+            "" if item.answers else f"has no answer, which the grader {self.name!r} compares with"
+        )
 
 
 def verdict(passed: bool, soft: float = 0.0, *, wrong: str = "The answer does not match.") -> Score:
@@ -98,3 +110,42 @@ def verdict(passed: bool, soft: float = 0.0, *, wrong: str = "The answer does no
 def listed(value: Any) -> list[Any]:
     """A column that holds one text, several, or none."""
     return ([value] if isinstance(value, str) else list(value)) if value else []
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """all: every part must pass, soft is their mean. any: the best part counts. mean: the weighted
+    mean of both scores.
+    """
+
+    how: Literal["all", "any", "mean"]
+    parts: tuple[Grader, ...]
+    weights: tuple[float, ...]
+
+    async def grade(self, item: Item, attempt: Attempt) -> Score:
+        scores = [await part.grade(item, attempt) for part in self.parts]
+        hards, softs = [score.hard for score in scores], [score.soft for score in scores]
+        hard, soft = {
+            "all": (min(hards), self._mean(softs)),
+            "any": (max(hards), max(softs)),
+            "mean": (self._mean(hards), self._mean(softs)),
+        }[self.how]
+        feedback = (
+            ""
+            if hard >= 1
+            else "\n".join(dict.fromkeys(score.feedback for score in scores if score.feedback))
+        )
+        return Score(
+            hard, soft, feedback, tuple(line for score in scores for line in score.evidence)
+        )
+
+    def _mean(self, values: Sequence[float]) -> float:
+        return sum(
+            value * weight for value, weight in zip(values, self.weights, strict=True)
+        ) / sum(self.weights)
+
+    def patterns(self) -> tuple[str, ...]:
+        return tuple(pattern for part in self.parts for pattern in part.patterns())
+
+    def describe(self) -> dict[str, Any]:
+        return {self.how: [part.describe() for part in self.parts], "weights": list(self.weights)}

@@ -1,15 +1,108 @@
-"""Finding the answer in what the agent said."""
+"""Searching with somebody's regex, in a process of its own: some patterns never end, and nothing
+interrupts Python's matcher.
+
+Finding the answer in what the agent said.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Self
+import subprocess
+import sys
+from queue import LifoQueue
+from typing import Annotated, Any, Self, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from skillfit.errors import InputError
-from skillfit.tasks.graders.matching import last_match
+from skillfit.tasks.item import TaskFailure
+
+_SECONDS = 2.0  # of CPU time, for one search
+_PROCESSES = 4
+
+# The clock is the kernel's (Windows has none): it ends the process in the middle of a search. So
+# does the end of ours, between two.
+_PROGRAM = """
+import json, re, signal, sys
+def allow(seconds):
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+for line in sys.stdin:
+    pattern, text, last, seconds = json.loads(line)
+    allow(seconds)
+    matches = re.finditer(pattern, text)
+    found = next(matches, None)
+    for found in matches if last else ():
+        pass
+    allow(0)
+    print(json.dumps(found and (found.group(1 if found.re.groups else 0) or "")), flush=True)
+"""
+
+
+class _Searcher:
+    """One process that answers one question at a time; started at the first, and anew after one
+    that ended it.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, pattern: str, text: str, last: bool) -> str | None:
+        self._process = process = self._process or _start()
+        assert process.stdin and process.stdout
+        try:
+            process.stdin.write(json.dumps([pattern, text, last, _SECONDS]) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if answer:
+            return cast("str | None", json.loads(answer))
+        self._process = None
+        process.kill()
+        process.communicate()
+        raise TaskFailure(
+            "grader",
+            f"the regex {pattern!r:.200} came to no end on an answer of {len(text):,} characters within {_SECONDS:g} s.",
+            hint="Nested repeats, as in (a+)+, take for ever: write it without them.",
+        )
+
+
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is ours to handle
+    )
+
+
+_free: LifoQueue[_Searcher] = LifoQueue()
+for _ in range(_PROCESSES):
+    _free.put(_Searcher())
+
+
+def first_match(pattern: str, text: str) -> str | None:
+    """The first match, its first group where it has one. Waits: call it in a thread. One that takes
+    too long is a `TaskFailure`.
+    """
+    return _search(pattern, text, last=False)
+
+
+def last_match(pattern: str, text: str) -> str | None:
+    """As `first_match`, of the last match."""
+    return _search(pattern, text, last=True)
+
+
+def _search(pattern: str, text: str, *, last: bool) -> str | None:
+    searcher = _free.get()
+    try:
+        return searcher.ask(pattern, text, last)
+    finally:
+        _free.put(searcher)
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
@@ -18,15 +111,25 @@ def compiled(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         place = "" if error.pos is None else f" at position {error.pos}"
-        raise InputError(f"regex {pattern!r} does not compile: {error.msg}{place}.", hint="Try it with Python's re.") from error
+        raise InputError(
+            f"regex {pattern!r} does not compile: {error.msg}{place}.",
+            hint="Try it with Python's re.",
+        ) from error
 
 
 Pattern = Annotated[str, AfterValidator(lambda pattern: compiled(pattern).pattern)]
-_SHORT = {"tag": {"tag": "answer"}, "boxed": {"boxed": True}, "last_line": {"last_line": True}, "json": {"json": ""}}
+_SHORT = {
+    "tag": {"tag": "answer"},
+    "boxed": {"boxed": True},
+    "last_line": {"last_line": True},
+    "json": {"json": ""},
+}
 
 
 class Extract(BaseModel):
-    """One way to find the answer: exactly one of these is set. `extract: tag` means `<answer>…</answer>`."""
+    """One way to find the answer: exactly one of these is set. `extract: tag` means
+    `<answer>…</answer>`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -48,7 +151,9 @@ class Extract(BaseModel):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        ways = [name for name in type(self).model_fields if getattr(self, name) not in (None, False)]
+        ways = [
+            name for name in type(self).model_fields if getattr(self, name) not in (None, False)
+        ]
         if len(ways) != 1:
             raise ValueError(f"one way is wanted, found {' and '.join(ways) or 'none'}")
         return self
@@ -56,7 +161,13 @@ class Extract(BaseModel):
     def find(self, text: str) -> str | None:
         """The answer, or None when there is none of this kind. A regex may take a while."""
         if self.tag is not None:
-            return _last(re.compile(rf"<{re.escape(self.tag)}>(.*?)</{re.escape(self.tag)}>", re.DOTALL | re.IGNORECASE), text)
+            return _last(
+                re.compile(
+                    rf"<{re.escape(self.tag)}>(.*?)</{re.escape(self.tag)}>",
+                    re.DOTALL | re.IGNORECASE,
+                ),
+                text,
+            )
         if self.boxed:
             return _boxed(text)
         if self.regex is not None:
@@ -67,7 +178,11 @@ class Extract(BaseModel):
             if record is None or not self.json_field:
                 return None if record is None else json.dumps(record, ensure_ascii=False)
             value = record.get(self.json_field)
-            return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            return (
+                value
+                if value is None or isinstance(value, str)
+                else json.dumps(value, ensure_ascii=False)
+            )
         return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
 
     @property

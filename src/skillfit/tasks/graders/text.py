@@ -8,18 +8,20 @@ from collections import Counter
 
 from pydantic import Field
 
-from skillfit.tasks.attempt import Attempt, Score
 from skillfit.tasks.graders.base import TextGrader, verdict
-from skillfit.tasks.graders.extract import Pattern, compiled
-from skillfit.tasks.graders.matching import first_match
-from skillfit.tasks.item import Item
+from skillfit.tasks.graders.extract import Pattern, compiled, first_match
+from skillfit.tasks.item import Attempt, Item, Score
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalized(text: str) -> str:
     """SQuAD's normal form: lower case, no punctuation, no articles, single spaces."""
-    return " ".join(word for word in text.lower().translate(_PUNCTUATION).split() if word not in ("a", "an", "the"))
+    return " ".join(
+        word
+        for word in text.lower().translate(_PUNCTUATION).split()
+        if word not in ("a", "an", "the")
+    )
 
 
 def token_f1(text: str, gold: str) -> float:
@@ -45,7 +47,10 @@ class Normalized(TextGrader, name="normalized"):
 
     def compare(self, item: Item, text: str) -> Score:
         golds = item.answers
-        return verdict(any(normalized(text) == normalized(gold) for gold in golds), max(token_f1(text, gold) for gold in golds))
+        return verdict(
+            any(normalized(text) == normalized(gold) for gold in golds),
+            max(token_f1(text, gold) for gold in golds),
+        )
 
 
 class F1(TextGrader, name="f1", short="threshold"):
@@ -60,7 +65,9 @@ class F1(TextGrader, name="f1", short="threshold"):
 
 
 class Contains(TextGrader, name="contains"):
-    """A gold answer stands in the reply as whole words; `every`: all of them do (soft: the share that does)."""
+    """A gold answer stands in the reply as whole words; `every`: all of them do (soft: the share
+    that does).
+    """
 
     every: bool = False
     ignore_case: bool = True
@@ -68,7 +75,11 @@ class Contains(TextGrader, name="contains"):
     def compare(self, item: Item, text: str) -> Score:
         held = [self._holds(text, gold) for gold in item.answers]
         missing = "Something that must be in the answer is missing."
-        return verdict(all(held), sum(held) / len(held), wrong=missing) if self.every else verdict(any(held), wrong=missing)
+        return (
+            verdict(all(held), sum(held) / len(held), wrong=missing)
+            if self.every
+            else verdict(any(held), wrong=missing)
+        )
 
     def golds(self, item: Item) -> tuple[str, ...]:
         return ("\n".join(item.answers),) if self.every else item.answers
@@ -86,7 +97,10 @@ class Regex(TextGrader, name="regex", short="pattern"):
     column: str = ""
 
     def compare(self, item: Item, text: str) -> Score:
-        return verdict(first_match(self._of(item), text) is not None, wrong="The answer does not have the expected form.")
+        return verdict(
+            first_match(self._of(item), text) is not None,
+            wrong="The answer does not have the expected form.",
+        )
 
     def takes_time(self, attempt: Attempt) -> bool:
         return True
@@ -97,7 +111,11 @@ class Regex(TextGrader, name="regex", short="pattern"):
     def problem(self, item: Item) -> str:
         pattern = self._of(item)
         compiled(pattern)
-        return "" if pattern else "has no pattern: set regex.pattern, or regex.column to the column that holds it"
+        return (
+            ""
+            if pattern
+            else "has no pattern: set regex.pattern, or regex.column to the column that holds it"
+        )
 
     def patterns(self) -> tuple[str, ...]:
         return (self.pattern,) if self.pattern else ()
@@ -107,13 +125,19 @@ class Regex(TextGrader, name="regex", short="pattern"):
 
 
 class Anls(TextGrader, name="anls", short="threshold"):
-    """Average normalised Levenshtein similarity, as DocVQA uses it: soft is 0 below `threshold`, hard from 0.999."""
+    """Average normalised Levenshtein similarity, as DocVQA uses it: soft is 0 below `threshold`,
+    hard from 0.999.
+    """
 
     threshold: float = Field(default=0.5, ge=0, lt=1)
 
     def compare(self, item: Item, text: str) -> Score:
         best = max(_likeness(text, gold) for gold in item.answers)
-        return verdict(best >= 0.999, best if best > self.threshold else 0.0, wrong="The answer is spelled differently.")
+        return verdict(
+            best >= 0.999,
+            best if best > self.threshold else 0.0,
+            wrong="The answer is spelled differently.",
+        )
 
 
 def _likeness(text: str, gold: str) -> float:
@@ -125,7 +149,9 @@ def _likeness(text: str, gold: str) -> float:
 
 
 def _distance(one: str, other: str) -> int:
-    """Levenshtein's, a column of the table at a time: its steps up and down are the bits of two whole numbers (Myers, Hyyrö)."""
+    """Levenshtein's, a column of the table at a time: its steps up and down are the bits of two
+    whole numbers (Myers, Hyyrö).
+    """
     if not one:
         return len(other)
     every, last, distance = (1 << len(one)) - 1, 1 << (len(one) - 1), len(one)

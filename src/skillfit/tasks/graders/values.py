@@ -9,11 +9,10 @@ from typing import Any
 
 from pydantic import Field
 
-from skillfit.tasks.attempt import Score
 from skillfit.tasks.graders.base import TextGrader, verdict
 from skillfit.tasks.graders.extract import at_path, last_json_object
 from skillfit.tasks.graders.text import normalized
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Item, Score
 
 _SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _POWER = r"\s?(?:\^\s?|\*\*(?=[-+\d]))\{?"  # 10^5, 10^{5}, 10**5; in **42** the stars are no power
@@ -23,31 +22,43 @@ _NUMBER = re.compile(
     r"(?:\s?/\s?(?P<below>\d+))?(?:\s?(?P<scale>thousand|million|billion|trillion)\b)?(?:\s?(?P<unit>[%°]\w?|[^\W\d_][\w/^²³]*))?",
     re.IGNORECASE,
 )
-_ANNOUNCED = r"(?i:answer|option|choice|choose|pick|select|go with)(?i:\s+is)?\s*[:=]?\s*(?:\\boxed\{)?"
+_ANNOUNCED = (
+    r"(?i:answer|option|choice|choose|pick|select|go with)(?i:\s+is)?\s*[:=]?\s*(?:\\boxed\{)?"
+)
 
 
 class Choice(TextGrader, name="choice"):
-    """The label of a multiple-choice answer: alone, in front, boxed or announced ("the answer is (B)"); or the choice's own text.
-    A `choices` column (list, or label -> text) says which labels exist; A to E otherwise."""
+    """The label of a multiple-choice answer: alone, in front, boxed or announced ("the answer is
+    (B)"); or the choice's own text. A `choices` column (list, or label -> text) says which labels
+    exist; A to E otherwise.
+    """
 
     def compare(self, item: Item, text: str) -> Score:
         choices = _choices(item)
         chosen = _label(text, choices)
         if chosen is None:
             return verdict(False, wrong="No choice was made.")
-        return verdict(chosen in {_label(gold, choices) for gold in item.answers}, wrong="The wrong choice was made.")
+        return verdict(
+            chosen in {_label(gold, choices) for gold in item.answers},
+            wrong="The wrong choice was made.",
+        )
 
 
 def _choices(item: Item) -> dict[str, str]:
     listed = item.content().get("choices") or dict.fromkeys("ABCDE", "")
     if isinstance(listed, Mapping):
         return {str(label).upper(): str(text) for label, text in listed.items()}
-    pairs = [(one["label"], one["text"]) if isinstance(one, Mapping) else (chr(65 + at), one) for at, one in enumerate(listed)]
+    pairs = [
+        (one["label"], one["text"]) if isinstance(one, Mapping) else (chr(65 + at), one)
+        for at, one in enumerate(listed)
+    ]
     return {str(label).upper(): str(text) for label, text in pairs}
 
 
 def _label(text: str, choices: Mapping[str, str]) -> str | None:
-    by_text = [label for label, words in choices.items() if words and normalized(words) == normalized(text)]
+    by_text = [
+        label for label, words in choices.items() if words and normalized(words) == normalized(text)
+    ]
     if len(by_text) == 1:
         return by_text[0]
     text = "\n".join(" ".join(line.split()) for line in text.splitlines())
@@ -55,18 +66,26 @@ def _label(text: str, choices: Mapping[str, str]) -> str | None:
     dressed = rf"[*_(\[`\s]*({label})[*_)\]`]*"
     reason = rf"\s*,\s+(?!(?:{label})\b)|,?\s+(?:because|since)\b"
     alone_or_first = re.match(
-        rf"\s*(?:{dressed}\s*[.:]?\s*$|{dressed}(?:\s*[.:)]\s|{reason})|[(\[]({label})[)\]])", text, re.IGNORECASE
+        rf"\s*(?:{dressed}\s*[.:]?\s*$|{dressed}(?:\s*[.:)]\s|{reason})|[(\[]({label})[)\]])",
+        text,
+        re.IGNORECASE,
     )
     # in small letters only where a sentence may not go on: "the answer is a cat" chooses nothing
     small = rf"(?i:{label})(?=[*_)\]`}}]|\s*(?:[.,;:!](?:\s|$)|\n|$))"
-    announced = re.findall(rf"(?:{_ANNOUNCED}|\\boxed\{{)(?:\\text\{{)?[*_(\[`\s]*({label}|{small})(?![\w'])", text)
-    found = announced or [part for part in (alone_or_first.groups() if alone_or_first else ()) if part]
+    announced = re.findall(
+        rf"(?:{_ANNOUNCED}|\\boxed\{{)(?:\\text\{{)?[*_(\[`\s]*({label}|{small})(?![\w'])", text
+    )
+    found = announced or [
+        part for part in (alone_or_first.groups() if alone_or_first else ()) if part
+    ]
     return found[-1].upper() if found else None
 
 
 class Numeric(TextGrader, name="numeric"):
-    """The last number in the answer, within `abs` or `rel` of a gold one. Thousands separators, currency signs, fractions and
-    powers are read; "5 million" is 5,000,000 and never 5; two different units are two different answers."""
+    """The last number in the answer, within `abs` or `rel` of a gold one. Thousands separators,
+    currency signs, fractions and powers are read; "5 million" is 5,000,000 and never 5; two
+    different units are two different answers.
+    """
 
     abs: float = Field(default=1e-9, ge=0)
     rel: float = Field(default=1e-6, ge=0)
@@ -76,7 +95,9 @@ class Numeric(TextGrader, name="numeric"):
         if said is None:
             return verdict(False, wrong="The answer has no number.")
         meant = [number for gold in item.answers if (number := _number(gold)) is not None]
-        return verdict(any(self._close(said, number) for number in meant), wrong="The number is wrong.")
+        return verdict(
+            any(self._close(said, number) for number in meant), wrong="The number is wrong."
+        )
 
     def _close(self, said: tuple[float, str], meant: tuple[float, str]) -> bool:
         same_unit = not said[1] or not meant[1] or said[1] == meant[1]
@@ -84,16 +105,22 @@ class Numeric(TextGrader, name="numeric"):
 
     def problem(self, item: Item) -> str:
         unread = [gold for gold in item.answers if _number(gold) is None]
-        return super().problem(item) or (f"has the answer {unread[0]!r}, which is no number" if unread else "")
+        return super().problem(item) or (
+            f"has the answer {unread[0]!r}, which is no number" if unread else ""
+        )
 
 
 def _number(text: str) -> tuple[float, str] | None:
-    """Value and unit of the last number. In a sentence the word after a number is no unit: the two must be the whole text."""
+    """Value and unit of the last number. In a sentence the word after a number is no unit: the two
+    must be the whole text.
+    """
     matches = list(_NUMBER.finditer(text))
     if not matches:
         return None
     match = matches[-1]
-    value = _power(float(match["digits"].replace(",", "") + (match["power"] or "")), match["raised"] or "1")
+    value = _power(
+        float(match["digits"].replace(",", "") + (match["power"] or "")), match["raised"] or "1"
+    )
     value *= _power(10.0, match["tens"] or "0") * _SCALES.get((match["scale"] or "").lower(), 1.0)
     if match["below"]:
         value = value / float(match["below"]) if float(match["below"]) else math.nan
@@ -112,8 +139,10 @@ def _power(base: float, exponent: str) -> float:
 
 
 class JsonFields(TextGrader, name="json_fields", short="fields"):
-    """The last JSON object in the reply against the gold object, field by field. `fields`: the ones that count (dots go deeper),
-    all of the gold object's by default. Hard: all of them right; soft: the share."""
+    """The last JSON object in the reply against the gold object, field by field. `fields`: the ones
+    that count (dots go deeper), all of the gold object's by default. Hard: all of them right; soft:
+    the share.
+    """
 
     fields: tuple[str, ...] = ()
     tolerance: float = Field(default=1e-6, ge=0)
@@ -126,8 +155,16 @@ class JsonFields(TextGrader, name="json_fields", short="fields"):
         return max((self._against(said, gold) for gold in golds), key=lambda score: score.soft)
 
     def _against(self, said: dict[str, Any], gold: dict[str, Any]) -> Score:
-        wrong = [name for name in self.fields or gold if not self._same(at_path(said, name), at_path(gold, name))]
-        return verdict(not wrong, 1 - len(wrong) / len(self.fields or gold), wrong=f"Wrong or missing: {', '.join(wrong)}.")
+        wrong = [
+            name
+            for name in self.fields or gold
+            if not self._same(at_path(said, name), at_path(gold, name))
+        ]
+        return verdict(
+            not wrong,
+            1 - len(wrong) / len(self.fields or gold),
+            wrong=f"Wrong or missing: {', '.join(wrong)}.",
+        )
 
     def _same(self, one: Any, other: Any) -> bool:
         if isinstance(one, str) and isinstance(other, str):
@@ -140,5 +177,7 @@ class JsonFields(TextGrader, name="json_fields", short="fields"):
         golds = [last_json_object(gold) for gold in item.answers]
         if not golds or not all(golds):
             return "has no JSON object as its answer, which the grader 'json_fields' compares with"
-        absent = [name for name in self.fields for gold in golds if gold and at_path(gold, name) is None]
+        absent = [
+            name for name in self.fields for gold in golds if gold and at_path(gold, name) is None
+        ]
         return f"has no field {absent[0]!r} in its answer" if absent else ""

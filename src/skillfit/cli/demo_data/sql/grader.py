@@ -1,4 +1,6 @@
-"""Runs the answer and the gold query on the shop's database, built anew each time, and compares their rows."""
+"""Runs the answer and the gold query on the shop's database, built anew each time, and compares
+their rows.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from typing import Any
 
 SHOP = Path(__file__).with_name("shop.sql").read_text(encoding="utf-8")
 FENCE = re.compile(r"```(?:sql|sqlite)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
-READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+READING = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
 SECONDS = 2.0
 Rows = list[tuple[Any, ...]]
 
@@ -26,7 +33,10 @@ def grade(item: dict[str, Any], answer: str) -> tuple[float, str]:
         return 1.0, ""
     if sorted(map(repr, found)) == sorted(map(repr, expected)):
         return 0.0, "The rows are right, their order is not."
-    return 0.0, f"Wrong rows: {len(found)} instead of {len(expected)}, the first is {found[:1]} instead of {expected[:1]}."
+    return (
+        0.0,
+        f"Wrong rows: {len(found)} instead of {len(expected)}, the first is {found[:1]} instead of {expected[:1]}.",
+    )
 
 
 def query_in(answer: str) -> str:
@@ -36,13 +46,20 @@ def query_in(answer: str) -> str:
 
 
 def run(query: str) -> Rows:
-    """Rows of one reading query, numbers rounded as people compare them. Raises when it fails, writes, or takes too long."""
+    """Rows of one reading query, numbers rounded as people compare them. Raises when it fails,
+    writes, or takes too long.
+    """
     shop = sqlite3.connect(":memory:")
     try:
         shop.executescript(SHOP)
-        shop.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY)
+        shop.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
+        )
         deadline = time.monotonic() + SECONDS
         shop.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
-        return [tuple(round(cell, 4) if isinstance(cell, float) else cell for cell in row) for row in shop.execute(query)]
+        return [
+            tuple(round(cell, 4) if isinstance(cell, float) else cell for cell in row)
+            for row in shop.execute(query)
+        ]
     finally:
         shop.close()

@@ -1,0 +1,303 @@
+"""Commands that measure without training: `check`, `estimate`, `eval`, `verify`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skillfit.cli.output import Json, Overrides, console, show, table
+from skillfit.cli.train import RunOption, attend, read
+from skillfit.errors import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from rich.console import RenderableType
+
+    from skillfit.skill import Skill
+    from skillfit.training.assemble import Listener, Material
+    from skillfit.training.estimate import Range, Row
+    from skillfit.training.evaluate import Measured
+    from skillfit.training.parts import Control
+    from skillfit.training.preflight import PreflightReport
+
+
+ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Rollouts an item.")]
+SplitName = Annotated[str, typer.Option(help="train, selection, test or all.")]
+_SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
+
+
+def check(
+    config: ConfigFile, overrides: Overrides = None, run: RunOption = None, as_json: Json = False
+) -> None:
+    """Is this worth training? Tries keys, grader, noise, headroom and cost with a few rollouts that
+    `train` does not pay for again.
+
+    Example: skillfit check skillfit.yaml
+    """
+    from skillfit.api import default_run
+    from skillfit.cli.terminal import CountingTerminal
+
+    material = read(config, overrides)
+    path, terminal = run or default_run(material), CountingTerminal(console(stderr=True))
+    report = attend(path, terminal, lambda control: _check(material, path, terminal, control))
+    rows = [(one.verdict, one.name, one.message) for one in report.checks]
+    data = {
+        "verdict": report.verdict,
+        "checks": [
+            {"verdict": verdict, "name": name, "message": message}
+            for verdict, name, message in rows
+        ],
+    }
+    show(data, table(("", f"verdict: {report.verdict}", ""), rows), as_json)
+    raise typer.Exit(int(Exit.PREFLIGHT if report.verdict == "stop" else Exit.OK))
+
+
+async def _check(
+    material: Material, path: Path, listener: Listener, control: Control
+) -> PreflightReport:
+    from skillfit.run.directory import RunDirectory
+    from skillfit.training.assemble import assemble
+    from skillfit.training.preflight import probe, run_preflight
+
+    with RunDirectory.open(path, material.identity()) as opened:
+        async with assemble(material, opened, [listener], control) as parts:
+            await probe(parts)
+            return await run_preflight(parts)
+
+
+def estimate(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
+    """What a run would take, as ranges: calls, tokens, dollars and minutes per stage and role.
+    Spends nothing.
+
+    Example: skillfit estimate skillfit.yaml train.num_epochs=2
+    """
+    from skillfit.training.estimate import estimate as work_out
+
+    material = read(config, overrides)
+    plan = material.plan()
+    found = work_out(material.config, material.task, material.skill, plan)
+    rows = [_cost_row(row) for row in (*found.rows, found.total)]
+    names = ("stage", "role", "calls", "tokens", "usd")
+    data = {
+        "rows": [_as_data(row) for row in found.rows],
+        "total": _as_data(found.total),
+        "minutes": _pair(found.minutes),
+    }
+    shown = table(names, rows)
+    shown.caption = f"{plan.total_steps} steps, about {_span(found.minutes, '.1f')} minutes"
+    show(data, shown, as_json)
+
+
+def _cost_row(row: Row) -> tuple[str, ...]:
+    usd = f"${row.usd.low:,.2f} – {row.usd.high:,.2f}" if row.usd else "no price known"
+    return (row.stage, row.role, _span(row.calls), _span(row.tokens), usd)
+
+
+def _as_data(row: Row) -> dict[str, Any]:
+    usd = _pair(row.usd) if row.usd else None
+    return {
+        "stage": row.stage,
+        "role": row.role,
+        "calls": _pair(row.calls),
+        "tokens": _pair(row.tokens),
+        "usd": usd,
+    }
+
+
+def _pair(span: Range) -> list[float]:
+    return [round(span.low, 4), round(span.high, 4)]
+
+
+def _span(span: Range, form: str = ",.0f") -> str:
+    return (
+        f"{span.low:{form}} – {span.high:{form}}" if span.high > span.low else f"{span.high:{form}}"
+    )
+
+
+def eval_(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    skill: Annotated[
+        list[Path] | None,
+        typer.Option(help="A skill to measure; may be given again. Default: the config's."),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="An agent's model; may be given again. Default: the config's."),
+    ] = None,
+    split: SplitName = "selection",
+    repeats: Repeats = 1,
+    run: RunOption = None,
+    as_json: Json = False,
+) -> None:
+    """Measure skills on a split, with intervals and per type; several skills and models side by
+    side.
+
+    Example: skillfit eval skillfit.yaml --skill old/ --skill new/ --model openai/gpt-5-mini
+    --repeats 3
+    """
+    from skillfit.api import default_run
+    from skillfit.skill import Skill
+
+    found: list[tuple[str, Measured]] = []
+    for name in model or [""]:
+        material = read(
+            config, [*(overrides or ()), *([f"model.agent={name}"] if name else [])], training=False
+        )
+        skills = {str(path): Skill.load(path) for path in skill or ()} or {
+            material.skill.name: material.skill
+        }
+        agent = material.config.model.agent.id if material.config.model.agent else "the task's own"
+        path = run or default_run(material, "evaluate")
+        if run and len(model or ()) > 1:  # what was measured with one model is no run of another
+            path = run / re.sub(r"[^\w.-]+", "-", name)
+        found += [
+            (agent, one) for one in _measure(material, skills, path, split=split, repeats=repeats)
+        ]
+    show([_measured(agent, one, split) for agent, one in found], _side_by_side(found), as_json)
+
+
+def _side_by_side(found: list[tuple[str, Measured]]) -> RenderableType:
+    """The scores, and under them the scores per type where there are types."""
+    from rich.console import Group
+
+    scores = table(
+        ("", "model", "skill", "score", "90 %", "scored"),
+        [(at, *_row(*one)) for at, one in enumerate(found, 1)],
+    )
+    kinds = sorted({kind for _, one in found for kind in one.by_type} - {"all"})
+    cells = [
+        (
+            kind,
+            *(f"{one.by_type[kind].hard:.2f}" if kind in one.by_type else "" for _, one in found),
+        )
+        for kind in kinds
+    ]
+    return (
+        Group(scores, table(("type", *map(str, range(1, len(found) + 1))), cells))
+        if kinds
+        else scores
+    )
+
+
+def _measured(agent: str, one: Measured, split: str) -> dict[str, Any]:
+    tally, bounds = one.tally, one.interval
+    by_type = {
+        kind: {"hard": part.hard, "scored": part.scored} for kind, part in one.by_type.items()
+    }
+    scores = {"hard": tally.hard, "soft": tally.soft, "interval": [bounds.low, bounds.high]}
+    counts = {"scored": tally.scored, "planned": tally.planned}
+    return {
+        "model": agent,
+        "skill": one.name,
+        "split": split,
+        **scores,
+        **counts,
+        "by_type": by_type,
+    }
+
+
+def _row(agent: str, one: Measured) -> tuple[str, ...]:
+    tally, bounds = one.tally, one.interval
+    interval = f"{max(0.0, bounds.low):.2f} … {bounds.high:.2f}"
+    return (agent, one.name, f"{tally.hard:.3f}", interval, f"{tally.scored}/{tally.planned}")
+
+
+def verify(
+    recorded: Annotated[
+        Path, typer.Argument(help="A run's directory, or a record written with --save.")
+    ],
+    overrides: Overrides = None,
+    skill: Annotated[
+        Path | None, typer.Option(help="The skill to measure; default: the run's best.")
+    ] = None,
+    repeats: Repeats = 2,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the run's record to this file and end: small enough for a repository."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Does the skill still do as well as recorded? For CI and model upgrades. A drop is measured
+    again before it counts (exit 8).
+
+    Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
+    """
+    from dataclasses import asdict
+    from tempfile import TemporaryDirectory
+
+    from skillfit.cli.verification import Comparison, Record, compare
+    from skillfit.skill import Skill
+
+    record = Record.of_run(recorded) if recorded.is_dir() else Record.read(recorded)
+    if save is not None:
+        record.write(save)
+        return show({"record": str(save)}, f"Wrote {save}.", as_json)
+    material = read(record.config, overrides, training=False)
+    measured = {
+        "skill": Skill.load(skill)
+        if skill
+        else material.skill.with_document(Skill.from_text(record.skill))
+    }
+
+    def look(number: int) -> Comparison:
+        with TemporaryDirectory(
+            prefix="skillfit-"
+        ) as folder:  # nothing is taken from before, or left behind
+            run, series = Path(folder) / "run", f"verify/{number}"
+            (one,) = _measure(
+                material, measured, run, split="selection", repeats=repeats, series=series
+            )
+        return compare(record.means, one.means)
+
+    found = look(1)
+    confirmed = found.p_value <= _SUSPICIOUS and (again := look(2)).p_value <= _SUSPICIOUS
+    if confirmed:
+        found = again
+    verdict = "regression" if confirmed else "ok"
+    said = f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on {found.items} items (p = {found.p_value:.3f})."
+    show(
+        {"verdict": verdict, **asdict(found)},
+        said + (" Measured twice." if confirmed else ""),
+        as_json,
+    )
+    raise typer.Exit(int(Exit.REGRESSION if confirmed else Exit.OK))
+
+
+def _measure(
+    material: Material,
+    skills: Mapping[str, Skill],
+    path: Path,
+    *,
+    split: str,
+    repeats: int,
+    series: str = "evaluate",
+) -> list[Measured]:
+    from skillfit.cli.terminal import CountingTerminal
+    from skillfit.training.evaluate import evaluate
+
+    terminal = CountingTerminal(console(stderr=True))
+
+    def begin(control: Control) -> Coroutine[Any, Any, list[Measured]]:
+        return evaluate(
+            material,
+            skills,
+            path,
+            split=split,
+            repeats=repeats,
+            series=series,
+            listeners=[terminal],
+            control=control,
+        )
+
+    return attend(path, terminal, begin)
+
+
+COMMANDS = (check, estimate, eval_, verify)

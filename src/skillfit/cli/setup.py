@@ -1,0 +1,321 @@
+"""Commands for the first minutes: `init`, `demo`, `lint`, `models`, and the doors to `studio` and
+`mcp`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skillfit.cli.output import Json, console, show, table
+from skillfit.errors import Exit, InputError
+
+_CONFIG = """\
+# The smallest useful config. Every other key has a default (docs/reference/config.md).
+model:
+  agent: {agent}          # who uses the skill
+  optimizer: {optimizer}  # who improves it
+env:
+  skill: {skill}
+  tasks: {tasks}
+  grader: {grader}
+budget:
+  usd: 5
+"""
+_SKILL = """\
+---
+name: {name}
+description: Say in a sentence or two what this skill does and when to use it.
+---
+
+# {title}
+
+Say how the work is done.
+"""
+_TASKS = """\
+{"id": "example-1", "input": "Replace this with a task the skill must be good at.", "answer": "and this with the right answer"}
+{"id": "example-2", "input": "One object per line. Twenty are a start, sixty make verdicts sharp.", "answer": "exactly this"}
+{"id": "example-3", "input": "A type is optional: results are shown per type.", "answer": "42", "type": "numbers"}
+"""
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to put the project.")] = Path(),
+    skill: Annotated[
+        Path | None,
+        typer.Option(help="An existing skill to train; without one, a template is written."),
+    ] = None,
+    agent: Annotated[str, typer.Option(help="The model that uses the skill.")] = "",
+    optimizer: Annotated[str, typer.Option(help="The model that improves it.")] = "",
+    grader: Annotated[str, typer.Option(help="How answers are graded.")] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over files that are there.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a project: a small config, a tasks template, and a skill if there is none yet. Asks for
+    what flags do not say.
+
+    Example: skillfit init --skill ./my-skill --agent openai/gpt-5-mini --optimizer openai/gpt-5
+    """
+    from skillfit.skill.document import write_whole
+
+    asking = sys.stdin.isatty() and not as_json
+    agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
+    optimizer = optimizer or _ask("Model that improves it", "openai/gpt-5", asking)
+    grader = grader or _ask("Grader", "exact", asking)
+    files = _project(folder, skill, agent, optimizer, grader)
+    there = [str(path) for path in files if path.exists()]
+    if there and not force:
+        raise InputError(
+            f"{', '.join(there)} is there already.",
+            hint="Write over it with --force, or give another folder.",
+        )
+    for path, text in files.items():
+        write_whole(path, text.encode())
+    written = [str(path) for path in files]
+    config = folder / "skillfit.yaml"
+    steps = f"Put your items into the tasks file, then:\n  skillfit check {config}\n  skillfit train {config}"
+    show(
+        {"written": written, "config": str(config)},
+        "\n".join([f"Wrote {', '.join(written)}.", steps]),
+        as_json,
+    )
+
+
+def _ask(question: str, usual: str, asking: bool) -> str:
+    return str(typer.prompt(question, default=usual)) if asking else usual
+
+
+def _project(
+    folder: Path, skill: Path | None, agent: str, optimizer: str, grader: str
+) -> dict[Path, str]:
+    """The files to write, with their text."""
+    from skillfit.skill import Skill
+
+    files: dict[Path, str] = {}
+    if skill is None:
+        files[folder / "my-skill" / "SKILL.md"] = _SKILL.format(name="my-skill", title="My skill")
+        named = "./my-skill"
+    else:
+        Skill.load(skill)
+        named = str(skill.absolute())
+    evals = skill / "evals" / "evals.json" if skill else None
+    if evals is not None and evals.is_file():
+        tasks = str(evals.absolute())
+    else:
+        tasks = "./tasks.jsonl"
+        files[folder / "tasks.jsonl"] = _TASKS
+    given = {
+        "agent": agent,
+        "optimizer": optimizer,
+        "skill": named,
+        "tasks": tasks,
+        "grader": grader,
+    }
+    config = _CONFIG.format(**{name: _as_yaml(text) for name, text in given.items()})
+    return {folder / "skillfit.yaml": config, **files}
+
+
+def _as_yaml(text: str) -> str:
+    """The text as a YAML value, in quotes where it would be read as something else; settings in
+    braces stay settings.
+    """
+    import yaml
+
+    try:
+        read = yaml.safe_load(f"{text}  # read as in the config")
+    except yaml.YAMLError:
+        read = None
+    plain = read == text or (isinstance(read, dict) and text.startswith("{"))
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def demo(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A real model: local/PATH.gguf or ollama/NAME. Default: the practice models."
+        ),
+    ] = "",
+    optimizer: Annotated[
+        str, typer.Option(help="With --model: a model that proposes edits beside worked examples.")
+    ] = "",
+    folder: Annotated[Path, typer.Option("--dir", help="Where the project is copied to.")] = Path(
+        "skillfit-demo"
+    ),
+    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a live screen.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a small skill now. Without --model: ticket triage with the built-in practice models, no
+    key, no network, no download.
+
+    Example: skillfit demo --model local/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
+    """
+    from skillfit.cli.train import drive, in_words, line, read
+    from skillfit.report import write_report
+
+    overrides = [f"model.agent.id={model}"] if model else []
+    if optimizer:
+        overrides += [f"model.optimizer={optimizer}", "optimizer.proposer=both"]
+    copied = _copied("sql" if model else "triage", folder)
+    if not as_json:
+        what = (
+            f"SQL with house rules for {model}"
+            if model
+            else "ticket triage with practice models (no language model)"
+        )
+        console(stderr=True).print(
+            f"The project is in {copied}: {what}.", markup=False, soft_wrap=True
+        )
+    result = drive(
+        read(copied / "skillfit.yaml", overrides),
+        copied / "run",
+        as_json=as_json,
+        plain=plain,
+        anyway=True,
+    )
+    said = line(result.run, result.finish_reason, result.summary)
+    shown = in_words(said, result.diagnosis)
+    report = write_report(result.run)
+    show(
+        said,
+        f"{shown}\nThe report: {report}\nThe project, to change and train again: {copied}",
+        as_json,
+    )
+
+
+def _copied(name: str, folder: Path) -> Path:
+    """The demo project in the folder; one that is there already is gone on with."""
+    import shutil
+    from importlib.resources import as_file, files
+
+    marker = folder / "skillfit.yaml"
+    with as_file(files("skillfit.cli") / "demo_data" / name) as source:
+        if folder.is_file() or (folder.exists() and any(folder.iterdir())):
+            if not marker.is_file() or marker.read_text() != (source / "skillfit.yaml").read_text():
+                raise InputError(
+                    f"{folder} holds other things.", hint="Give another folder with --dir."
+                )
+        else:
+            shutil.copytree(
+                source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
+    return folder
+
+
+def lint(
+    paths: Annotated[list[Path], typer.Argument(help="Skill folders or markdown files.")],
+    as_json: Json = False,
+) -> None:
+    """Check skills against the format and good sense; prints path:line of every problem.
+
+    Example: skillfit lint ./my-skill
+    """
+    from dataclasses import asdict
+
+    from skillfit.skill import lint as look
+
+    problems = [problem for path in paths for problem in look(path)]
+    lines = [
+        f"{problem.path}:{problem.line}: {problem.severity}: {problem.message}"
+        for problem in problems
+    ]
+    show([asdict(problem) for problem in problems], "\n".join(lines) or "No problems.", as_json)
+    raise typer.Exit(
+        int(Exit.USAGE if any(problem.severity == "error" for problem in problems) else Exit.OK)
+    )
+
+
+def models(as_json: Json = False) -> None:
+    """Known providers, and which of them are ready to use here.
+
+    Example: skillfit models
+    """
+    import os
+
+    import skillfit.agents  # noqa: F401  registers cli/…
+    from skillfit.models import known_providers
+
+    found = known_providers()
+    rows = [
+        (
+            f"{one.name}/…",
+            "ready" if one.configured() else "no key",
+            one.key_in(os.environ) or " or ".join(one.keys),
+            one.about,
+        )
+        for one in found
+    ]
+    data = [
+        {
+            "provider": one.name,
+            "ready": one.configured(),
+            "keys": list(one.keys),
+            "about": one.about,
+        }
+        for one in found
+    ]
+    show(data, table(("model ids", "", "key", ""), rows), as_json)
+
+
+def studio(
+    path: Annotated[Path, typer.Argument(help="A run, or a folder of runs.")] = Path("runs"),
+    port: Annotated[int, typer.Option(help="0: any free one.")] = 8765,
+    host: Annotated[
+        str, typer.Option(help="Another address than this machine's own needs a token.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str, typer.Option(envvar="SKILLFIT_STUDIO_TOKEN", help="Who opens the app must know it.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Look at runs in the browser, also while they are going on.
+
+    Example: skillfit studio runs --port 8765
+    """
+    from skillfit.studio import serve
+
+    serve(
+        path,
+        port,
+        host,
+        token,
+        announce=lambda address: show({"address": address}, address, as_json),
+    )
+
+
+def mcp(
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print what a client's settings need to start it, and end."),
+    ] = False,
+) -> None:
+    """Serve skillfit to agents over the Model Context Protocol (stdin and stdout).
+
+    Example: skillfit mcp
+    """
+    if as_json:
+        return show(
+            {
+                "mcpServers": {
+                    "skillfit": {"command": sys.executable, "args": ["-m", "skillfit", "mcp"]}
+                }
+            },
+            "",
+            as_json,
+        )
+    try:
+        from skillfit.plugins.mcp_server import serve
+    except ImportError as error:
+        raise InputError(
+            f"skillfit mcp is not available here: {error}.", hint="pip install 'skillfit[mcp]'"
+        ) from error
+    return serve()
+
+
+COMMANDS = (init, demo, lint, models, studio, mcp)

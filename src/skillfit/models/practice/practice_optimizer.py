@@ -1,0 +1,242 @@
+"""The practice optimizer: reads failed trajectories and proposes edits, some good, some useless,
+some harmful.
+
+It works by counting words, not by understanding. That some of its proposals do nothing or do harm
+is on purpose: telling them apart is the gate's work.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from skillfit.models.practice.practice_agent import stem, words
+
+_ITEM = re.compile(
+    r"^### Item (?P<id>\S+).*?$(?P<rest>.*?)(?=^### Item |\Z)", re.DOTALL | re.MULTILINE
+)
+_TASK = re.compile(r"Task:\n(?P<task>.*?)\n\n", re.DOTALL)
+_EXPECTED = re.compile(r"Expected answer[^\n]*:\n(?P<label>[^\n]+)")
+_ANSWER = re.compile(r"^\[(?:assistant|answer)\] (?P<answer>.+)$", re.MULTILINE)
+_NUMBERED = re.compile(r"^\[(\d+)\] [^{\n]*(\{.*\})$", re.MULTILINE)
+# Words that tell nothing about what a text is about.
+_COMMON = frozenset(
+    words(
+        """a about after again all already also although always and another any anything are ask because been before below but
+    can can't cannot come comes could day days did does doesn't done down each even ever every few find first for found
+    four from get give go goes going good got had half has have haven't hello help her here him his home hour how i'd
+    i'm into isn't it its just keep kept know last late later let like long look made make many may mine minute month
+    more most much must myself near need never new next nobody none not nothing now number off often old once one only
+    open other our ours out over own part please put said same say says second see seems send sent she should show shows
+    since small some someone something soon still such sure take than thank that the their them then there these they
+    thing this those three time times today took try two under until upon use used very want wants was week weeks well
+    went were what when where which while who why will with within without won't work works would write wrong year years
+    yesterday yet you your yours"""
+    )
+)
+_USELESS = (
+    "Read the whole text before answering, because details come late.",
+    "Think about what the writer needs most.",
+    "Stay calm and helpful even when the writer is upset.",
+)
+_HARMFUL = (
+    "Answer in full sentences, so that the reader feels heard.",
+    "When unsure, answer general.",
+)
+_RULE_WORDS = 4
+_RULES = 3  # that one analyst proposes
+FORMAT_RULE = "Answer with the label alone, in lower case: anything else cannot be read by the system behind you."
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    item: str
+    task: str
+    expected: str
+    answer: str
+
+
+def reply(stage: str, prompt: str) -> str:
+    """What the optimizer sends back for a stage's prompt: JSON in the form that was asked for."""
+    luck = random.Random(prompt)
+    if stage.startswith("reflect"):
+        return json.dumps(_analyst(prompt, luck, failures=stage != "reflect.success"))
+    if stage == "merge":
+        return json.dumps(_merge(prompt))
+    simple: dict[str, Any] = {
+        "rank": {
+            "reasoning": "in the order given",
+            "selected_indices": [int(number) for number, _ in _NUMBERED.findall(prompt)],
+        },
+        "lr_autonomous": {
+            "learning_rate": 2,
+            "reasoning": "small steps",
+            "confidence": "medium",
+            "risk_notes": [],
+        },
+        "rewrite": {
+            "reasoning": "",
+            "change_summary": ["suggestions added"],
+            "new_skill": _rewritten(prompt),
+        },
+        "slow_update": {
+            "reasoning": "seen over the epoch",
+            "slow_update_content": "Rules that name words beat rules that ask for care.",
+        },
+        "meta_skill": {
+            "reasoning": "seen over the epoch",
+            "meta_skill_content": "Edits that name words were kept most often.",
+        },
+        "diagnose": {"reasoning": "", "instruction": "Say which rule of the skill you used."},
+        "appendix_consolidate": {"notes": ["Check the form of the answer."]},
+    }
+    return json.dumps(
+        simple.get(stage, {"reasoning": "the practice optimizer does not know this stage"})
+    )
+
+
+def _analyst(prompt: str, luck: random.Random, *, failures: bool) -> dict[str, Any]:
+    if not failures:
+        return {
+            "success_patterns": ["the answer is short"],
+            "patch": {"reasoning": "nothing to add", "edits": []},
+        }
+    skill = _section(prompt, "current_skill")
+    cases = _cases(_section(prompt, "trajectories"))
+    rules = _rules(cases, skill)
+    edits = [_append(rule) for rule in rules[:_RULES]]
+    talks = [
+        case
+        for case in cases
+        if case.expected.lower() in words(case.answer) and case.answer.strip() != case.expected
+    ]
+    if talks and FORMAT_RULE not in skill:
+        edits.insert(0, _append(FORMAT_RULE))
+    if luck.random() < 0.5 or not edits:
+        edits.append(_append(luck.choice(_USELESS)))
+    if luck.random() < 0.4:
+        edits.insert(luck.randrange(len(edits) + 1), _append(luck.choice(_HARMFUL)))
+    summary = [
+        {
+            "failure_type": f"sent away from {label}",
+            "items": items,
+            "description": "a word was not known",
+        }
+        for label, items in _by_label(cases).items()
+    ]
+    return {
+        "failure_summary": summary,
+        "patch": {"reasoning": "words that failed tasks share", **_as_all_modes(edits, skill)},
+    }
+
+
+def _rules(cases: list[_Case], skill: str) -> list[str]:
+    """For each label, the words that its failed tasks share and those of other labels do not have.
+    Most needed first.
+    """
+    known = {stem(word) for word in words(skill)} | _COMMON
+    rules = []
+    for label, items in sorted(
+        _by_label(cases).items(), key=lambda entry: (-len(entry[1]), entry[0])
+    ):
+        inside = Counter(
+            stem(word)
+            for case in cases
+            if case.expected == label
+            for word in dict.fromkeys(words(case.task))
+        )
+        outside = {
+            stem(word) for case in cases if case.expected != label for word in words(case.task)
+        }
+        shown = {
+            stem(word): word for case in cases for word in words(case.task) if word not in _COMMON
+        }
+        new = shown.keys() - outside - known
+        telling = [shown[root] for root, _ in inside.most_common() if root in new and len(root) > 2]
+        if telling and items:
+            *first, last = telling[:_RULE_WORDS]
+            rules.append(
+                f"Mentions of {', '.join(first) + ' or ' if first else ''}{last} mean {label}."
+            )
+    return rules
+
+
+def _by_label(cases: list[_Case]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = {}
+    for case in cases:
+        grouped.setdefault(case.expected, []).append(case.item)
+    return grouped
+
+
+def _merge(prompt: str) -> dict[str, Any]:
+    merged: dict[str, dict[str, Any]] = {}
+    for number, text in _NUMBERED.findall(_section(prompt, "proposals")):
+        entry = json.loads(text)
+        merged.setdefault(json.dumps(entry, sort_keys=True), {**entry, "sources": []})[
+            "sources"
+        ].append(int(number))
+    entries = sorted(merged.values(), key=lambda entry: -len(entry["sources"]))
+    name = next((name for name, key in _PAYLOADS.items() if entries and key in entries[0]), "edits")
+    return {"reasoning": "equal proposals joined", name: entries}
+
+
+_PAYLOADS = {"edits": "op", "revise_suggestions": "instruction", "skill_candidates": "new_skill"}
+
+
+def _as_all_modes(edits: list[dict[str, str]], skill: str) -> dict[str, Any]:
+    lines = [edit["content"] for edit in edits]
+    suggestions = [
+        {"type": "add_rule", "title": "a rule", "motivation": "failed tasks", "instruction": line}
+        for line in lines
+    ]
+    whole = "\n".join(
+        [skill.replace("(empty)", "").strip(), "", *(f"- {line}" for line in lines)]
+    ).strip()
+    candidates = (
+        [{"title": "rules added", "change_summary": lines, "new_skill": whole}] if lines else []
+    )
+    return {"edits": edits, "revise_suggestions": suggestions, "skill_candidates": candidates}
+
+
+def _append(content: str) -> dict[str, str]:
+    return {"op": "append", "target": "", "content": f"- {content}"}
+
+
+def _rewritten(prompt: str) -> str:
+    skill = _section(prompt, "current_skill").replace("(empty)", "").strip()
+    added = [
+        line
+        for line in _section(prompt, "suggestions").splitlines()
+        if line and not re.match(r"\d+\. |Why: ", line)
+    ]
+    return "\n".join(
+        [
+            skill,
+            *(
+                line if line.startswith("- ") else f"- {line}"
+                for line in added
+                if line not in skill
+            ),
+        ]
+    )
+
+
+def _cases(text: str) -> list[_Case]:
+    cases = []
+    for match in _ITEM.finditer(text):
+        rest = match["rest"]
+        task, expected, answers = _TASK.search(rest), _EXPECTED.search(rest), _ANSWER.findall(rest)
+        if task and expected and answers and "Result: failed" in rest:
+            cases.append(
+                _Case(match["id"], task["task"], expected["label"].strip(), answers[-1].strip())
+            )
+    return cases
+
+
+def _section(prompt: str, name: str) -> str:
+    match = re.search(rf"^<{name}>\n(.*?)\n</{name}>$", prompt, re.DOTALL | re.MULTILINE)
+    return match[1] if match else ""

@@ -1,0 +1,221 @@
+"""Slow update: at an epoch's end, the same items under the previous and the current skill, and one
+lesson from the difference.
+
+The lesson goes to a protected region of the skill, which step edits cannot change. `meta_skill.py`
+draws another one from the same pairs, for the optimizer.
+
+Meta skill: what an epoch taught about editing this skill, told to the analysts, merger and ranker
+of the next one.
+
+Appendix: reminders of rules the agent knew and did not follow. Steps add them; when there are too
+many, they are condensed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from skillfit.optimize.optimizer import Call, MetaSkillReply, NotesReply, Optimizer, SlowUpdateReply
+from skillfit.optimize.patch import Patch, union
+from skillfit.optimize.prompts import render, sections
+from skillfit.optimize.trajectories import Case, render_cases
+from skillfit.rollout.outcome import Outcome
+from skillfit.skill import Skill, slow_update_text
+from skillfit.tasks.item import Item
+
+PairKind = Literal["improved", "regressed", "persistent_fail", "stable_success"]
+PairPolicy = Literal["mixed", "changed", "unchanged"]
+
+_KINDS: dict[tuple[bool, bool], PairKind] = {
+    (False, True): "improved",
+    (True, False): "regressed",
+    (False, False): "persistent_fail",
+    (True, True): "stable_success",
+}
+_KEPT: dict[PairPolicy, tuple[PairKind, ...]] = {
+    "mixed": ("improved", "regressed", "persistent_fail", "stable_success"),
+    "changed": ("improved", "regressed"),
+    "unchanged": ("persistent_fail", "stable_success"),
+}
+# What went wrong comes first; what worked both times is only counted.
+_SHOWN: tuple[PairKind, ...] = ("regressed", "persistent_fail", "improved")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One item under the previous and the current skill."""
+
+    item: Item
+    previous: Outcome
+    current: Outcome
+
+    @property
+    def kind(self) -> PairKind:
+        return _KINDS[self.previous.succeeded, self.current.succeeded]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As in comparison_pairs.json."""
+        return {
+            "id": self.item.id,
+            "category": self.kind,
+            "prev_hard": self.previous.value(),
+            "curr_hard": self.current.value(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Text for the skill's memory or for the optimizer. Empty: nothing could be said, and the old
+    one stays.
+    """
+
+    text: str
+    reasoning: str = ""
+
+
+def pair_up(
+    items: Sequence[Item], previous: Sequence[Outcome], current: Sequence[Outcome]
+) -> tuple[Pair, ...]:
+    """The items scored under both skills: a rollout that failed says nothing about either."""
+    pairs = (Pair(*met) for met in zip(items, previous, current, strict=True))
+    return tuple(
+        pair for pair in pairs if pair.previous.score is not None and pair.current.score is not None
+    )
+
+
+def keep(pairs: Sequence[Pair], policy: PairPolicy) -> tuple[Pair, ...]:
+    return tuple(pair for pair in pairs if pair.kind in _KEPT[policy])
+
+
+async def top_up(
+    pairs: Sequence[Pair],
+    untried: Sequence[Item],
+    target: int,
+    compare: Callable[[Sequence[Item]], Awaitable[Sequence[Pair]]],
+) -> tuple[Pair, ...]:
+    """More pairs until `target` of them changed or nothing is left to try.
+
+    Each round tries as many items at once as changed pairs are missing. So no more are tried than
+    one at a time would need by luck alone, and which ones depends on the planned order only.
+    """
+    tried = list(pairs)
+    untried = list(untried)
+    while untried and (missing := target - len(keep(tried, "changed"))) > 0:
+        tried += await compare(untried[:missing])
+        untried = untried[missing:]
+    return tuple(tried)
+
+
+async def slow_update(
+    optimizer: Optimizer,
+    previous: Skill,
+    current: Skill,
+    pairs: Sequence[Pair],
+    *,
+    epoch: int,
+    step: int,
+) -> Lesson:
+    """Guidance for the agent in place of the current one, or an empty lesson."""
+    if not pairs:
+        return Lesson("")
+    system, user = compare_prompt(
+        optimizer,
+        "slow_update",
+        previous,
+        current,
+        pairs,
+        previous_guidance=slow_update_text(current),
+    )
+    call = Call("slow_update", step, f"epoch {epoch}", system, user)
+    reply = await optimizer.try_ask(
+        SlowUpdateReply, call, otherwise="the slow update memory stays as it is"
+    )
+    if reply is None:
+        return Lesson("")
+    return Lesson(reply.slow_update_content.strip(), reply.reasoning)
+
+
+def compare_prompt(
+    optimizer: Optimizer,
+    name: str,
+    previous: Skill,
+    current: Skill,
+    pairs: Sequence[Pair],
+    **before: str,
+) -> tuple[str, str]:
+    """System and user text of the call that looks back: both skills, what was known before, and the
+    pairs that teach something.
+    """
+    counts = Counter(pair.kind for pair in pairs)
+    system = render(name, count=len(pairs), **{kind: counts[kind] for kind in _KINDS.values()})
+    known = sections(previous_skill=previous, current_skill=current, **before)
+    room = optimizer.room(system, known)
+    telling = sorted(
+        (pair for pair in pairs if pair.kind in _SHOWN), key=lambda pair: _SHOWN.index(pair.kind)
+    )
+    kinds = "\n".join(f"{pair.item.id}: {pair.kind}" for pair in pairs)
+    labels = ("Under the previous skill", "Under the current skill")
+    cases = [Case(pair.item, (pair.previous, pair.current), labels) for pair in telling]
+    shown = render_cases(cases, current, room, trace=optimizer.settings.trace_to_optimizer)
+    return system, f"{known}\n\n{sections(items=kinds, trajectories=shown)}"
+
+
+async def meta_skill(
+    optimizer: Optimizer,
+    previous: Skill,
+    current: Skill,
+    pairs: Sequence[Pair],
+    *,
+    advice: str,
+    epoch: int,
+    step: int,
+) -> Lesson:
+    """Advice for the optimizer in place of `advice`, or an empty lesson."""
+    if not pairs:
+        return Lesson("")
+    system, user = compare_prompt(
+        optimizer, "meta_skill", previous, current, pairs, previous_advice=advice
+    )
+    call = Call("meta_skill", step, f"epoch {epoch}", system, user)
+    reply = await optimizer.try_ask(MetaSkillReply, call, otherwise="the previous advice stays")
+    if reply is None:
+        return Lesson("")
+    return Lesson(reply.meta_skill_content.strip(), reply.reasoning)
+
+
+_STAY = "the notes stay as they are"
+
+
+def collect_notes(patches: Sequence[Patch]) -> tuple[str, ...]:
+    """The notes of a step in planned order, each once."""
+    return union(note for patch in patches for note in patch.appendix_notes)
+
+
+async def consolidate(
+    optimizer: Optimizer, notes: Sequence[str], *, step: int
+) -> tuple[str, ...] | None:
+    """Fewer notes that say the same, or None when the threshold is not passed or the result would
+    not be smaller.
+    """
+    threshold = optimizer.settings.consolidate_threshold
+    if not threshold or len(notes) <= threshold:
+        return None
+    user = sections(notes="\n".join(f"- {note}" for note in notes))
+    call = Call(
+        "appendix_consolidate", step, "notes", render("consolidate", count=len(notes)), user
+    )
+    reply = await optimizer.try_ask(NotesReply, call, otherwise=_STAY)
+    if reply is None:
+        return None
+    condensed = tuple(text for note in reply.notes if (text := " ".join(note.split())))
+    if (
+        not condensed
+        or len(condensed) >= len(notes)
+        or sum(map(len, condensed)) >= sum(map(len, notes))
+    ):
+        optimizer.discard(step, "appendix_consolidate", "notes", "the result is not smaller", _STAY)
+        return None
+    return condensed

@@ -1,0 +1,3 @@
+"""Optional parts: Inspect tasks, the Ray executor, the MCP server. Nothing else imports them
+eagerly.
+"""

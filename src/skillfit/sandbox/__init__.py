@@ -1,0 +1,1 @@
+"""Run untrusted code and programs: isolation, limits, and processes that end with the run."""

@@ -1,0 +1,121 @@
+"""Measure skills on a split: any number of them, with repeats, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skillfit.config import identity
+from skillfit.errors import InputError
+from skillfit.gate.statistics import Interval, interval
+from skillfit.rollout.gather import gather
+from skillfit.rollout.outcome import Outcome, Tally, weighted_values
+from skillfit.run.directory import RunDirectory
+from skillfit.skill import Skill
+from skillfit.tasks.item import Item, weights_of
+from skillfit.tasks.task import Task
+from skillfit.training.assemble import Listener, open_rollouts
+from skillfit.training.material import Material
+from skillfit.training.parts import Control, Interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One skill on one split. Item means are averaged over repeats first, so that repeats never
+    pose as items.
+    """
+
+    name: str
+    skill: Skill
+    items: tuple[Item, ...]
+    outcomes: tuple[Outcome, ...]  # all items of the first repeat, then of the next
+
+    @property
+    def tally(self) -> Tally:
+        return Tally.of(self.outcomes, weights_of(self.items))
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Item id -> its mean hard score, for items that were scored."""
+        values: dict[str, list[float]] = {}
+        for outcome in self.outcomes:
+            if outcome.score is not None:
+                values.setdefault(outcome.item_id, []).append(outcome.score.hard)
+        return {item: sum(scores) / len(scores) for item, scores in values.items()}
+
+    @property
+    def interval(self) -> Interval:
+        return interval(list(weighted_values(self.means, weights_of(self.items)).values()))
+
+    @property
+    def by_type(self) -> dict[str, Tally]:
+        kinds = {item.id: item.type or "all" for item in self.items}
+        return {
+            kind: Tally.of(
+                (o for o in self.outcomes if kinds[o.item_id] == kind), weights_of(self.items)
+            )
+            for kind in sorted(set(kinds.values()))
+        }
+
+
+async def evaluate(
+    material: Material,
+    skills: Mapping[str, Skill],
+    path: Path,
+    *,
+    split: str = "selection",
+    repeats: int = 1,
+    series: str = "evaluate",
+    listeners: Sequence[Listener] = (),
+    control: Control | None = None,
+) -> list[Measured]:
+    """Roll out each skill on the split's items. What is recorded in the run directory `path` is not
+    paid for again.
+    """
+    items = items_of(material.task, split)
+    with RunDirectory.open(path, _identity(material)) as run:
+        async with open_rollouts(material, run, listeners, control) as rollouts:
+            found = await gather(
+                rollouts.run(skill, items, phase="evaluate", repeats=range(repeats), series=series)
+                for skill in skills.values()
+            )
+    if any(outcome.status == "skipped" for outcomes in found for outcome in outcomes):
+        raise Interrupted(path)
+    return [
+        Measured(name, skill, items, tuple(o))
+        for (name, skill), o in zip(skills.items(), found, strict=True)
+    ]
+
+
+def _identity(material: Material) -> dict[str, Any]:
+    """How answers come about and are graded. Items, splits, skills and repeats may change: each
+    rollout is recorded by its own.
+    """
+    config, task = identity(material.config), material.task
+    parts = (material.agent, task.grader, task.evaluator)
+    return {
+        "model": {role: config["model"][role] for role in ("agent", "judge")},
+        "env": {
+            name: config["env"][name]
+            for name in ("agent", "prompt", "max_turns", "max_rollout_tokens")
+        },
+        "seed": config["train"]["seed"],
+        "described": [part.describe() if part else None for part in parts],
+    }
+
+
+def items_of(task: Task, split: str) -> tuple[Item, ...]:
+    if split == "all":
+        return task.items
+    if split not in ("train", "selection", "test"):
+        raise InputError(
+            f"There is no split {split!r}.", hint="It is train, selection, test or all."
+        )
+    items: tuple[Item, ...] = getattr(task, split)
+    if not items:
+        raise InputError(
+            f"The {split} split is empty.", hint="Change env.split_ratio, or choose another split."
+        )
+    return items

@@ -1,0 +1,260 @@
+"""What the person brought: config, skill and tasks, read and checked before anything is opened or
+spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from skillfit.agents import Agent
+from skillfit.config import Config, identity
+from skillfit.errors import InputError
+from skillfit.models import Model, ModelSpec, Reply, Request, Role
+from skillfit.plugins.inspect_tasks import InspectEvaluator
+from skillfit.skill import Skill
+from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
+from skillfit.tasks.item import stable_hash, weights_of
+from skillfit.training.plan import Plan, make_plan
+
+
+class LateModel:
+    """A model named before the run it is recorded in is open: graders hold it, and they are part of
+    the run's identity.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.id, self.spec = spec.id, spec
+        self._model: Model | None = None
+
+    def arrive(self, model: Model) -> None:
+        self._model = model
+
+    @property
+    def context_window(self) -> int:
+        return self._arrived.context_window
+
+    async def complete(self, request: Request) -> Reply:
+        return await self._arrived.complete(request)
+
+    @property
+    def _arrived(self) -> Model:
+        if self._model is None:
+            raise RuntimeError(f"{self.id} is called before the run is open.")
+        return self._model
+
+
+@dataclass(slots=True)
+class Material:
+    config: Config
+    skill: Skill
+    task: Task
+    late: Mapping[Role, LateModel] = field(
+        default_factory=dict
+    )  # the judge; the agent's, where the task asks it itself (Inspect)
+    ship_task: Task | None = None  # the same items under the second grader
+    agent: Agent | None = None  # a Python agent given from the API
+
+    def identity(self) -> dict[str, Any]:
+        """What makes a run this run, in parts, so that a change can be named."""
+        whole = {
+            "config": identity(self.config),
+            "skill": self.skill.hash,
+            "task": _task_identity(self.task),
+        }
+        return whole | ({"agent": self.agent.describe()} if self.agent is not None else {})
+
+    def plan(self) -> Plan:
+        train = self.config.train
+        return make_plan(
+            self.task.train,
+            num_epochs=train.num_epochs,
+            batch_size=train.batch_size,
+            accumulation=train.accumulation,
+            seed=train.seed,
+        )
+
+
+def _task_identity(task: Task) -> dict[str, Any]:
+    parts: dict[str, Any] = {
+        f"{name} items": stable_hash(sorted(item.fingerprint() for item in getattr(task, name)))
+        for name in ("train", "selection", "test")
+    }
+    if weights := weights_of(task.items):
+        parts["weights"] = stable_hash(weights)
+    return {
+        **parts,
+        "grader": task.grader.describe() if task.grader else None,
+        "evaluator": task.evaluator.describe() if task.evaluator else None,
+    }
+
+
+def read_material(
+    config: Config,
+    *,
+    skill: Skill | None = None,
+    task: Task | Iterable[Item | Mapping[str, Any]] | None = None,
+    agent: Agent | None = None,
+    training: bool = True,
+) -> Material:
+    """Load skill and tasks. Wrong paths, bad rows and missing models are errors here. Without
+    `training` the optimizer is left out: neither its key nor its price need be known.
+    """
+    if not training:
+        config = config.model_copy(
+            update={"model": config.model.model_copy(update={"optimizer": None})}
+        )
+    env, late = config.env, dict[Role, LateModel]()
+    if config.model.judge:
+        late["judge"] = LateModel(config.model.judge)
+    if config.model.agent and env.tasks.startswith("inspect:"):
+        late["agent"] = LateModel(config.model.agent)
+    judge = late.get("judge")
+    if skill is None:
+        skill = Skill.load(Path(env.skill)) if env.skill else Skill.from_text("")
+    given = task is not None
+    if task is not None:
+        task = _from_python(config, task, judge)
+    else:
+        if not env.tasks:
+            raise InputError(
+                "env.tasks is not set: there is nothing to train on.",
+                hint="Name a file, for example tasks.jsonl.",
+            )
+        _refuse_tasks_inside_skill(env.skill, env.tasks)
+        task = load_task(_task_settings(config, env.grader), judge=judge, model=late.get("agent"))
+    ship_task = None
+    if (second := config.evaluation.ship_grader) is not None:
+        _refuse_second_grader(config, task, given)
+        ship_task = load_task(_task_settings(config, second), judge=judge)
+    _refuse_missing_models(config, task, agent, training)
+    _refuse_what_cannot_act(config, task, agent)
+    if training:
+        _refuse_unknown_must_pass(config, task)
+    return Material(config, skill, task, late, ship_task, agent)
+
+
+def _from_python(
+    config: Config, task: Task | Iterable[Item | Mapping[str, Any]], judge: Model | None
+) -> Task:
+    """A task or its rows given from Python, under the same settings as one from a file."""
+    settings = _task_settings(config, config.env.grader)
+    if not isinstance(task, Task):
+        task = Task(
+            task, grade=settings.grader, fields=settings.fields, splits=settings.splits, judge=judge
+        )
+        settings = replace(settings, grader=None, fields={})
+    return load_task(replace(settings, tasks=task))
+
+
+def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskSettings:
+    env, evaluation = config.env, config.evaluation
+    splits = SplitSettings(
+        mode=env.split_mode,
+        ratio=env.split_ratio,
+        seed=env.split_seed,
+        limit=env.limit,
+        caps={
+            "train": config.train.train_size,
+            "selection": evaluation.sel_env_num,
+            "test": evaluation.test_env_num,
+        },
+        allow_fit_only=env.allow_fit_only,
+    )
+    return TaskSettings(
+        env.tasks,
+        Path(env.folder),
+        grader=grader,
+        fields=env.fields,
+        splits=splits,
+        timeout=env.exec_timeout,
+        skill_as=env.skill_as,
+    )
+
+
+def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
+    """The agent is given the whole skill folder: answers in it would be handed over. The format's
+    own evals/ is left out of it.
+    """
+    folder, file = Path(skill), Path(tasks)
+    inside = (
+        skill and folder.is_dir() and file.exists() and folder.resolve() in file.resolve().parents
+    )
+    if (
+        inside
+        and "evals" not in file.resolve().relative_to(folder.resolve()).parts
+        and file.name != "evals.json"
+    ):
+        raise InputError(
+            f"{tasks} lies inside the skill folder {skill}: the agent would see the answers.",
+            hint="Move it out.",
+        )
+
+
+def _refuse_second_grader(config: Config, task: Task, given: bool) -> None:
+    if given or task.evaluator is not None or ".py:" in config.env.tasks:
+        raise InputError(
+            "evaluation.ship_grader: this task brings its own scores, and nothing is left for a second grader.",
+            hint="Use a tasks file with env.grader, or leave evaluation.ship_grader out.",
+        )
+    if not config.evaluation.ship_test:
+        raise InputError(
+            "evaluation.ship_grader needs evaluation.ship_test: true, the comparison it grades."
+        )
+
+
+def _refuse_unknown_must_pass(config: Config, task: Task) -> None:
+    if unknown := set(config.evaluation.must_pass) - {item.id for item in task.selection}:
+        raise InputError(
+            f"evaluation.must_pass names items that are not in the selection split: {', '.join(sorted(unknown))}.",
+            hint="Give them `split: selection`, or take them off the list.",
+        )
+
+
+def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, training: bool) -> None:
+    own = isinstance(task.evaluator, InspectEvaluator)  # it runs the items, and our model answers
+    if (task.evaluator is None or own) and agent is None and config.model.agent is None:
+        raise InputError(
+            "model.agent is not set: nobody uses the skill.",
+            hint="For example model.agent: openai/gpt-5-mini.",
+        )
+    if training and config.model.optimizer is None and config.optimizer.proposer != "examples":
+        raise InputError(
+            "model.optimizer is not set: nobody improves the skill.",
+            hint="Name one, or set optimizer.proposer: examples, which needs none.",
+        )
+
+
+def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> None:
+    """Every setting acts, or is refused with the reason."""
+    optimizer, evaluation, env = config.optimizer, config.evaluation, config.env
+    if task.evaluator is not None and agent is not None:
+        raise InputError(
+            "An agent was given, and the task runs its items itself.", hint="Leave one of them out."
+        )
+    if task.evaluator is not None or agent is not None:
+        unused = {
+            "model.agent": config.model.agent
+            and task.evaluator is not None
+            and not isinstance(task.evaluator, InspectEvaluator),
+            "env.agent": env.agent != "chat",
+            "env.prompt": env.prompt,
+            "env.max_turns": env.max_turns,
+            "env.max_rollout_tokens": env.max_rollout_tokens,
+        }
+        if named := [name for name, value in unused.items() if value]:
+            raise InputError(
+                f"{', '.join(named)}: this task or agent runs items in its own way.",
+                hint="Leave it out.",
+            )
+    if optimizer.proposer != "reflect" and optimizer.skill_update_mode != "patch":
+        raise InputError(
+            f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and {optimizer.skill_update_mode} applies none.",
+            hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
+        )
+    if evaluation.must_pass and (evaluation.gate != "race" or not evaluation.use_gate):
+        raise InputError(
+            "evaluation.must_pass needs evaluation.gate: race with use_gate: true; strict looks at the mean alone."
+        )
