@@ -1,9 +1,8 @@
-"""What happened, in order: the one source for terminal, studio, report, trackers and the readable
-files of a run.
+"""The event log of a run: the one source for terminal, studio, report, trackers and files.
 
-Events are plain data. Each has a key that the deterministic loop gives it again on replay, so
-emitting twice stores once. Another process may follow them live
-(`EventLog.open_readonly(path).read(after=seq)` over SQLite's WAL).
+Events are typed data. Each has a key; the deterministic loop emits the same key again on replay,
+so an event is stored once. Another process can follow the log while the run is going on:
+`EventLog.open_readonly(path).read(after=seq)`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import ValidationError
+
 from skillfit.models.secrets import hide_keys_in_use
+from skillfit.run.records import (
+    CheckResult,
+    EditEffect,
+    EditReport,
+    Evidence,
+    ItemRecord,
+    MetaSkillRecord,
+    PairRecord,
+    PatchRecord,
+    ProposalRecord,
+    RunSummary,
+    ScoreEstimate,
+    SelectionDecision,
+    SlowUpdateRecord,
+    Standing,
+    StepMemory,
+    StepRecord,
+    TypeScore,
+)
 from skillfit.run.store import Redact, Store, dump, in_pages, load
 
 _TABLE = """
@@ -79,28 +99,28 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsRead(Event):
-    """The items as faces show them, long texts cut: what a person needs to recognise one."""
+    """The items of the run, long texts cut."""
 
-    items: list[dict[str, Any]]  # {id, split, type, input, expected}, and weight where it is not 1
+    items: list[ItemRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFinished(Event):
     verdict: str  # go, warn, stop
-    checks: list[dict[str, Any]]  # {name, verdict, message, detail}
+    checks: list[CheckResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStarted(Event):
-    """`total` rollouts begin, each of which reports a RolloutFinished; 0 for stages that only ask
-    the optimizer.
+    """A stage begins. `total` rollouts follow, each with its own RolloutFinished; 0 for a stage
+    that only asks the optimizer.
     """
 
     identity = ("epoch", "step", "stage")
     epoch: int
     step: int
-    # baseline, rollout, reflect, aggregate, select, update, gate, slow_update, meta_skill, finish,
-    # test, ship, credit
+    # preflight, baseline, rollout, reflect, aggregate, select, update, gate, slow_update,
+    # meta_skill, compose, ship, test
     stage: str
     total: int = 0
 
@@ -116,16 +136,16 @@ class StageFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutFinished(Event):
-    """One per asking: a shared rollout is told again to each phase and step that uses it."""
+    """One rollout ended. A rollout that several phases share is reported once for each of them."""
 
     identity = ("phase", "step", "rollout")
-    rollout: str  # the journal key: the trajectory is read from there
+    rollout: str  # the journal key, under which the trajectory is stored
     phase: str  # as StageStarted.stage
     step: int
     item: str
     repeat: int
     skill_hash: str
-    status: str
+    status: str  # scored, failed
     hard: float | None
     soft: float | None
     failure: str = ""  # kind: message
@@ -133,15 +153,17 @@ class RolloutFinished(Event):
     calls: int = 0
     tokens: int = 0
     usd: float | None = 0.0
+    edits: list[str] = field(default_factory=list)  # ids of the pool's edits the skill carried
+    answer: str = ""  # what the agent answered, cut
+    feedback: str = ""  # what the grader said, cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationFinished(Event):
-    """A skill was measured on a split: the points of the score curve."""
+    """The score of a skill on a split: the points of the score curve."""
 
     identity = ("name",)
-    # baseline, step_0003, slow_update_epoch_02, final, pruned, test_baseline, test_best,
-    # test_final, …
+    # baseline, step_0003, slow_update_epoch_02, final, test_baseline, test_best, test_final, …
     name: str
     split: str
     skill_hash: str
@@ -149,7 +171,8 @@ class EvaluationFinished(Event):
     soft: float
     scored: int
     planned: int
-    by_type: dict[str, dict[str, float]] = field(default_factory=dict)  # {type: {total, hard_acc}}
+    by_type: dict[str, TypeScore] = field(default_factory=dict)
+    estimate: ScoreEstimate | None = None  # screening: predicted under the gate's metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,14 +182,12 @@ class ReflectionFinished(Event):
     group: str  # minibatch_fail_000
     source: str  # failure, success, contrast, diagnosis, examples
     items: list[str]
-    patch: dict[
-        str, Any
-    ]  # as the reference's minibatch file: batch_size, failure_summary | success_patterns, patch, appendix_notes
+    patch: PatchRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discarded(Event):
-    """Something an optimizer sent could not be used, or a stage fell back: said, never silent."""
+    """Something the optimizer sent was not used, or a stage used its default instead."""
 
     identity = ("step", "stage", "what")
     step: int
@@ -180,50 +201,47 @@ class Discarded(Event):
 class PatchMerged(Event):
     identity = ("step",)
     step: int
-    patch: dict[str, Any]
+    patch: PatchRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditsSelected(Event):
     identity = ("step",)
     step: int
-    edit_budget: int | None
-    edits: list[dict[str, Any]]
-    decision: dict[str, Any] = field(
-        default_factory=dict
-    )  # ranking details or autonomous learning-rate record
+    edit_budget: int | None  # None: no limit
+    edits: list[ProposalRecord]
+    decision: SelectionDecision = SelectionDecision()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateBuilt(Event):
-    """A candidate of a step. `number` 0 is the whole patch; others are clusters or single edits."""
+    """The skill that a step's selected edits make from the incumbent."""
 
-    identity = ("step", "number")
+    identity = ("step",)
     step: int
-    number: int
     label: str
     skill: str
     skill_hash: str
-    report: list[dict[str, Any]]  # per edit: op, target, content, status
-    detail: dict[str, Any] = field(default_factory=dict)  # rewrite_result / full_rewrite_result
+    report: list[EditReport]
+    rewrite: dict[str, Any] = field(default_factory=dict)  # the reply of a rewrite mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateDecided(Event):
     identity = ("name",)
-    name: str  # step_0003, slow_update_epoch_02, final
+    name: str  # step_0003, slow_update_epoch_02, compose
     step: int
     decision: str  # accept, reject, inconclusive
     reason: str
-    evidence: dict[
-        str, Any
-    ]  # fixed, broken, both, neither (item ids), difference, interval, probability, rollouts, coverage
-    candidates: list[dict[str, Any]] = field(default_factory=list)
+    evidence: Evidence
+    score: ScoreEstimate | None = None  # of the skill the loop carries on with
+    candidates: list[Standing] = field(default_factory=list)  # strict
+    effects: list[EditEffect] = field(default_factory=list)  # screening: the pool afterwards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFinished(Event):
-    """`record` is the reference's step_record; `skill` the text carried on."""
+    """A step ended. `skill` is the incumbent that the next step starts from."""
 
     identity = ("step",)
     epoch: int
@@ -232,8 +250,8 @@ class StepFinished(Event):
     skill: str
     skill_hash: str
     best_skill: str
-    record: dict[str, Any]
-    digest: dict[str, Any] = field(default_factory=dict)  # the step-memory entry
+    record: StepRecord
+    digest: StepMemory | None = None
     appendix_notes: list[str] = field(default_factory=list)
 
 
@@ -241,10 +259,10 @@ class StepFinished(Event):
 class SlowUpdateFinished(Event):
     identity = ("epoch",)
     epoch: int
-    action: str  # inject_placeholder, accept, reject, force_accept, no_content
-    result: dict[str, Any]
-    pairs: list[dict[str, Any]]
-    all_pairs: list[dict[str, Any]]
+    action: str
+    result: SlowUpdateRecord
+    pairs: list[PairRecord]
+    all_pairs: list[PairRecord]
     candidate: str
     skill: str
     best_skill: str
@@ -254,27 +272,36 @@ class SlowUpdateFinished(Event):
 class MetaSkillFinished(Event):
     identity = ("epoch",)
     epoch: int
-    result: dict[str, Any]
+    result: MetaSkillRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipTested(Event):
+    """The final comparison with the initial skill on fresh rollouts."""
+
     verdict: str  # improved, inconclusive, no improvement
+    reason: str
     difference: float
-    interval: list[float]
-    probability: float
+    interval: tuple[float, float]
+    p_value: float
     repeats: int
-    evidence: dict[str, Any] = field(default_factory=dict)
+    skill_hash: str
+    evidence: Evidence
+    gap: float | None = None  # with a second grader: see ShipSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreditAssigned(Event):
-    """What each accepted edit is worth, and what was pruned."""
+class PersonDecided(Event):
+    """A person steered the run: pinned, vetoed, reworded, approved or declined an edit, or changed
+    a budget. `command` is the CLI command that does the same.
+    """
 
-    edits: list[dict[str, Any]]  # {step, edit, worth, interval, kept, reason}
-    tokens_before: int
-    tokens_after: int
-    skill: str
+    identity = ("number",)
+    number: int
+    action: str  # veto, pin, reword, approve, decline, budget, stop, apply, undo
+    target: str = ""  # an edit's id, or what was changed
+    text: str = ""  # the new wording or value
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,15 +313,19 @@ class Warned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(Event):
-    finish_reason: str  # improved, no_improvement, inconclusive, budget, infrastructure, fit_only
+    """The run ended. `best_skill` is what it hands back: the initial skill unless it improved."""
+
+    # improved, no_improvement, inconclusive, unverified, budget, infrastructure
+    finish_reason: str
     diagnosis: str
     best_skill: str
-    summary: dict[str, Any]
+    summary: RunSummary
+    unproven_skill: str = ""  # what was found where it is not handed back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown(Event):
-    """An event of a kind this version does not know, from a run of a newer one."""
+    """An event that this version cannot read, from a run of an older or newer version."""
 
     kind: str
     data: dict[str, Any]
@@ -408,7 +439,10 @@ def _parse(kind: str, data: str) -> Event:
     known = Event.kinds.get(kind)
     if known is None or known is Unknown:
         return Unknown(kind=kind, data=json.loads(data))
-    event: Event = load(known, data)
+    try:
+        event: Event = load(known, data)
+    except ValidationError:
+        return Unknown(kind=kind, data=json.loads(data))
     return event
 
 

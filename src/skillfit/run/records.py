@@ -1,0 +1,441 @@
+"""What a run writes down, as typed data.
+
+Events, the readable files of a run, the report, the studio and the API share these records. The
+field names of `StepRecord`, `RunSummary` and the slow-update records are those that users of the
+reference system know from its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from skillfit.models.protocol import Usage
+from skillfit.skill import Edit
+
+EditStatus = Literal["pending", "promoted", "dropped"]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRecord:
+    """An item as a person recognises it. Long texts are cut."""
+
+    id: str
+    split: str
+    type: str = ""
+    input: str = ""
+    expected: str = ""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check of `skillfit check`: its verdict and the reason."""
+
+    name: str
+    verdict: Literal["go", "warn", "stop"]
+    message: str
+    detail: Mapping[str, Any] = field(default_factory=dict)  # numbers behind it, for --json
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """How a candidate and the incumbent compare on the same items.
+
+    Failed rollouts are left out. An item counts as solved from a mean score of 0.5 on.
+    """
+
+    fixed: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    both: tuple[str, ...] = ()
+    neither: tuple[str, ...] = ()
+    difference: float = 0.0  # mean over items, candidate minus incumbent
+    interval: tuple[float, float] = (0.0, 0.0)  # 90 %
+    probability: float = 0.5  # that the candidate is better
+    rollouts: int = 0  # made for this decision, all skills together
+    coverage: float = 0.0  # share of them that was scored
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One candidate's line in a verdict's table."""
+
+    label: str
+    skill_hash: str
+    items: int  # paired with the incumbent
+    rollouts: int
+    score: float
+    difference: float
+    probability: float
+    result: str  # winner, rejected, beaten, not measured, ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreEstimate:
+    """A skill's mean score on the selection items with a 90 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    estimated: bool = False  # True: predicted by the regression, not a mean of its own rollouts
+
+
+@dataclass(frozen=True, slots=True)
+class EditEffect:
+    """One edit of the pool and what is known about it.
+
+    Effects are points of the mean score over the selection items: the change when the edit is
+    added to the incumbent.
+    """
+
+    id: str  # "s0003e02": the step that proposed it, and its number
+    step: int  # 0: text of the initial skill
+    edit: Edit
+    status: EditStatus
+    mean: float | None  # None: not measured yet
+    low: float  # 80 % interval
+    high: float
+    probability: float  # that the effect is above 0
+    rollouts: int  # scored rollouts that carried the edit
+    reason: str = ""  # why it was promoted or dropped
+    items: tuple[str, ...] = ()  # training items it was written from
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRecord:
+    """What an optimizer proposed: an edit, a suggestion for a rewrite, or a whole new skill."""
+
+    source: str  # failure, success, contrast, diagnosis, examples
+    items: tuple[str, ...]
+    edit: Edit | None = None
+    suggestion: Mapping[str, str] | None = None  # type, title, motivation, instruction, …
+    candidate: Mapping[str, Any] | None = None  # title, change_summary, new_skill
+
+    @property
+    def support(self) -> int:
+        return len(self.items)
+
+    @property
+    def text(self) -> str:
+        """What it would write, in one string."""
+        if self.edit is not None:
+            return self.edit.content or self.edit.target
+        found = self.suggestion or self.candidate or {}
+        return str(found.get("instruction") or found.get("new_skill") or "")
+
+    def as_json(self) -> dict[str, Any]:
+        """As the reference's files show it: the payload's own fields, then its support."""
+        if self.edit is not None:
+            payload: dict[str, Any] = {
+                "op": self.edit.op,
+                "target": self.edit.target,
+                "content": self.edit.content,
+            }
+        else:
+            payload = dict(self.suggestion or self.candidate or {})
+        return payload | {
+            "source_type": self.source,
+            "support_count": self.support,
+            "items": list(self.items),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FailureNote:
+    """A kind of failure an analyst saw, with the items it named."""
+
+    failure_type: str
+    description: str
+    count: int
+    items: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PatchRecord:
+    """The proposals of one reflection group, or of a merge of several."""
+
+    proposals: tuple[ProposalRecord, ...]
+    source: str
+    items: tuple[str, ...] = ()
+    reasoning: str = ""
+    failure_summary: tuple[FailureNote, ...] = ()
+    success_patterns: tuple[str, ...] = ()
+    appendix_notes: tuple[str, ...] = ()
+    merge_level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionDecision:
+    """How the edits of a step were chosen: the ranking, or the optimizer's own learning rate."""
+
+    selected_indices: tuple[int, ...] | None = None  # None: no ranking was needed
+    reasoning: str = ""  # of the ranking
+    learning_rate: int | None = None  # autonomous mode: what the optimizer decided
+    available: int | None = None
+    rate_reasoning: str = ""
+    confidence: float | str | None = None
+    risk_notes: tuple[str, ...] = ()
+    fallback: bool = False  # no usable reply: the default rule decided
+
+
+@dataclass(frozen=True, slots=True)
+class EditReport:
+    """What became of one edit when it was applied."""
+
+    edit: Edit
+    status: str
+    reason: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self.edit.as_dict(), "status": self.status, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One accumulation batch of a step."""
+
+    batch_idx: int
+    batch_seed: int
+    n_envs: int
+    hard: float
+    soft: float
+    n_failure_patches: int
+    n_success_patches: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Calls and tokens of one stage, as records and summary.json show them."""
+
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+
+    @classmethod
+    def of(cls, usage: Usage) -> TokenCounts:
+        return cls(usage.calls, usage.input, usage.output)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplySummary:
+    total: int
+    applied: int
+    skipped: int
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePattern:
+    """A kind of failure in one step, for the optimizer's memory."""
+
+    pattern: str
+    count: int
+    task_ids: tuple[str, ...]
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """One step in the memory of an epoch. Scores are None when nothing was measured."""
+
+    step: int
+    action: str
+    n_total: int
+    n_fail: int
+    failure_patterns: tuple[FailurePattern, ...] = ()
+    score_before: float | None = None
+    score_after: float | None = None
+    rejected_edits: tuple[ProposalRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standings:
+    """Where a run stands: the incumbent and the best skill."""
+
+    current_score: float
+    current_origin: str
+    best_score: float
+    best_step: int
+    best_origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step as step_record.json and history.json show it. None: does not apply to this step."""
+
+    step: int
+    epoch: int
+    step_in_epoch: int
+    action: str  # accept_new_best, accept, force_accept, reject, inconclusive, skip_…
+    lr_control_mode: str
+    gate_metric: str
+    standings: Standings
+    skill_len: int
+    timing: dict[str, float]  # seconds per stage: rollout_s, reflect_s, …
+    tokens: dict[str, TokenCounts]
+    wall_time_s: float
+    n_edits_blocked: int = 0
+    rollout_hard: float | None = None
+    rollout_soft: float | None = None
+    rollout_n: int = 0
+    rollout_coverage: float = 0.0
+    accumulation_batches: tuple[BatchRecord, ...] = ()
+    n_patches: int = 0
+    n_failure_patches: int = 0
+    n_success_patches: int = 0
+    n_edits_merged: int | None = None
+    support_counts: tuple[int, ...] | None = None
+    n_edits_ranked: int | None = None
+    edit_budget: int | None = None
+    lr_decision: SelectionDecision | None = None
+    rewrite_change_summary: tuple[str, ...] | None = None
+    edit_apply_summary: ApplySummary | None = None
+    candidate_hash: str | None = None
+    candidate_skill_len: int | None = None
+    selection_hard: float | None = None
+    selection_soft: float | None = None
+    candidate_gate_score: float | None = None
+    incumbent_gate_score: float | None = None
+    verdict: str | None = None
+    reason: str | None = None
+    gate_rollouts: int | None = None
+    n_edits_pending: int | None = None  # screening: the pool after this step
+    n_edits_promoted: int | None = None
+    n_edits_dropped: int | None = None
+    n_execution_lapse_notes: int | None = None
+    n_appendix_notes_added: int | None = None
+    n_appendix_notes_total: int | None = None
+    n_appendix_notes_consolidated: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairRecord:
+    """One item under the previous and the current skill, as comparison_pairs.json shows it."""
+
+    id: str
+    category: str  # improved, regressed, persistent_fail, stable_success
+    prev_hard: float | None
+    curr_hard: float | None
+    task: str = ""
+    prev_soft: float | None = None
+    curr_soft: float | None = None
+    prev_answer: str = ""
+    curr_answer: str = ""
+    prev_fail_reason: str = ""
+    curr_fail_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowUpdateRecord:
+    """slow_result.json: what the look back at an epoch wrote, and what became of it."""
+
+    action: str  # inject_placeholder, accept, reject, inconclusive, force_accept, no_content, …
+    standings: Standings
+    reasoning: str = ""
+    slow_update_content: str = ""
+    prev_hash: str = ""
+    prev_hard: float | None = None
+    curr_hard: float | None = None
+    candidate_hash: str = ""
+    update_origin: str = "slow_update_momentum"
+    update_target: str = "current_skill"
+    selection_hard: float | None = None
+    selection_soft: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaSkillRecord:
+    """meta_skill_result.json: the optimizer's advice to itself."""
+
+    action: str  # write_meta_skill, no_content, skip_first_epoch
+    reasoning: str = ""
+    meta_skill_content: str = ""
+    prev_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeScore:
+    """A type's items in a test evaluation."""
+
+    total: int
+    hard_acc: float
+    soft_acc: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStats:
+    epoch: int
+    steps: int
+    accepts: int
+    rejects: int
+    skips: int
+    best_score_at_epoch_end: float
+    current_score_at_epoch_end: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShipSummary:
+    verdict: str  # improved, inconclusive, no improvement
+    difference: float
+    interval: tuple[float, float]
+    gap: float | None = None  # with a second grader: gain under the training grader minus this one
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    calls: int = 0
+    tokens: int = 0
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    usd: float | None = 0.0  # None: a price is unknown
+
+    @classmethod
+    def of(cls, usage: Usage) -> UsageTotals:
+        return cls(usage.calls, usage.tokens, usage.input, usage.cached, usage.output, usage.usd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """summary.json. Usage counts over all resumes of the run."""
+
+    version: str
+    finish_reason: str
+    diagnosis: str
+    config: dict[str, Any]  # the settings, as config.json
+    total_steps: int
+    steps_done: int
+    total_accepts: int
+    total_rejects: int
+    total_skips: int
+    edits_blocked: int
+    metric: str = "hard"  # what *_score fields are in
+    baseline_selection_hard: float | None = None
+    baseline_selection_score: float | None = None
+    best_selection_hard: float | None = None
+    best_selection_score: float | None = None
+    final_selection_hard: float | None = None
+    final_selection_soft: float | None = None
+    best_step: int = 0
+    current_origin: str = ""
+    best_origin: str = ""
+    epoch_stats: tuple[EpochStats, ...] = ()
+    baseline_test_hard: float | None = None
+    baseline_test_soft: float | None = None
+    test_hard: float | None = None
+    test_soft: float | None = None
+    final_test_hard: float | None = None
+    final_test_soft: float | None = None
+    test_delta_hard: float | None = None
+    final_test_delta_hard: float | None = None
+    ship: ShipSummary | None = None
+    skill_tokens: dict[str, int] = field(default_factory=dict)  # initial, best
+    unproven: bool = False  # something was found, but it is not what is handed back
+    coverage: float | None = None
+    rollouts: dict[str, int] = field(default_factory=dict)  # planned, scored
+    usage: UsageTotals = UsageTotals()
+    usage_by_stage: dict[str, UsageTotals] = field(default_factory=dict)
+    usage_by_role: dict[str, UsageTotals] = field(default_factory=dict)
+    token_summary: dict[str, TokenCounts] = field(default_factory=dict)
+    total_wall_time_s: float = 0.0
