@@ -1,18 +1,19 @@
-"""Run items under a skill: outcomes, the engine, executors."""
+"""Run items under skills: requests, outcomes, the engine, and where rollouts execute."""
 
 from skillfit.rollout.engine import Rollouts
-from skillfit.rollout.executor import Executor, LocalExecutor, WorkerLost
+from skillfit.rollout.executor import Executor, LocalExecutor
 from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Failure, Metric, Outcome, Tally
+from skillfit.rollout.outcome import Arm, Failure, Outcome, RolloutRequest, Tally, requests_for
 
 __all__ = [
+    "Arm",
     "Executor",
     "Failure",
     "LocalExecutor",
-    "Metric",
     "Outcome",
+    "RolloutRequest",
     "Rollouts",
     "Tally",
-    "WorkerLost",
     "gather",
+    "requests_for",
 ]

@@ -1,13 +1,11 @@
-"""When to stop believing in the machinery: a run whose rollouts all fail the same way must not burn
-on.
+"""The rollout engine: runs items under skills, each rollout paid for once.
 
-Rollouts: run items under a skill, each paid for once, none in another's way.
+`start` creates one asyncio task per planned rollout, in planned order. A bounded window decides
+how many run at the same time, so memory does not grow with the number of planned rollouts.
 
-Everything planned is known at once as a list of asyncio tasks in planned order; a bounded window
-decides how many really run, so ten thousand items of big context cost no more memory than the
-window's. A failed rollout is an outcome, not an exception. What stops a run (bad key, wrong config,
-spent budget, dead machinery) is an exception: nothing new is started after it, and what is in
-flight, being paid for already, finishes and is recorded.
+A failed rollout is an outcome, not an exception. Errors that stop the whole run (bad key, wrong
+config, spent budget, too many failures) are exceptions: after one, no new rollout starts, and
+those in flight finish and are recorded.
 """
 
 from __future__ import annotations
@@ -15,107 +13,74 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from skillfit.agents.agent import Agent
-from skillfit.errors import InfrastructureError, SkillfitError
+from skillfit.errors import SkillfitError
 from skillfit.models.protocol import AnswerPending, Meter, ModelError, Usage
+from skillfit.rollout.breaker import Batch
 from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker, WorkerLost
 from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Failure, Outcome
+from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
-from skillfit.tasks.item import Item, TaskFailure
+from skillfit.tasks.item import TaskFailure
 
 if TYPE_CHECKING:
-    from skillfit.skill import Skill
     from skillfit.tasks.task import Task
 
-
-# Failures that say nothing about skill or item. Others (refused, context_too_long, agent, …) may be
-# a candidate's own doing and then are the gate's business.
-_MACHINERY = ("rate_limit", "overloaded", "network", "timeout", "worker", "sandbox")
-_ENOUGH = 5  # failures that are no accident any more
-
-
-@dataclass(slots=True)
-class Batch:
-    """The rollouts of one `start`. `proven`: something was scored earlier in this run, so the
-    set-up as such works.
-    """
-
-    planned: int
-    floor: float
-    proven: bool
-    scored: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-    given_up: dict[str, Outcome] = field(default_factory=dict)
-
-    def watch(self, outcome: Outcome) -> InfrastructureError | None:
-        """Count one more outcome; the reason to stop, if there is one now."""
-        if outcome.failure is None:
-            self.scored += outcome.status == "scored"
-            return None
-        kind = outcome.failure.kind
-        self.failed[kind] += 1
-        count = self.failed[kind]
-        said = f"The last said: {outcome.failure.message}"
-        systemic = kind in _MACHINERY or not self.proven
-        if systemic and not self.scored and count == self.failed.total() >= _ENOUGH:
-            return _stop(f"The first {count} rollouts all failed ({kind}). {said}")
-        broken = sum(self.failed[name] for name in _MACHINERY)
-        if broken >= _ENOUGH and broken > (1 - self.floor) * self.planned:
-            return _stop(
-                f"{broken} of {self.planned} rollouts failed, too many for a coverage of {self.floor:.0%}. {said}"
-            )
-        return None
-
-    @property
-    def complete(self) -> bool:
-        return self.scored + self.failed.total() == self.planned
-
-    @property
-    def coverage(self) -> float:
-        return self.scored / self.planned if self.planned else 1.0
-
-
-def _stop(message: str) -> InfrastructureError:
-    return InfrastructureError(
-        message, hint="Nothing is lost: start the same run again when the cause is mended."
-    )
-
-
-_FATAL = ("auth", "quota", "config")  # no other rollout would fare better
-_RETRIES = 1  # of a whole rollout; the model client has retried each call many times by then
+_FATAL = ("auth", "quota", "config")  # every other rollout would fail the same way
+_RETRIES = 1  # of a whole rollout; the model client has already retried each call
 _WORKER_RETRIES = 3
+_SHOWN = 300  # characters of an answer or of feedback in an event
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    skill: Skill
-    item: Item
-    repeat: int
+    request: RolloutRequest
     phase: str
     step: int
     series: str
     instruction: str
     batch: Batch
 
+    @property
+    def key(self) -> str:
+        """The journal key. Rollouts with equal keys are one rollout."""
+        request = self.request
+        parts = [
+            "rollout",
+            self.series,
+            request.arm.skill.hash,
+            request.item.fingerprint(),
+            str(request.repeat),
+        ]
+        if self.instruction:
+            parts.append(hashlib.sha256(self.instruction.encode()).hexdigest()[:16])
+        return "/".join(parts)
+
+    @property
+    def loss_key(self) -> str:
+        """Where a permanent failure of this rollout is recorded for the phase that asked."""
+        return f"given_up/{self.phase}/{self.step}/{self.key}"
+
 
 class Rollouts:
-    """`start` plans rollouts and returns at once; `run` waits for them.
+    """Runs rollouts. `start` plans them and returns at once; `run` waits for them.
 
-    `max_in_flight` is the window: make it about twice the model's concurrency, so that a rollout
-    that waits out a retry or grades its answer leaves no request slot idle. `meter` is for agents
-    and evaluators whose calls happen out of our sight (programs, the user's own code): each rollout
-    is then metered and billed as a whole, at what `price` makes of its tokens where it names no
-    dollars. What one costs is known afterwards only, so as much is set aside as the dearest one so
-    far took, and with `careful` (a cap on dollars or tokens) the first one runs alone. `timeout`
-    counts the work, not the wait for a slot.
+    `max_in_flight`: rollouts at the same time. Make it about twice the model's concurrency, so
+    that a rollout which waits for a retry or is being graded leaves no request slot idle.
+
+    `meter`: only for agents and evaluators whose model calls skillfit does not see (programs, user
+    code). Each rollout is then reserved and billed as a whole; `price` turns its tokens into
+    dollars where it reports none. The cost is known only afterwards, so the engine reserves what
+    the most expensive rollout so far cost. With `careful` (there is a cap on dollars or tokens) the
+    first rollout runs alone.
+
+    `timeout`: seconds of work, not of waiting for a slot.
     """
 
     def __init__(
@@ -140,9 +105,7 @@ class Rollouts:
         self._executor = executor or LocalExecutor()
         self._meter = meter
         self._price = price
-        self._dearest = Usage(
-            calls=1
-        )  # what a metered rollout may cost: the most one has cost so far
+        self._highest_cost = Usage(calls=1)  # of a metered rollout so far
         self._cost_unknown, self._alone = meter is not None and careful, asyncio.Lock()
         self._timeout = timeout
         self._window = asyncio.Semaphore(max_in_flight)
@@ -150,63 +113,48 @@ class Rollouts:
         self._seed = seed
         self._stopped_by: SkillfitError | None = None
         self._proven = False
-        self._open: dict[str, Outcome] = {}  # failed, and nothing decided without them yet
+        self._unrecorded_failures: dict[str, Outcome] = {}
         self.stopping = False
 
     def start(
         self,
-        skill: Skill,
-        items: Sequence[Item],
+        requests: Sequence[RolloutRequest],
         *,
         phase: str,
         series: str,
         step: int = 0,
-        repeats: Iterable[int] = range(1),
         instruction: str = "",
     ) -> list[asyncio.Task[Outcome]]:
-        """One task per item and repeat: all items of the first repeat, then all of the next.
-        `phase` and `step` say who asks (as in StageStarted); `series` says which rollouts count as
-        the same and are shared.
+        """One task per request, in the order given.
+
+        `phase` and `step` say who asks (as in StageStarted). `series` separates rollouts that must
+        not be shared: equal requests of one series are one rollout.
         """
-        asked = [(item, repeat) for repeat in repeats for item in items]
-        batch = Batch(len(asked), self._coverage_floor, self._proven)
-        plans = [
-            _Planned(skill, item, repeat, phase, step, series, instruction, batch)
-            for item, repeat in asked
-        ]
-        tasks = [asyncio.create_task(self._outcome(plan)) for plan in plans]
-        for task in tasks:
-            task.add_done_callback(_seen)
+        batch = Batch(len(requests), self._coverage_floor, self._proven)
+        tasks = []
+        for request in requests:
+            plan = _Planned(request, phase, step, series, instruction, batch)
+            task = asyncio.create_task(self._outcome(plan))
+            task.add_done_callback(_mark_retrieved)
+            tasks.append(task)
         return tasks
 
     async def run(
         self,
-        skill: Skill,
-        items: Sequence[Item],
+        requests: Sequence[RolloutRequest],
         *,
         phase: str,
         series: str,
         step: int = 0,
-        repeats: Iterable[int] = range(1),
         instruction: str = "",
     ) -> list[Outcome]:
-        """As `start`, and waits: the outcomes in planned order."""
+        """As `start`, and waits: the outcomes in the order of the requests."""
         return await gather(
-            self.start(
-                skill,
-                items,
-                phase=phase,
-                series=series,
-                step=step,
-                repeats=repeats,
-                instruction=instruction,
-            )
+            self.start(requests, phase=phase, series=series, step=step, instruction=instruction)
         )
 
     def stop(self) -> None:
-        """Finish what is in flight and start nothing new: the rest of what was planned comes back
-        skipped.
-        """
+        """Finish the rollouts in flight and start no more; the rest come back as skipped."""
         self.stopping = True
 
     async def close(self) -> None:
@@ -214,67 +162,66 @@ class Rollouts:
 
     async def _outcome(self, plan: _Planned) -> Outcome:
         async with self._window:
-            key = _key(plan)
-            given_up = self._journal.get(_asking(plan, key), Outcome)
-            if given_up is None and not self._journal.has(key):
+            lost = self._journal.get(plan.loss_key, Outcome)
+            if lost is None and not self._journal.has(plan.key):
                 if self._stopped_by is not None:
                     raise self._stopped_by
                 if self.stopping:
                     return _skipped(plan)
-            outcome = given_up or await self._journaled(key, plan)
+            outcome = lost or await self._recorded(plan)
         if outcome.status == "skipped":
             return outcome
-        self._events.emit(_event(key, plan, outcome))
+        self._events.emit(_event(plan, outcome))
         self._proven = self._proven or outcome.status == "scored"
-        broken = plan.batch.watch(outcome)
-        if broken is not None:
-            self._stopped_by = broken
-            raise broken
+        stop = plan.batch.count(outcome)
+        if stop is not None:
+            self._stopped_by = stop
+            raise stop
         if outcome.failure is not None:
-            plan.batch.given_up[_asking(plan, key)] = outcome
+            plan.batch.failures[plan.loss_key] = outcome
         if plan.batch.complete:
             if plan.batch.coverage >= self._coverage_floor:
-                await self._give_up(plan.batch.given_up)
+                await self._record_failures(plan.batch.failures)
             else:
-                self._open |= plan.batch.given_up
+                self._unrecorded_failures |= plan.batch.failures
         return outcome
 
-    async def go_on_without_failed(self) -> None:
-        """The run has decided without batches of which too few rollouts were scored. A later run of
-        the same code must decide the same, so their failure is a fact from here on; whoever asks at
-        another step tries them again. Until this is called, starting again tries them again. Single
-        failures among enough scored rollouts are given up at once.
-        """
-        failed, self._open = self._open, {}
-        await self._give_up(failed)
+    async def persist_failures(self) -> None:
+        """Record the failures of batches with too little coverage as permanent.
 
-    async def _give_up(self, failed: Mapping[str, Outcome]) -> None:
+        Called before a decision that was made without them is emitted, so that a replay decides the
+        same. Until then, starting the run again tries them again. Single failures in a batch with
+        enough coverage are recorded at once.
+        """
+        failed, self._unrecorded_failures = self._unrecorded_failures, {}
+        await self._record_failures(failed)
+
+    async def _record_failures(self, failed: Mapping[str, Outcome]) -> None:
         for key, outcome in failed.items():
             await self._journal.note(key, outcome, Outcome, stage="rollout")
 
-    async def _journaled(self, key: str, plan: _Planned) -> Outcome:
+    async def _recorded(self, plan: _Planned) -> Outcome:
+        """The outcome from the journal, or a new one, retried by the class of its error."""
         begun = time.monotonic()
         tried = 0
         while True:
             try:
                 return await self._journal.once(
-                    key,
-                    partial(self._roll, plan),
+                    plan.key,
+                    partial(self._roll_out, plan),
                     returns=Outcome,
                     stage="rollout",
                     role="agent",
                     usage=lambda outcome: outcome.usage if self._meter else Usage(),
                 )
             except AnswerPending:
-                raise  # nothing stops: the other prompts of this stage are still to be written
+                raise  # handoff: the other prompts of this stage are still to be written
             except (ModelError, TaskFailure) as error:
                 if error.kind in _FATAL:
                     self._stopped_by = error
                     raise
                 if self.stopping:
-                    return _skipped(
-                        plan
-                    )  # what a stop cut short is no failure: it is tried again on resume
+                    return _skipped(plan)  # cut short by the stop: tried again on resume
                 tried += 1
                 if self._stopped_by is not None or tried > _retries(error):
                     return _failed(plan, error, time.monotonic() - begun)
@@ -282,22 +229,29 @@ class Rollouts:
                 self._stopped_by = error
                 raise
 
-    async def _roll(self, plan: _Planned) -> Outcome:
+    async def _roll_out(self, plan: _Planned) -> Outcome:
         if self._cost_unknown:
             async with self._alone:
                 if self._cost_unknown:
-                    outcome = await self._roll_metered(plan)
+                    outcome = await self._roll_out_metered(plan)
                     self._cost_unknown = False
                     return outcome
-        return await self._roll_metered(plan)
+        return await self._roll_out_metered(plan)
 
-    async def _roll_metered(self, plan: _Planned) -> Outcome:
-        purpose = f"{plan.series}/{plan.item.id}/{plan.repeat}"
+    async def _roll_out_metered(self, plan: _Planned) -> Outcome:
+        request = plan.request
         assignment = Assignment(
-            plan.skill, plan.item, _seed(self._seed, plan), purpose, plan.instruction, self._timeout
+            request.arm.skill,
+            request.item,
+            _seed(self._seed, plan),
+            f"{plan.series}/{request.item.id}/{request.repeat}",
+            plan.instruction,
+            self._timeout,
         )
-        reservation = await self._meter.reserve("agent", self._dearest) if self._meter else None
-        begun, used = time.monotonic(), self._dearest
+        reservation = (
+            await self._meter.reserve("agent", self._highest_cost) if self._meter else None
+        )
+        begun, used = time.monotonic(), self._highest_cost
         try:
             attempt, score = await self._executor.run(self._worker, assignment)
             used = self._price(attempt.usage)
@@ -307,35 +261,33 @@ class Rollouts:
         finally:
             if reservation:
                 reservation.settle(used)
-                self._dearest = max(
-                    self._dearest,
-                    used,
-                    key=lambda usage: (usage.usd or 0, usage.tokens, usage.calls),
-                )
+                self._highest_cost = max(self._highest_cost, used, key=_cost)
         return Outcome(
-            plan.item.id,
-            plan.repeat,
+            request.item.id,
+            request.repeat,
             "scored",
             score,
-            None,
-            attempt,
-            used,
-            time.monotonic() - begun,
+            attempt=attempt,
+            usage=used,
+            seconds=time.monotonic() - begun,
         )
 
 
+def _cost(usage: Usage) -> tuple[float, int, int]:
+    return (usage.usd or 0.0, usage.tokens, usage.calls)
+
+
 def _skipped(plan: _Planned) -> Outcome:
-    return Outcome(plan.item.id, plan.repeat, "skipped")
+    return Outcome(plan.request.item.id, plan.request.repeat, "skipped")
 
 
 def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> Outcome:
-    usage = error.usage if isinstance(error, ModelError) else Usage()
     return Outcome(
-        plan.item.id,
-        plan.repeat,
+        plan.request.item.id,
+        plan.request.repeat,
         "failed",
         failure=Failure(error.kind, str(error)),
-        usage=usage,
+        usage=error.usage if isinstance(error, ModelError) else Usage(),
         seconds=seconds,
     )
 
@@ -343,50 +295,41 @@ def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> 
 def _retries(error: ModelError | TaskFailure) -> int:
     if isinstance(error, WorkerLost):
         return _WORKER_RETRIES
-    return (
-        _RETRIES
-        if isinstance(error, ModelError) and error.retryable and error.kind != "timeout"
-        else 0
-    )
-
-
-def _key(plan: _Planned) -> str:
-    parts = ["rollout", plan.series, plan.skill.hash, plan.item.fingerprint(), str(plan.repeat)]
-    if plan.instruction:
-        parts.append(hashlib.sha256(plan.instruction.encode()).hexdigest()[:16])
-    return "/".join(parts)
-
-
-def _asking(plan: _Planned, key: str) -> str:
-    return f"given_up/{plan.phase}/{plan.step}/{key}"
+    if isinstance(error, ModelError) and error.retryable and error.kind != "timeout":
+        return _RETRIES
+    return 0
 
 
 def _seed(run_seed: int, plan: _Planned) -> int:
-    """Not of the skill: skills under comparison meet the same luck."""
-    text = f"{run_seed}/{plan.series}/{plan.item.id}/{plan.repeat}"
+    """Independent of the skill, so that skills under comparison get the same seed."""
+    text = f"{run_seed}/{plan.series}/{plan.request.item.id}/{plan.request.repeat}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
 
 
-def _event(key: str, plan: _Planned, outcome: Outcome) -> RolloutFinished:
+def _event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
+    failure = f"{outcome.failure.kind}: {outcome.failure.message}" if outcome.failure else ""
     return RolloutFinished(
-        rollout=key,
+        rollout=plan.key,
         phase=plan.phase,
         step=plan.step,
-        item=plan.item.id,
-        repeat=plan.repeat,
-        skill_hash=plan.skill.hash,
+        item=plan.request.item.id,
+        repeat=plan.request.repeat,
+        skill_hash=plan.request.arm.skill.hash,
         status=outcome.status,
         hard=outcome.score.hard if outcome.score else None,
         soft=outcome.score.soft if outcome.score else None,
-        failure=f"{outcome.failure.kind}: {outcome.failure.message}" if outcome.failure else "",
+        failure=failure,
         seconds=outcome.seconds,
         calls=outcome.usage.calls,
         tokens=outcome.usage.tokens,
         usd=outcome.usage.usd,
+        edits=list(plan.request.arm.edits),
+        answer=outcome.attempt.answer[:_SHOWN] if outcome.attempt else "",
+        feedback=outcome.score.feedback[:_SHOWN] if outcome.score else "",
     )
 
 
-def _seen(task: asyncio.Task[Outcome]) -> None:
-    """A task whose caller already failed on another is not worth a warning from asyncio."""
+def _mark_retrieved(task: asyncio.Task[Outcome]) -> None:
+    """Keep asyncio from logging an exception whose caller already failed on another task."""
     if not task.cancelled():
         task.exception()

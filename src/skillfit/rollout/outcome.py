@@ -10,10 +10,38 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from skillfit.models.protocol import Usage
-from skillfit.tasks.item import Attempt, Score
+from skillfit.skill import Skill
+from skillfit.tasks.item import Attempt, Item, Score
 
 Metric = Literal["hard", "soft", "mixed"]
 Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """The skill that one rollout runs under.
+
+    With screening it is the incumbent plus some pending edits; `edits` holds the ids of all edits
+    of the pool that are in effect in the skill, promoted ones too.
+    """
+
+    skill: Skill
+    edits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRequest:
+    """One rollout to make. Equal requests of one series share one rollout."""
+
+    arm: Arm
+    item: Item
+    repeat: int = 0
+
+
+def requests_for(skill: Skill, items: Iterable[Item], repeats: Iterable[int] = range(1)) -> list[RolloutRequest]:
+    """All items under one skill: all items of the first repeat, then all of the next."""
+    listed, arm = list(items), Arm(skill)
+    return [RolloutRequest(arm, item, repeat) for repeat in repeats for item in listed]
 
 
 @dataclass(frozen=True, slots=True)
