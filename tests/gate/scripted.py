@@ -1,5 +1,5 @@
-"""A Measure whose outcomes are a fixed function of series, skill, item and repeat, like the
-journal's.
+"""A Measure whose outcomes are a fixed function of series, skill, item and repeat, as with a
+journal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def items(count: int) -> list[Item]:
 
 def candidate(*rules: str, incumbent: Skill = BASE) -> Candidate:
     edits = tuple(Edit("append", content=f"- {rule}") for rule in rules)
-    return Candidate(apply_edits(incumbent, edits).skill, edits, " ".join(rules))
+    return Candidate(apply_edits(incumbent, edits).skill, edits, label=" ".join(rules))
 
 
 def uniform(*parts: object) -> float:
@@ -49,13 +49,14 @@ class Scripted:
         self.asked: list[tuple[str, str, str, int]] = []  # series, skill hash, item, repeat
 
     async def __call__(
-        self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str
+        self, arms: Sequence[tuple[Skill, Item]], *, repeat: int, series: str
     ) -> list[Outcome]:
-        self.asked += [(series, skill.hash, item.id, repeat) for item in items]
+        self.asked += [(series, skill.hash, item.id, repeat) for skill, item in arms]
         if self._shuffle:
-            for _ in range(int(10 * uniform(self._shuffle, skill.hash, items[0].id, repeat))):
+            skill, item = arms[0]
+            for _ in range(int(10 * uniform(self._shuffle, skill.hash, item.id, repeat))):
                 await asyncio.sleep(0)
-        return [self._outcome(skill, item.id, repeat, series) for item in items]
+        return [self._outcome(skill, item.id, repeat, series) for skill, item in arms]
 
     def _outcome(self, skill: Skill, item: str, repeat: int, series: str) -> Outcome:
         if self._fails(skill, item, repeat):

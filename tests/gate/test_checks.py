@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from skillfit.gate.diagnosis import Facts, diagnose
-from skillfit.gate.preflight import (
+from skillfit.gate.checks import (
     Check,
     blindness_check,
     cost_check,
@@ -13,7 +12,8 @@ from skillfit.gate.preflight import (
     overall,
     power_check,
 )
-from skillfit.gate.shortcut import audit, shortcuts
+from skillfit.gate.diagnosis import Facts, diagnose
+from skillfit.gate.shortcut_audit import audit, shortcuts
 from skillfit.tasks.item import Item
 
 

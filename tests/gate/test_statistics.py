@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillfit.gate.evidence import believe
+from skillfit.gate.samples import believe
 from skillfit.gate.statistics import (
     detectable_effect,
     interval,

@@ -1,6 +1,7 @@
 import pytest
 
 from skillfit.gate import GateSettings, StrictGate
+from skillfit.gate.samples import NotMeasured, Sampler
 from tests.gate.scripted import BASE, Scripted, by_rule, candidate, items
 
 
@@ -12,7 +13,7 @@ async def gate_for(measure, count=20, **settings):
 
 async def test_a_better_mean_is_accepted_and_is_the_new_best():
     gate = await gate_for(Scripted(by_rule(0.0, good=1.0)))
-    verdict = await gate.judge("step_0001", BASE, [candidate("good")])
+    verdict = await gate.judge("step_0001", candidate("good"))
     assert (verdict.decision, verdict.action) == ("accept", "accept_new_best")
     assert verdict.winner.hash == gate.best.hash == candidate("good").skill.hash
     assert len(verdict.evidence.fixed) == 20 and verdict.evidence.difference == 1.0
@@ -20,7 +21,7 @@ async def test_a_better_mean_is_accepted_and_is_the_new_best():
 
 async def test_a_tie_is_rejected():
     gate = await gate_for(Scripted(by_rule(1.0)))
-    verdict = await gate.judge("step_0001", BASE, [candidate("neutral")])
+    verdict = await gate.judge("step_0001", candidate("neutral"))
     assert (verdict.decision, verdict.winner.hash) == ("reject", BASE.hash)
     assert verdict.candidate_score == verdict.incumbent_score == 1.0
 
@@ -29,14 +30,14 @@ async def test_each_skill_is_measured_once_for_the_whole_run():
     measure = Scripted(by_rule(0.5))
     gate = await gate_for(measure)
     for step in range(3):
-        await gate.judge(f"step_{step}", BASE, [candidate("again")])
+        await gate.judge(f"step_{step}", candidate("again"))
     assert len(measure.asked) == 40 == len(set(measure.asked))
 
 
 async def test_a_byte_identical_candidate_is_not_evaluated():
     measure = Scripted(by_rule(0.5))
     gate = await gate_for(measure)
-    verdict = await gate.judge("step_0001", BASE, [candidate()])
+    verdict = await gate.judge("step_0001", candidate())
     assert (
         verdict.decision == "reject" and verdict.evidence.rollouts == 0 and len(measure.asked) == 20
     )
@@ -44,7 +45,7 @@ async def test_a_byte_identical_candidate_is_not_evaluated():
 
 async def test_with_the_gate_off_a_worse_candidate_is_carried_on_but_not_the_best():
     gate = await gate_for(Scripted(by_rule(1.0, bad=-1.0)), use_gate=False)
-    verdict = await gate.judge("step_0001", BASE, [candidate("bad")])
+    verdict = await gate.judge("step_0001", candidate("bad"))
     assert (verdict.action, verdict.winner.hash) == ("force_accept", candidate("bad").skill.hash)
     assert gate.best.hash == BASE.hash and verdict.candidate_score == 0.0
 
@@ -53,17 +54,16 @@ async def test_an_accept_that_does_not_beat_the_best_is_a_plain_accept():
     gate = await gate_for(
         Scripted(lambda skill, item: 0.0 if "- bad" in skill.body else 1.0), use_gate=False
     )
-    fallen = (await gate.judge("step_0001", BASE, [candidate("bad")])).winner
-    restored = StrictGate.judge
+    await gate.judge("step_0001", candidate("bad"))
     gate.settings = GateSettings()
-    verdict = await restored(gate, "step_0002", fallen, [candidate("fine")])
+    verdict = await gate.judge("step_0002", candidate("fine"))
     assert (verdict.decision, verdict.action, gate.best.hash) == ("accept", "accept", BASE.hash)
 
 
 async def test_failed_rollouts_are_missing_not_zero():
     fails = lambda skill, item, repeat: skill.hash != BASE.hash and item < "i004"  # noqa: E731
     gate = await gate_for(Scripted(by_rule(1.0), fails=fails))
-    verdict = await gate.judge("step_0001", BASE, [candidate("neutral")])
+    verdict = await gate.judge("step_0001", candidate("neutral"))
     assert (
         verdict.decision == "reject"
         and verdict.candidate_score == 1.0
@@ -74,7 +74,7 @@ async def test_failed_rollouts_are_missing_not_zero():
 async def test_below_the_coverage_floor_nothing_can_be_told():
     fails = lambda skill, item, repeat: skill.hash != BASE.hash and item < "i012"  # noqa: E731
     gate = await gate_for(Scripted(by_rule(0.0, good=1.0), fails=fails))
-    verdict = await gate.judge("step_0001", BASE, [candidate("good")])
+    verdict = await gate.judge("step_0001", candidate("good"))
     assert (
         verdict.decision == "inconclusive"
         and verdict.winner.hash == BASE.hash
@@ -87,4 +87,40 @@ async def test_below_the_coverage_floor_nothing_can_be_told():
 )
 async def test_the_metric_decides_what_counts(metric, decision):
     gate = await gate_for(Scripted(by_rule(0.3, good=0.5), graded=True), metric=metric)
-    assert (await gate.judge("step_0001", BASE, [candidate("good")])).decision == decision
+    assert (await gate.judge("step_0001", candidate("good"))).decision == decision
+
+
+async def test_a_step_without_a_candidate_changes_nothing():
+    measure = Scripted(by_rule(0.5))
+    gate = await gate_for(measure)
+    verdict = await gate.judge("step_0001", None)
+    assert (verdict.decision, verdict.winner.hash, len(measure.asked)) == ("reject", BASE.hash, 20)
+
+
+async def test_training_rollouts_run_under_the_incumbent():
+    gate = await gate_for(Scripted(by_rule(0.0, good=1.0)))
+    assert [arm.skill.hash for arm in gate.assign("step_0001", items(3), 2)] == [BASE.hash] * 6
+    winner = (await gate.judge("step_0001", candidate("good"))).winner
+    assert gate.incumbent.hash == winner.hash
+    assert {arm.skill.hash for arm in gate.assign("step_0002", items(3))} == {winner.hash}
+
+
+async def test_the_finalists_are_the_best_skill_and_then_earlier_incumbents():
+    gate = await gate_for(Scripted(by_rule(0.0, good=0.6, better=1.0)))
+    first = (await gate.judge("step_0001", candidate("good"))).winner
+    second = (await gate.judge("step_0002", candidate("better"))).winner
+    assert [skill.hash for skill in await gate.compose()] == [second.hash, first.hash]
+
+
+async def test_a_skill_that_was_never_measured_has_no_tally():
+    gate = await gate_for(Scripted(by_rule(0.5)))
+    with pytest.raises(NotMeasured):
+        gate.tally(candidate("other").skill)
+
+
+async def test_the_same_skill_and_item_twice_in_one_request_are_two_rollouts():
+    measure = Scripted(by_rule(0.5))
+    sampler = Sampler(measure, "selection", GateSettings())
+    outcomes = await sampler.sample([(BASE, item) for _ in range(2) for item in items(3)])
+    assert [outcome.repeat for outcome in outcomes] == [0, 0, 0, 1, 1, 1]
+    assert [outcome.item_id for outcome in outcomes] == ["i000", "i001", "i002"] * 2

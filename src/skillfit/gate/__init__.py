@@ -1,30 +1,34 @@
-"""Accept, reject, or say "can't tell": the gate's rules, the ship test, credit per edit, and checks
-that keep a result honest.
+"""Decide which edits enter the skill, and test at the end whether the skill got better.
+
+`ScreeningGate` is the default, `StrictGate` the reference rule; both implement `Gate`. Around them:
+the ship test, the leak check, the checks before a run, and the diagnosis after one.
 """
 
-from skillfit.gate.candidates import propose
-from skillfit.gate.credit import Credit, Piece, Worth, assign_credit, edit_pieces, paragraph_pieces
+from skillfit.gate.checks import Check, overall
 from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose
 from skillfit.gate.leak import Leak, LeakIndex
-from skillfit.gate.preflight import Check, overall
-from skillfit.gate.race import RaceGate
 from skillfit.gate.ship import ShipResult, ship_test
 from skillfit.gate.strict import StrictGate
 from skillfit.gate.verdict import (
+    Arm,
     Candidate,
+    EditEffect,
     Evidence,
     Gate,
     GateSettings,
     Measure,
+    Observation,
+    ScoreEstimate,
     Standing,
     Verdict,
 )
 
 __all__ = [
+    "Arm",
     "Candidate",
     "Check",
-    "Credit",
     "Diagnosis",
+    "EditEffect",
     "Evidence",
     "Facts",
     "Gate",
@@ -32,18 +36,13 @@ __all__ = [
     "Leak",
     "LeakIndex",
     "Measure",
-    "Piece",
-    "RaceGate",
+    "Observation",
+    "ScoreEstimate",
     "ShipResult",
     "Standing",
     "StrictGate",
     "Verdict",
-    "Worth",
-    "assign_credit",
     "diagnose",
-    "edit_pieces",
     "overall",
-    "paragraph_pieces",
-    "propose",
     "ship_test",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from skillfit.gate.preflight import SATURATED
+from skillfit.gate.checks import SATURATED
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,44 @@
-"""What is known about a skill on the selection items, and a way to learn more: every draw is a
-fresh rollout.
-"""
+"""Scores of one skill by item, the sampler that produces them, and the comparison of two skills."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from skillfit.gate.statistics import item_differences, within_item_variance
-from skillfit.gate.verdict import GateSettings, Measure
+from skillfit.gate.statistics import (
+    interval,
+    item_differences,
+    mean,
+    probability_positive,
+    variance,
+    within_item_variance,
+)
+from skillfit.gate.verdict import Evidence, GateSettings, Measure, ScoreEstimate
 from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome, Tally, weighted_mean
+from skillfit.rollout.outcome import Outcome, Tally, weighted_mean, weighted_values
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score
 
-TOLERANCE = 1e-9  # differences below this are float error, not evidence
+TOLERANCE = 1e-9  # smaller differences are floating-point error
+PRIOR_VARIANCE = 0.06**2  # of a true mean difference: most candidates move it by a few points
+EXTRA_VARIANCE = 0.03  # added to the observed variance: a few equal differences prove little
+
+
+class NotMeasured(KeyError):
+    """A gate was asked for the measurements of a skill that it never measured."""
+
+    def __init__(self, skill: Skill) -> None:
+        super().__init__(f"The gate has no measurements of skill {skill.hash}.")
 
 
 @dataclass(slots=True)
 class Samples:
-    """Scores per item. Failed rollouts are counted as planned and are otherwise missing data."""
+    """Scores of one skill by item. Failed rollouts count as planned and are otherwise missing."""
 
     settings: GateSettings
     scores: dict[str, list[Score]] = field(default_factory=dict)
-    means: dict[str, float] = field(
-        default_factory=dict
-    )  # item id -> mean of its rollouts under the metric
+    means: dict[str, float] = field(default_factory=dict)  # item id -> mean under the metric
     planned: int = 0
     scored: int = 0
 
@@ -37,8 +48,7 @@ class Samples:
             if outcome.score is not None:
                 self.scored += 1
                 self.scores.setdefault(outcome.item_id, []).append(outcome.score)
-                values = self.values(outcome.item_id)
-                self.means[outcome.item_id] = math.fsum(values) / len(values)
+                self.means[outcome.item_id] = mean(self.values(outcome.item_id))
 
     def values(self, item: str) -> list[float]:
         return [self.settings.value(score.hard, score.soft) for score in self.scores.get(item, ())]
@@ -49,36 +59,33 @@ class Samples:
 
     @property
     def score(self) -> float:
-        """Mean over items of the items' means, so that extra repeats of some items don't tilt it."""
+        """Mean over items of the item means: repeats of one item do not raise its weight."""
         return weighted_mean(self.means, self.settings.weights)
 
     def against(self, incumbent: Samples) -> dict[str, float]:
-        """Differences to the incumbent on items scored in both, so weighted that their plain mean
+        """Differences to the incumbent on items scored under both, scaled so that their plain mean
         is the weighted one.
         """
-        found = item_differences(self.means, incumbent.means)
-        weights = {item: self.settings.weights.get(item, 1.0) for item in found}
-        whole = math.fsum(weights.values()) / len(found) if found else 1.0
-        return {item: value * weights[item] / whole for item, value in found.items()}
+        differences = item_differences(self.means, incumbent.means)
+        return weighted_values(differences, self.settings.weights)
+
+    def estimate(self) -> ScoreEstimate:
+        """The mean score with its 90 % interval."""
+        bounds = interval(list(weighted_values(self.means, self.settings.weights).values()))
+        return ScoreEstimate(self.score, max(0.0, bounds.low), min(1.0, bounds.high))
 
     def tally(self) -> Tally:
-        hard = {
-            item: math.fsum(s.hard for s in scores) / len(scores)
-            for item, scores in self.scores.items()
-        }
-        soft = {
-            item: math.fsum(s.soft for s in scores) / len(scores)
-            for item, scores in self.scores.items()
-        }
+        hard = {item: mean([score.hard for score in found]) for item, found in self.scores.items()}
+        soft = {item: mean([score.soft for score in found]) for item, found in self.scores.items()}
         weights = self.settings.weights
         return Tally(
             weighted_mean(hard, weights), weighted_mean(soft, weights), self.scored, self.planned
         )
 
 
-class Drawer:
-    """Draws rollouts and never the same one twice: a skill that comes back is measured anew, its
-    old luck does not come with it.
+class Sampler:
+    """Asks for rollouts, never for the same one twice: a further rollout of the same skill and item
+    gets the next repeat number.
     """
 
     def __init__(self, measure: Measure, series: str, settings: GateSettings) -> None:
@@ -87,118 +94,169 @@ class Drawer:
         self.spent = 0
         self.scored = 0
 
-    async def draw(self, skill: Skill, items: Sequence[Item]) -> list[Outcome]:
-        """One more rollout of each item, in the items' order."""
-        by_repeat: dict[int, list[Item]] = {}
-        for item in items:
-            by_repeat.setdefault(self._next[skill.hash, item.id], []).append(item)
+    async def sample(self, arms: Sequence[tuple[Skill, Item]]) -> list[Outcome]:
+        """One more rollout for each pair, in the order given."""
+        by_repeat: dict[int, list[int]] = {}
+        for index, (skill, item) in enumerate(arms):
+            by_repeat.setdefault(self._next[skill.hash, item.id], []).append(index)
             self._next[skill.hash, item.id] += 1
-        batches = await gather(
-            self._measure(skill, batch, repeat=repeat, series=self._series)
-            for repeat, batch in sorted(by_repeat.items())
+        batches = sorted(by_repeat.items())
+        measured = await gather(
+            self._measure([arms[index] for index in indexes], repeat=repeat, series=self._series)
+            for repeat, indexes in batches
         )
-        outcomes = {outcome.item_id: outcome for batch in batches for outcome in batch}
+        outcomes: dict[int, Outcome] = {}
+        for (_, indexes), batch in zip(batches, measured, strict=True):
+            outcomes.update(zip(indexes, batch, strict=True))
         self.spent += sum(outcome.status != "skipped" for outcome in outcomes.values())
         self.scored += sum(outcome.score is not None for outcome in outcomes.values())
-        return [outcomes[item.id] for item in items]
+        return [outcomes[index] for index in range(len(arms))]
 
-    async def sample(self, skill: Skill, items: Sequence[Item], repeats: int = 1) -> Samples:
+    async def samples(self, skill: Skill, items: Sequence[Item], repeats: int = 1) -> Samples:
+        """Fresh rollouts of one skill: `repeats` of each item."""
         samples = Samples(self._settings)
-        for _ in range(repeats):
-            samples.add(await self.draw(skill, items))
+        samples.add(await self.sample([(skill, item) for _ in range(repeats) for item in items]))
         return samples
 
 
-class Records:
-    """The skills a gate carried on with, what is known of each, and which is best. Both gates stand
-    on it.
+class Spending:
+    """The rollouts of one judgement, as the part of the sampler's total since it began."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler, self._spent, self._scored = sampler, sampler.spent, sampler.scored
+
+    @property
+    def rollouts(self) -> int:
+        return self._sampler.spent - self._spent
+
+    @property
+    def coverage(self) -> float:
+        return (self._sampler.scored - self._scored) / self.rollouts if self.rollouts else 1.0
+
+
+class SkillScores:
+    """The skills a gate carried on with, their measurements, and which one is best.
+
+    Base class of both gates: `baseline`, `adopt`, `best`, `tally` and `noise` of the protocol.
     """
 
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         self.items, self.settings = list(items), settings
-        self.drawer = Drawer(measure, "selection", settings)
+        self.sampler = Sampler(measure, "selection", settings)
         self._known: dict[str, Samples] = {}
         self._carried: dict[str, Skill] = {}
         self._initial: Skill | None = None
         self._best: Skill | None = None
+        self._incumbent: Skill | None = None
+
+    @property
+    def initial(self) -> Skill:
+        return _measured(self._initial)
+
+    @property
+    def incumbent(self) -> Skill:
+        return _measured(self._incumbent)
 
     @property
     def best(self) -> Skill:
-        if self._best is None:
-            raise RuntimeError("The gate has no baseline yet.")
-        return self._best
+        return _measured(self._best)
 
     @property
     def best_score(self) -> float:
         return self.known(self.best).score
 
-    def finalists(self, limit: int) -> list[Skill]:
-        """The best, then what was carried before it, latest first; never the initial skill."""
-        ranked = {skill.hash: skill for skill in [self.best, *reversed(self._carried.values())]}
-        return [
-            skill
-            for key, skill in ranked.items()
-            if self._initial is None or key != self._initial.hash
-        ][:limit]
-
     async def baseline(self, skill: Skill) -> Tally:
-        self._initial = self._best = skill
+        self._initial = self._best = self._incumbent = skill
         return (await self.record(skill)).tally()
 
-    async def record(self, skill: Skill) -> Samples:
-        """What is known of a skill; measured when it is new here (the first one, or changed outside
-        the gate).
-        """
-        if skill.hash not in self._known:
-            self._known[skill.hash] = await self.drawer.sample(skill, self.items)
-        return self._known[skill.hash]
-
-    def carry(self, skill: Skill, samples: Samples, *, better_than_best: bool = False) -> bool:
-        """Remember a skill that is carried on with; True when it is the best so far."""
-        self._known[skill.hash] = samples
-        self._carried[skill.hash] = skill
-        covered = samples.coverage >= self.settings.coverage_floor
-        if not better_than_best and not (covered and samples.score > self.best_score + TOLERANCE):
-            return False
-        self._best = skill
-        return True
-
-    def take_over(self, skill: Skill, like: Skill) -> Samples:
-        """One record for two skills that say the same."""
-        return self._known.setdefault(skill.hash, self.known(like))
-
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """A skill carried on without a verdict (slow update, notes, the last one) is measured too;
-        it may be the best one.
-        """
+        """Measure the skill and carry on with it; it may become the best one."""
         samples = await self.record(skill)
         self.carry(skill, samples)
         return samples.tally()
 
+    async def record(self, skill: Skill) -> Samples:
+        """The measurements of a skill. A skill that is new here gets one pass over the items."""
+        if skill.hash not in self._known:
+            self._known[skill.hash] = await self.sampler.samples(skill, self.items)
+        return self._known[skill.hash]
+
+    def carry(self, skill: Skill, samples: Samples) -> bool:
+        """Make a skill the incumbent. True when it is the best so far."""
+        self._known[skill.hash] = samples
+        self._carried[skill.hash] = self._incumbent = skill
+        covered = samples.coverage >= self.settings.coverage_floor
+        if not covered or samples.score <= self.best_score + TOLERANCE:
+            return False
+        self._best = skill
+        return True
+
+    def carried(self) -> list[Skill]:
+        """The best skill, then earlier incumbents, latest first; never the initial skill."""
+        ranked = {skill.hash: skill for skill in [self.best, *reversed(self._carried.values())]}
+        return [skill for key, skill in ranked.items() if key != self.initial.hash]
+
     def known(self, skill: Skill) -> Samples:
+        if skill.hash not in self._known:
+            raise NotMeasured(skill)
         return self._known[skill.hash]
 
     def tally(self, skill: Skill) -> Tally:
         return self.known(skill).tally()
 
-    def discordant(self, one: Skill, other: Skill) -> list[str]:
-        """Items on which two measured skills differ."""
-        known = [self._known.get(skill.hash) for skill in (one, other)]
-        if known[0] is None or known[1] is None:
-            return []
-        return [
-            item
-            for item, gap in item_differences(known[0].means, known[1].means).items()
-            if abs(gap) > TOLERANCE
-        ]
-
     def noise(self) -> float | None:
-        """Within-item variance, from skills that were measured more than once."""
-        every = {
-            (key, item): samples.values(item)
-            for key, samples in self._known.items()
-            for item in samples.scores
-        }
-        return within_item_variance(
-            {f"{key}/{item}": values for (key, item), values in every.items()}
-        )
+        values: dict[str, list[float]] = {}
+        for key, samples in self._known.items():
+            for item in samples.scores:
+                values[f"{key}/{item}"] = samples.values(item)
+        return within_item_variance(values)
+
+
+def _measured(skill: Skill | None) -> Skill:
+    if skill is None:
+        raise RuntimeError("The gate has no baseline yet: call baseline() first.")
+    return skill
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """Posterior of a candidate's true mean difference to the incumbent; the prior has mean 0."""
+
+    mean: float = 0.0
+    variance: float = PRIOR_VARIANCE
+    items: int = 0
+
+    @property
+    def probability(self) -> float:
+        """That the difference is above 0."""
+        return probability_positive(self.mean, self.variance)
+
+
+def believe(differences: Iterable[float], prior_variance: float = PRIOR_VARIANCE) -> Belief:
+    values = list(differences)
+    if not values:
+        return Belief()
+    noise = (variance(values) + EXTRA_VARIANCE) / len(values)
+    shrink = prior_variance / (prior_variance + noise)
+    # Rounded, so that a sum in another order cannot turn a tie into a win.
+    return Belief(round(shrink * mean(values), 12), shrink * noise, len(values))
+
+
+def compare(candidate: Samples, incumbent: Samples, *, rollouts: int, coverage: float) -> Evidence:
+    """The paired comparison of two skills on the items scored under both."""
+    differences = candidate.against(incumbent)
+    estimate = interval(list(differences.values()))
+    groups: dict[tuple[bool, bool], list[str]] = defaultdict(list)
+    for item in differences:
+        groups[candidate.means[item] >= 0.5, incumbent.means[item] >= 0.5].append(item)
+    return Evidence(
+        fixed=tuple(groups[True, False]),
+        broken=tuple(groups[False, True]),
+        both=tuple(groups[True, True]),
+        neither=tuple(groups[False, False]),
+        difference=estimate.mean,
+        interval=(estimate.low, estimate.high),
+        probability=believe(differences.values()).probability,
+        rollouts=rollouts,
+        coverage=coverage,
+    )

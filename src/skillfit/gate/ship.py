@@ -1,9 +1,9 @@
-"""The claim at the end of a run: finalists meet the initial skill on fresh rollouts. Strict where
-the race is lenient.
+"""The ship test: the claim at the end of a run. Finalists and the initial skill are compared on
+fresh rollouts.
 
-The sign-flip test on item means is exact, so a skill that is no better is called improved in at
-most 5 % of runs whatever the noise, the number of items or the saturation; Holm's step-down pays
-for having several finalists.
+The gate is lenient while training explores; this test is strict. The sign-flip test on item means
+is exact: a skill that is no better is called improved in at most 5 % of runs, whatever the noise,
+the number of items or the saturation. With several finalists the p-values are corrected (Holm).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from skillfit.gate.evidence import compare
-from skillfit.gate.samples import TOLERANCE, Drawer
+from skillfit.gate.samples import TOLERANCE, Sampler, compare
 from skillfit.gate.statistics import interval, repeats_for, sign_flip_p
 from skillfit.gate.verdict import Evidence, GateSettings, Measure
 from skillfit.rollout.gather import gather
@@ -36,10 +35,8 @@ class ShipResult:
     p_value: float  # one-sided, corrected for the number of finalists
     repeats: int
     evidence: Evidence
-    gap: float | None = (
-        # with a second grader: gain under the training grader minus gain here, on the same rollouts
-        None
-    )
+    # With a second grader: gain under the training grader minus gain here, on the same rollouts.
+    gap: float | None = None
 
 
 async def ship_test(
@@ -53,8 +50,10 @@ async def ship_test(
     most_repeats: int = MOST_REPEATS,
     fit_only: bool = False,
 ) -> ShipResult:
-    """`measure` may grade with a second grader. `noise` is the within-item variance the run
-    measured. With `fit_only` nothing is ever called improved: the items were trained on.
+    """Compare the finalists with the initial skill on fresh rollouts.
+
+    `measure` may grade with a second grader. `noise` is the within-item variance that the run
+    measured. With `fit_only` the items were trained on, so the verdict is never "improved".
     """
     entrants = list(
         {skill.hash: skill for skill in finalists if skill.hash != initial.hash}.values()
@@ -73,13 +72,15 @@ async def ship_test(
             0,
             Evidence(),
         )
-    drawer = Drawer(measure, "ship", settings)
-    old, *new = await gather(drawer.sample(skill, items, repeats) for skill in (initial, *entrants))
+    sampler = Sampler(measure, "ship", settings)
+    old, *new = await gather(
+        sampler.samples(skill, items, repeats) for skill in (initial, *entrants)
+    )
     tested = [list(samples.against(old).values()) for samples in new]
     corrected = holm([sign_flip_p(differences) for differences in tested])
     chosen = min(range(len(entrants)), key=lambda index: (corrected[index], -sum(tested[index])))
     evidence = compare(
-        new[chosen], old, rollouts=drawer.spent, coverage=drawer.scored / max(1, drawer.spent)
+        new[chosen], old, rollouts=sampler.spent, coverage=sampler.scored / max(1, sampler.spent)
     )
     bounds = interval(tested[chosen], 1 - 2 * ALPHA / len(entrants))
     result = ShipResult(

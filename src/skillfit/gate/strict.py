@@ -1,58 +1,115 @@
-"""The reference's rule: accept iff the candidate's mean is strictly above the incumbent's recorded
-score; ties are rejected.
+"""The reference rule: accept if and only if the candidate's mean on the selection items is strictly
+above the incumbent's recorded score. Ties are rejected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skillfit.gate.evidence import Runner, Spending, conclude
-from skillfit.gate.samples import TOLERANCE, Records, Samples
+from skillfit.gate.samples import (
+    TOLERANCE,
+    Samples,
+    SkillScores,
+    Spending,
+    believe,
+    compare,
+)
 from skillfit.gate.statistics import mean
-from skillfit.gate.verdict import Action, Candidate, Decision, Verdict
+from skillfit.gate.verdict import (
+    Action,
+    Arm,
+    Candidate,
+    Decision,
+    EditEffect,
+    Evidence,
+    Observation,
+    Standing,
+    Verdict,
+)
 from skillfit.skill import Skill
+from skillfit.tasks.item import Item
 
 
-class StrictGate(Records):
-    """One pass per skill, kept for the whole run. Of several candidates only the first (the whole
-    patch) is looked at. With `use_gate` off every candidate is accepted, still scored, and the best
-    one kept.
+class StrictGate(SkillScores):
+    """One pass per skill, kept for the whole run. With `use_gate` off every candidate is accepted,
+    still measured, and the best one kept.
     """
 
-    async def judge(self, name: str, incumbent: Skill, candidates: Sequence[Candidate]) -> Verdict:
-        spending = Spending(self.drawer)
+    def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
+        """Every training rollout runs under the incumbent."""
+        return [Arm(self.incumbent)] * (len(items) * repeats)
+
+    async def judge(
+        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
+    ) -> Verdict:
+        spending = Spending(self.sampler)
+        incumbent = self.incumbent
         old = await self.record(incumbent)
-        if not candidates or candidates[0].skill.hash == incumbent.hash:
-            return conclude(
-                incumbent, old, (), spending, "reject", "no candidate differs from the incumbent"
+        if candidate is None or candidate.skill.hash == incumbent.hash:
+            reason = "no candidate differs from the incumbent"
+            return Verdict(
+                decision="reject",
+                action="reject",
+                winner=incumbent,
+                reason=reason,
+                evidence=Evidence(rollouts=spending.rollouts, coverage=spending.coverage),
+                incumbent_score=old.score,
+                candidate_score=None,
+                tally=None,
+                score=old.estimate(),
             )
-        runner = Runner(candidates[0], await self.record(candidates[0].skill))
-        runner.look(old)
-        decision, reason = self._decide(runner.samples, old)
-        runner.fate = "winner" if decision == "accept" else "rejected"
-        if decision != "accept" and self.settings.use_gate:
-            return conclude(incumbent, old, (runner,), spending, decision, reason, winner=runner)
-        best = self.carry(runner.candidate.skill, runner.samples)
-        action: Action = (
-            "force_accept"
-            if not self.settings.use_gate
-            else "accept_new_best"
-            if best
-            else "accept"
+        new = await self.record(candidate.skill)
+        decision, reason = self._decide(new, old)
+        standing = _standing(candidate, new, old, decision)
+        action: Action = decision
+        if not self.settings.use_gate:
+            self.carry(candidate.skill, new)
+            decision, action = "accept", "force_accept"
+        elif decision == "accept":
+            best = self.carry(candidate.skill, new)
+            action = "accept_new_best" if best else "accept"
+        evidence = compare(new, old, rollouts=spending.rollouts, coverage=spending.coverage)
+        return Verdict(
+            decision=decision,
+            action=action,
+            winner=self.incumbent,
+            reason=reason,
+            evidence=evidence,
+            incumbent_score=old.score,
+            candidate_score=new.score,
+            tally=new.tally(),
+            score=self.known(self.incumbent).estimate(),
+            accepted_edits=candidate.edits if decision == "accept" else (),
+            standings=(standing,),
         )
-        return conclude(
-            incumbent, old, (runner,), spending, "accept", reason, action=action, winner=runner
-        )
+
+    async def compose(self) -> list[Skill]:
+        return self.carried()
+
+    def effects(self) -> tuple[EditEffect, ...]:
+        return ()
 
     def _decide(self, new: Samples, old: Samples) -> tuple[Decision, str]:
         floor, covered = self.settings.coverage_floor, min(old.coverage, new.coverage)
         if covered < floor:
-            return (
-                "inconclusive",
-                f"only {covered:.0%} of the rollouts were scored (floor {floor:.0%})",
-            )
-        # On the items scored in both; with nothing failed this is the difference of the two means.
+            reason = f"only {covered:.0%} of the rollouts were scored (floor {floor:.0%})"
+            return "inconclusive", reason
+        # On items scored under both; with nothing failed this is the difference of the two means.
         difference = mean(list(new.against(old).values()))
         if difference > TOLERANCE:
             return "accept", f"mean {difference:+.4f} above the incumbent"
         return "reject", f"mean {difference:+.4f}: not strictly above the incumbent"
+
+
+def _standing(candidate: Candidate, new: Samples, old: Samples, decision: Decision) -> Standing:
+    differences = list(new.against(old).values())
+    return Standing(
+        label=candidate.label,
+        skill_hash=candidate.skill.hash,
+        items=len(differences),
+        rollouts=new.planned,
+        score=new.score,
+        difference=mean(differences),
+        probability=believe(differences).probability,
+        fate="winner" if decision == "accept" else "rejected",
+    )

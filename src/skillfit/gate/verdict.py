@@ -1,4 +1,9 @@
-"""The gate's vocabulary: candidates go in, a verdict with its evidence comes out."""
+"""The vocabulary of the gate: candidates and observations go in, verdicts come out.
+
+A gate decides how training goes on: which edits enter the skill, and which skill is carried to the
+next step. `ScreeningGate` (default) measures every edit in every rollout; `StrictGate` is the
+reference rule.
+"""
 
 from __future__ import annotations
 
@@ -12,96 +17,151 @@ from skillfit.tasks.item import Item
 
 Decision = Literal["accept", "reject", "inconclusive"]
 Action = Literal["accept_new_best", "accept", "reject", "force_accept", "inconclusive"]
+EditStatus = Literal["pending", "promoted", "dropped"]
 
 
 class Measure(Protocol):
-    """One rollout of each item under a skill, in the items' order. Same arguments, same outcomes:
-    the journal sees to it.
+    """Runs selection rollouts for a gate.
+
+    One rollout for each (skill, item) pair, in that order. The same arguments give the same
+    outcomes, because the journal records each rollout under its skill, item, repeat and series.
     """
 
     async def __call__(
-        self, skill: Skill, items: Sequence[Item], *, repeat: int, series: str
+        self, arms: Sequence[tuple[Skill, Item]], *, repeat: int, series: str
     ) -> list[Outcome]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
+    """Settings of both gates. The screening thresholds are constants of `pool.py`."""
+
     metric: Metric = "hard"
     mixed_weight: float = 0.5
-    candidates: int = 4  # of one step, at the most
-    rollout_budget: int = (
-        0  # selection rollouts one step may use; 0 = sized from split and candidates
-    )
-    coverage_floor: float = 0.6
-    must_pass: tuple[str, ...] = ()
-    use_gate: bool = True
-    max_skill_tokens: int | None = None  # a stack of winners may not grow beyond it
+    coverage_floor: float = 0.6  # share of rollouts that must be scored for a decision
+    must_pass: tuple[str, ...] = ()  # selection items that no promoted edit may break
+    use_gate: bool = True  # False: accept everything, still measure it
+    max_skill_tokens: int | None = None
     seed: int = 42
-    weights: Mapping[str, float] = field(
-        default_factory=dict
-    )  # item id -> how much it counts; 1 where not named
+    weights: Mapping[str, float] = field(default_factory=dict)  # item id -> weight; default 1
+    subsets: int = 16  # screening: distinct subsets of the pending edits per step
+    passes: int = 1  # screening: rollouts of each selection item per step
 
     def value(self, hard: float, soft: float) -> float:
-        """One number under the metric."""
+        """The score under the metric."""
         weight = {"hard": 0.0, "soft": 1.0, "mixed": self.mixed_weight}[self.metric]
         return (1 - weight) * hard + weight * soft
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A skill that asks to replace the incumbent. `edits` made it from the incumbent; empty for
-    rewrites.
+    """What a step proposes: a skill, and the edits that make it from the incumbent.
+
+    A candidate without edits is a rewrite of the whole document. The label "prune" marks edits that
+    remove text of the initial skill: those stay unless they cost score.
     """
 
     skill: Skill
     edits: tuple[Edit, ...] = ()
-    label: str = "whole patch"
+    sources: tuple[tuple[str, ...], ...] = ()  # per edit: training items it was written from
+    step: int = 0
+    label: str = "patch"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """The skill of one rollout, and the ids of the pool edits in effect (promoted ones too)."""
+
+    skill: Skill
+    edits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One finished rollout as evidence. Failed and skipped rollouts carry no score: no row."""
+
+    item_id: str
+    arm: Arm
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class EditEffect:
+    """One edit of the pool and its measured effect.
+
+    Effects are in points of the mean score over the selection items: +0.04 means that adding the
+    edit raises the mean from, say, 0.50 to 0.54.
+    """
+
+    id: str  # "s0003e02": step and number; stable over the run
+    step: int  # the step that proposed it; 0 for text of the initial skill
+    edit: Edit
+    status: EditStatus
+    mean: float | None  # None: not measured yet
+    low: float  # 80 % interval
+    high: float
+    probability: float  # that the effect is above 0
+    rollouts: int  # scored rollouts that carried it and count as evidence
+    reason: str = ""  # why it was promoted, dropped, or did not join
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """How a candidate and the incumbent met: items paired, rollouts that failed left out. An item
-    counts as solved from 0.5 on.
+    """How two skills compare. Failed rollouts are left out; an item with a mean score of 0.5 or
+    more counts as solved.
     """
 
     fixed: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     both: tuple[str, ...] = ()
     neither: tuple[str, ...] = ()
-    difference: float = 0.0  # mean over items, candidate minus incumbent
+    difference: float = 0.0  # mean over items, new minus old
     interval: tuple[float, float] = (0.0, 0.0)  # 90 %
-    probability: float = 0.5  # that the candidate is better
-    rollouts: int = 0  # asked for by this verdict, all candidates and the incumbent together
+    probability: float = 0.5  # that the new skill is better
+    rollouts: int = 0  # that this judgement asked for
     coverage: float = 0.0  # share of them that was scored
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreEstimate:
+    """A skill's mean score on the selection items with a 90 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    estimated: bool = False  # True: from the regression; False: mean of the skill's own rollouts
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
-    """One candidate's line in the verdict's table."""
+    """One candidate's row in the table of a strict verdict."""
 
     label: str
     skill_hash: str
-    items: int  # paired with the incumbent
+    items: int  # scored under both the candidate and the incumbent
     rollouts: int
     score: float
     difference: float
     probability: float
-    fate: str  # winner, dropped, vetoed, unchanged, not measured, beaten, rejected
+    fate: Literal["winner", "rejected"]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    decision: Decision
+    """What a gate decided in one judgement, and what the decision rests on."""
+
+    decision: Decision  # screening: accept = an edit was promoted, or a promoted one was dropped
     action: Action
     winner: Skill  # what the loop carries on with
-    chosen: Candidate | None  # the accepted candidate
     reason: str
     evidence: Evidence
-    standings: tuple[Standing, ...]
-    incumbent_score: float
-    candidate_score: float | None  # of the candidate that was decided on
-    tally: Tally | None  # of that candidate
-    shown: Candidate | None = None  # that candidate
+    incumbent_score: float  # before the judgement
+    candidate_score: float | None  # strict: the candidate's; screening: the winner's estimate
+    tally: Tally | None  # strict: the candidate's; screening: None
+    score: ScoreEstimate  # of the winner
+    accepted_edits: tuple[Edit, ...] = ()  # edits that entered the winner
+    effects: tuple[EditEffect, ...] = ()  # screening: the whole pool, dropped edits included
+    standings: tuple[Standing, ...] = ()  # strict
 
     @property
     def accepted(self) -> bool:
@@ -109,15 +169,34 @@ class Verdict:
 
 
 class Gate(Protocol):
-    """Accept, reject, or say that it can't be told. Remembers what it measured; decides by planned
-    order only.
-    """
+    """Decides how training goes on. Everything is a function of seed, names and measured scores."""
 
-    async def baseline(self, skill: Skill) -> Tally: ...
+    async def baseline(self, skill: Skill) -> Tally:
+        """Measure the initial skill on the selection items; it is incumbent and best from here."""
+        ...
+
+    def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
+        """The arm of each training rollout: all items of the first repeat, then of the next."""
+        ...
 
     async def judge(
-        self, name: str, incumbent: Skill, candidates: Sequence[Candidate]
-    ) -> Verdict: ...
+        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
+    ) -> Verdict:
+        """Decide about a step. None: the step proposed nothing new."""
+        ...
+
+    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
+        """Carry on with a skill that no verdict chose. `like` is a skill with the same meaning for
+        the agent: a gate may use its measurements for both.
+        """
+        ...
+
+    async def compose(self) -> list[Skill]:
+        """The skills worth the ship test, most promising first; never the initial skill."""
+        ...
+
+    @property
+    def incumbent(self) -> Skill: ...
 
     @property
     def best(self) -> Skill: ...
@@ -125,18 +204,14 @@ class Gate(Protocol):
     @property
     def best_score(self) -> float: ...
 
-    def finalists(self, limit: int) -> list[Skill]:
-        """Skills worth the ship test, most promising first; never the initial skill."""
+    def tally(self, skill: Skill) -> Tally:
+        """The measurements of a skill. Raises NotMeasured for a skill that has none."""
         ...
 
-    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """Measure a skill that is carried on without a verdict; it becomes the best one if it
-        scores so. `like` says the same to an agent: a gate may let its record stand for both.
-        """
+    def noise(self) -> float | None:
+        """Variance between rollouts of one item under one skill; None when nothing was repeated."""
         ...
 
-    def tally(self, skill: Skill) -> Tally: ...
-
-    def discordant(self, one: Skill, other: Skill) -> list[str]: ...
-
-    def noise(self) -> float | None: ...
+    def effects(self) -> tuple[EditEffect, ...]:
+        """All edits of the pool; empty for gates without one."""
+        ...

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from skillfit.gate.checks import Check
 from skillfit.gate.leak import words
-from skillfit.gate.preflight import Check
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
