@@ -2,7 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from skillfit.skill import Edit, Example, Skill, apply_edits, example_edit, examples
+from skillfit.skill import (
+    NOTE_OP,
+    SLOW_UPDATE_OP,
+    Edit,
+    Example,
+    Skill,
+    appendix_notes,
+    apply_edits,
+    example_edit,
+    examples,
+    slow_update_text,
+    with_notes,
+)
 
 BODY = "# Title\n\nIntro text here.\n\n## Rules\n\n- first rule\n- second  rule\n\n## Rules for tables\n\nLast words.\n"
 SLOW = "<!-- SLOW_UPDATE_START -->\nguidance\n<!-- SLOW_UPDATE_END -->\n"
@@ -260,4 +272,52 @@ def test_a_skill_shows_eight_examples_at_the_most() -> None:
 
 def test_a_model_cannot_send_an_example() -> None:
     edit = Edit.from_reply("Example", "", example_edit(Example("q", "a", "i")).content)
+    assert apply_edits(Skill.from_text(BODY), [edit]).results[0].status == "skipped_unknown_op"
+
+
+def test_a_slow_update_edit_replaces_the_text_of_its_region() -> None:
+    text, statuses = run(FENCED, Edit(SLOW_UPDATE_OP, content="other <!-- PROTECTED_END --> words"))
+    assert statuses == ["applied_slow_update"]
+    assert text == FENCED.replace("guidance", "other  words")
+
+
+def test_a_slow_update_edit_without_content_removes_the_region() -> None:
+    text, statuses = run(FENCED, Edit(SLOW_UPDATE_OP))
+    assert statuses == ["applied_slow_update"]
+    assert text == FENCED.replace("\n" + SLOW, "")
+
+
+def test_a_note_edit_adds_one_note_to_the_appendix() -> None:
+    skill = Skill.from_text(FENCED)
+    applied = apply_edits(skill, [Edit(NOTE_OP, content="check units"), Edit(NOTE_OP, content="b")])
+    assert [result.status for result in applied.results] == ["applied_note"] * 2
+    assert appendix_notes(applied.skill) == ("check units", "b")
+    assert slow_update_text(applied.skill) == "guidance"
+
+
+@pytest.mark.parametrize(
+    ("edit", "status"),
+    [
+        (Edit(SLOW_UPDATE_OP, content="guidance\n"), "skipped_no_change"),
+        (Edit(SLOW_UPDATE_OP, content="<!-- PROTECTED_START -->"), "skipped_empty_content"),
+        (Edit(SLOW_UPDATE_OP, content="long " * 99), "skipped_over_token_ceiling"),
+        (Edit(NOTE_OP, content="Check  units."), "skipped_no_change"),
+        (Edit(NOTE_OP, content=" \n"), "skipped_empty_content"),
+        (Edit(NOTE_OP), "skipped_empty_content"),
+        (Edit(NOTE_OP, content="long " * 99), "skipped_over_token_ceiling"),
+    ],
+)
+def test_a_region_edit_that_changes_nothing_or_too_much_is_skipped(edit: Edit, status: str) -> None:
+    skill = with_notes(Skill.from_text(FENCED), ["check units"])
+    applied = apply_edits(skill, [edit], max_tokens=skill.tokens + 20)
+    assert (applied.skill, [result.status for result in applied.results]) == (skill, [status])
+
+
+def test_removing_a_slow_update_that_is_not_there_changes_nothing() -> None:
+    assert run(BODY, Edit(SLOW_UPDATE_OP)) == (BODY, ["skipped_no_change"])
+
+
+@pytest.mark.parametrize("op", ["Slow-Update", "slow update", "NOTE"])
+def test_a_model_cannot_send_a_region_edit(op: str) -> None:
+    edit = Edit.from_reply(op, "", "words")
     assert apply_edits(Skill.from_text(BODY), [edit]).results[0].status == "skipped_unknown_op"

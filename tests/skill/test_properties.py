@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from skillfit.optimize.optimizer import EditsReply
 from skillfit.skill import (
+    NOTE_OP,
+    SLOW_UPDATE_OP,
     Edit,
     Example,
     Skill,
@@ -136,6 +138,31 @@ def test_no_sequence_of_edits_changes_a_protected_region(
         assert applied.skill == skill
     if ceiling is not None:
         assert applied.skill.tokens <= max(ceiling, skill.tokens)
+
+
+region_edits = st.builds(
+    Edit, st.sampled_from([SLOW_UPDATE_OP, NOTE_OP]), st.just(""), st.one_of(st.just(""), text)
+)
+
+
+@settings(max_examples=1500, **thousands)
+@given(skills, st.lists(region_edits, min_size=1, max_size=3), st.sampled_from([None, 10, 60]))
+def test_region_edits_change_only_the_region_they_own(
+    skill: Skill, patch: list[Edit], ceiling: int | None
+) -> None:
+    applied = apply_edits(skill, patch, max_tokens=ceiling)
+    owned = {SLOW_UPDATE if edit.op == SLOW_UPDATE_OP else APPENDIX for edit in applied.edits}
+    kept = [entry for entry in protected(skill.body) if entry[0] not in owned]
+    assert [entry for entry in protected(applied.skill.body) if entry[0] not in owned] == kept
+    assert not MARKER.search(free_text(applied.skill.body))
+    assert applied.skill.head.rstrip("\r\n") == skill.head.rstrip("\r\n")
+    if not applied.edits:
+        assert applied.skill == skill
+    if ceiling is not None:
+        assert applied.skill.tokens <= max(ceiling, skill.tokens)
+    for edit in applied.edits[-1:]:
+        again = apply_edits(applied.skill, [edit]).results[0]
+        assert again.status == "skipped_no_change"
 
 
 @settings(max_examples=1500, **thousands)

@@ -5,6 +5,8 @@ from skillfit.skill.document import Skill, estimate_tokens
 from skillfit.skill.edits import (
     EXAMPLE_OP,
     MAX_EXAMPLES,
+    NOTE_OP,
+    SLOW_UPDATE_OP,
     Applied,
     Edit,
     EditResult,
@@ -28,6 +30,8 @@ from skillfit.skill.regions import (
 __all__ = [
     "EXAMPLE_OP",
     "MAX_EXAMPLES",
+    "NOTE_OP",
+    "SLOW_UPDATE_OP",
     "Applied",
     "DiffLine",
     "Edit",

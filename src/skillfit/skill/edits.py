@@ -18,13 +18,31 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from skillfit.skill.document import Skill
-from skillfit.skill.regions import Example, Region, clean, examples, protected, scan, with_examples
+from skillfit.skill.regions import (
+    Example,
+    Region,
+    clean,
+    examples,
+    protected,
+    scan,
+    with_examples,
+    with_notes,
+    with_slow_update,
+    without_slow_update,
+)
 
 OPS = ("append", "insert_after", "replace", "delete")
-# Adds a worked example: `content` is the example as JSON, `target` the item id of one it takes the
-# place of. Without content, the example of `target` goes. Made by the examples proposer only: a
-# model cannot send it.
+# Internal operations write the regions that skillfit itself owns. Only skillfit creates them: an
+# operation of this name in a model's reply is renamed by `Edit.from_reply` and then refused.
+#
+# `content` is a worked example as JSON; `target` is the item id of the example it replaces. With a
+# target and no content, that example is removed.
 EXAMPLE_OP = "example"
+# `content` replaces the text of the slow-update region. Empty content removes the region.
+SLOW_UPDATE_OP = "slow_update"
+# `content` is one note for the appendix.
+NOTE_OP = "note"
+INTERNAL_OPS = (EXAMPLE_OP, SLOW_UPDATE_OP, NOTE_OP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +61,7 @@ class Edit:
     def from_reply(cls, op: str, target: str, content: str) -> Edit:
         """What a model sent. Any word may stand for `op`; applying says which ones are not known."""
         word = re.sub(r"[\s-]+", "_", op.strip().lower())
-        return cls(f"unknown_{word}" if word == EXAMPLE_OP else word, target, content)
+        return cls(f"unknown_{word}" if word in INTERNAL_OPS else word, target, content)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain form; id and label only where given."""
@@ -290,9 +308,10 @@ def apply_edits(skill: Skill, edits: Sequence[Edit], max_tokens: int | None = No
 
 def _tried(patching: Patching, edit: Edit) -> EditResult:
     try:
-        return EditResult(
-            edit, _show(patching, edit) if edit.op == EXAMPLE_OP else patching.apply(edit)
-        )
+        if edit.op not in INTERNAL_OPS:
+            return EditResult(edit, patching.apply(edit))
+        patching.go_on_with(_with_region_changed(patching.result(), edit))
+        return EditResult(edit, f"applied_{edit.op}")
     except Skip as skip:
         return EditResult(edit, f"skipped_{skip.status}", skip.reason)
 
@@ -308,10 +327,22 @@ def example_edit(example: Example, replaces: str = "") -> Edit:
     )
 
 
-def _show(patching: Patching, edit: Edit) -> str:
-    skill = patching.result()
-    patching.go_on_with(with_examples(skill, _shown(edit, examples(skill))))
-    return "applied_example"
+def _with_region_changed(skill: Skill, edit: Edit) -> Skill:
+    """The skill after an internal operation; `Skip` when that would change nothing."""
+    if edit.op == EXAMPLE_OP:
+        return with_examples(skill, _shown(edit, examples(skill)))
+    content = clean(edit.content or "").strip()
+    if not content and (edit.content or edit.op == NOTE_OP):
+        raise Skip("empty_content", "the edit holds no text besides region markers")
+    if edit.op == NOTE_OP:
+        changed = with_notes(skill, [content])
+    elif content:
+        changed = with_slow_update(skill, content)
+    else:
+        changed = without_slow_update(skill)
+    if changed == skill:
+        raise Skip("no_change", "the skill already says exactly this")
+    return changed
 
 
 def _shown(edit: Edit, held: Sequence[Example]) -> list[Example]:

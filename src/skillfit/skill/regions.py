@@ -268,13 +268,14 @@ def with_slow_update(skill: Skill, text: str | None = None) -> Skill:
     return _with(skill, SLOW_UPDATE, fence(SLOW_UPDATE, clean(text).strip()))
 
 
+def without_slow_update(skill: Skill) -> Skill:
+    """The skill without its slow-update region."""
+    return _with(skill, SLOW_UPDATE, "") if _inner(skill, SLOW_UPDATE) is not None else skill
+
+
 def without_placeholder(skill: Skill) -> Skill:
-    """The skill without an empty slow-update region: it only keeps the place while training."""
-    return (
-        _with(skill, SLOW_UPDATE, "")
-        if _inner(skill, SLOW_UPDATE) is not None and not slow_update_text(skill)
-        else skill
-    )
+    """The skill without an empty slow-update region, which training adds to reserve the place."""
+    return skill if slow_update_text(skill) else without_slow_update(skill)
 
 
 def appendix_notes(skill: Skill) -> tuple[str, ...]:
