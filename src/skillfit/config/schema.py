@@ -16,6 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from skillfit.models.spec import ModelSpec
 
 
+UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -78,9 +81,7 @@ class OptimizerSection(Section):
     """How the edit budget falls over the run; autonomous: no limit."""
     lr_control_mode: Literal["fixed", "autonomous", "none"] = "fixed"
     """fixed: the schedule; autonomous: the optimizer chooses in each step; none: no limit."""
-    skill_update_mode: Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"] = (
-        "patch"
-    )
+    skill_update_mode: UpdateMode = "patch"
     """patch: edits are applied; the others let the optimizer write the skill anew, from suggestions
     or from each group.
     """

@@ -4,7 +4,7 @@
 the ship test, the leak check, the checks before a run, and the diagnosis after one.
 """
 
-from skillfit.gate.checks import Check, overall
+from skillfit.gate.checks import overall
 from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose
 from skillfit.gate.leak import Leak, LeakIndex
 from skillfit.gate.ship import ShipResult, ship_test
@@ -26,7 +26,6 @@ from skillfit.gate.verdict import (
 __all__ = [
     "Arm",
     "Candidate",
-    "Check",
     "Diagnosis",
     "EditEffect",
     "Evidence",

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from skillfit.gate.checks import Check
 from skillfit.gate.leak import words
+from skillfit.run.records import CheckResult
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
@@ -71,7 +71,7 @@ def audit(
     baseline: float,
     best: float,
     measured: Mapping[str, float] | None = None,
-) -> Check:
+) -> CheckResult:
     """Compares the score reached with the best trivial rule, measured where it was and predicted
     otherwise.
     """
@@ -79,12 +79,12 @@ def audit(
     name = max(scores, key=lambda key: scores[key], default="")
     if name and scores[name] > 0 and scores[name] >= best - 0.02:
         message = f"A one-line rule ({name}) scores {scores[name]:.2f}, the skill {best:.2f}: that score needs no skill."
-        return Check("shortcut", "warn", message, scores)
+        return CheckResult("shortcut", "warn", message, scores)
     if name and scores[name] > max(baseline, 0.5):
-        return Check(
+        return CheckResult(
             "shortcut",
             "warn",
             f"A one-line rule ({name}) beats the initial skill: {scores[name]:.2f}.",
             scores,
         )
-    return Check("shortcut", "go", "No one-line rule reaches the score.", scores)
+    return CheckResult("shortcut", "go", "No one-line rule reaches the score.", scores)

@@ -111,5 +111,5 @@ def _standing(candidate: Candidate, new: Samples, old: Samples, decision: Decisi
         score=new.score,
         difference=mean(differences),
         probability=believe(differences).probability,
-        fate="winner" if decision == "accept" else "rejected",
+        result="winner" if decision == "accept" else "rejected",
     )

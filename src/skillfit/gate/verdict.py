@@ -11,13 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from skillfit.rollout.outcome import Metric, Outcome, Tally
+from skillfit.rollout.outcome import Arm, Metric, Outcome, Tally
+from skillfit.run.records import EditEffect, Evidence, ScoreEstimate, Standing
 from skillfit.skill import Edit, Skill
 from skillfit.tasks.item import Item
 
+__all__ = [
+    "Arm",
+    "Candidate",
+    "EditEffect",
+    "Evidence",
+    "Gate",
+    "GateSettings",
+    "Measure",
+    "Observation",
+    "ScoreEstimate",
+    "Standing",
+    "Verdict",
+]
+
 Decision = Literal["accept", "reject", "inconclusive"]
 Action = Literal["accept_new_best", "accept", "reject", "force_accept", "inconclusive"]
-EditStatus = Literal["pending", "promoted", "dropped"]
 
 
 class Measure(Protocol):
@@ -69,81 +83,12 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """The skill of one rollout, and the ids of the pool edits in effect (promoted ones too)."""
-
-    skill: Skill
-    edits: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Observation:
     """One finished rollout as evidence. Failed and skipped rollouts carry no score: no row."""
 
     item_id: str
     arm: Arm
     outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class EditEffect:
-    """One edit of the pool and its measured effect.
-
-    Effects are in points of the mean score over the selection items: +0.04 means that adding the
-    edit raises the mean from, say, 0.50 to 0.54.
-    """
-
-    id: str  # "s0003e02": step and number; stable over the run
-    step: int  # the step that proposed it; 0 for text of the initial skill
-    edit: Edit
-    status: EditStatus
-    mean: float | None  # None: not measured yet
-    low: float  # 80 % interval
-    high: float
-    probability: float  # that the effect is above 0
-    rollouts: int  # scored rollouts that carried it and count as evidence
-    reason: str = ""  # why it was promoted, dropped, or did not join
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """How two skills compare. Failed rollouts are left out; an item with a mean score of 0.5 or
-    more counts as solved.
-    """
-
-    fixed: tuple[str, ...] = ()
-    broken: tuple[str, ...] = ()
-    both: tuple[str, ...] = ()
-    neither: tuple[str, ...] = ()
-    difference: float = 0.0  # mean over items, new minus old
-    interval: tuple[float, float] = (0.0, 0.0)  # 90 %
-    probability: float = 0.5  # that the new skill is better
-    rollouts: int = 0  # that this judgement asked for
-    coverage: float = 0.0  # share of them that was scored
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreEstimate:
-    """A skill's mean score on the selection items with a 90 % interval."""
-
-    mean: float
-    low: float
-    high: float
-    estimated: bool = False  # True: from the regression; False: mean of the skill's own rollouts
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """One candidate's row in the table of a strict verdict."""
-
-    label: str
-    skill_hash: str
-    items: int  # scored under both the candidate and the incumbent
-    rollouts: int
-    score: float
-    difference: float
-    probability: float
-    fate: Literal["winner", "rejected"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from skillfit.optimize.optimizer import Call, MetaSkillReply, NotesReply, Optimizer, SlowUpdateReply
 from skillfit.optimize.patch import Patch, union
 from skillfit.optimize.prompts import render, sections
-from skillfit.optimize.trajectories import Case, render_cases
+from skillfit.optimize.trajectories import Case, cut, failure_reason, render_cases
 from skillfit.rollout.outcome import Outcome
+from skillfit.run.records import PairRecord
 from skillfit.skill import Skill, slow_update_text
 from skillfit.tasks.item import Item
 
+_SHOWN_TASK = 2_000  # characters of a task or an answer in comparison_pairs.json
 PairKind = Literal["improved", "regressed", "persistent_fail", "stable_success"]
 PairPolicy = Literal["mixed", "changed", "unchanged"]
 
@@ -56,14 +58,25 @@ class Pair:
     def kind(self) -> PairKind:
         return _KINDS[self.previous.succeeded, self.current.succeeded]
 
-    def as_dict(self) -> dict[str, Any]:
-        """As in comparison_pairs.json."""
-        return {
-            "id": self.item.id,
-            "category": self.kind,
-            "prev_hard": self.previous.value(),
-            "curr_hard": self.current.value(),
-        }
+    def record(self) -> PairRecord:
+        """As comparison_pairs.json shows it."""
+        return PairRecord(
+            id=self.item.id,
+            category=self.kind,
+            prev_hard=self.previous.value(),
+            curr_hard=self.current.value(),
+            task=cut(self.item.input, _SHOWN_TASK),
+            prev_soft=self.previous.value("soft"),
+            curr_soft=self.current.value("soft"),
+            prev_answer=_answer(self.previous),
+            curr_answer=_answer(self.current),
+            prev_fail_reason=failure_reason(self.previous),
+            curr_fail_reason=failure_reason(self.current),
+        )
+
+
+def _answer(outcome: Outcome) -> str:
+    return cut(outcome.attempt.answer, _SHOWN_TASK) if outcome.attempt else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +172,7 @@ def compare_prompt(
     kinds = "\n".join(f"{pair.item.id}: {pair.kind}" for pair in pairs)
     labels = ("Under the previous skill", "Under the current skill")
     cases = [Case(pair.item, (pair.previous, pair.current), labels) for pair in telling]
-    shown = render_cases(cases, current, room, trace=optimizer.settings.trace_to_optimizer)
+    shown = render_cases(cases, current, room, trace=optimizer.gradient.trace_to_optimizer)
     return system, f"{known}\n\n{sections(items=kinds, trajectories=shown)}"
 
 
@@ -200,7 +213,7 @@ async def consolidate(
     """Fewer notes that say the same, or None when the threshold is not passed or the result would
     not be smaller.
     """
-    threshold = optimizer.settings.consolidate_threshold
+    threshold = optimizer.settings.skill_aware_consolidate_threshold
     if not threshold or len(notes) <= threshold:
         return None
     user = sections(notes="\n".join(f"- {note}" for note in notes))

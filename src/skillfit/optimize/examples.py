@@ -110,7 +110,7 @@ def reflection_event(patch: Patch, step: int) -> ReflectionFinished:
         group="examples",
         source="examples",
         items=list(patch.items),
-        patch=patch.as_reflection(),
+        patch=patch.record(),
     )
 
 

@@ -1,48 +1,19 @@
-"""Step memory: what the earlier steps of this epoch tried and how it went, so that analysts do not
-propose it again.
-"""
+"""What the optimizer remembers of earlier steps: failures, and edits with their measured effects."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from skillfit.optimize.patch import Patch, union
 from skillfit.optimize.trajectories import cut, failure_reason
 from skillfit.rollout.outcome import Outcome
+from skillfit.run.records import EditEffect, FailurePattern, ProposalRecord, StepMemory
+from skillfit.skill import Edit
 
 _ROOM = 12_000  # characters of the rendered memory
 _EDIT_ROOM = 400
-
-
-@dataclass(frozen=True, slots=True)
-class FailurePattern:
-    pattern: str
-    count: int
-    task_ids: tuple[str, ...]
-    description: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StepMemory:
-    """One step in the epoch's memory. Scores are None when nothing was measured."""
-
-    step: int
-    action: str
-    n_total: int
-    n_fail: int
-    failure_patterns: tuple[FailurePattern, ...] = ()
-    score_before: float | None = None
-    score_after: float | None = None
-    rejected_edits: tuple[Mapping[str, Any], ...] = field(
-        default=()
-    )  # Proposal.as_dict() of what the gate turned down
-
-    def as_dict(self) -> dict[str, Any]:
-        """As in trajectory_digest.json."""
-        return asdict(self)
 
 
 def failure_patterns(
@@ -97,11 +68,35 @@ def _entry(entry: StepMemory) -> str:
     for pattern in entry.failure_patterns:
         described = f": {cut(pattern.description, _EDIT_ROOM)}" if pattern.description else ""
         lines.append(f"- failed {pattern.count}x, {pattern.pattern}{described}")
-    for edit in entry.rejected_edits:
-        plain = {
-            key: value
-            for key, value in edit.items()
-            if key not in ("items", "source_type", "support_count") and value
-        }
-        lines.append(f"- rejected: {cut(json.dumps(plain, ensure_ascii=False), _EDIT_ROOM)}")
+    for proposal in entry.rejected_edits:
+        lines.append(f"- rejected: {cut(_proposal_text(proposal), _EDIT_ROOM)}")
+    for effect in entry.decided:
+        lines.append(f"- {effect.status}: {effect_line(effect)}")
     return "\n".join(lines)
+
+
+def render_pending(effects: Sequence[EditEffect]) -> str:
+    """The pending edits as analysts read them: one line each, with the measured effect."""
+    return "\n".join(f"[{effect.id}] {effect_line(effect)}" for effect in effects)
+
+
+def effect_line(effect: EditEffect) -> str:
+    """An edit and its effect: `append "…": +0.04 (+0.01 to +0.07) after 120 rollouts`."""
+    if effect.mean is None:
+        measured = "not measured yet"
+    else:
+        interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
+        measured = f"{effect.mean:+.2f} ({interval}) after {effect.rollouts} rollouts"
+    return f"{cut(_edit_text(effect.edit), _EDIT_ROOM)}: {measured}"
+
+
+def _proposal_text(proposal: ProposalRecord) -> str:
+    if proposal.edit is not None:
+        return _edit_text(proposal.edit)
+    payload = proposal.suggestion or proposal.candidate or {}
+    return json.dumps({name: value for name, value in payload.items() if value}, ensure_ascii=False)
+
+
+def _edit_text(edit: Edit) -> str:
+    fields = {"op": edit.op, "target": edit.target, "content": edit.content}
+    return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)

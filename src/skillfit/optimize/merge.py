@@ -40,7 +40,7 @@ async def aggregate(
 class _Merge:
     def __init__(self, optimizer: Optimizer, skill: Skill, step: int, meta_skill: str) -> None:
         self._optimizer = optimizer
-        self._mode = optimizer.settings.update_mode
+        self._mode = optimizer.settings.skill_update_mode
         self._step = step
         self._known = sections(current_skill=skill, optimizer_meta_skill=meta_skill)
 
@@ -96,7 +96,7 @@ class _Merge:
         batches: list[list[Patch]] = [[]]
         for patch in patches:
             last = batches[-1]
-            full = len(last) == self._optimizer.settings.merge_batch_size
+            full = len(last) == self._optimizer.gradient.merge_batch_size
             if last and (full or estimate_tokens(_listed([*last, patch])) > room):
                 batches.append([])
             batches[-1].append(patch)

@@ -1,8 +1,7 @@
-"""What optimizer models are asked to send back. Lenient on form (nulls, one string where a list was
-asked), strict on use.
+"""The optimizer's model, and the replies its stages ask for.
 
-What every stage is handed: the optimizer's model, the settings of the stages, and how to say what
-happened.
+Reply types are lenient about form (nulls, one string where a list was asked for); what a stage
+cannot use is discarded with an event.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from skillfit.config.schema import GradientSection, OptimizerSection
 from skillfit.models import ask
 from skillfit.models.protocol import (
     BadReply,
@@ -213,31 +213,14 @@ class DiagnosisReply(Reasoned):
 
 R = TypeVar("R", bound=BaseModel)
 
-# A reply nobody can use costs one call's worth of learning; the stage goes on without it and says
-# so.
+# The reply cannot be used: the stage continues without it and emits Discarded.
 UNUSABLE = (BadReply, Refused, ContextTooLong)
-# The provider was tried again and could not be reached. Auth, quota, config, budget and handoff are
-# neither: they stop the run.
+# The provider could not be reached, retries included. Auth, quota, config, budget and handoff
+# errors are in neither group: they stop the run.
 UNREACHABLE = (RateLimited, Overloaded, TimedOut, NetworkFailed)
 
 REPLY_TOKENS = 16_384
 _SMALLEST_ROOM = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizeSettings:
-    update_mode: UpdateMode = "patch"
-    minibatch_size: int = 8
-    merge_batch_size: int = 8
-    failure_only: bool = False
-    skill_aware: bool = False
-    appendix_source: Literal["both", "failure_only"] = "both"
-    consolidate_threshold: int = 0
-    trace_to_optimizer: bool = True
-    max_skill_tokens: int | None = None
-    reply_tokens: int = REPLY_TOKENS  # ceiling of a reply that carries no whole skill
-    rewrite_reasoning_effort: str | None = None
-    rewrite_max_tokens: int = 64_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,27 +238,28 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
+    """The optimizer's model with the settings of the stages that ask it."""
+
     model: Model
     emit: Callable[[Event], None]
-    workers: asyncio.Semaphore  # calls in flight at one time
-    settings: OptimizeSettings = field(default_factory=OptimizeSettings)
+    workers: asyncio.Semaphore  # calls in flight at the same time
+    gradient: GradientSection = field(default_factory=GradientSection)
+    settings: OptimizerSection = field(default_factory=OptimizerSection)
+    max_reply_tokens: int = REPLY_TOKENS  # of a reply that carries no whole skill
 
     def reply_tokens(self, wanted: int | None = None) -> int:
-        """Room for a reply: what the stage wants, but never more than half of what the model holds."""
-        return min(wanted or self.settings.reply_tokens, self.model.context_window // 2)
+        """Tokens a reply may have: at most half of the model's context window."""
+        return min(wanted or self.max_reply_tokens, self.model.context_window // 2)
 
     def patch_tokens(self) -> int:
-        """What a reply with proposals may take: whole skills need more room than edits."""
-        settings = self.settings
-        return (
-            settings.rewrite_max_tokens
-            if settings.update_mode == "full_rewrite_minibatch"
-            else settings.reply_tokens
-        )
+        """Tokens a reply with proposals may have; one with whole skills needs more."""
+        if self.settings.skill_update_mode == "full_rewrite_minibatch":
+            return self.settings.rewrite_max_completion_tokens
+        return self.max_reply_tokens
 
     def room(self, *fixed: str, reply: int | None = None) -> int:
-        """Tokens left for material beside the fixed parts of a prompt. Estimates err, so a tenth of
-        the window stays free.
+        """Tokens left beside the fixed parts of a prompt. A tenth of the window stays free, because
+        token counts are estimates.
         """
         window = self.model.context_window
         used = sum(estimate_tokens(part) for part in fixed)
@@ -293,7 +277,7 @@ class Optimizer:
             return await ask(self.model, request, returns)
 
     async def try_ask(self, returns: type[R], call: Call, *, otherwise: str) -> R | None:
-        """As `ask`; a reply nobody can use is None, and an event says what happens `otherwise`."""
+        """As `ask`, but None when the reply cannot be used; an event says what happens instead."""
         try:
             return await self.ask(returns, call)
         except UNUSABLE as error:
@@ -303,6 +287,6 @@ class Optimizer:
     def discard(
         self, step: int, stage: str, what: str, problem: ModelError | str, evidence: str = ""
     ) -> None:
-        """Say that something was not used, and why."""
+        """Emit that something was not used, and why."""
         reason = problem if isinstance(problem, str) else f"{problem.kind}: {problem}"
         self.emit(Discarded(step=step, stage=stage, what=what, reason=reason, evidence=evidence))

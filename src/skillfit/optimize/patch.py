@@ -1,26 +1,33 @@
-"""Patches: what analysts propose, why, and on the evidence of which items. The same shape carries
-all three update modes.
-"""
+"""Patches: what analysts propose, why, and from which items. One shape for all update modes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from skillfit.config.schema import UpdateMode
+from skillfit.run.records import PAYLOAD_FIELD, FailureNote, PatchRecord, ProposalRecord
 from skillfit.skill import Edit
 
-UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
-Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
+__all__ = [
+    "PAYLOAD_FIELD",
+    "FailureNote",
+    "Patch",
+    "Payload",
+    "Proposal",
+    "SkillCandidate",
+    "Source",
+    "Suggestion",
+    "UpdateMode",
+    "edits_of",
+    "payload_dict",
+    "union",
+    "without_duplicates",
+]
 
-# The reply field that holds the proposals of each mode: the names users of the reference system
-# find in their files.
-PAYLOAD_FIELD: Mapping[UpdateMode, str] = {
-    "patch": "edits",
-    "rewrite_from_suggestions": "revise_suggestions",
-    "full_rewrite_minibatch": "skill_candidates",
-}
+Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +72,16 @@ class Proposal:
             return None
         return replace(self.payload, support_count=self.support, source_type=self.source)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            **payload_dict(self.payload),
-            "source_type": self.source,
-            "support_count": self.support,
-            "items": list(self.items),
-        }
+    def record(self) -> ProposalRecord:
+        """As events and the files of a run hold it."""
+        payload = self.payload
+        return ProposalRecord(
+            source=self.source,
+            items=self.items,
+            edit=self.edit,
+            suggestion=asdict(payload) if isinstance(payload, Suggestion) else None,
+            candidate=asdict(payload) if isinstance(payload, SkillCandidate) else None,
+        )
 
     def listed(self, number: int) -> str:
         """The line a model reads, and names by its number."""
@@ -85,16 +95,6 @@ class Proposal:
             .casefold()
             .split()
         )
-
-
-@dataclass(frozen=True, slots=True)
-class FailureNote:
-    """A kind of failure an analyst saw, with the items it named for it (checked against its group)."""
-
-    failure_type: str
-    description: str
-    count: int
-    items: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +114,18 @@ class Patch:
     def support_counts(self) -> list[int]:
         return [proposal.support for proposal in self.proposals]
 
-    def as_dict(self, mode: UpdateMode = "patch") -> dict[str, Any]:
-        """As in the readable files of a run: merged_patch.json."""
-        return {
-            "reasoning": self.reasoning,
-            "source_type": self.source,
-            "merge_level": self.merge_level,
-            PAYLOAD_FIELD[mode]: [proposal.as_dict() for proposal in self.proposals],
-        }
-
-    def as_reflection(self, mode: UpdateMode = "patch") -> dict[str, Any]:
-        """As in the readable files of a run: minibatch_*.json."""
-        found: dict[str, Any] = {"batch_size": len(self.items)}
-        if self.source == "success":
-            found["success_patterns"] = list(self.success_patterns)
-        else:
-            found["failure_summary"] = [asdict(note) for note in self.failure_summary]
-        return {**found, "patch": self.as_dict(mode), "appendix_notes": list(self.appendix_notes)}
+    def record(self) -> PatchRecord:
+        """As events and the files of a run hold it."""
+        return PatchRecord(
+            proposals=tuple(proposal.record() for proposal in self.proposals),
+            source=self.source,
+            items=self.items,
+            reasoning=self.reasoning,
+            failure_summary=self.failure_summary,
+            success_patterns=self.success_patterns,
+            appendix_notes=self.appendix_notes,
+            merge_level=self.merge_level,
+        )
 
 
 def payload_dict(payload: Payload) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Reflect: analysts read groups of trajectories and propose how the skill should change.
 
-Groups are planned: items fill them in planned order, whatever order rollouts finish in. A group
-starts as soon as its members are known, while the rest of the batch still runs.
+Items fill the groups in planned order, whatever order their rollouts finish in. A group starts as
+soon as its members are known, while the rest of the batch still runs.
 
-Deep reflection: some failures are tried again with a question that makes the agent show how it
-works.
+`diagnose` looks deeper at some failures: they are rolled out again with a question that makes the
+agent explain how it works.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 
 from skillfit.errors import InfrastructureError
 from skillfit.models.protocol import ContextTooLong, ModelError
-from skillfit.optimize.memory import failure_patterns
+from skillfit.optimize.memory import failure_patterns, render_pending
 from skillfit.optimize.optimizer import (
     ANALYST_REPLY,
     UNREACHABLE,
@@ -32,8 +32,9 @@ from skillfit.optimize.patch import FailureNote, Patch, Proposal, Source, union
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.trajectories import Case, render_cases
 from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome
+from skillfit.rollout.outcome import Outcome, RolloutRequest
 from skillfit.run.events import ReflectionFinished
+from skillfit.run.records import EditEffect
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
@@ -42,14 +43,17 @@ Side = Literal["failure", "success"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What analysts know besides the trajectories. `edit_budget` is the scheduled one; None means
-    no limit.
-    """
+    """What analysts know besides the trajectories."""
 
     step: int
-    edit_budget: int | None = None
-    memory: str = ""
-    meta_skill: str = ""
+    edit_budget: int | None = None  # None: no limit
+    memory: str = ""  # earlier steps of the epoch
+    meta_skill: str = ""  # the optimizer's advice to itself
+    pending: tuple[EditEffect, ...] = ()  # edits under test, with their effects so far
+
+    @property
+    def pending_ids(self) -> frozenset[str]:
+        return frozenset(effect.id for effect in self.pending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +83,20 @@ class Reflection:
 async def reflect(
     optimizer: Optimizer,
     skill: Skill,
-    items: Sequence[Item],
+    requests: Sequence[RolloutRequest],
     rollouts: Sequence[asyncio.Task[Outcome]],
     context: Context,
     *,
     prefix: str = "",
 ) -> Reflection:
-    """Patches from a batch whose rollouts may still run. `prefix` sets the groups of several
-    batches of one step apart.
+    """Patches from a batch whose rollouts may still run.
 
-    Raises `InfrastructureError` when no analyst could be reached.
+    `rollouts` belong to `requests`, one by one. `prefix` distinguishes the groups of several
+    batches of one step. Raises InfrastructureError when no analyst could be reached.
     """
     started: list[asyncio.Task[Patch | ModelError]] = []
     try:
-        async for group in _groups(optimizer, items, rollouts, prefix):
+        async for group in _groups(optimizer, requests, rollouts, prefix):
             started.append(asyncio.create_task(analyse(optimizer, skill, group, context)))
     except asyncio.CancelledError:
         for task in started:
@@ -116,11 +120,11 @@ async def reflect(
 
 async def _groups(
     optimizer: Optimizer,
-    items: Sequence[Item],
+    requests: Sequence[RolloutRequest],
     rollouts: Sequence[asyncio.Task[Outcome]],
     prefix: str,
 ) -> AsyncIterator[Group]:
-    size = optimizer.settings.minibatch_size
+    size = optimizer.gradient.minibatch_size
     waiting: dict[Side, list[Case]] = {"failure": [], "success": []}
     counts: dict[Side, int] = {"failure": 0, "success": 0}
 
@@ -131,9 +135,9 @@ async def _groups(
         source: Source = "contrast" if any(case.mixed for case in cases) else side
         return Group(name, side, cases, source)
 
-    async for case in _cases(items, rollouts):
+    async for case in _cases(requests, rollouts):
         side: Side = "failure" if case.failed else "success"
-        if not case.scored or (side == "success" and optimizer.settings.failure_only):
+        if not case.scored or (side == "success" and optimizer.gradient.failure_only):
             continue
         waiting[side].append(case)
         if len(waiting[side]) == size:
@@ -144,13 +148,32 @@ async def _groups(
 
 
 async def _cases(
-    items: Sequence[Item], rollouts: Sequence[asyncio.Task[Outcome]]
+    requests: Sequence[RolloutRequest], rollouts: Sequence[asyncio.Task[Outcome]]
 ) -> AsyncIterator[Case]:
-    """Each item with all its rollouts, in planned order: all items of the first repeat come first,
-    then all of the next.
-    """
-    for index, item in enumerate(items):
-        yield Case(item, tuple([await task for task in rollouts[index :: len(items)]]))
+    """Each item with all its rollouts, in planned order."""
+    for case in group_by_item(requests):
+        outcomes = [await rollouts[at] for at in case.positions]
+        yield Case(
+            case.item, tuple(outcomes), arms=tuple(requests[at].arm for at in case.positions)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRequests:
+    """One item of a batch, and where its rollouts stand among the batch's requests."""
+
+    item: Item
+    positions: tuple[int, ...]
+
+
+def group_by_item(requests: Sequence[RolloutRequest]) -> list[ItemRequests]:
+    """The items of a batch in planned order, each with all its rollouts."""
+    positions: dict[str, list[int]] = {}
+    items: dict[str, Item] = {}
+    for at, request in enumerate(requests):
+        items.setdefault(request.item.id, request.item)
+        positions.setdefault(request.item.id, []).append(at)
+    return [ItemRequests(item, tuple(positions[name])) for name, item in items.items()]
 
 
 async def analyse(
@@ -173,7 +196,7 @@ async def analyse(
             group=group.name,
             source=group.source,
             items=list(group.items),
-            patch=patch.as_reflection(optimizer.settings.update_mode),
+            patch=patch.record(),
         )
     )
     return patch
@@ -187,29 +210,38 @@ async def _ask(
         "analyst",
         source=group.source,
         side=group.side,
-        mode=settings.update_mode,
+        mode=settings.skill_update_mode,
         edit_budget=context.edit_budget,
         skill_aware=_wants_notes(optimizer, group),
+        pending=bool(context.pending),
     )
     known = sections(
         current_skill=skill,
+        pending_edits=render_pending(context.pending),
         optimizer_meta_skill=context.meta_skill,
         previous_steps=context.memory,
         diagnostic_question=group.question,
     )
     reply = optimizer.patch_tokens()
     room = optimizer.room(system, known, reply=reply) // shrink
-    shown = render_cases(group.cases, skill, room, trace=settings.trace_to_optimizer)
+    shown = render_cases(
+        group.cases,
+        skill,
+        room,
+        trace=optimizer.gradient.trace_to_optimizer,
+        pending=context.pending_ids,
+    )
     call = Call(
         stage, context.step, group.name, system, f"{known}\n\n{sections(trajectories=shown)}", reply
     )
-    return await optimizer.ask(ANALYST_REPLY[settings.update_mode], call)
+    return await optimizer.ask(ANALYST_REPLY[settings.skill_update_mode], call)
 
 
 def _wants_notes(optimizer: Optimizer, group: Group) -> bool:
     settings = optimizer.settings
-    wanted = settings.skill_aware and settings.update_mode != "full_rewrite_minibatch"
-    return wanted and (group.side == "failure" or settings.appendix_source == "both")
+    edits = settings.skill_update_mode != "full_rewrite_minibatch"
+    wanted = settings.use_skill_aware_reflection and edits
+    return wanted and (group.side == "failure" or settings.skill_aware_appendix_source == "both")
 
 
 def _patch(
@@ -218,7 +250,7 @@ def _patch(
     """What was sent, limited to the edit budget. Support is the items of the group: nobody's own
     claim counts.
     """
-    mode = optimizer.settings.update_mode
+    mode = optimizer.settings.skill_update_mode
     limit = None if mode == "full_rewrite_minibatch" else context.edit_budget
     payloads = [
         payload for entry in reply.patch.entries() if (payload := entry.payload()) is not None
@@ -287,7 +319,7 @@ async def diagnose(
     system = render("diagnose")
     known = sections(current_skill=skill)
     shown = render_cases(
-        chosen, skill, optimizer.room(system, known), trace=optimizer.settings.trace_to_optimizer
+        chosen, skill, optimizer.room(system, known), trace=optimizer.gradient.trace_to_optimizer
     )
     call = Call(
         "diagnose",
@@ -308,7 +340,7 @@ async def diagnose(
         for case, answer in zip(chosen, answers, strict=True)
         if answer.score is not None
     ]
-    size = optimizer.settings.minibatch_size
+    size = optimizer.gradient.minibatch_size
     groups = [
         Group(
             f"diagnosis_{number:03d}",

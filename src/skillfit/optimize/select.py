@@ -1,15 +1,14 @@
-"""The edit budget of a step: the learning rate and its decay. A pure function of the step, so
-skipped steps advance it too.
+"""Select: at most an edit budget of proposals goes on from the merged patch.
 
-Select: at most an edit budget's worth of the merged patch goes on. The optimizer is asked only
-where there is a choice.
+The edit budget is the learning rate; `edit_budget` is its schedule. The optimizer ranks the
+proposals only where there are more than the budget allows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import cos, pi
-from typing import Any, Literal
+from typing import Literal
 
 from skillfit.optimize.optimizer import Call, LearningRateReply, Optimizer, RankReply
 from skillfit.optimize.patch import Patch, Proposal
@@ -17,6 +16,7 @@ from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.reflect import Context
 from skillfit.optimize.trajectories import cut
 from skillfit.run.events import EditsSelected
+from skillfit.run.records import SelectionDecision
 from skillfit.skill import Skill, estimate_tokens
 
 Scheduler = Literal["constant", "linear", "cosine", "autonomous"]
@@ -44,47 +44,48 @@ Control = Literal["fixed", "autonomous", "none"]
 @dataclass(frozen=True, slots=True)
 class Selection:
     proposals: tuple[Proposal, ...]
-    edit_budget: int | None  # the one that acted; None: no limit
-    decision: dict[str, Any]  # how it was chosen: the ranking, or the optimizer's own learning rate
+    edit_budget: int | None  # the limit that applied; None: no limit
+    decision: SelectionDecision = field(default_factory=SelectionDecision)
 
 
 async def select(
-    optimizer: Optimizer,
-    skill: Skill,
-    patch: Patch,
-    context: Context,
-    *,
-    control: Control = "fixed",
+    optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, *, control: Control
 ) -> Selection:
-    """The proposals to apply. `context.edit_budget` is the schedule's word, which only `fixed`
-    follows.
-    """
+    """The proposals to use. The scheduled `context.edit_budget` applies in `fixed` mode only."""
     budget = context.edit_budget
-    decision: dict[str, Any] = {}
-    if optimizer.settings.update_mode == "full_rewrite_minibatch" or control == "none":
+    decision = SelectionDecision()
+    if optimizer.settings.skill_update_mode == "full_rewrite_minibatch" or control == "none":
         budget = None
     elif control == "autonomous":
         decision = await decide_edit_budget(optimizer, skill, patch, context)
-        budget = int(decision["learning_rate"])
+        budget = decision.learning_rate
     chosen = patch.proposals
     if budget is not None and len(chosen) > budget:
-        ranking = await _best(optimizer, skill, patch, budget, context)
-        chosen = tuple(chosen[index] for index in ranking["selected_indices"])
-        decision = {**decision, **ranking}
-    optimizer.emit(
-        EditsSelected(
-            step=context.step,
-            edit_budget=budget,
-            edits=[proposal.as_dict() for proposal in chosen],
-            decision=decision,
+        ranking = await _rank(optimizer, skill, patch, budget, context)
+        chosen = tuple(chosen[index] for index in ranking.selected_indices or ())
+        decision = replace(
+            decision,
+            selected_indices=ranking.selected_indices,
+            reasoning=ranking.reasoning,
+            fallback=decision.fallback or ranking.fallback,
         )
+    selection = Selection(chosen, budget, decision)
+    optimizer.emit(selection_event(context.step, selection))
+    return selection
+
+
+def selection_event(step: int, selection: Selection) -> EditsSelected:
+    return EditsSelected(
+        step=step,
+        edit_budget=selection.edit_budget,
+        edits=[proposal.record() for proposal in selection.proposals],
+        decision=selection.decision,
     )
-    return Selection(chosen, budget, decision)
 
 
 async def decide_edit_budget(
     optimizer: Optimizer, skill: Skill, patch: Patch, context: Context
-) -> dict[str, Any]:
+) -> SelectionDecision:
     """The optimizer's own learning rate for this step, between none and all of the proposals."""
     available = len(patch.proposals)
     system = render("learning_rate", available=available)
@@ -94,36 +95,38 @@ async def decide_edit_budget(
         LearningRateReply, call, otherwise="no edit is applied in this step"
     )
     if reply is None:
-        return {"learning_rate": 0, "available": available, "fallback": True}
-    rate = min(max(reply.learning_rate, 0), available)
-    return {**reply.model_dump(), "learning_rate": rate, "available": available, "fallback": False}
+        return SelectionDecision(learning_rate=0, available=available, fallback=True)
+    return SelectionDecision(
+        learning_rate=min(max(reply.learning_rate, 0), available),
+        available=available,
+        rate_reasoning=reply.reasoning,
+        confidence=reply.confidence or None,
+        risk_notes=tuple(reply.risk_notes),
+    )
 
 
-async def _best(
+async def _rank(
     optimizer: Optimizer, skill: Skill, patch: Patch, budget: int, context: Context
-) -> dict[str, Any]:
+) -> SelectionDecision:
     """Which proposals to keep, best first, and why."""
     if budget <= 0:
-        return {"selected_indices": []}
+        return SelectionDecision(selected_indices=())
     otherwise = f"the {budget} proposals with the most support are used instead"
     system = render("rank", edit_budget=budget)
-    call = Call(
-        "rank", context.step, "ranking", system, _prompt(optimizer, skill, patch, context, system)
-    )
+    prompt = _prompt(optimizer, skill, patch, context, system)
+    call = Call("rank", context.step, "ranking", system, prompt)
     reply = await optimizer.try_ask(RankReply, call, otherwise=otherwise)
     if reply is not None:
-        indices = [
-            index for index in dict.fromkeys(reply.selected_indices) if index < len(patch.proposals)
-        ][:budget]
+        named = dict.fromkeys(reply.selected_indices)
+        indices = tuple(index for index in named if index < len(patch.proposals))[:budget]
         if indices:
-            return {"selected_indices": indices, "reasoning": reply.reasoning}
-        optimizer.discard(
-            context.step, "rank", "ranking", "no usable index was selected", otherwise
-        )
+            return SelectionDecision(selected_indices=indices, reasoning=reply.reasoning)
+        problem = "no usable index was selected"
+        optimizer.discard(context.step, "rank", "ranking", problem, otherwise)
     by_support = sorted(
         range(len(patch.proposals)), key=lambda index: -patch.proposals[index].support
     )
-    return {"selected_indices": by_support[:budget], "fallback": True}
+    return SelectionDecision(selected_indices=tuple(by_support[:budget]), fallback=True)
 
 
 def _prompt(

@@ -1,9 +1,9 @@
-"""Trajectories as analysts read them: each once, without the skill or the task repeated, fitted to
-a token room.
+"""Trajectories as analysts read them, fitted to a number of tokens.
 
-What does not fit is cut from the middle and the cut is said. The verdict on the attempt (score,
-feedback) is never cut away. The grader's evidence is not shown: a skill written from it would fit
-the grader instead of the work.
+The text of the skill and of the task is not repeated. What does not fit is cut from the middle,
+with a mark that says how much is missing. The result of an attempt (score, feedback) is always
+shown. The grader's evidence is never shown: a skill written from it would fit the grader instead
+of the task.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skillfit.rollout.outcome import Outcome
+from skillfit.rollout.outcome import Arm, Outcome
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.item import Item, Step
 
@@ -21,13 +21,12 @@ _CUT_MARK = 40  # room the mark itself needs
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An item and its rollouts. With several per item, failures and successes of the same item
-    stand side by side.
-    """
+    """An item and its rollouts: with several per item, failures beside successes."""
 
     item: Item
     outcomes: tuple[Outcome, ...]
-    labels: tuple[str, ...] = ()  # what sets the rollouts apart; numbered when not given
+    labels: tuple[str, ...] = ()  # one per rollout; numbered when not given
+    arms: tuple[Arm, ...] = ()  # what each rollout ran under; empty: the skill shown
 
     @property
     def scored(self) -> tuple[Outcome, ...]:
@@ -42,11 +41,20 @@ class Case:
         return self.failed and any(outcome.succeeded for outcome in self.scored)
 
 
-def render_cases(cases: Sequence[Case], skill: Skill, room: int, *, trace: bool = True) -> str:
-    """The cases in order, within `room` tokens, each with a fair share of it. Without `trace`, tool
-    steps are left out.
+def render_cases(
+    cases: Sequence[Case],
+    skill: Skill,
+    room: int,
+    *,
+    trace: bool = True,
+    pending: frozenset[str] = frozenset(),
+) -> str:
+    """The cases in order within `room` tokens, each with a fair share of it.
+
+    Without `trace`, tool steps are left out. `pending` are ids of edits under test: each attempt
+    says which of them its skill carried.
     """
-    full = [_Parts.of(case, skill, trace=trace) for case in cases]
+    full = [_Parts.of(case, skill, trace=trace, pending=pending) for case in cases]
     whole = "\n\n".join(parts.text() for parts in full)
     tokens = estimate_tokens(whole)
     if tokens <= room:
@@ -106,11 +114,12 @@ class _Parts:
     attempts: tuple[_Attempted, ...]
 
     @classmethod
-    def of(cls, case: Case, skill: Skill, *, trace: bool) -> _Parts:
+    def of(cls, case: Case, skill: Skill, *, trace: bool, pending: frozenset[str]) -> _Parts:
         item = case.item
         if item.split in ("selection", "test"):
             raise ValueError(
-                f"item {item.id} of the {item.split} split was handed to the optimizer, which may only see training items"
+                f"item {item.id} of the {item.split} split was handed to the optimizer, "
+                "which may only see training items"
             )
         kind = f" ({item.type})" if item.type else ""
         text = item.input.strip()
@@ -123,8 +132,13 @@ class _Parts:
                 if case.labels
                 else ("" if len(case.outcomes) == 1 else f"Attempt {number + 1}")
             )
-            steps = _without_repeats(_steps(outcome, trace=trace), text, skill.unix_body)
-            attempts.append(_Attempted(label, steps, _verdict(outcome)))
+            arm = case.arms[number] if case.arms else Arm(skill)
+            steps = _without_repeats(_steps(outcome, trace=trace), text, arm.skill.unix_body)
+            carried = [edit for edit in arm.edits if edit in pending]
+            verdict = _verdict(outcome)
+            if pending:
+                verdict += f"\nPending edits in effect: {', '.join(carried) or 'none'}"
+            attempts.append(_Attempted(label, steps, verdict))
         return cls(f"### Item {item.id}{kind}", f"Task:\n{text}{_beside(item)}", tuple(attempts))
 
     def text(self) -> str:

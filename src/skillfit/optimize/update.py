@@ -1,6 +1,4 @@
-"""Update: the selected proposals become a candidate skill. Protected regions come through every
-mode untouched.
-"""
+"""Update: the selected proposals become a candidate skill. Protected regions never change."""
 
 from __future__ import annotations
 
@@ -9,10 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skillfit.optimize.optimizer import Call, Optimizer, RewriteReply
-from skillfit.optimize.patch import Proposal, SkillCandidate, Suggestion, edits_of
+from skillfit.optimize.patch import (
+    Proposal,
+    SkillCandidate,
+    Suggestion,
+    edits_of,
+    payload_dict,
+)
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.reflect import Context
-from skillfit.skill import Skill, apply_edits, rewrite
+from skillfit.skill import EditResult, Skill, apply_edits, rewrite
 
 _STAYS = "the skill stays as it is"
 
@@ -23,27 +27,21 @@ class Update:
 
     skill: Skill | None
     changed: bool
-    report: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # per edit: op, target, content, status, reason
+    report: tuple[EditResult, ...] = ()  # patch mode: what became of each edit
     change_summary: tuple[str, ...] = ()
-    detail: dict[str, Any] = field(
-        default_factory=dict
-    )  # what rewrite_result.json or full_rewrite_result.json shows
+    rewrite: dict[str, Any] = field(default_factory=dict)  # the model's reply in a rewrite mode
 
     @property
-    def applied(self) -> int:
-        """Edits that changed the skill."""
-        return sum(str(row["status"]).startswith("applied") for row in self.report)
+    def applied(self) -> tuple[EditResult, ...]:
+        """The edits that changed the skill."""
+        return tuple(result for result in self.report if result.applied)
 
 
 async def update(
     optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
 ) -> Update:
-    """The candidate of the update mode. `changed` is False when nothing would differ from the
-    incumbent.
-    """
-    mode = optimizer.settings.update_mode
+    """The candidate of the update mode. `changed` is False when it equals the incumbent."""
+    mode = optimizer.settings.skill_update_mode
     if mode == "patch":
         return apply(skill, proposals, max_tokens=optimizer.settings.max_skill_tokens)
     if mode == "rewrite_from_suggestions":
@@ -54,11 +52,7 @@ async def update(
 def apply(skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None) -> Update:
     """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
     applied = apply_edits(skill, edits_of(proposals), max_tokens=max_tokens)
-    return Update(
-        applied.skill,
-        applied.skill.hash != skill.hash,
-        [result.as_dict() for result in applied.results],
-    )
+    return Update(applied.skill, applied.skill.hash != skill.hash, applied.results)
 
 
 async def _rewrite(
@@ -71,11 +65,12 @@ async def _rewrite(
     if not suggestions:
         return Update(skill, changed=False)
     listed = "\n\n".join(
-        f"{number}. {entry.title} ({entry.type}) {entry.priority_hint}\nWhy: {entry.motivation}\n{entry.instruction}"
+        f"{number}. {entry.title} ({entry.type}) {entry.priority_hint}\n"
+        f"Why: {entry.motivation}\n{entry.instruction}"
         for number, entry in enumerate(suggestions, 1)
     )
     user = sections(current_skill=skill, previous_steps=context.memory, suggestions=listed)
-    tokens, effort = settings.rewrite_max_tokens, settings.rewrite_reasoning_effort
+    tokens, effort = settings.rewrite_max_completion_tokens, settings.rewrite_reasoning_effort
     call = Call("rewrite", context.step, "rewritten skill", render("rewrite"), user, tokens, effort)
     reply = await optimizer.try_ask(RewriteReply, call, otherwise=_STAYS)
     if reply is None:
@@ -96,7 +91,7 @@ def _first_candidate(
                 skill,
                 candidate.new_skill,
                 candidate.change_summary,
-                proposal.as_dict(),
+                payload_dict(candidate),
                 context,
             )
     return Update(None, changed=False)
@@ -117,5 +112,5 @@ def _rewritten(
         problem = f"the rewritten skill has {candidate.tokens} tokens, above the ceiling of {limit}"
     if problem:
         optimizer.discard(context.step, "rewrite", "rewritten skill", problem, _STAYS)
-        return Update(None, changed=False, detail=detail)
-    return Update(candidate, candidate.hash != skill.hash, change_summary=summary, detail=detail)
+        return Update(None, changed=False, rewrite=detail)
+    return Update(candidate, candidate.hash != skill.hash, change_summary=summary, rewrite=detail)

@@ -38,7 +38,9 @@ class RolloutRequest:
     repeat: int = 0
 
 
-def requests_for(skill: Skill, items: Iterable[Item], repeats: Iterable[int] = range(1)) -> list[RolloutRequest]:
+def requests_for(
+    skill: Skill, items: Iterable[Item], repeats: Iterable[int] = range(1)
+) -> list[RolloutRequest]:
     """All items under one skill: all items of the first repeat, then all of the next."""
     listed, arm = list(items), Arm(skill)
     return [RolloutRequest(arm, item, repeat) for repeat in repeats for item in listed]

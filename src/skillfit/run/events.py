@@ -21,7 +21,6 @@ from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.records import (
     CheckResult,
     EditEffect,
-    EditReport,
     Evidence,
     ItemRecord,
     MetaSkillRecord,
@@ -38,6 +37,7 @@ from skillfit.run.records import (
     TypeScore,
 )
 from skillfit.run.store import Redact, Store, dump, in_pages, load
+from skillfit.skill import EditResult
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS events (
@@ -210,7 +210,7 @@ class EditsSelected(Event):
     step: int
     edit_budget: int | None  # None: no limit
     edits: list[ProposalRecord]
-    decision: SelectionDecision = SelectionDecision()
+    decision: SelectionDecision = field(default_factory=SelectionDecision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +222,7 @@ class CandidateBuilt(Event):
     label: str
     skill: str
     skill_hash: str
-    report: list[EditReport]
+    report: list[EditResult]
     rewrite: dict[str, Any] = field(default_factory=dict)  # the reply of a rewrite mode
 
 

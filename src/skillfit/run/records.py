@@ -16,6 +16,13 @@ from skillfit.skill import Edit
 
 EditStatus = Literal["pending", "promoted", "dropped"]
 
+# The field that holds the proposals of each update mode, in replies and in the files of a run.
+PAYLOAD_FIELD: Mapping[str, str] = {
+    "patch": "edits",
+    "rewrite_from_suggestions": "revise_suggestions",
+    "full_rewrite_minibatch": "skill_candidates",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ItemRecord:
@@ -180,18 +187,6 @@ class SelectionDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class EditReport:
-    """What became of one edit when it was applied."""
-
-    edit: Edit
-    status: str
-    reason: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        return {**self.edit.as_dict(), "status": self.status, "reason": self.reason}
-
-
-@dataclass(frozen=True, slots=True)
 class BatchRecord:
     """One accumulation batch of a step."""
 
@@ -247,6 +242,7 @@ class StepMemory:
     score_before: float | None = None
     score_after: float | None = None
     rejected_edits: tuple[ProposalRecord, ...] = ()
+    decided: tuple[EditEffect, ...] = ()  # screening: edits promoted or dropped in this step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
