@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.agents import AgentFailure, CallableAgent, Calling
+from skillfit.agents import AgentFailure, AttemptContext, CallableAgent
 from skillfit.models.protocol import RateLimited
 from skillfit.run.budget import BudgetReached
 from skillfit.skill import Skill
@@ -18,7 +18,7 @@ ITEM = Item("i1", {"input": "ho", "answers": ["hoho"], "reference": "gold", "col
 
 async def test_a_plain_function_is_an_agent() -> None:
     attempt = await CallableAgent(lambda skill, item: item["input"] * 2).attempt(
-        SKILL, ITEM, Calling()
+        SKILL, ITEM, AttemptContext()
     )
 
     assert attempt.answer == "hoho"
@@ -33,7 +33,7 @@ async def test_an_async_callable_object_is_an_agent_and_gets_what_it_names() -> 
             return Attempt(f"{skill} {seed} {instruction}")
 
     attempt = await CallableAgent(Solver()).attempt(
-        SKILL, ITEM, Calling(seed=3, instruction="Why?")
+        SKILL, ITEM, AttemptContext(seed=3, instruction="Why?")
     )
 
     assert attempt.answer == "Say it twice. 3 Why?"
@@ -42,7 +42,7 @@ async def test_an_async_callable_object_is_an_agent_and_gets_what_it_names() -> 
 async def test_the_gold_answer_is_not_shown() -> None:
     seen: dict[str, Any] = {}
     await CallableAgent(lambda skill, item: seen.update(item) or "x").attempt(
-        SKILL, ITEM, Calling()
+        SKILL, ITEM, AttemptContext()
     )
 
     assert seen == {"id": "i1", "input": "ho", "colour": "red"}
@@ -58,7 +58,7 @@ async def test_whatever_it_raises_is_a_failure_of_the_rollout() -> None:
     with pytest.raises(
         AgentFailure, match=r"broken on item i1: Odd: no luck \(test_callable\.py:\d+\)"
     ):
-        await CallableAgent(broken).attempt(SKILL, ITEM, Calling())
+        await CallableAgent(broken).attempt(SKILL, ITEM, AttemptContext())
 
 
 async def test_a_model_error_keeps_its_kind() -> None:
@@ -66,7 +66,7 @@ async def test_a_model_error_keeps_its_kind() -> None:
         raise RateLimited("slow down")
 
     with pytest.raises(RateLimited):
-        await CallableAgent(limited).attempt(SKILL, ITEM, Calling())
+        await CallableAgent(limited).attempt(SKILL, ITEM, AttemptContext())
 
 
 async def test_an_error_of_ours_that_stops_a_run_passes_through() -> None:
@@ -74,7 +74,7 @@ async def test_an_error_of_ours_that_stops_a_run_passes_through() -> None:
         raise BudgetReached("usd", spent=2.0, limit=1.0)
 
     with pytest.raises(BudgetReached):
-        await CallableAgent(spends).attempt(SKILL, ITEM, Calling())
+        await CallableAgent(spends).attempt(SKILL, ITEM, AttemptContext())
 
 
 async def test_many_plain_functions_wait_side_by_side() -> None:
@@ -86,11 +86,11 @@ async def test_many_plain_functions_wait_side_by_side() -> None:
         return "x"
 
     attempts = await asyncio.gather(
-        *(CallableAgent(slow).attempt(SKILL, ITEM, Calling()) for _ in range(40))
+        *(CallableAgent(slow).attempt(SKILL, ITEM, AttemptContext()) for _ in range(40))
     )
     assert len(attempts) == 40
 
 
 async def test_a_result_of_the_wrong_type_is_a_failure() -> None:
     with pytest.raises(AgentFailure, match="gave int"):
-        await CallableAgent(lambda skill, item: 4).attempt(SKILL, ITEM, Calling())
+        await CallableAgent(lambda skill, item: 4).attempt(SKILL, ITEM, AttemptContext())

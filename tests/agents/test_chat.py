@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.agents import AgentFailure, Calling, ChatAgent, build_agent
+from skillfit.agents import AgentFailure, AttemptContext, ChatAgent, build_agent
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec, ScriptedModel
 from skillfit.models.protocol import Reply, Usage
@@ -25,7 +25,7 @@ async def test_the_skill_leads_and_the_prefix_is_the_same_for_every_item() -> No
     agent = ChatAgent(model)
 
     for text in ("What is 2 + 2?", "What is 3 + 1?"):
-        await agent.attempt(SKILL, item(text), Calling(seed=7, purpose=text))
+        await agent.attempt(SKILL, item(text), AttemptContext(seed=7, purpose=text))
 
     first, second = model.requests
     assert first.messages[0] == second.messages[0]
@@ -37,7 +37,7 @@ async def test_the_skill_leads_and_the_prefix_is_the_same_for_every_item() -> No
 
 
 async def test_the_trajectory_holds_what_was_said_and_neither_skill_nor_item() -> None:
-    attempt = await ChatAgent(ScriptedModel(["It is 4."])).attempt(SKILL, item(), Calling())
+    attempt = await ChatAgent(ScriptedModel(["It is 4."])).attempt(SKILL, item(), AttemptContext())
 
     assert attempt.answer == "It is 4."
     assert [(step.kind, step.text) for step in attempt.steps] == [("message", "It is 4.")]
@@ -47,7 +47,7 @@ async def test_the_trajectory_holds_what_was_said_and_neither_skill_nor_item() -
 async def test_a_refining_turn_keeps_the_question_and_has_a_purpose_of_its_own() -> None:
     model = ScriptedModel(["5", "4", "4", "never asked"])
     attempt = await ChatAgent(model, max_turns=6).attempt(
-        SKILL, item(), Calling(purpose="i1/repeat_0")
+        SKILL, item(), AttemptContext(purpose="i1/repeat_0")
     )
 
     assert attempt.answer == "4"
@@ -63,7 +63,7 @@ async def test_a_refining_turn_keeps_the_question_and_has_a_purpose_of_its_own()
 
 async def test_a_final_answer_tag_ends_the_turns() -> None:
     model = ScriptedModel(["so <answer>4</answer>", "never asked"])
-    attempt = await ChatAgent(model, max_turns=3).attempt(SKILL, item(), Calling())
+    attempt = await ChatAgent(model, max_turns=3).attempt(SKILL, item(), AttemptContext())
 
     assert len(model.requests) == 1
     assert attempt.answer == "so <answer>4</answer>"
@@ -71,7 +71,9 @@ async def test_a_final_answer_tag_ends_the_turns() -> None:
 
 async def test_no_turn_starts_beyond_the_token_limit() -> None:
     model = ScriptedModel([Reply("5", usage=Usage(calls=1, input=90, output=20)), "never asked"])
-    attempt = await ChatAgent(model, max_turns=3, max_tokens=100).attempt(SKILL, item(), Calling())
+    attempt = await ChatAgent(model, max_turns=3, max_tokens=100).attempt(
+        SKILL, item(), AttemptContext()
+    )
 
     assert len(model.requests) == 1
     assert attempt.steps[-1].kind == "note" and "100 tokens" in attempt.steps[-1].text
@@ -82,7 +84,9 @@ async def test_files_and_the_instruction_follow_the_item(tmp_path: Path) -> None
     model = ScriptedModel(["ok"])
     asked = Item("i1", {"input": "Sum it.", "files": ["table.csv"]}, base=tmp_path)
 
-    await ChatAgent(model).attempt(SKILL, asked, Calling(instruction="Say which rule you used."))
+    await ChatAgent(model).attempt(
+        SKILL, asked, AttemptContext(instruction="Say which rule you used.")
+    )
 
     said = model.requests[0].messages[-1].content
     assert (
@@ -100,7 +104,7 @@ async def test_an_attached_file_that_is_no_text_is_a_failure_and_not_an_answer(
     asked = Item("i1", {"input": "Sum it.", "files": ["blob.bin"]}, base=tmp_path)
 
     with pytest.raises(AgentFailure, match=r"blob\.bin"):
-        await ChatAgent(ScriptedModel(["ok"])).attempt(SKILL, asked, Calling())
+        await ChatAgent(ScriptedModel(["ok"])).attempt(SKILL, asked, AttemptContext())
 
 
 def test_a_template_without_a_place_for_the_skill_is_refused() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from skillfit.agents import Agent, AgentFailure, Calling, build_agent, remove_workspace
+from skillfit.agents import Agent, AgentFailure, AttemptContext, build_agent, remove_workspace
 from skillfit.agents.coding_cli.description import BUILT_IN, arguments, load_description
 from skillfit.errors import InputError
 from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
@@ -128,7 +128,7 @@ class Fake:
         return build_agent("cli", self.spec(model, **settings), None, environ=self.environ)
 
     async def attempt(self, item: Item = ITEM, **settings: Any) -> Attempt:
-        attempt = await self.agent(**settings).attempt(SKILL, item, Calling())
+        attempt = await self.agent(**settings).attempt(SKILL, item, AttemptContext())
         remove_workspace(attempt.workspace)
         return attempt
 
@@ -203,7 +203,7 @@ async def test_its_own_key_is_not_in_the_trajectory(fake: Fake) -> None:
 async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(
     fake: Fake, tmp_path: Path
 ) -> None:
-    attempt = await fake.agent().attempt(SKILL, ITEM, Calling())
+    attempt = await fake.agent().attempt(SKILL, ITEM, AttemptContext())
 
     work = Path(attempt.workspace)
     assert sorted(path.name for path in work.parent.iterdir()) == ["work"]
@@ -357,7 +357,7 @@ async def test_files_of_the_item_stand_in_the_workspace(fake: Fake, tmp_path: Pa
 
 async def test_a_skill_without_front_matter_is_made_discoverable(fake: Fake) -> None:
     attempt = await fake.agent().attempt(
-        Skill.from_text("Answer 42.\n", name="My Notes"), ITEM, Calling()
+        Skill.from_text("Answer 42.\n", name="My Notes"), ITEM, AttemptContext()
     )
     installed = Path(attempt.workspace, ".fake/skills/my-notes/SKILL.md").read_text()
     remove_workspace(attempt.workspace)
@@ -382,7 +382,7 @@ async def test_a_skill_in_a_file_of_another_case_is_discovered(
 ) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "skill.md").write_text(text)
-    attempt = await fake.agent().attempt(Skill.load(tmp_path / "notes"), ITEM, Calling())
+    attempt = await fake.agent().attempt(Skill.load(tmp_path / "notes"), ITEM, AttemptContext())
     (installed,) = Path(attempt.workspace, ".fake/skills/notes").iterdir()
     about = Skill.from_text(installed.read_text(), name="none").frontmatter
     remove_workspace(attempt.workspace)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.agents import Calling, build_agent, remove_workspace
+from skillfit.agents import AttemptContext, build_agent, remove_workspace
 from skillfit.models import Message, ModelSpec, Request, connect
 from skillfit.models.protocol import AuthFailed
 from skillfit.skill import Skill
@@ -130,7 +130,7 @@ async def test_it_discovers_reads_and_follows_the_skill(
 ) -> None:
     agent = build_agent("cli", spec(program, api), None, environ=environment(program, user_home))
 
-    attempt = await agent.attempt(SKILL, ITEM, Calling())
+    attempt = await agent.attempt(SKILL, ITEM, AttemptContext())
 
     try:
         assert attempt.answer == "The answer is 42."
@@ -168,7 +168,7 @@ async def test_it_sends_its_own_key_and_knows_no_other(program: Program, user_ho
         agent = build_agent(
             "cli", spec(program, api), None, environ=environment(program, user_home)
         )
-        attempt = await agent.attempt(SKILL, ITEM, Calling())
+        attempt = await agent.attempt(SKILL, ITEM, AttemptContext())
     remove_workspace(attempt.workspace)
 
     shown = "\n".join(step.text for step in attempt.steps)
@@ -219,4 +219,4 @@ async def test_a_key_the_server_refuses_is_an_auth_failure_and_no_answer(
             "cli", spec(program, api, **options), None, environ=environment(program, user_home)
         )
         with pytest.raises(AuthFailed):
-            await agent.attempt(SKILL, ITEM, Calling())
+            await agent.attempt(SKILL, ITEM, AttemptContext())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillfit.agents import Calling, remove_workspace
+from skillfit.agents import AttemptContext, remove_workspace
 from skillfit.agents.tools import ToolsAgent
 from skillfit.agents.workspace import Outside, Workspace
 from skillfit.models import Reply, ScriptedModel, ToolCall, Usage
@@ -35,7 +35,7 @@ async def run(
 ) -> tuple[Attempt, ScriptedModel]:
     model = ScriptedModel(replies)
     return await ToolsAgent(model, **settings).attempt(
-        SKILL, item, Calling(purpose="i1/repeat_0")
+        SKILL, item, AttemptContext(purpose="i1/repeat_0")
     ), model
 
 
@@ -130,7 +130,7 @@ async def test_commands_run_isolated_without_our_environment_and_the_trajectory_
 
 async def test_a_command_that_does_not_end_is_ended_and_the_agent_goes_on() -> None:
     model = ScriptedModel([use("run_command", command="sleep 60"), "gave up"])
-    attempt = await ToolsAgent(model, command_timeout=0.3).attempt(SKILL, ITEM, Calling())
+    attempt = await ToolsAgent(model, command_timeout=0.3).attempt(SKILL, ITEM, AttemptContext())
     remove_workspace(attempt.workspace)
 
     assert "ended after 0.3 s" in result(attempt)
@@ -206,7 +206,7 @@ async def test_nothing_stays_on_disk_when_the_model_fails(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(RateLimited):
         await ToolsAgent(ScriptedModel([use("list"), RateLimited("slow down")])).attempt(
-            SKILL, ITEM, Calling()
+            SKILL, ITEM, AttemptContext()
         )
 
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skillfit.agents import AgentFailure, Calling
+from skillfit.agents import AgentFailure, AttemptContext
 from skillfit.agents.workspace import new_workspace
 from skillfit.models.limiter import Limiter
 from skillfit.models.protocol import Usage
@@ -18,12 +18,12 @@ from skillfit.tasks.item import Attempt, Item, Score
 from tests.rollout.world import SKILL, SameAnswer, Sums, World, items, right
 
 
-async def solve(item: Item, call: Calling) -> str:
+async def solve(item: Item, context: AttemptContext) -> str:
     return right(item)
 
 
 async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(world: World) -> None:
-    async def odd_ones(item: Item, call: Calling) -> Attempt:
+    async def odd_ones(item: Item, context: AttemptContext) -> Attempt:
         answer = right(item) if int(item.id[-1]) % 2 else "no idea"
         return Attempt(answer, usage=Usage(calls=2, input=30, output=5, usd=0.25))
 
@@ -54,7 +54,7 @@ def test_outcomes_stand_in_planned_order_however_they_finish(
         turn = [asyncio.Event() for _ in order]
         turn[0].set()
 
-        async def in_turn(item: Item, call: Calling) -> str:
+        async def in_turn(item: Item, context: AttemptContext) -> str:
             place = order.index(int(item.id[-3:]))
             await turn[place].wait()
             if place + 1 < len(turn):
@@ -73,7 +73,7 @@ def test_outcomes_stand_in_planned_order_however_they_finish(
 async def test_a_recorded_rollout_is_never_run_again(world: World) -> None:
     ran: Counter[str] = Counter()
 
-    async def counted(item: Item, call: Calling) -> str:
+    async def counted(item: Item, context: AttemptContext) -> str:
         ran[item.id] += 1
         return right(item)
 
@@ -97,8 +97,8 @@ async def test_series_skill_repeat_and_instruction_make_a_rollout_another(
 ) -> None:
     ran: list[str] = []
 
-    async def noted(item: Item, call: Calling) -> str:
-        ran.append(call.instruction)
+    async def noted(item: Item, context: AttemptContext) -> str:
+        ran.append(context.instruction)
         return right(item)
 
     asked = {"skill": SKILL, "items": items(1), "phase": "gate", "series": "selection"}
@@ -111,8 +111,8 @@ async def test_series_skill_repeat_and_instruction_make_a_rollout_another(
 async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(world: World) -> None:
     seeds: list[tuple[str, int | None]] = []
 
-    async def noted(item: Item, call: Calling) -> str:
-        seeds.append((call.purpose, call.seed))
+    async def noted(item: Item, context: AttemptContext) -> str:
+        seeds.append((context.purpose, context.seed))
         return right(item)
 
     for skill in (SKILL, Skill.from_text("Guess.")):
@@ -142,7 +142,7 @@ async def test_the_window_bounds_what_runs_and_a_straggler_blocks_nobody(world: 
     done = asyncio.Event()
     finished: list[str] = []
 
-    async def watched(item: Item, call: Calling) -> str:
+    async def watched(item: Item, context: AttemptContext) -> str:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -167,7 +167,7 @@ async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_
 ) -> None:
     process: asyncio.subprocess.Process | None = None
 
-    async def slow(item: Item, call: Calling) -> str:
+    async def slow(item: Item, context: AttemptContext) -> str:
         nonlocal process
         process = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
         try:
@@ -188,7 +188,7 @@ async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_
 async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(world: World) -> None:
     limiter = Limiter(ceiling=1, start=1)
 
-    async def one_at_a_time(item: Item, call: Calling) -> str:
+    async def one_at_a_time(item: Item, context: AttemptContext) -> str:
         async with limiter.slot():
             await asyncio.sleep(0.1)
         return right(item)
@@ -202,7 +202,7 @@ async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(world
 async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(world: World) -> None:
     left: list[Path] = []
 
-    async def writing(item: Item, call: Calling) -> Attempt:
+    async def writing(item: Item, context: AttemptContext) -> Attempt:
         workspace = new_workspace(item)
         left.append(workspace.root)
         (workspace.work / "answer.txt").write_text(right(item))
@@ -225,7 +225,7 @@ async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(world: 
 async def test_calls_out_of_our_sight_are_metered_and_billed_with_their_rollout(
     world: World,
 ) -> None:
-    async def program(item: Item, call: Calling) -> Attempt:
+    async def program(item: Item, context: AttemptContext) -> Attempt:
         return Attempt(right(item), usage=Usage(calls=4, output=100, usd=0.25))
 
     engine = world.engine(program, meter=Budget(Caps(usd=1), world.journal), max_in_flight=1)
@@ -239,7 +239,7 @@ async def test_what_a_program_costs_is_learnt_from_the_first_alone_so_that_no_ca
 ) -> None:
     running = most = 0
 
-    async def program(item: Item, call: Calling) -> Attempt:
+    async def program(item: Item, context: AttemptContext) -> Attempt:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -260,7 +260,7 @@ async def test_what_a_program_costs_is_learnt_from_the_first_alone_so_that_no_ca
 
 
 async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(world: World) -> None:
-    async def stopping(item: Item, call: Calling) -> str:
+    async def stopping(item: Item, context: AttemptContext) -> str:
         if item.id == "sum-001":
             engine.stop()
         await asyncio.sleep(0.01)
@@ -276,7 +276,7 @@ async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(wor
 
 
 async def test_an_agent_that_breaks_makes_a_failed_outcome_outside_the_mean(world: World) -> None:
-    async def broken(item: Item, call: Calling) -> str:
+    async def broken(item: Item, context: AttemptContext) -> str:
         if item.id == "sum-000":
             raise AgentFailure("The browser did not start.", kind="sandbox", hint="Install one.")
         return right(item)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from skillfit.agents import AgentFailure, Calling
+from skillfit.agents import AgentFailure, AttemptContext
 from skillfit.errors import InfrastructureError, SkillfitError
 from skillfit.models.protocol import (
     AnswerPending,
@@ -36,7 +36,7 @@ class Faulty:
         self.tried: Counter[str] = Counter()
         self._faults = faults
 
-    async def __call__(self, item: Item, call: Calling) -> str:
+    async def __call__(self, item: Item, context: AttemptContext) -> str:
         before = self.tried[item.id]
         self.tried[item.id] += 1
         await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_a_spent_budget_stops_the_run_at_its_cap_and_keeps_what_was_paid(
     budget = Budget(Caps(calls=5), world.journal)
     paid = 0
 
-    async def paying(item: Item, call: Calling) -> str:
+    async def paying(item: Item, context: AttemptContext) -> str:
         nonlocal paid
         reservation = await budget.reserve("agent", Usage(calls=1))
         paid += 1

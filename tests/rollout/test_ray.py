@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.agents import AgentFailure, Calling
+from skillfit.agents import AgentFailure, AttemptContext
 from skillfit.models.protocol import Message, Model, NetworkFailed, Reply, Request, Usage
 from skillfit.plugins.ray_executor import RayExecutor
 from skillfit.rollout import Rollouts, gather
@@ -98,9 +98,9 @@ class Asking:
     folder: Path
     trouble: str = ""
 
-    async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         reply = await self.model.complete(
-            Request((Message("user", item.input),), "rollout", purpose=call.purpose)
+            Request((Message("user", item.input),), "rollout", purpose=context.purpose)
         )
         mark = self.folder / f"{item.id}.{os.getpid()}"
         first = not list(self.folder.glob(f"{item.id}.*"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from skillfit.agents import Calling
+from skillfit.agents import AttemptContext
 from skillfit.rollout import Rollouts
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
@@ -18,7 +18,7 @@ from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score
 
 SKILL = Skill.from_text("# Sums\n\nAdd the numbers.\n")
-Solve = Callable[[Item, Calling], Awaitable[str]]
+Solve = Callable[[Item, AttemptContext], Awaitable[str]]
 
 
 def items(count: int) -> list[Item]:
@@ -38,8 +38,8 @@ class SolvingAgent:
 
     solve: Solve
 
-    async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
-        answer = await self.solve(item, call)
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
+        answer = await self.solve(item, context)
         return answer if isinstance(answer, Attempt) else Attempt(answer)
 
     def describe(self) -> dict[str, Any]:

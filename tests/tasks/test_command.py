@@ -125,7 +125,7 @@ def test_a_program_that_is_not_there_is_refused_at_start(tmp_path: Path) -> None
 
 def test_a_quote_that_is_never_closed_is_refused_at_start(tmp_path: Path) -> None:
     (tmp_path / "items.jsonl").write_text('{"input": "q"}')
-    with pytest.raises(InputError, match=r"is no command line: No closing quotation"):
+    with pytest.raises(InputError, match=r"is not a valid command line: No closing quotation"):
         load_task(TaskSettings("command: sh -c 'echo 1", base=tmp_path))
 
 

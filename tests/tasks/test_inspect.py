@@ -85,7 +85,7 @@ def inspect_task(
 @asynccontextmanager
 async def opened(task: Task, folder: Path) -> AsyncIterator[InspectEvaluator]:
     assert isinstance(task.evaluator, InspectEvaluator)
-    async with task.evaluator.logs_in(folder / "logs"):
+    async with task.evaluator.opened(folder):
         yield task.evaluator
 
 
@@ -127,7 +127,7 @@ async def test_its_logs_stay_readable_with_inspect_and_say_which_skill_it_was(
     }
     async with opened(task, tmp_path) as evaluator:
         await asyncio.gather(*(evaluator(skill, task.items[2], 0) for skill in skills.values()))
-    (info,) = list_eval_logs(str(tmp_path / "logs"))
+    (info,) = list_eval_logs(str(tmp_path / "inspect_logs"))
     log = read_eval_log(info)
     assert log.status == "success" and log.samples is not None
     assert [(sample.id, sample.epoch) for sample in log.samples] == [("s2", 1), ("s2", 2)]
@@ -231,7 +231,8 @@ async def test_a_slow_rollout_holds_up_no_other_and_ends_when_it_is_cancelled(
         assert (await evaluator(Skill.from_text("carefully, again"), task.items[5], 0))[1].hard == 1
     assert model.cancelled, "the call itself ended, not just the wait for it"
     assert all(
-        read_eval_log(info).status == "success" for info in list_eval_logs(str(tmp_path / "logs"))
+        read_eval_log(info).status == "success"
+        for info in list_eval_logs(str(tmp_path / "inspect_logs"))
     )
 
 

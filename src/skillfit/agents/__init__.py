@@ -1,6 +1,6 @@
 """Who uses the skill: chat, a tool loop in a sandbox, coding-agent CLIs, any callable."""
 
-from skillfit.agents.agent import Agent, AgentFailure, CallableAgent, Calling
+from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, CallableAgent
 from skillfit.agents.build import build_agent
 from skillfit.agents.chat import ChatAgent
 from skillfit.agents.workspace import remove_workspace
@@ -9,8 +9,8 @@ from skillfit.models.connect import register_provider
 __all__ = [
     "Agent",
     "AgentFailure",
+    "AttemptContext",
     "CallableAgent",
-    "Calling",
     "ChatAgent",
     "build_agent",
     "remove_workspace",

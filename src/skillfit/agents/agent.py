@@ -21,7 +21,7 @@ from skillfit.tasks.user_code import plain
 
 
 @dataclass(frozen=True, slots=True)
-class Calling:
+class AttemptContext:
     """What one attempt is called with, beside skill and item."""
 
     seed: int | None = None
@@ -40,7 +40,7 @@ class Agent(Protocol):
     @property
     def recorded(self) -> bool: ...
 
-    async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         """What the agent did. Raises `ModelError` (an `AgentFailure` is one) when the machinery
         broke: that is never an answer. At its time limit it is cancelled.
         """
@@ -78,9 +78,9 @@ class CallableAgent:
 
     solve: Solve
 
-    async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         extra = {
-            name: getattr(call, name)
+            name: getattr(context, name)
             for name in _OPTIONAL
             if name in inspect.signature(self.solve).parameters
         }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from skillfit.agents.agent import AgentFailure, Calling
+from skillfit.agents.agent import AgentFailure, AttemptContext
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, Usage
 from skillfit.skill import Skill
@@ -43,10 +43,14 @@ class ModelAgent:
         return Message("system", self.prompt.replace("{skill}", skill.body.strip()).strip())
 
     async def reply(
-        self, messages: tuple[Message, ...], call: Calling, turn: int, tools: tuple[Tool, ...] = ()
+        self,
+        messages: tuple[Message, ...],
+        context: AttemptContext,
+        turn: int,
+        tools: tuple[Tool, ...] = (),
     ) -> Reply:
         request = Request(
-            messages, "rollout", tools, seed=call.seed, purpose=f"{call.purpose}/turn_{turn}"
+            messages, "rollout", tools, seed=context.seed, purpose=f"{context.purpose}/turn_{turn}"
         )
         return await self.model.complete(request)
 
@@ -106,8 +110,8 @@ class ChatAgent(ModelAgent):
     prompt: str = "Follow this skill.\n\n{skill}"
     max_turns: int = 1
 
-    async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
-        messages = (self.system(skill), *item_messages(item, call.instruction))
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
+        messages = (self.system(skill), *item_messages(item, context.instruction))
         steps: list[Step] = []
         usage, answer = Usage(), ""
         for turn in range(self.max_turns):
@@ -116,7 +120,7 @@ class ChatAgent(ModelAgent):
                     Step("note", f"Ended at the limit of {self.max_tokens} tokens.", role="harness")
                 )
                 break
-            reply = await self.reply(messages, call, turn)
+            reply = await self.reply(messages, context, turn)
             usage += reply.usage
             steps.append(Step("message", reply.text))
             settled = reply.text.strip() == answer.strip() or _FINAL.search(reply.text) is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from skillfit.agents.agent import Calling
+from skillfit.agents.agent import AttemptContext
 from skillfit.agents.chat import ModelAgent, item_messages, shorten
 from skillfit.agents.workspace import Workspace, workspace_for
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
@@ -85,19 +85,24 @@ class ToolsAgent(ModelAgent):
     command_timeout: float = 60.0
     command_memory: int = 2 * 1024**3
 
-    async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         with workspace_for(item) as workspace:
             skill.save(workspace.work / "skill")
-            return await self._loop(_Session(self, workspace), skill, item, call)
+            return await self._loop(_Session(self, workspace), skill, item, context)
 
-    async def _loop(self, session: _Session, skill: Skill, item: Item, call: Calling) -> Attempt:
-        messages = (self.system(skill), *item_messages(item, call.instruction, inline_files=False))
+    async def _loop(
+        self, session: _Session, skill: Skill, item: Item, context: AttemptContext
+    ) -> Attempt:
+        messages = (
+            self.system(skill),
+            *item_messages(item, context.instruction, inline_files=False),
+        )
         usage, text = Usage(), ""
         for turn in range(self.max_turns):
             if self.max_tokens and usage.tokens >= self.max_tokens:
                 session.note(f"Ended at the limit of {self.max_tokens} tokens.")
                 break
-            reply = await self.reply(messages, call, turn, TOOLS)
+            reply = await self.reply(messages, context, turn, TOOLS)
             usage += reply.usage
             if reply.text.strip():
                 text = reply.text

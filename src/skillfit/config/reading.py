@@ -20,6 +20,7 @@ from skillfit.config.schema import RECIPES, Config
 from skillfit.config.skillopt import is_reference, translate
 from skillfit.config.yaml_source import Place, Settings, read_overrides, read_source, walk
 from skillfit.errors import InputError
+from skillfit.tasks.sources import find_source, is_source
 
 _FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
 _SECRET_NAME = re.compile(
@@ -72,12 +73,40 @@ def load_config(
     filled = (
         Settings(data)
         .over(Settings(RECIPES.get(recipe, {}) if isinstance(recipe, str) else {}))
+        .over(_source_defaults(data))
         .data
     )
     try:
         return Config.model_validate(filled)
     except ValidationError as error:
         raise InputError("\n".join(_sentences(error.errors(), settings))) from error
+
+
+def _source_defaults(data: Mapping[str, Any]) -> Settings:
+    """Config values that the named task source of `env.tasks` brings with it. How a chat model is
+    called is left out when the agent is a command-line agent.
+    """
+    env = data.get("env")
+    if not isinstance(env, dict) or not isinstance(env.get("tasks"), str):
+        return Settings({})
+    options = env.get("task_args")
+    source = find_source(
+        env["tasks"],
+        base=Path(str(env.get("folder", ""))),
+        options=options if isinstance(options, dict) else {},
+    )
+    defaults = read_source(source.config).data if source is not None else {}
+    if _agent_id(data).startswith("cli/"):
+        chat_settings = ("agent", "prompt", "max_turns", "max_rollout_tokens")
+        kept = {k: v for k, v in defaults.get("env", {}).items() if k not in chat_settings}
+        defaults = {**defaults, "env": kept}
+    return Settings(defaults)
+
+
+def _agent_id(data: Mapping[str, Any]) -> str:
+    model = data.get("model")
+    agent = model.get("agent") if isinstance(model, dict) else None
+    return str(agent.get("id", "") if isinstance(agent, dict) else agent or "")
 
 
 def _python_warning(message: str) -> None:
@@ -131,8 +160,8 @@ def _absolute(value: Any, place: Place) -> Any:
 
 
 def _resolved_tasks(value: Any, place: Place) -> Any:
-    """A path or `file.py:name` becomes absolute; commands, Inspect tasks and benchmark names stay."""
-    if not isinstance(value, str) or re.match(r"(command|inspect):", value):
+    """A path or `file.py:name` becomes absolute; commands and named sources stay as they are."""
+    if not isinstance(value, str) or value.startswith("command:") or is_source(value):
         return value
     if _FUNCTION.match(value):
         return _resolved_functions(value, place)

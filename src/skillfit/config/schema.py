@@ -170,8 +170,10 @@ class EnvSection(Section):
     """SKILL.md, skill folder or markdown file; empty: start from a blank skill."""
     tasks: str = ""
     """JSONL/JSON/CSV file, folder with train/ val/ test/, evals.json, file.py:name, `command: …`,
-    inspect:…
+    or a named source: inspect:…, a benchmark's name.
     """
+    task_args: dict[str, Any] = Field(default_factory=dict)
+    """Options of a named source, for example the arguments of an Inspect task."""
     grader: str | dict[str, Any] | None = None
     """A grader's name, or {name: settings}, or a list under `all`/`any`/`mean`. Default: exact; for
     evals.json, checklist.

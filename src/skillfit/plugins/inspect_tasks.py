@@ -32,16 +32,20 @@ from skillfit.models.timing import not_counted
 from skillfit.plugins.inspect_bridge import InspectRollout, bridge, running, text_of
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
+from skillfit.tasks.evaluator import Evaluator
 from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure, as_score
 from skillfit.tasks.rows import Row, items_of
+from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.user_code import errors_in
 
 SkillAs = Literal["message", "file"]
 _SKILLS = ".agents/skills"  # where agents that know skills look, from their working folder
 
 
-class InspectEvaluator:
+class InspectEvaluator(Evaluator):
     """Runs items of an Inspect task. The id of an item is the id of its sample."""
+
+    needs_model = True
 
     def __init__(
         self,
@@ -90,11 +94,11 @@ class InspectEvaluator:
             raise
 
     @asynccontextmanager
-    async def logs_in(self, folder: Path) -> AsyncIterator[None]:
-        """Inspect writes its logs there. At the end, what still runs is ended and its log is
-        completed.
+    async def opened(self, run_path: Path) -> AsyncIterator[None]:
+        """Inspect's logs are written under `run_path`. At the end, samples that still run are
+        cancelled and their log is completed.
         """
-        self._logs = folder
+        self._logs = run_path / "inspect_logs"
         try:
             yield
         finally:
@@ -292,11 +296,18 @@ def _mean(value: Any) -> float:
 _WRITE = "Write inspect:file.py@task or inspect:package/task."
 
 
-def load_inspect_task(
-    reference: str, *, base: Path, model: Model | None, skill_as: SkillAs
-) -> tuple[list[Item], InspectEvaluator]:
-    """The samples of `package/task` or `file.py@task` as items, and the evaluator that runs them."""
-    task = _find(reference, base)
+def inspect_source(reference: SourceReference) -> TaskSource:
+    """`inspect:package/task` or `inspect:file.py@task`."""
+
+    def load(context: LoadContext) -> SourceItems:
+        return _load_inspect_task(reference.argument, reference.base, context)
+
+    return TaskSource(load)
+
+
+def _load_inspect_task(reference: str, base: Path, context: LoadContext) -> SourceItems:
+    """The task's samples as items, and the evaluator that runs them."""
+    task, skill_as = _find(reference, base), context.skill_as
     samples: dict[str, Any] = {}
     for number, sample in enumerate(task.dataset, 1):
         sample.id = sample.id if sample.id is not None else number
@@ -312,7 +323,8 @@ def load_inspect_task(
     items = items_of(
         (Row(_row(name, sample), f"sample {name}") for name, sample in samples.items()), {}
     )
-    return items, InspectEvaluator(task, samples, model, reference, skill_as)
+    evaluator = InspectEvaluator(task, samples, context.model, reference, skill_as)
+    return SourceItems(items, evaluator=evaluator)
 
 
 def _find(reference: str, base: Path) -> Any:

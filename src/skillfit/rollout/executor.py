@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from skillfit.agents.agent import Agent, AgentFailure, Calling
+from skillfit.agents.agent import Agent, AgentFailure, AttemptContext
 from skillfit.agents.workspace import remove_workspace
 from skillfit.models.protocol import ModelError
 from skillfit.models.timing import time_limit
@@ -15,7 +15,7 @@ from skillfit.tasks.item import Attempt, Grader, Item, Score
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
-    from skillfit.tasks.task import Evaluator
+    from skillfit.tasks.evaluator import Evaluator
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,10 @@ class Worker:
         assert self.agent is not None and self.grader is not None, (
             "a rollout needs an agent and a grader, or an evaluator"
         )
-        calling = Calling(assignment.seed, assignment.purpose, instruction=assignment.instruction)
-        attempt = await self.agent.attempt(assignment.skill, item, calling)
+        context = AttemptContext(
+            assignment.seed, assignment.purpose, instruction=assignment.instruction
+        )
+        attempt = await self.agent.attempt(assignment.skill, item, context)
         try:
             score = await self.grader.grade(item, attempt)
             return replace(attempt, workspace="") if attempt.workspace else attempt, score

@@ -26,7 +26,7 @@ _FRONTMATTER = re.compile(
     r"---[ \t]*\r?\n(?P<block>(?:[ \t\r]*(?:#[^\n]*)?\n)*[\w\"'][^\n:]*:.*?\n)---[ \t]*(?:\r?\n|\Z)",
     re.DOTALL,
 )
-_BOM = "\ufeff"
+BOM = "\ufeff"
 
 
 def estimate_tokens(text: str) -> int:
@@ -98,7 +98,7 @@ class Skill:
         text = text.encode(
             "utf-8", "replace"
         ).decode()  # a lone surrogate from a model's JSON could never be written
-        bom, text = text.startswith(_BOM), text.removeprefix(_BOM)
+        bom, text = text.startswith(BOM), text.removeprefix(BOM)
         match = _FRONTMATTER.match(text)
         end = match.end() if match else 0
         return cls(
@@ -119,7 +119,7 @@ class Skill:
             body = body.replace("\r\n", "\n").replace("\n", "\r\n")
         if head and body and not head.endswith("\n"):
             head += self.newline
-        if not head and (_FRONTMATTER.match(body) or body.startswith(_BOM)):
+        if not head and (_FRONTMATTER.match(body) or body.startswith(BOM)):
             body = self.newline + body
         return replace(self, head=head, body=body)
 
@@ -132,7 +132,7 @@ class Skill:
         not change keeps its bytes.
         """
         path = Path(path)
-        data = (_BOM * self.bom + self.text).encode()
+        data = (BOM * self.bom + self.text).encode()
         if path.is_file() or (path.suffix.lower() in DOCUMENT_SUFFIXES and not path.is_dir()):
             return write_whole(path.resolve(), data)
         if path.is_symlink():

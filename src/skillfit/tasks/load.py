@@ -10,13 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Model
+from skillfit.tasks.evaluator import CommandEvaluator
 from skillfit.tasks.item import Grader, Item
 from skillfit.tasks.rows import SPLIT_NAMES, SUFFIXES, Row, items_of, parse_json, read_rows
+from skillfit.tasks.sources import (
+    LoadContext,
+    SourceItems,
+    find_source,
+    is_source,
+    source_names,
+)
 from skillfit.tasks.splits import SplitSettings
 from skillfit.tasks.task import Task
-from skillfit.tasks.user_code import CommandEvaluator, errors_in, load_object
+from skillfit.tasks.user_code import errors_in, load_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,7 @@ class TaskSettings:
     grader: str | Mapping[str, Any] | Grader | None = None  # None: exact, for evals.json checklist
     fields: Mapping[str, str] = field(default_factory=dict)
     splits: SplitSettings = field(default_factory=SplitSettings)
+    task_args: Mapping[str, Any] = field(default_factory=dict)  # options of a named source
     timeout: float = 120.0  # seconds one command may take
     skill_as: Literal["message", "file"] = "message"  # how Inspect tasks are given the skill
 
@@ -35,31 +44,27 @@ class TaskSettings:
 def load_task(
     settings: TaskSettings, *, judge: Model | None = None, model: Model | None = None
 ) -> Task:
-    """The task. `judge` is asked by graders that need one; `model` is the agent's, for tasks with
-    their own solver (Inspect).
+    """The task. `judge` is the model for graders that need one; `model` is the agent's, for
+    evaluators that call it themselves.
     """
     tasks = settings.tasks
-    if settings.skill_as == "file" and not (
-        isinstance(tasks, str) and tasks.startswith("inspect:")
-    ):
-        raise InputError(
-            "env.skill_as: file is for Inspect tasks.",
-            hint="Leave it out; env.agent: cli is given the skill as files by itself.",
-        )
+    _refuse_unused_settings(settings)
     if isinstance(tasks, Task):
         return _resplit(tasks, settings)
     if tasks.startswith("command:"):
         line, _, items = tasks.removeprefix("command:").partition("<")
         return _command(line, items.strip(), settings)
-    if tasks.startswith("inspect:"):
-        return _inspect(tasks.removeprefix("inspect:"), settings, model)
+    source = find_source(tasks, base=settings.base, options=settings.task_args)
+    if source is not None:
+        context = LoadContext(model, judge, settings.skill_as)
+        return _from_source(source.load(context), settings, judge)
     if ".py:" in tasks:
         return _python(tasks, settings)
     path = settings.base / tasks
     if not tasks or not path.exists():
         raise InputError(
             f"env.tasks: {tasks or 'nothing'!r} is neither a file nor a folder in {settings.base.resolve()}.",
-            hint="Known: .jsonl, .json, .csv files, folders with train/ val/ test/, evals.json, file.py:name, command:, inspect:",
+            hint=_known_sources(tasks),
         )
     if (evals := _evals_file(path)) is not None:
         return _from_rows(
@@ -180,14 +185,42 @@ def _items_beside(file: Path, settings: TaskSettings) -> list[Item]:
     )
 
 
-def _inspect(reference: str, settings: TaskSettings, model: Model | None) -> Task:
-    from skillfit.plugins.inspect_tasks import load_inspect_task
-
-    _refuse_grader(settings, "an Inspect task")
-    items, evaluator = load_inspect_task(
-        reference, base=settings.base, model=model, skill_as=settings.skill_as
+def _from_source(loaded: SourceItems, settings: TaskSettings, judge: Model | None) -> Task:
+    if loaded.evaluator is not None:
+        _refuse_grader(settings, f"env.tasks: {settings.tasks}")
+    return Task(
+        loaded.items,
+        grade=None if loaded.evaluator else settings.grader or loaded.grader or "exact",
+        evaluator=loaded.evaluator,
+        splits=settings.splits,
+        fields=settings.fields,
+        judge=judge,
+        base=settings.base,
     )
-    return Task(items, evaluator=evaluator, splits=settings.splits)
+
+
+def _refuse_unused_settings(settings: TaskSettings) -> None:
+    tasks = settings.tasks
+    if settings.skill_as == "file" and not (
+        isinstance(tasks, str) and tasks.startswith("inspect:")
+    ):
+        raise InputError(
+            "env.skill_as: file is for Inspect tasks.",
+            hint="Leave it out; env.agent: cli is given the skill as files by itself.",
+        )
+    if settings.task_args and not (isinstance(tasks, str) and is_source(tasks)):
+        raise InputError(
+            "env.task_args: these tasks take no arguments.",
+            hint="They are options of a named source, such as inspect:file.py@task.",
+        )
+
+
+def _known_sources(tasks: str) -> str:
+    names = source_names()
+    return did_you_mean(tasks.partition(":")[0], names) or (
+        "Give a .jsonl, .json or .csv file, a folder with train/ val/ test/, evals.json, "
+        f"file.py:name, command: PROGRAM, or one of: {', '.join(names)}."
+    )
 
 
 def _resplit(task: Task, settings: TaskSettings) -> Task:

@@ -2,66 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
-from skillfit.skill import Skill
+from skillfit.tasks.evaluator import Evaluator, FunctionEvaluator
 from skillfit.tasks.graders import build_grader, check_items, golds, without_judges
 from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure, stable_hash
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import Splits, SplitSettings, split_items
-from skillfit.tasks.user_code import call, described, evaluated, name_of, plain
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-class Evaluator(Protocol):
-    """A task's own way of running and grading an item. Raises `TaskFailure` or `ModelError` when
-    there is nothing to score.
-    """
-
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]: ...
-
-    def describe(self) -> dict[str, Any]:
-        """What makes this evaluator this evaluator, for the run's identity."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionEvaluator:
-    """A user's functions as an evaluator: `evaluate(skill, item)` gives the score itself, or
-    `run(skill, item)` gives the answer and a grader scores it. Either may take a third argument,
-    the seed. The skill is its text, the item a dict.
-    """
-
-    function: Callable[..., Any]
-    grader: Grader | None = None  # None: the function gives the score
-
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
-        name = name_of(self.function)
-        parameters = inspect.signature(self.function).parameters.values()
-        wanted = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
-        arguments = (skill.text, plain(item), seed)[: max(2, len(wanted))]
-        kind = "evaluate" if self.grader is None else "agent"
-        value = await call(self.function, *arguments, kind=kind, where=f"{name} on item {item.id}")
-        if self.grader is None:
-            return evaluated(value, source=name)
-        attempt = value if isinstance(value, Attempt) else Attempt(str(value))
-        return attempt, await self.grader.grade(item, attempt)
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "function": described(self.function),
-            "grader": self.grader.describe() if self.grader else None,
-        }
 
 
 class Task:

@@ -1,15 +1,6 @@
-"""A user's Python: loaded from `path/to/file.py:name`, called in a thread when it is not async, its
-exceptions made failures.
+"""Loading and calling a user's Python code: `path/to/file.py:name`.
 
-A task graded by any program: it reads the item as JSON on stdin and the skill at `SKILLFIT_SKILL`,
-and prints a score.
-
-    #!/bin/sh
-    answer=$(my-agent --skill "$SKILLFIT_SKILL")
-    echo '{"score": 1.0, "feedback": "…", "answer": "…"}'
-
-`SKILLFIT_SEED` tells repeats apart. Our keys stay out of its environment. An exit code other than 0
-is a failure, not a zero.
+Functions that are not async are called in a thread. Exceptions they raise become failures.
 """
 
 from __future__ import annotations
@@ -18,26 +9,17 @@ import asyncio
 import contextvars
 import importlib.util
 import inspect
-import json
-import shlex
-import shutil
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.models.structured import whole_json
-from skillfit.sandbox.process import plain_environment, run_process
-from skillfit.skill import Skill
-from skillfit.skill.document import find_document
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure, as_score, stable_hash
 
 T = TypeVar("T")
@@ -138,9 +120,7 @@ async def _run(function: partial[Any]) -> Any:
     """
     called, task = function.func, asyncio.current_task()
     try:
-        if inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(
-            getattr(called, "__call__", None)
-        ):  # noqa: B004
+        if _is_async(called):
             return await function()
         value = await in_thread(partial(_guarded, function))
         return await value if inspect.isawaitable(value) else value
@@ -150,6 +130,11 @@ async def _run(function: partial[Any]) -> Any:
         if task is None or task.cancelling():
             raise
         raise _Ending from error
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    call_method = getattr(type(function), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_method)
 
 
 def _guarded(function: Callable[[], Any]) -> Any:
@@ -202,85 +187,3 @@ def evaluated(value: Any, *, source: str) -> tuple[Attempt, Score]:
     """
     answer = str(value.get("answer", "")) if isinstance(value, Mapping) else ""
     return Attempt(answer), as_score(value, source=source)
-
-
-@dataclass(frozen=True, slots=True)
-class CommandEvaluator:
-    argv: tuple[str, ...]
-    cwd: Path
-    timeout: float
-
-    @classmethod
-    def parse(cls, line: str, base: Path, timeout: float) -> CommandEvaluator:
-        """A command line, relative to `base`; the program must be there."""
-        try:
-            program, *arguments = shlex.split(line) or [""]
-        except ValueError as error:
-            raise InputError(
-                f"command: {line.strip()!r} is no command line: {error}.",
-                hint="Close the quote, or escape it.",
-            ) from error
-        found = shutil.which(str(base / program) if "/" in program else program)
-        if found is None:
-            raise InputError(
-                f"command: {program or 'nothing'!r} is not a program.",
-                hint="Check the path and that it is executable.",
-            )
-        return cls(
-            (str(Path(found).resolve()) if "/" in program else found, *arguments),
-            base.resolve(),
-            timeout,
-        )
-
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
-        where = f"{Path(self.argv[0]).name} on item {item.id}"
-        given = json.dumps(plain(item), ensure_ascii=False).encode()
-        with tempfile.TemporaryDirectory(prefix="skillfit-command-") as folder:
-            skill.save(Path(folder) / "skill")
-            document = find_document(Path(folder) / "skill")
-            env = {
-                **plain_environment(),
-                "SKILLFIT_SKILL": str(document),
-                "SKILLFIT_SEED": str(seed),
-            }
-            try:
-                result = await run_process(
-                    self.argv, cwd=self.cwd, timeout=self.timeout, env=env, stdin=given
-                )
-            except OSError as error:
-                raise TaskFailure("command", f"{where}: cannot be started: {error}") from error
-        if result.timed_out:
-            raise TaskFailure("timeout", f"{where}: no end after {self.timeout:g} s; killed.")
-        if result.code != 0:
-            raise TaskFailure(
-                "command",
-                f"{where}: exit code {result.code}: {result.stderr.strip()[-500:] or 'nothing on stderr'}",
-            )
-        return evaluated(_printed(result.stdout, where), source=where)
-
-    def describe(self) -> dict[str, Any]:
-        """The command line, and the content of the files in it: another program is another task."""
-        files = [
-            path
-            for part in self.argv
-            if (path := self.cwd / part).is_file() and path.is_relative_to(self.cwd)
-        ]
-        argv = [
-            str(Path(part).relative_to(self.cwd)) if Path(part).is_relative_to(self.cwd) else part
-            for part in self.argv
-        ]
-        return {"command": argv, "files": [stable_hash(path.read_bytes().hex()) for path in files]}
-
-
-def _printed(stdout: str, where: str) -> Any:
-    """The score: all of stdout, or its last line when the program also talks."""
-    for text in (stdout, stdout.rstrip().rpartition("\n")[2]):
-        try:
-            return whole_json(text)
-        except json.JSONDecodeError:
-            continue
-    raise TaskFailure(
-        "command",
-        f"{where}: no JSON score on stdout, but {stdout.strip()[-200:]!r}.",
-        hint='Print {"score": 0.5}.',
-    )

@@ -15,7 +15,6 @@ from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, con
 from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer, OptimizeSettings
-from skillfit.plugins.inspect_tasks import InspectEvaluator
 from skillfit.rollout.engine import Rollouts
 from skillfit.rollout.executor import Executor, LocalExecutor
 from skillfit.run.budget import Budget, BudgetWarning, Caps, refuse_unpriced
@@ -109,10 +108,8 @@ async def _open(
         models = _Models(material.config, run, closing)
         for role, late in material.late.items():
             late.arrive(models.connect(role, late.spec))
-        if isinstance(material.task.evaluator, InspectEvaluator):
-            await closing.enter_async_context(
-                material.task.evaluator.logs_in(run.path / "inspect_logs")
-            )
+        if material.task.evaluator is not None:
+            await closing.enter_async_context(material.task.evaluator.opened(run.path))
         agent = material.agent or _agent(material, models)
         engines = [
             _rollouts(material, task, agent, models, run)

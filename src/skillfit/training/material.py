@@ -13,7 +13,6 @@ from skillfit.agents import Agent
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
-from skillfit.plugins.inspect_tasks import InspectEvaluator
 from skillfit.skill import Skill
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.item import stable_hash, weights_of
@@ -109,8 +108,7 @@ def read_material(
     env, late = config.env, dict[Role, LateModel]()
     if config.model.judge:
         late["judge"] = LateModel(config.model.judge)
-    if config.model.agent and env.tasks.startswith("inspect:"):
-        late["agent"] = LateModel(config.model.agent)
+    agent_model = LateModel(config.model.agent) if config.model.agent else None
     judge = late.get("judge")
     if skill is None:
         skill = Skill.load(Path(env.skill)) if env.skill else Skill.from_text("")
@@ -124,7 +122,9 @@ def read_material(
                 hint="Name a file, for example tasks.jsonl.",
             )
         _refuse_tasks_inside_skill(env.skill, env.tasks)
-        task = load_task(_task_settings(config, env.grader), judge=judge, model=late.get("agent"))
+        task = load_task(_task_settings(config, env.grader), judge=judge, model=agent_model)
+    if agent_model is not None and _calls_model(task):
+        late["agent"] = agent_model
     ship_task = None
     if (second := config.evaluation.ship_grader) is not None:
         _refuse_second_grader(config, task, given)
@@ -169,6 +169,7 @@ def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskS
         grader=grader,
         fields=env.fields,
         splits=splits,
+        task_args=env.task_args,
         timeout=env.exec_timeout,
         skill_as=env.skill_as,
     )
@@ -213,9 +214,17 @@ def _refuse_unknown_must_pass(config: Config, task: Task) -> None:
         )
 
 
+def _calls_model(task: Task) -> bool:
+    """Whether the task runs its items itself and calls the agent's model for that."""
+    return task.evaluator is not None and task.evaluator.needs_model
+
+
 def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, training: bool) -> None:
-    own = isinstance(task.evaluator, InspectEvaluator)  # it runs the items, and our model answers
-    if (task.evaluator is None or own) and agent is None and config.model.agent is None:
+    if (
+        (task.evaluator is None or _calls_model(task))
+        and agent is None
+        and config.model.agent is None
+    ):
         raise InputError(
             "model.agent is not set: nobody uses the skill.",
             hint="For example model.agent: openai/gpt-5-mini.",
@@ -238,7 +247,7 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
         unused = {
             "model.agent": config.model.agent
             and task.evaluator is not None
-            and not isinstance(task.evaluator, InspectEvaluator),
+            and not _calls_model(task),
             "env.agent": env.agent != "chat",
             "env.prompt": env.prompt,
             "env.max_turns": env.max_turns,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from skillfit.agents.agent import Calling
+from skillfit.agents.agent import AttemptContext
 from skillfit.agents.chat import item_messages
 from skillfit.agents.coding_cli.cli_process import CommandLine, command_line
 from skillfit.agents.workspace import Workspace, workspace_for
@@ -43,12 +43,12 @@ class CliAgent:
         """How many may run side by side: each is a program of some hundred megabytes."""
         return int(self.command.spec.options.get("concurrency", os.cpu_count() or 1))
 
-    async def attempt(self, skill: Skill, item: Item, call: Calling) -> Attempt:
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         program = self.command.description
         with workspace_for(item) as workspace:
             name = install(skill, workspace, program.skills)
             reading = await self.command.run(
-                workspace, self._prompt(item, name, call), program.argv, skill=name
+                workspace, self._prompt(item, name, context), program.argv, skill=name
             )
             workspace.leave_only_work()
         steps = reading.steps
@@ -58,8 +58,8 @@ class CliAgent:
             reading.answer or "", steps, str(workspace.work), reading.skill_read, reading.usage
         )
 
-    def _prompt(self, item: Item, name: str, call: Calling) -> str:
-        turns = item_messages(item, call.instruction, inline_files=False)
+    def _prompt(self, item: Item, name: str, context: AttemptContext) -> str:
+        turns = item_messages(item, context.instruction, inline_files=False)
         text = (
             turns[0].content
             if len(turns) == 1

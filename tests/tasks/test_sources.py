@@ -1,0 +1,142 @@
+"""Named task sources: built in, from other packages, and what they bring to a config."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from skillfit.config import load_config
+from skillfit.errors import InputError
+from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks.sources import find_source, source_names
+
+PACKAGE = """
+from skillfit.tasks import Attempt, Evaluator, LoadContext, Score, SourceItems, SourceReference
+from skillfit.tasks import TaskSource
+
+WORDS = ["red", "blue", "green", "brown", "grey", "pink", "teal", "gold", "lime", "plum"]
+
+
+def colours(reference: SourceReference, *, count: int = 10, grader: str = "") -> TaskSource:
+    def load(context: LoadContext) -> SourceItems:
+        rows = [
+            {"id": word, "input": f"Translate {reference.argument or 'anything'}: {word}", "answer": word.upper()}
+            for word in WORDS[:count]
+        ]
+        return SourceItems(rows, grader=lambda item, answer: answer in item["answers"])
+
+    skill = str(reference.base / "initial.md")
+    env = {"agent": "tools", "max_turns": 7, "prompt": "Use {skill}.", "skill": skill}
+    return TaskSource(load, config={"env": env, "train": {"batch_size": 3}})
+
+
+class Own(Evaluator):
+    async def __call__(self, skill, item, seed):
+        return Attempt("x"), Score(1.0)
+
+    def describe(self):
+        return {"own": 1}
+
+
+def own(reference: SourceReference) -> TaskSource:
+    rows = [{"input": f"{number} apples"} for number in range(10)]
+    return TaskSource(lambda context: SourceItems(rows, evaluator=Own()))
+
+
+def wrong(reference: SourceReference) -> list[int]:
+    return []
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with entry points, as pip would have installed it."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "colour_tasks.py").write_text(PACKAGE)
+    (folder / "colour_tasks-1.0.dist-info").mkdir()
+    (folder / "colour_tasks-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: colour-tasks\nVersion: 1.0\n"
+    )
+    (folder / "colour_tasks-1.0.dist-info" / "entry_points.txt").write_text(
+        "[skillfit.tasks]\ncolours = colour_tasks:colours\nown = colour_tasks:own\n"
+        "wrong = colour_tasks:wrong\nbroken = colour_tasks:missing\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "colour_tasks", raising=False)
+    return folder
+
+
+async def test_a_source_of_another_package_is_found_by_its_entry_point(package: Path) -> None:
+    assert {"colours", "inspect"} <= set(source_names())
+    task = load_task(TaskSettings("colours:German?count=9"))
+    assert len(task.items) == 9 and task.items[0].input == "Translate German: red"
+    assert task.grader is not None
+
+
+def test_its_config_values_fill_what_the_user_left_unset(package: Path, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("env: {tasks: colours, max_turns: 2, task_args: {count: 8}}\n")
+    config = load_config(file)
+    assert (config.env.agent, config.env.max_turns, config.env.prompt) == (
+        "tools",
+        2,
+        "Use {skill}.",
+    )
+    assert config.env.skill == str(tmp_path / "initial.md")
+    assert config.train.batch_size == 3 and config.env.tasks == "colours"
+
+
+def test_a_command_line_agent_is_not_given_settings_of_a_chat_model(package: Path) -> None:
+    config = load_config({"model": {"agent": "cli/claude"}, "env": {"tasks": "colours"}})
+    assert (config.env.agent, config.env.prompt, config.env.max_turns) == ("chat", None, None)
+    assert config.train.batch_size == 3
+
+
+def test_the_users_grader_replaces_the_sources(package: Path) -> None:
+    task = load_task(TaskSettings("colours", grader="normalized"))
+    assert task.grader is not None and task.grader.describe() == {"normalized": {}}
+
+
+def test_a_source_may_bring_its_own_evaluator_and_then_takes_no_grader(package: Path) -> None:
+    task = load_task(TaskSettings("own"))
+    assert task.evaluator is not None and task.evaluator.describe() == {"own": 1}
+    assert not task.evaluator.needs_model
+    with pytest.raises(InputError, match="brings its own scores"):
+        load_task(TaskSettings("own", grader="exact"))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "args", "message"),
+    [
+        ("colours?cuont=9", {}, "colours has no option 'cuont'.*Did you mean 'count'"),
+        ("colours?count=9", {"count": 8}, "'count' of colours is also set in env.task_args"),
+        ("colours?count", {}, "bad query field"),
+        ("own?x=1", {}, "own has no option 'x'. It has no options"),
+        ("wrong", {}, "'wrong' returned list"),
+        ("broken", {}, "'broken' .colour_tasks:missing. cannot be imported"),
+        ("color", {}, "neither a file nor a folder.*Did you mean 'colours'"),
+    ],
+)
+def test_mistakes_are_named(
+    package: Path, tasks: str, args: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        load_task(TaskSettings(tasks, task_args=args))
+
+
+def test_a_name_registered_twice_is_refused(package: Path) -> None:
+    other = package / "other-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (other / "entry_points.txt").write_text("[skillfit.tasks]\ninspect = colour_tasks:own\n")
+    with pytest.raises(InputError, match="'inspect' is registered more than once"):
+        find_source("inspect:x")
+
+
+def test_task_args_without_a_named_source_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"input": "a", "answer": "b"}\n')
+    with pytest.raises(InputError, match="take no arguments"):
+        load_task(TaskSettings("tasks.jsonl", base=tmp_path, task_args={"a": 1}))
