@@ -49,6 +49,10 @@ class TrainSection(Section):
     """Training items to use; 0 = all."""
     seed: int = 42
     """Decides shuffles, batches and the seeds sent to models."""
+    lag: int = Field(default=0, ge=0)
+    """Steps between a reflection and its edits joining the pool (screening). With 1 or more the
+    next rollouts do not wait for the optimizer, which saves time and costs some gain per
+    rollout."""
 
 
 class GradientSection(Section):
@@ -73,11 +77,11 @@ class GradientSection(Section):
 
 
 class OptimizerSection(Section):
-    learning_rate: int = Field(default=4, ge=0)
-    """The edit budget: edits applied in one step at the most."""
+    learning_rate: int = Field(default=16, ge=0)
+    """The edit budget: how many edits may enter in one step."""
     min_learning_rate: int = Field(default=2, ge=0)
     """Where `linear` and `cosine` end."""
-    lr_scheduler: Literal["constant", "linear", "cosine", "autonomous"] = "cosine"
+    lr_scheduler: Literal["constant", "linear", "cosine", "autonomous"] = "constant"
     """How the edit budget falls over the run; autonomous: no limit."""
     lr_control_mode: Literal["fixed", "autonomous", "none"] = "fixed"
     """fixed: the schedule; autonomous: the optimizer chooses in each step; none: no limit."""
@@ -118,12 +122,12 @@ class OptimizerSection(Section):
 
 
 class EvaluationSection(Section):
-    gate: Literal["race", "strict"] = "race"
-    """race: candidates race on the same items and must win again on fresh rollouts; strict: one
-    pass, mean strictly above.
-    """
+    gate: str = "screening"
+    """screening: every rollout carries some pending edits, and a regression measures the effect of
+    each; strict: the reference rule, one pass per candidate, accepted if its mean is strictly
+    above. Also a gate's name from another package, or file.py:name."""
     use_gate: bool = True
-    """false: accept every candidate, still score it and keep the best."""
+    """false: accept every edit, still measure the skill and keep the best."""
     gate_metric: Literal["hard", "soft", "mixed"] = "hard"
     """Which score decides."""
     gate_mixed_weight: float = Field(default=0.5, ge=0, le=1)
@@ -134,33 +138,20 @@ class EvaluationSection(Section):
     """Test items to use; 0 = all."""
     eval_test: bool = True
     """Read the test split once, at the end."""
-    candidates: int = Field(default=4, ge=1)
-    """race: candidates of one step at the most: the whole patch, then wide ones with edits that the
-    budget left out.
-    """
-    finest: Literal["patch", "cluster", "edit"] = "patch"
-    """race: the smallest candidates: whole patches, also clusters of half a patch, or also single
-    edits. Raise `candidates` too.
-    """
-    rollout_budget: int = Field(default=0, ge=0)
-    """race: selection rollouts one step may use; 0 = sized from split and candidates."""
     coverage_floor: float = Field(default=0.6, ge=0, le=1)
     """Below this share of scored rollouts a verdict is inconclusive."""
     must_pass: tuple[str, ...] = ()
-    """Ids of items a candidate may not break."""
+    """Ids of selection items that no promoted edit may break."""
     ship_test: bool = True
-    """Meet the initial skill on fresh rollouts at the end."""
+    """Compare the final skill with the initial one on fresh rollouts at the end."""
     finalists: int = Field(default=1, ge=1)
-    """Skills that meet the initial one in the ship test: the best, then those accepted before it.
-    The choice is corrected for, so each one more costs power.
-    """
+    """Skills that the ship test compares with the initial one: the most promising first. The test
+    corrects for their number, so each further one costs power."""
     ship_grader: str | dict[str, Any] | None = None
-    """A second grader for the ship test: optimise on one, ship on another."""
-    prune: bool = True
-    """Measure each accepted edit's worth at the end and drop what costs nothing to lose."""
+    """A second grader for the ship test: train on one, ship on another."""
     preflight: bool = True
-    """Run `check` before the first step. Without it each model is still tried with one tiny call.
-    """
+    """Run `check` before the first step. Without it each model is still tried with one small
+    call."""
     leak_check: bool = True
     """Block edits that carry hidden items' text or answers, or the grader's rules."""
 
@@ -211,6 +202,9 @@ class EnvSection(Section):
 
 
 class BudgetSection(Section):
+    rollouts: int | None = Field(default=None, gt=0)
+    """Rollouts of the whole run: steps, selection passes and the ship test are planned to use this
+    number well."""
     usd: float | None = Field(default=None, gt=0)
     """Dollars; needs a known price for every model."""
     tokens: int | None = Field(default=None, gt=0)
@@ -239,12 +233,14 @@ RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     # The reference system's defaults and decisions, for reproduction.
     "paper": {
-        "optimizer": {"slow_update_gate_with_selection": False},
+        "optimizer": {
+            "learning_rate": 4,
+            "lr_scheduler": "cosine",
+            "slow_update_gate_with_selection": False,
+        },
         "evaluation": {
             "gate": "strict",
-            "candidates": 1,
             "ship_test": False,
-            "prune": False,
             "preflight": False,
             "leak_check": False,
         },
@@ -260,7 +256,6 @@ RECIPES: dict[str, dict[str, Any]] = {
             "use_meta_skill": False,
             "lr_scheduler": "constant",
         },
-        "evaluation": {"candidates": 2},
         "env": {"split_ratio": "5:5:0"},
     },
 }

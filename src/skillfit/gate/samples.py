@@ -170,7 +170,9 @@ class SkillScores:
         return (await self.record(skill)).tally()
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """Measure the skill and carry on with it; it may become the best one."""
+        """Carry on with a skill. It is measured, unless `like` is: then both share one record."""
+        if like is not None and skill.hash not in self._known:
+            self._known[skill.hash] = self.known(like)
         samples = await self.record(skill)
         self.carry(skill, samples)
         return samples.tally()

@@ -62,7 +62,7 @@ class StrictGate(SkillScores):
         decision, reason = self._decide(new, old)
         standing = _standing(candidate, new, old, decision)
         action: Action = decision
-        if not self.settings.use_gate:
+        if not self.settings.use_gate and not candidate.gated:
             self.carry(candidate.skill, new)
             decision, action = "accept", "force_accept"
         elif decision == "accept":

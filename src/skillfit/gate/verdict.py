@@ -80,6 +80,7 @@ class Candidate:
     sources: tuple[tuple[str, ...], ...] = ()  # per edit: training items it was written from
     step: int = 0
     label: str = "patch"
+    gated: bool = False  # decide by the rule even where `use_gate` is off
 
 
 @dataclass(frozen=True, slots=True)

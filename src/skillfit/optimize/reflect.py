@@ -31,7 +31,7 @@ from skillfit.optimize.optimizer import (
 from skillfit.optimize.patch import FailureNote, Patch, Proposal, Source, union
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.trajectories import Case, render_cases
-from skillfit.rollout.gather import gather
+from skillfit.rollout.gather import gather, settle
 from skillfit.rollout.outcome import Outcome, RolloutRequest
 from skillfit.run.events import ReflectionFinished
 from skillfit.run.records import EditEffect
@@ -103,10 +103,8 @@ async def reflect(
             task.cancel()
         raise
     finally:
-        # Calls in flight are paid for: they end and are recorded before a failed rollout stops the
-        # step.
-        if started:
-            await asyncio.wait(started)
+        # Calls in flight are paid for: they finish and are recorded before an error is raised.
+        await settle(started)
     results = await gather(started)
     lost = [result for result in results if isinstance(result, ModelError)]
     if lost and len(lost) == len(results) and any(isinstance(error, UNREACHABLE) for error in lost):

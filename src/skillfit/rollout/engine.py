@@ -23,7 +23,7 @@ from skillfit.errors import SkillfitError
 from skillfit.models.protocol import AnswerPending, Meter, ModelError, Usage
 from skillfit.rollout.breaker import Batch
 from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker, WorkerLost
-from skillfit.rollout.gather import gather
+from skillfit.rollout.gather import gather, mark_retrieved
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
@@ -66,6 +66,41 @@ class _Planned:
     def loss_key(self) -> str:
         """Where a permanent failure of this rollout is recorded for the phase that asked."""
         return f"given_up/{self.phase}/{self.step}/{self.key}"
+
+
+class RolloutStats:
+    """Counts over all rollouts of a run: the same on replay."""
+
+    def __init__(self) -> None:
+        self._scored: dict[str, bool] = {}
+        self._scores: set[float] = set()
+        self._skills: set[str] = set()
+
+    def add(self, key: str, skill_hash: str, outcome: Outcome) -> None:
+        self._scored[key] = outcome.score is not None
+        if outcome.score is not None:
+            self._scores |= {outcome.score.hard, outcome.score.soft}
+            self._skills.add(skill_hash)
+
+    @property
+    def planned(self) -> int:
+        return len(self._scored)
+
+    @property
+    def scored(self) -> int:
+        return sum(self._scored.values())
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of rollouts that was scored; None before the first."""
+        return self.scored / self.planned if self.planned else None
+
+    @property
+    def constant(self) -> float | None:
+        """The one score that every rollout got, where several skills were tried; else None."""
+        if len(self._scores) == 1 and len(self._skills) > 1:
+            return next(iter(self._scores))
+        return None
 
 
 class Rollouts:
@@ -115,6 +150,7 @@ class Rollouts:
         self._proven = False
         self._unrecorded_failures: dict[str, Outcome] = {}
         self.stopping = False
+        self.stats = RolloutStats()
 
     def start(
         self,
@@ -135,7 +171,7 @@ class Rollouts:
         for request in requests:
             plan = _Planned(request, phase, step, series, instruction, batch)
             task = asyncio.create_task(self._outcome(plan))
-            task.add_done_callback(_mark_retrieved)
+            task.add_done_callback(mark_retrieved)
             tasks.append(task)
         return tasks
 
@@ -172,6 +208,7 @@ class Rollouts:
         if outcome.status == "skipped":
             return outcome
         self._events.emit(_event(plan, outcome))
+        self.stats.add(plan.key, plan.request.arm.skill.hash, outcome)
         self._proven = self._proven or outcome.status == "scored"
         stop = plan.batch.count(outcome)
         if stop is not None:
@@ -327,9 +364,3 @@ def _event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
         answer=outcome.attempt.answer[:_SHOWN] if outcome.attempt else "",
         feedback=outcome.score.feedback[:_SHOWN] if outcome.score else "",
     )
-
-
-def _mark_retrieved(task: asyncio.Task[Outcome]) -> None:
-    """Keep asyncio from logging an exception whose caller already failed on another task."""
-    if not task.cancelled():
-        task.exception()

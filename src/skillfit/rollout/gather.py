@@ -1,31 +1,47 @@
-"""Wait for all of a stage's work, then decide in planned order: which failure is raised never
-depends on who finished first.
-"""
+"""Wait for a stage's work, and decide in planned order which failure is raised."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 async def gather(work: Iterable[Awaitable[T]]) -> list[T]:
-    """The results in the order given. Everything finishes before the first failure (in that order)
-    is raised, so all of a stage's paid work is recorded and all its handoff prompts are written.
-    When the caller is cancelled, so is the work.
+    """The results in the order given.
+
+    All work finishes before the first failure (in that order) is raised. So everything that a
+    stage has paid for is recorded, and all its handoff prompts are written. When the caller is
+    cancelled, so is the work.
     """
     tasks = [asyncio.ensure_future(awaitable) for awaitable in work]
     try:
-        if tasks:
-            await asyncio.wait(tasks)
+        await settle(tasks)
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await settle(tasks)
         raise
-    for task in tasks:  # failures after the first are seen too, or asyncio would log them as lost
-        if not task.cancelled():
-            task.exception()
     return [task.result() for task in tasks]
+
+
+async def settle(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Wait until all tasks have ended. Their exceptions stay in the tasks and are not logged."""
+    listed = list(tasks)
+    try:
+        if listed:
+            await asyncio.wait(listed)
+    finally:
+        for task in listed:
+            if task.done():
+                mark_retrieved(task)
+            else:
+                task.add_done_callback(mark_retrieved)
+
+
+def mark_retrieved(task: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging the exception of a task whose result nobody reads."""
+    if not task.cancelled():
+        task.exception()

@@ -345,7 +345,7 @@ class RecordedModel:
         self._lost.pop(key, None)
         return reply
 
-    async def go_on_without_lost(self) -> None:
+    async def persist_failures(self) -> None:
         """The run now decides without the replies it could not get. A later run of the same code
         must decide the same, so from here on they stay lost; until this is called, starting again
         asks for them again.

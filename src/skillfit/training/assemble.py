@@ -1,22 +1,22 @@
-"""From a config to the parts of a run: the one place that knows every room."""
+"""From a config to the components of a run: the one place that knows every package."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from skillfit.agents import Agent, build_agent
 from skillfit.config import Config
-from skillfit.errors import InputError
-from skillfit.gate import GateSettings, LeakIndex
+from skillfit.extensions import find_extension
+from skillfit.gate import Gate, GateSettings, LeakIndex
 from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, connect
 from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import waiting
-from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer, OptimizeSettings
-from skillfit.rollout.engine import Rollouts
-from skillfit.rollout.executor import Executor, LocalExecutor
+from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
+from skillfit.rollout import Executor, LocalExecutor, Rollouts
 from skillfit.run.budget import Budget, BudgetWarning, Caps, refuse_unpriced
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
@@ -24,96 +24,115 @@ from skillfit.run.journal import RecordedModel
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.item import weights_of
-from skillfit.training.ledger import CountedModel, Ledger
-from skillfit.training.material import Material, read_material
-from skillfit.training.parts import Control, Counts, Interrupted, Parts
-from skillfit.training.screen import Screen
-from skillfit.training.shipping import BothGraders
-from skillfit.training.stage import Position
-
-__all__ = ["Listener", "Material", "assemble", "open_rollouts", "read_material"]
+from skillfit.training.components import (
+    Components,
+    Control,
+    CountedModel,
+    Interrupted,
+    LeakFilter,
+    SelectionRollouts,
+)
+from skillfit.training.finish import Closing
+from skillfit.training.inputs import Inputs
+from skillfit.training.ship_rollouts import BothGraders
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
+GATES = {
+    "screening": "skillfit.gate.screening:ScreeningGate",
+    "strict": "skillfit.gate.strict:StrictGate",
+}
+EXECUTORS = {"ray": "skillfit.plugins.ray_executor:RayExecutor"}
 Listener = Callable[[Stored], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A run that is ready to start."""
+
+    components: Components
+    closing: Closing
+    run: RunDirectory
+    probes: Mapping[Role, Model]  # the connected models, for the preflight's small calls
 
 
 @asynccontextmanager
 async def assemble(
-    material: Material,
+    inputs: Inputs,
     run: RunDirectory,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
-) -> AsyncIterator[Parts]:
-    """The parts of the run, connected and ready; closed again at the end."""
-    config, control, counts, ledger, at = (
-        material.config,
-        control or Control(),
-        Counts(),
-        Ledger(),
-        Position(),
-    )
-    async with _open(material, run, [counts, *listeners], control) as (models, engines):
+) -> AsyncIterator[Assembled]:
+    """Connect models, agent, gate and optimizer; close them at the end."""
+    config, control = inputs.config, control or Control()
+    async with _open(inputs, run, listeners, control) as (models, engines):
+        check_stop = partial(control.check, run.path)
         recorded = (
             models.connect("optimizer", config.model.optimizer) if config.model.optimizer else None
         )
-        admit = partial(control.admit, run.path)
-        counted = CountedModel(recorded, ledger, admit) if recorded else None
-        leaks = _leaks(material) if config.evaluation.leak_check else None
-        yield Parts(
+        optimizer = None
+        if recorded is not None:
+            optimizer = _optimizer(config, CountedModel(recorded, check_stop), run)
+        index = _leak_index(inputs) if config.evaluation.leak_check else None
+        selection = SelectionRollouts(engines[0], run.path)
+        settings = gate_settings(config, inputs.task)
+
+        async def persist_failures() -> None:
+            check_stop()  # what a stop cut short is not lost: it is tried again on resume
+            for engine in engines:
+                await engine.persist_failures()
+            if recorded is not None:
+                await recorded.persist_failures()
+
+        components = Components(
             config=config,
-            run=run,
-            task=material.task,
-            initial=material.skill,
-            plan=material.plan(),
-            rollouts=engines[0],
-            ship_task=material.ship_task,
-            ship_rollouts=engines[1] if material.ship_task else None,
-            optimizer=_optimizer(config, counted, run) if counted else None,
-            recorded=recorded,
-            probes=models.clients,
-            screen=Screen(leaks, run.events.emit, at, config.optimizer.max_skill_tokens),
-            ledger=ledger,
-            budget=models.budget,
-            gate_settings=_gate_settings(config, material.task),
-            counts=counts,
-            at=at,
-            admit=admit,
+            path=run.path,
+            task=inputs.task,
+            initial=inputs.skill,
+            plan=inputs.plan(),
+            engine=engines[0],
+            gate=_gate(inputs, selection, settings),
+            gate_settings=settings,
+            selection=selection,
+            optimizer=optimizer,
+            leaks=LeakFilter(index, run.events.emit, config.optimizer.max_skill_tokens),
+            emit=run.events.emit,
+            check_stop=check_stop,
+            persist_failures=persist_failures,
         )
+        ship_engine = engines[1] if inputs.ship_task else None
+        closing = Closing(run.journal, models.budget, inputs.ship_task, ship_engine)
+        yield Assembled(components, closing, run, models.clients)
 
 
 @asynccontextmanager
 async def open_rollouts(
-    material: Material,
+    inputs: Inputs,
     run: RunDirectory,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
 ) -> AsyncIterator[Rollouts]:
-    """The rollout engine alone, for those who only measure: no optimizer is connected, no splits
-    are needed.
-    """
-    async with _open(material, run, listeners, control or Control()) as (_, engines):
+    """The rollout engine alone, for commands that only measure."""
+    async with _open(inputs, run, listeners, control or Control()) as (_, engines):
         yield engines[0]
 
 
 @asynccontextmanager
 async def _open(
-    material: Material, run: RunDirectory, listeners: Sequence[Listener], control: Control
+    inputs: Inputs, run: RunDirectory, listeners: Sequence[Listener], control: Control
 ) -> AsyncIterator[tuple[_Models, list[Rollouts]]]:
-    """The models, and a rollout engine for the task and for the same items under the second grader,
-    where there is one.
-    """
+    """The models, and a rollout engine per grader: the training one, then the ship grader's."""
     for listener in listeners:
         run.events.listen(listener)
     async with AsyncExitStack() as closing:
-        models = _Models(material.config, run, closing)
-        for role, late in material.late.items():
-            late.arrive(models.connect(role, late.spec))
-        if material.task.evaluator is not None:
-            await closing.enter_async_context(material.task.evaluator.opened(run.path))
-        agent = material.agent or _agent(material, models)
+        models = _Models(inputs.config, run, closing)
+        for role, late in inputs.deferred.items():
+            late.bind(models.connect(role, late.spec))
+        if inputs.task.evaluator is not None:
+            await closing.enter_async_context(inputs.task.evaluator.opened(run.path))
+        agent = inputs.agent or _agent(inputs, models)
         engines = [
-            _rollouts(material, task, agent, models, run)
-            for task in (material.task, _shipping(material))
+            _rollouts(inputs, task, agent, models, run)
+            for task in (inputs.task, _shipping(inputs))
             if task
         ]
         control.on_stop(lambda: models.budget.close(Interrupted(run.path)))
@@ -177,9 +196,9 @@ class _Models:
         return RecordedModel(client, self._run.journal, role)
 
 
-def _agent(material: Material, models: _Models) -> Agent | None:
-    env, spec = material.config.env, material.config.model.agent
-    if spec is None or material.task.evaluator is not None:
+def _agent(inputs: Inputs, models: _Models) -> Agent | None:
+    env, spec = inputs.config.env, inputs.config.model.agent
+    if spec is None or inputs.task.evaluator is not None:
         return None
     cli = env.agent == "cli" or spec.id.startswith("cli/")
     return build_agent(
@@ -193,13 +212,13 @@ def _agent(material: Material, models: _Models) -> Agent | None:
 
 
 def _rollouts(
-    material: Material, task: Task, agent: Agent | None, models: _Models, run: RunDirectory
+    inputs: Inputs, task: Task, agent: Agent | None, models: _Models, run: RunDirectory
 ) -> Rollouts:
     """Agents and tasks whose model calls happen out of our sight are metered and billed by the
     rollout.
     """
-    config = material.config
-    in_sight = "agent" in material.late or (
+    config = inputs.config
+    in_sight = "agent" in inputs.deferred or (
         agent is not None and agent.recorded and task.evaluator is None
     )
     return Rollouts(
@@ -218,9 +237,9 @@ def _rollouts(
     )
 
 
-def _shipping(material: Material) -> Task | None:
+def _shipping(inputs: Inputs) -> Task | None:
     """The task of the ship test, under both graders."""
-    task, trained = material.ship_task, material.task.grader
+    task, trained = inputs.ship_task, inputs.task.grader
     if task is None or task.grader is None or trained is None:
         return task
     return task.with_grader(BothGraders(task.grader, trained))
@@ -229,45 +248,35 @@ def _shipping(material: Material) -> Task | None:
 def _executor(name: str) -> Executor:
     if name == "local":
         return LocalExecutor()
-    if name == "ray" or name.startswith("ray://"):
-        from skillfit.plugins.ray_executor import RayExecutor
+    kind = name.partition("://")[0]
+    executor: Executor = find_extension("executor", kind, EXECUTORS)(name)
+    return executor
 
-        return RayExecutor(name)
-    raise InputError(
-        f"executor: {name!r} is not known.", hint="It is local, ray or ray://HOST:PORT."
-    )
+
+def _gate(inputs: Inputs, selection: SelectionRollouts, settings: GateSettings) -> Gate:
+    make = inputs.gate or find_extension("gate", inputs.config.evaluation.gate, GATES)
+    gate: Gate = make(selection, inputs.task.selection, settings)
+    return gate
 
 
 def _optimizer(config: Config, model: Model, run: RunDirectory) -> Optimizer:
-    gradient, optimizer, spec = config.gradient, config.optimizer, config.model.optimizer
+    spec = config.model.optimizer
     return Optimizer(
         model,
         run.events.emit,
-        asyncio.Semaphore(gradient.analyst_workers),
-        OptimizeSettings(
-            update_mode=optimizer.skill_update_mode,
-            minibatch_size=gradient.minibatch_size,
-            merge_batch_size=gradient.merge_batch_size,
-            failure_only=gradient.failure_only,
-            skill_aware=optimizer.use_skill_aware_reflection,
-            appendix_source=optimizer.skill_aware_appendix_source,
-            consolidate_threshold=optimizer.skill_aware_consolidate_threshold,
-            trace_to_optimizer=gradient.trace_to_optimizer,
-            max_skill_tokens=optimizer.max_skill_tokens,
-            reply_tokens=(spec.max_tokens if spec else None) or REPLY_TOKENS,
-            rewrite_reasoning_effort=optimizer.rewrite_reasoning_effort,
-            rewrite_max_tokens=optimizer.rewrite_max_completion_tokens,
-        ),
+        asyncio.Semaphore(config.gradient.analyst_workers),
+        config.gradient,
+        config.optimizer,
+        (spec.max_tokens if spec else None) or REPLY_TOKENS,
     )
 
 
-def _gate_settings(config: Config, task: Task) -> GateSettings:
+def gate_settings(config: Config, task: Task) -> GateSettings:
+    """What a gate needs to know of the config and the task."""
     evaluation = config.evaluation
     return GateSettings(
         metric=evaluation.gate_metric,
         mixed_weight=evaluation.gate_mixed_weight,
-        candidates=evaluation.candidates,
-        rollout_budget=evaluation.rollout_budget,
         coverage_floor=evaluation.coverage_floor,
         must_pass=evaluation.must_pass,
         max_skill_tokens=config.optimizer.max_skill_tokens,
@@ -277,8 +286,9 @@ def _gate_settings(config: Config, task: Task) -> GateSettings:
     )
 
 
-def _leaks(material: Material) -> LeakIndex:
-    task = material.task
-    graders = [each.grader for each in (task, material.ship_task) if each and each.grader]
+def _leak_index(inputs: Inputs) -> LeakIndex:
+    task = inputs.task
+    graders = [each.grader for each in (task, inputs.ship_task) if each and each.grader]
     patterns = [pattern for grader in graders for pattern in all_patterns(grader, task.items)]
-    return LeakIndex.build(task.train, [*task.selection, *task.test], patterns, material.skill.text)
+    hidden = [*task.selection, *task.test]
+    return LeakIndex.build(task.train, hidden, patterns, inputs.skill.text)

@@ -1,6 +1,4 @@
-"""What a run would take, before anything is spent: calls, tokens, dollars and minutes as ranges,
-per stage and role.
-"""
+"""What a run would take, before anything is spent: calls, tokens, dollars and minutes."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ from dataclasses import dataclass
 from math import ceil
 
 from skillfit.config.schema import Config
-from skillfit.gate.race import AGAIN
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models import Prices, Role
 from skillfit.models.spec import ModelSpec
@@ -119,59 +116,34 @@ def _row(config: Config, role: Role, stage: str, calls: Range, prompt: Range, re
 
 
 def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
-    """Rollouts per stage: from every step skipped to every candidate raced to the end."""
+    """Rollouts per stage, from the least to the most that the plan can take."""
     evaluation, optimizer, gradient = config.evaluation, config.optimizer, config.gradient
-    selection, test, steps, later_epochs = (
-        len(task.selection),
-        len(task.test),
-        plan.total_steps,
-        len(plan.epochs) - 1,
-    )
+    selection, test = len(task.selection), len(task.test)
+    steps, later_epochs = plan.total_steps, len(plan.epochs) - 1
     items = sum(len(batch.items) for batch in plan.batches)
-    race = evaluation.gate == "race"
-    # The race's own bound: a pass of each candidate and of the incumbent, a stack, a confirming
-    # pass, must-pass items again.
-    again = 2 * AGAIN * len(set(evaluation.must_pass))
-    judged = (
-        evaluation.rollout_budget or selection * (evaluation.candidates + 4) + again
-        if race
-        else selection
-    )
-    # A skill that changed outside the gate is measured too: notes of a step, the slow update and
-    # its placeholder.
-    noted = steps * selection if optimizer.use_skill_aware_reflection else 0
-    looked_back = (
-        len(task.train)
-        if optimizer.longitudinal_pair_policy == "changed"
-        else min(optimizer.slow_update_samples, len(task.train))
-    )
-    looking_back = (
-        2 * looked_back * later_epochs
-        if optimizer.use_slow_update or optimizer.use_meta_skill
-        else 0
-    )
-    memory = selection + later_epochs * judged if optimizer.use_slow_update and later_epochs else 0
-    tried = (
-        len(task.train[:PREFLIGHT_ITEMS]) * (PREFLIGHT_REPEATS + 1) if evaluation.preflight else 0
-    )
+    strict = evaluation.gate == "strict"
+    # A skill that changes outside the gate is measured too.
+    noted = steps * selection if strict and optimizer.use_skill_aware_reflection else 0
+    compared = min(optimizer.slow_update_samples, len(task.train))
+    if optimizer.longitudinal_pair_policy == "changed":
+        compared = len(task.train)
+    looks_back = optimizer.use_slow_update or optimizer.use_meta_skill
+    slow = 2 * compared * later_epochs if looks_back else 0
+    if strict and optimizer.use_slow_update:
+        slow += later_epochs * selection
+    tried = len(task.train[:PREFLIGHT_ITEMS]) * (PREFLIGHT_REPEATS + 1)
+    ship = (1 + evaluation.finalists) * MOST_REPEATS * selection
     return {
-        "preflight": Range(tried, tried),
+        "preflight": Range(tried, tried) if evaluation.preflight else _NOTHING,
         "baseline": Range(selection, selection),
         "rollout": Range(items, items) * gradient.rollouts_per_item,
-        "diagnosis": Range(
-            0, steps * gradient.deep_reflection_items if gradient.deep_reflection else 0
-        ),
-        "gate": Range(0, steps * judged + noted),
-        "slow_update": Range(0, looking_back + memory),
-        "credit": Range(
-            0,
-            evaluation.rollout_budget or (evaluation.candidates + 4) * selection
-            if evaluation.prune
-            else 0,
-        ),
-        "ship": Range(
-            0, (1 + evaluation.finalists) * MOST_REPEATS * selection if evaluation.ship_test else 0
-        ),
+        "diagnosis": Range(0, steps * gradient.deep_reflection_items)
+        if gradient.deep_reflection
+        else _NOTHING,
+        "gate": Range(0, steps * selection + noted),
+        "slow_update": Range(0, slow),
+        "compose": _NOTHING if strict else Range(0, 2 * selection),
+        "ship": Range(0, ship) if evaluation.ship_test else _NOTHING,
         "test": Range(test, 3 * test) if evaluation.eval_test else _NOTHING,
     }
 

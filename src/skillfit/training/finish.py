@@ -1,31 +1,36 @@
-"""The end of a run: prune what earns nothing, make the claim on fresh rollouts, read the test once,
-and say how it went and why.
+"""The end of a run: compose the final skill, compare it with the initial one, read the test split.
+
+When the ship test does not say "improved", the run hands back the initial skill. What training
+found is kept beside it as unproven.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from skillfit.errors import Exit
-from skillfit.gate import (
-    Facts,
-    ShipResult,
-    assign_credit,
-    diagnose,
-    edit_pieces,
-    paragraph_pieces,
-    ship_test,
-)
-from skillfit.gate.shortcut import audit, shortcuts
+from skillfit.gate import Facts, ShipResult, diagnose, ship_test
+from skillfit.gate.samples import NotMeasured
+from skillfit.gate.shortcut_audit import audit, shortcuts
 from skillfit.gate.statistics import detectable_effect
-from skillfit.rollout.outcome import Tally
-from skillfit.run.budget import BudgetReached
-from skillfit.run.events import CreditAssigned, RunFinished, ShipTested, Warned
-from skillfit.skill import Skill
-from skillfit.training.evaluate import Measured
-from skillfit.training.parts import Parts
-from skillfit.training.progress import Ending, Progress, Scores, say_score
-from skillfit.training.shipping import ShipRollouts
+from skillfit.rollout import Rollouts, Tally, requests_for
+from skillfit.run.budget import Budget, BudgetReached
+from skillfit.run.events import RunFinished, ShipTested, Warned
+from skillfit.run.journal import Journal
+from skillfit.skill import Skill, without_placeholder
+from skillfit.tasks.task import Task
+from skillfit.training.components import (
+    Components,
+    SelectionRollouts,
+    UsageByStage,
+    raise_if_skipped,
+)
+from skillfit.training.measure import Measured
+from skillfit.training.plan import Place
+from skillfit.training.ship_rollouts import ShipRollouts
+from skillfit.training.state import Ending, SelectionScores, TrainingState
+from skillfit.training.step_end import emit_score
 from skillfit.training.summary import count_actions, summarise
 
 EXIT_OF = {
@@ -38,243 +43,231 @@ EXIT_OF = {
 }
 
 
-async def finish(parts: Parts, progress: Progress) -> RunFinished:
-    parts.at.epoch = 0
-    final = await _validate(parts, progress)
-    pruned = await _credit(parts, progress, parts.gate.best)
-    fresh = ShipRollouts(parts)
-    ship = await _ship(parts, pruned, fresh)
-    best = ship.skill if ship is not None and ship.verdict == "improved" else pruned
-    if best.hash == pruned.hash != parts.gate.best.hash:
-        progress.best_origin = "pruned"
-    progress.ending = Ending(best, await _scores(parts, progress, best, fresh), ship, final)
-    ending = replace(progress.ending, tests=await _tests(parts, progress, best))
-    _audit(parts, progress, ending)
-    reason = _reason(parts, progress, ending)
-    diagnosis = diagnose(_facts(parts, progress, ending, reason))
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What only the end of a run needs."""
+
+    journal: Journal
+    budget: Budget
+    ship_task: Task | None  # the same items under the second grader, where there is one
+    ship_engine: Rollouts | None
+
+    def reserve_ship_test(self, run: Components) -> None:
+        """Keep a part of the budget for the ship test, sized by what rollouts cost so far."""
+
+    def release_ship_test(self) -> bool:
+        """Free what was kept; False when nothing was."""
+        return False
+
+
+async def finish(run: Components, closing: Closing, state: TrainingState) -> RunFinished:
+    """Compose, ship test, test split, verdict."""
+    with run.stage(Place(), "compose"), run.selection.during("compose", 0, UsageByStage()):
+        finalists = await run.gate.compose()
+    fresh = ShipRollouts(
+        SelectionRollouts(closing.ship_engine or run.engine, run.path),
+        run.gate_settings,
+        second_grader=closing.ship_engine is not None,
+    )
+    ship = await _ship(run, finalists, fresh)
+    found = _found(run, finalists, ship)
+    ending = _ending(run, state, found, ship)
+    ending = replace(ending, scores=_selection_scores(run, state, ending, fresh))
+    ending = replace(ending, tests=await _tests(run, state, ending))
+    _audit(run, state, ending)
+    reason = _finish_reason(run, state, ending)
+    diagnosis = diagnose(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
-        # nothing can be said about the skill, whatever the scores are; starting again tries again
-        reason = "infrastructure"
+        reason = "infrastructure"  # the scores say nothing about the skill; resuming tries again
+        ending = replace(ending, handed_back=run.initial)
     else:
-        await parts.go_on_without_lost()
-    return conclude(parts, progress, ending, reason, diagnosis.message)
+        await run.persist_failures()
+    return conclude(run, closing, state, ending, reason, diagnosis.message)
 
 
-def end_by_budget(parts: Parts, progress: Progress, reached: BudgetReached) -> RunFinished:
-    ending = so_far(parts, progress)
-    diagnosis = diagnose(replace(_facts(parts, progress, ending, "budget"), budget_reached=True))
-    return conclude(parts, progress, ending, "budget", f"{diagnosis.message} {reached}")
+def end_by_budget(
+    run: Components, closing: Closing, state: TrainingState, reached: BudgetReached
+) -> RunFinished:
+    """End a run whose budget does not reach to the ship test."""
+    ending = unfinished(run, state)
+    facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
+    diagnosis = diagnose(facts)
+    return conclude(run, closing, state, ending, "budget", f"{diagnosis.message} {reached}")
 
 
-def so_far(parts: Parts, progress: Progress) -> Ending:
-    """What a run that ends early has to hand back."""
-    best = parts.gate.best if progress.baseline is not None else parts.initial
-    return progress.ending or Ending(best, _known_scores(parts, progress, best))
+def unfinished(run: Components, state: TrainingState) -> Ending:
+    """What a run has that ends before the ship test."""
+    found = run.gate.best if state.baseline is not None else run.initial
+    trusted = found if not run.config.evaluation.ship_test else run.initial
+    ending = Ending(handed_back=trusted, found=found)
+    return replace(ending, scores=_known_scores(run, state, ending))
 
 
 def conclude(
-    parts: Parts, progress: Progress, ending: Ending, finish_reason: str, diagnosis: str
+    run: Components,
+    closing: Closing,
+    state: TrainingState,
+    ending: Ending,
+    finish_reason: str,
+    diagnosis: str,
 ) -> RunFinished:
-    """Say that the run ended, and why. Also for runs that ended early."""
+    """Emit that the run ended, and why. Also for runs that end early."""
+    handed_back, found = map(without_placeholder, (ending.handed_back, ending.found))
+    ending = replace(ending, handed_back=handed_back, found=found)
+    unproven = found.text if found.hash not in (handed_back.hash, run.initial.hash) else ""
     event = RunFinished(
         finish_reason=finish_reason,
         diagnosis=diagnosis,
-        best_skill=ending.best.text,
-        summary=summarise(parts, progress, ending, finish_reason, diagnosis),
+        best_skill=handed_back.text,
+        summary=summarise(run, closing, state, ending, finish_reason, diagnosis),
+        unproven_skill=unproven,
     )
-    parts.emit(event)
+    run.emit(event)
     return event
 
 
-async def _validate(parts: Parts, progress: Progress) -> Tally:
-    """The skill carried out of the last epoch is measured like any other, and becomes the best one
-    if it is.
-    """
-    with parts.stage("final", len(parts.task.selection)):
-        tally = await parts.gate.adopt(progress.skill)
-    say_score(parts, "final", progress.skill, tally)
-    progress.track_best(parts)
-    return tally
-
-
-async def _credit(parts: Parts, progress: Progress, best: Skill) -> Skill:
-    """What each accepted edit and each old paragraph is worth, and the best skill without those
-    that are worth nothing.
-    """
-    evaluation = parts.config.evaluation
-    edits = edit_pieces([accepted.edit for accepted in progress.accepted])
-    pieces = [*edits, *paragraph_pieces(parts.initial)]
-    if not evaluation.prune or not edits or best.hash == parts.initial.hash:
-        return best
-    items = parts.task.selection
-    with parts.stage("credit"):
-        credit = await assign_credit(
-            parts.measure,
-            items,
-            best,
-            pieces,
-            parts.gate_settings,
-            discordant=parts.gate.discordant(best, parts.initial),
-            rollout_budget=evaluation.rollout_budget or (evaluation.candidates + 4) * len(items),
-        )
-    steps = {accepted.edit: accepted.step for accepted in progress.accepted}
-    parts.emit(
-        CreditAssigned(
-            edits=[
-                {
-                    "step": steps[worth.piece.edit] if worth.piece.edit else 0,
-                    "label": worth.piece.label,
-                    "edit": worth.piece.edit.as_dict() if worth.piece.edit else {},
-                    "worth": worth.worth,
-                    "interval": list(worth.interval),
-                    "kept": worth.kept,
-                    "reason": worth.reason,
-                }
-                for worth in credit.worths
-                if worth.piece.edit
-                or worth.worth is not None  # old text is told where it was looked at
-            ],
-            tokens_before=credit.tokens_before,
-            tokens_after=credit.tokens_after,
-            skill=credit.skill.text,
-        )
-    )
-    return credit.skill
-
-
-async def _ship(parts: Parts, best: Skill, fresh: ShipRollouts) -> ShipResult | None:
-    if not parts.config.evaluation.ship_test:
+async def _ship(run: Components, finalists: list[Skill], fresh: ShipRollouts) -> ShipResult | None:
+    """Compare the finalists with the initial skill on fresh rollouts."""
+    evaluation = run.config.evaluation
+    if not evaluation.ship_test:
         return None
-    # The best one may have been pruned since the gate saw it; it goes first all the same.
-    others = parts.gate.finalists(parts.config.evaluation.finalists)[1:]
-    with parts.stage("ship"):
+    with run.stage(Place(), "ship"), fresh.rollouts.during("ship", 0, UsageByStage()):
         result = await ship_test(
             fresh.measure,
-            parts.task.selection,
-            parts.initial,
-            [] if best.hash == parts.initial.hash else [best, *others],
-            parts.gate_settings,
-            noise=parts.gate.noise(),
-            fit_only=parts.task.fit_only,
+            run.task.selection,
+            run.initial,
+            finalists[: evaluation.finalists],
+            run.gate_settings,
+            noise=run.gate.noise(),
+            fit_only=run.task.fit_only,
         )
-    result = replace(result, gap=fresh.gap(result.skill, parts.initial))
-    parts.emit(
+    result = replace(result, gap=fresh.gap(result.skill, run.initial))
+    run.emit(
         ShipTested(
             verdict=result.verdict,
+            reason=result.reason,
             difference=result.difference,
-            interval=list(result.interval),
-            probability=result.evidence.probability,
+            interval=result.interval,
+            p_value=result.p_value,
             repeats=result.repeats,
-            evidence={
-                **asdict(result.evidence),
-                "reason": result.reason,
-                "p_value": result.p_value,
-                "gap": result.gap,
-                "skill_hash": result.skill.hash,
-            },
+            skill_hash=result.skill.hash,
+            evidence=result.evidence,
+            gap=result.gap,
         )
     )
     return result
 
 
-async def _scores(
-    parts: Parts, progress: Progress, best: Skill, fresh: ShipRollouts
-) -> Scores | None:
-    """Both skills on the ship test's own rollouts; without these on what the gate knows, which has
-    yet to meet a pruned skill.
-    """
-    before, after = fresh.tally(parts.initial), fresh.tally(best)
+def _found(run: Components, finalists: list[Skill], ship: ShipResult | None) -> Skill:
+    """What training arrived at: the finalist that the ship test chose, or the first one."""
+    if ship is not None and ship.repeats:
+        return ship.skill
+    return finalists[0] if finalists else run.initial
+
+
+def _ending(run: Components, state: TrainingState, found: Skill, ship: ShipResult | None) -> Ending:
+    trusted = ship is None or ship.verdict == "improved"
+    handed_back = found if trusted else run.initial
+    return Ending(handed_back=handed_back, found=found, ship=ship, final=_tally(run, state.skill))
+
+
+def _tally(run: Components, skill: Skill) -> Tally | None:
+    try:
+        return run.gate.tally(skill)
+    except NotMeasured:
+        return None
+
+
+def _selection_scores(
+    run: Components, state: TrainingState, ending: Ending, fresh: ShipRollouts
+) -> SelectionScores | None:
+    """Initial and found skill on the ship test's rollouts, or on what the gate measured."""
+    before, after = fresh.tally(run.initial), fresh.tally(ending.found)
     if before is not None and after is not None:
-        return Scores(before, after)
-    if progress.best_origin == "pruned":
-        with parts.stage("pruned", len(parts.task.selection)):
-            tally = await parts.gate.adopt(best)
-        say_score(parts, "pruned", best, tally)
-    return _known_scores(parts, progress, best)
+        return SelectionScores(before, after)
+    return _known_scores(run, state, ending)
 
 
-def _known_scores(parts: Parts, progress: Progress, best: Skill) -> Scores | None:
-    """What the gate knows of both skills now; None before the first was measured."""
-    if progress.baseline is None:
+def _known_scores(run: Components, state: TrainingState, ending: Ending) -> SelectionScores | None:
+    if state.baseline is None:
         return None
-    if best.hash == parts.initial.hash:
-        return Scores(progress.baseline, progress.baseline)
-    return Scores(parts.gate.tally(parts.initial), parts.gate.tally(best))
+    if ending.found.hash == run.initial.hash:
+        return SelectionScores(state.baseline, state.baseline)
+    best = _tally(run, ending.found)
+    return SelectionScores(state.baseline, best) if best is not None else None
 
 
-def _values(parts: Parts, progress: Progress, ending: Ending) -> tuple[float, float]:
-    """The scores of the initial skill and of the best one under the gate's metric."""
+def _values(run: Components, state: TrainingState, ending: Ending) -> tuple[float, float]:
+    """Scores of the initial and the found skill under the gate's metric."""
     if ending.scores is None:
-        return progress.baseline_score, progress.baseline_score
-    before, after = (
-        parts.gate_settings.value(tally.hard, tally.soft)
-        for tally in (ending.scores.baseline, ending.scores.best)
-    )
-    return before, after
+        return state.baseline_score, state.score if state.baseline else state.baseline_score
+    value = run.gate_settings.value
+    before, after = ending.scores.baseline, ending.scores.best
+    return value(before.hard, before.soft), value(after.hard, after.soft)
 
 
-def _audit(parts: Parts, progress: Progress, ending: Ending) -> None:
-    """A score that a one-line rule reaches too says little about the skill."""
-    found = audit(
-        shortcuts(parts.task.train, parts.task.selection), *_values(parts, progress, ending)
-    )
-    if found.verdict != "go":
-        parts.emit(Warned(what="shortcut", message=found.message))
+def _audit(run: Components, state: TrainingState, ending: Ending) -> None:
+    """Warn about a score that a one-line rule reaches too."""
+    rules = shortcuts(run.task.train, run.task.selection)
+    check = audit(rules, *_values(run, state, ending))
+    if check.verdict != "go":
+        run.emit(Warned(what="shortcut", message=check.message))
 
 
-async def _tests(parts: Parts, progress: Progress, best: Skill) -> dict[str, Tally] | None:
-    """The test split, read once: initial, best and final skill, each distinct one measured once."""
-    items = parts.task.test
-    if not parts.config.evaluation.eval_test or not items:
-        return None
-    named = {"baseline": parts.initial, "best": best, "final": progress.skill}
+async def _tests(run: Components, state: TrainingState, ending: Ending) -> Mapping[str, Tally]:
+    """The test split, read once: each distinct skill among initial, best and final."""
+    items = run.task.test
+    if not run.config.evaluation.eval_test or not items:
+        return {}
+    final = ending.found if run.config.evaluation.ship_test else state.skill
+    named = {"baseline": run.initial, "best": ending.handed_back, "final": final}
     distinct = {skill.hash: skill for skill in named.values()}
-    with parts.stage("test", len(items) * len(distinct)):
-        found = {
-            key: await parts.roll_out(skill, items, series="test")
-            for key, skill in distinct.items()
-        }
-    measured = {
-        name: Measured(name, skill, items, tuple(found[skill.hash]))
-        for name, skill in named.items()
-    }
-    for name, one in measured.items():
-        say_score(parts, f"test_{name}", one.skill, one.tally, "test", one.by_type)
-    return {name: one.tally for name, one in measured.items()}
+    found = {}
+    with run.stage(Place(), "test", len(items) * len(distinct)):
+        for key, skill in distinct.items():
+            requests = requests_for(skill, items)
+            found[key] = await run.engine.run(requests, phase="test", series="test")
+            raise_if_skipped(found[key], run.path)
+    tallies = {}
+    for name, skill in named.items():
+        measured = Measured(name, skill, items, tuple(found[skill.hash]))
+        emit_score(run, f"test_{name}", skill, measured.tally, "test", measured.by_type)
+        tallies[name] = measured.tally
+    return tallies
 
 
-def _reason(parts: Parts, progress: Progress, ending: Ending) -> str:
+def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> str:
     if ending.ship is not None:
-        if parts.task.fit_only:
-            return "unverified"
-        return ending.ship.verdict.replace(" ", "_")
-    # Without a ship test the gate's own score has to do, as in the reference.
-    before, after = _values(parts, progress, ending)
+        return "unverified" if run.task.fit_only else ending.ship.verdict.replace(" ", "_")
+    # Without a ship test the gate's own scores decide, as in the reference.
+    before, after = _values(run, state, ending)
     return "improved" if after > before else "no_improvement"
 
 
-def _facts(parts: Parts, progress: Progress, ending: Ending, finish_reason: str) -> Facts:
-    counts = parts.counts
-    baseline = progress.baseline_score
-    before, after = _values(parts, progress, ending)
-    noise = parts.gate.noise() or baseline * (1 - baseline) / 2
+def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason: str) -> Facts:
+    """What the diagnosis may rest on."""
+    stats = run.engine.stats
+    baseline = state.baseline_score
+    before, after = _values(run, state, ending)
+    noise = run.gate.noise() or baseline * (1 - baseline) / 2
     repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1
     improved = "improved" if finish_reason == "improved" else ""
+    blind = any(check.name == "blind" and check.verdict == "stop" for check in state.checks)
     return Facts(
         ship=ending.ship.verdict if ending.ship else improved,
         baseline=baseline,
-        coverage=1.0 if counts.coverage is None else counts.coverage,
-        coverage_floor=parts.config.evaluation.coverage_floor,
-        proposed=progress.proposed,
-        applied=progress.valid_edits,
-        accepted=count_actions(progress.records)["accepts"],
-        steps=len(progress.records),
-        detectable=detectable_effect(len(parts.task.selection), noise, repeats),
+        coverage=1.0 if stats.coverage is None else stats.coverage,
+        coverage_floor=run.config.evaluation.coverage_floor,
+        proposed=state.proposed,
+        applied=state.usable_edits,
+        accepted=count_actions(state.records).accepts,
+        steps=len(state.records),
+        detectable=detectable_effect(len(run.task.selection), noise, repeats),
         difference=ending.ship.difference if ending.ship else after - before,
-        optimizer_failures=counts.discarded,
-        changed=ending.best.hash != parts.initial.hash,
+        optimizer_failures=state.optimizer_failures,
+        changed=ending.found.hash != run.initial.hash,
         verified=ending.ship is not None,
-        grader_blind=counts.grader_blind,
-        constant=counts.constant,
-        fit_only=parts.task.fit_only,
+        grader_blind=blind,
+        constant=stats.constant,
+        fit_only=run.task.fit_only,
     )

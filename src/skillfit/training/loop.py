@@ -1,37 +1,95 @@
-"""The algorithm: roll out, reflect, aggregate, select, update, gate; over epochs, with slow updates
-and the optimizer's memory.
+"""The training loop: roll out, reflect, aggregate, select, update, judge, over steps and epochs.
 
-A deterministic function of config, seed and journaled values. It knows no files, no vendor, no
-resume: started again, everything already paid for comes back at once.
+A deterministic function of config, seed and journaled values. It knows no files, no vendors and no
+resume: a run that is started again gets everything it already paid for from the journal at once.
+
+`take_step` is one step. The functions it calls are in stages.py; what they need to know arrives as
+arguments, and what they find out is returned.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
+from skillfit.optimize.reflect import Context
+from skillfit.rollout.gather import settle
+from skillfit.skill import Skill
+from skillfit.training.components import Components, StepLog, counting_usage
 from skillfit.training.epoch_end import meta_skill, slow_update
-from skillfit.training.parts import Parts
 from skillfit.training.plan import PlannedStep
-from skillfit.training.progress import Progress, begin
-from skillfit.training.step import Step
+from skillfit.training.stages import (
+    Learned,
+    StepRollouts,
+    aggregate,
+    context_of,
+    judge,
+    note_edits,
+    reflect,
+    roll_out,
+    select,
+    update,
+)
+from skillfit.training.state import TrainingState
+from skillfit.training.step_end import close_step, measure_baseline
+
+Learning = dict[int, asyncio.Task[Learned]]  # by the step whose rollouts it learns from
 
 
-async def train(parts: Parts, progress: Progress) -> None:
-    await begin(parts, progress)
-    for epoch in parts.plan.epochs:
-        progress.open_epoch()
-        for planned in epoch.steps:
-            await take_step(parts, planned, progress)
-        comparison = await slow_update(parts, epoch, progress)
-        await meta_skill(parts, epoch, progress, comparison)
+async def train(run: Components, state: TrainingState) -> AsyncIterator[TrainingState]:
+    """Yield the state after the baseline, after each step and after each epoch."""
+    learning: Learning = {}
+    try:
+        state = await measure_baseline(run, state)
+        yield state
+        for epoch in run.plan.epochs:
+            state = state.next_epoch()
+            for planned in epoch.steps:
+                state = await take_step(run, planned, state, learning)
+                yield state
+            state, comparison = await slow_update(run, epoch, state)
+            state = await meta_skill(run, epoch, state, comparison)
+            yield state
+    finally:
+        await settle(learning.values())
 
 
-async def take_step(parts: Parts, planned: PlannedStep, progress: Progress) -> None:
-    step = Step(parts, planned, progress)
-    rollouts = (
-        step.roll_out()
-    )  # 1: started; a reflection group begins as soon as its members are known
-    patches = await step.reflect(rollouts)  # 2
-    patch = await step.aggregate(patches)  # 3
-    selection = await step.select(patch)  # 4
-    candidates = await step.update(selection)  # 5
-    verdict = await step.gate(candidates)  # 6
-    await step.close(verdict)
+async def take_step(
+    run: Components, planned: PlannedStep, state: TrainingState, learning: Learning
+) -> TrainingState:
+    """One step. With `train.lag: L` the edits written from step t join in step t + L, and the
+    rollouts of the steps between do not wait for the optimizer.
+    """
+    lag, log, skill = run.config.train.lag, StepLog(), state.skill
+    context = context_of(run, planned, state)
+
+    rollouts = roll_out(run, planned, log)  # 1
+    if planned.step + lag <= run.plan.total_steps:  # later edits could not be measured any more
+        work = learn(run, planned, skill, rollouts, context)  # 2, 3, 4
+        learning[planned.step] = asyncio.create_task(work)
+    learned = Learned(planned.step)
+    if planned.step - lag in learning:
+        learned = await learning.pop(planned.step - lag)
+    log.add(learned.log)
+    own_edits = (*note_edits(run, learned.reflections.patches, planned), *state.waiting_edits)
+    with counting_usage(log.usage):
+        updated = await update(run, planned, skill, learned.selection, own_edits, context, log)  # 5
+        training = await rollouts.observations()
+        verdict = await judge(run, planned, updated.candidate, training, log)  # 6
+        return await close_step(run, planned, state, training, learned, updated, verdict, log)
+
+
+async def learn(
+    run: Components,
+    planned: PlannedStep,
+    skill: Skill,
+    rollouts: StepRollouts,
+    context: Context,
+) -> Learned:
+    """Stages 2 to 4: from trajectories to the edits that the step proposes."""
+    log = StepLog()
+    with counting_usage(log.usage):
+        reflections = await reflect(run, planned, skill, rollouts, context, log)  # 2
+        patch = await aggregate(run, planned, skill, reflections.patches, context, log)  # 3
+        selection = await select(run, planned, skill, patch, context, log)  # 4
+    return Learned(planned.step, reflections, patch, selection, log)

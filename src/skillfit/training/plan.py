@@ -1,8 +1,8 @@
-"""The plan of a run: which items each step of each epoch rolls out. A pure function of the items
-and the seed.
+"""The plan of a run: which items each step of each epoch rolls out.
 
-An epoch is one shuffled pass over the training items. Shuffles and batch seeds are the reference's,
-so `recipe: paper` meets the same items in the same order.
+A pure function of the items and the seed. An epoch is one shuffled pass over the training items.
+Shuffles and batch seeds equal the reference's, so `recipe: paper` uses the same items in the same
+order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from skillfit.tasks.item import Item
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Place:
+    """Where in the plan a stage belongs; 0 before the first step and after the last."""
+
+    epoch: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
     seed: int
     items: tuple[Item, ...]
 
@@ -26,11 +34,19 @@ class PlannedStep:
     epoch: int
     step: int  # over the whole run, from 1
     index: int  # within the epoch, from 1
-    batches: tuple[Batch, ...]
+    batches: tuple[StepBatch, ...]
 
     @property
     def name(self) -> str:
         return f"step_{self.step:04d}"
+
+    @property
+    def place(self) -> Place:
+        return Place(self.epoch, self.step)
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        return tuple(item for batch in self.batches for item in batch.items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +61,10 @@ class Epoch:
     def name(self) -> str:
         return f"epoch_{self.number:02d}"
 
+    @property
+    def last_step(self) -> int:
+        return self.steps[-1].step
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -56,7 +76,7 @@ class Plan:
         return self.steps_per_epoch * len(self.epochs)
 
     @property
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[StepBatch]:
         return [batch for epoch in self.epochs for step in epoch.steps for batch in step.batches]
 
 
@@ -82,7 +102,7 @@ def make_plan(
 
 def _epoch_batches(
     items: Sequence[Item], epoch: int, count: int, size: int, seed: int
-) -> list[Batch]:
+) -> list[StepBatch]:
     order = _shuffled(items, seed + epoch * 1000)
     batches = []
     for index in range(count):
@@ -90,7 +110,7 @@ def _epoch_batches(
         # With accumulation, trailing batches may find no items left: they get a reshuffle rather
         # than nothing.
         batch = order[index * size : (index + 1) * size] or _shuffled(order, batch_seed)[:size]
-        batches.append(Batch(batch_seed, batch))
+        batches.append(StepBatch(batch_seed, batch))
     return batches
 
 

@@ -4,7 +4,7 @@ spent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,17 @@ from typing import Any
 from skillfit.agents import Agent
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
+from skillfit.gate import Gate, GateSettings, Measure
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
 from skillfit.skill import Skill
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.item import stable_hash, weights_of
 from skillfit.training.plan import Plan, make_plan
 
+GateFactory = Callable[[Measure, Sequence[Item], GateSettings], Gate]
 
-class LateModel:
+
+class DeferredModel:
     """A model named before the run it is recorded in is open: graders hold it, and they are part of
     the run's identity.
     """
@@ -28,33 +31,34 @@ class LateModel:
         self.id, self.spec = spec.id, spec
         self._model: Model | None = None
 
-    def arrive(self, model: Model) -> None:
+    def bind(self, model: Model) -> None:
         self._model = model
 
     @property
     def context_window(self) -> int:
-        return self._arrived.context_window
+        return self._bound.context_window
 
     async def complete(self, request: Request) -> Reply:
-        return await self._arrived.complete(request)
+        return await self._bound.complete(request)
 
     @property
-    def _arrived(self) -> Model:
+    def _bound(self) -> Model:
         if self._model is None:
             raise RuntimeError(f"{self.id} is called before the run is open.")
         return self._model
 
 
 @dataclass(slots=True)
-class Material:
+class Inputs:
     config: Config
     skill: Skill
     task: Task
-    late: Mapping[Role, LateModel] = field(
+    deferred: Mapping[Role, DeferredModel] = field(
         default_factory=dict
     )  # the judge; the agent's, where the task asks it itself (Inspect)
     ship_task: Task | None = None  # the same items under the second grader
     agent: Agent | None = None  # a Python agent given from the API
+    gate: GateFactory | None = None  # a gate given from the API
 
     def identity(self) -> dict[str, Any]:
         """What makes a run this run, in parts, so that a change can be named."""
@@ -90,14 +94,14 @@ def _task_identity(task: Task) -> dict[str, Any]:
     }
 
 
-def read_material(
+def read_inputs(
     config: Config,
     *,
     skill: Skill | None = None,
     task: Task | Iterable[Item | Mapping[str, Any]] | None = None,
     agent: Agent | None = None,
     training: bool = True,
-) -> Material:
+) -> Inputs:
     """Load skill and tasks. Wrong paths, bad rows and missing models are errors here. Without
     `training` the optimizer is left out: neither its key nor its price need be known.
     """
@@ -105,11 +109,12 @@ def read_material(
         config = config.model_copy(
             update={"model": config.model.model_copy(update={"optimizer": None})}
         )
-    env, late = config.env, dict[Role, LateModel]()
+    env = config.env
+    deferred: dict[Role, DeferredModel] = {}
     if config.model.judge:
-        late["judge"] = LateModel(config.model.judge)
-    agent_model = LateModel(config.model.agent) if config.model.agent else None
-    judge = late.get("judge")
+        deferred["judge"] = DeferredModel(config.model.judge)
+    agent_model = DeferredModel(config.model.agent) if config.model.agent else None
+    judge = deferred.get("judge")
     if skill is None:
         skill = Skill.load(Path(env.skill)) if env.skill else Skill.from_text("")
     given = task is not None
@@ -124,7 +129,7 @@ def read_material(
         _refuse_tasks_inside_skill(env.skill, env.tasks)
         task = load_task(_task_settings(config, env.grader), judge=judge, model=agent_model)
     if agent_model is not None and _calls_model(task):
-        late["agent"] = agent_model
+        deferred["agent"] = agent_model
     ship_task = None
     if (second := config.evaluation.ship_grader) is not None:
         _refuse_second_grader(config, task, given)
@@ -133,7 +138,7 @@ def read_material(
     _refuse_what_cannot_act(config, task, agent)
     if training:
         _refuse_unknown_must_pass(config, task)
-    return Material(config, skill, task, late, ship_task, agent)
+    return Inputs(config, skill, task, deferred, ship_task, agent)
 
 
 def _from_python(
@@ -263,7 +268,19 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
             f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and {optimizer.skill_update_mode} applies none.",
             hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
         )
-    if evaluation.must_pass and (evaluation.gate != "race" or not evaluation.use_gate):
+    if evaluation.must_pass and (evaluation.gate == "strict" or not evaluation.use_gate):
         raise InputError(
-            "evaluation.must_pass needs evaluation.gate: race with use_gate: true; strict looks at the mean alone."
+            "evaluation.must_pass needs evaluation.gate: screening with use_gate: true; "
+            "the strict gate looks at the mean alone."
+        )
+    if config.train.lag and evaluation.gate == "strict":
+        raise InputError(
+            "train.lag needs evaluation.gate: screening; the strict gate decides step by step.",
+            hint="Set train.lag: 0.",
+        )
+    if optimizer.skill_aware_consolidate_threshold and evaluation.gate != "strict":
+        raise InputError(
+            "optimizer.skill_aware_consolidate_threshold needs evaluation.gate: strict; "
+            "the screening gate drops notes that do not help.",
+            hint="Leave it at 0.",
         )

@@ -1,4 +1,4 @@
-"""Measure skills on a split: any number of them, with repeats, side by side."""
+"""Measure skills on a split without training: any number of them, with repeats."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from skillfit.config import identity
 from skillfit.errors import InputError
 from skillfit.gate.statistics import Interval, interval
-from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome, Tally, weighted_values
+from skillfit.rollout import Outcome, Tally, gather, requests_for
+from skillfit.rollout.outcome import weighted_values
 from skillfit.run.directory import RunDirectory
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Listener, open_rollouts
-from skillfit.training.material import Material
-from skillfit.training.parts import Control, Interrupted
+from skillfit.training.components import Control, Interrupted
+from skillfit.training.inputs import Inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Measured:
 
 
 async def evaluate(
-    material: Material,
+    inputs: Inputs,
     skills: Mapping[str, Skill],
     path: Path,
     *,
@@ -74,11 +74,13 @@ async def evaluate(
     """Roll out each skill on the split's items. What is recorded in the run directory `path` is not
     paid for again.
     """
-    items = items_of(material.task, split)
-    with RunDirectory.open(path, _identity(material)) as run:
-        async with open_rollouts(material, run, listeners, control) as rollouts:
+    items = items_of(inputs.task, split)
+    with RunDirectory.open(path, _identity(inputs)) as run:
+        async with open_rollouts(inputs, run, listeners, control) as rollouts:
             found = await gather(
-                rollouts.run(skill, items, phase="evaluate", repeats=range(repeats), series=series)
+                rollouts.run(
+                    requests_for(skill, items, range(repeats)), phase="evaluate", series=series
+                )
                 for skill in skills.values()
             )
     if any(outcome.status == "skipped" for outcomes in found for outcome in outcomes):
@@ -89,12 +91,12 @@ async def evaluate(
     ]
 
 
-def _identity(material: Material) -> dict[str, Any]:
+def _identity(inputs: Inputs) -> dict[str, Any]:
     """How answers come about and are graded. Items, splits, skills and repeats may change: each
     rollout is recorded by its own.
     """
-    config, task = identity(material.config), material.task
-    parts = (material.agent, task.grader, task.evaluator)
+    config, task = identity(inputs.config), inputs.task
+    parts = (inputs.agent, task.grader, task.evaluator)
     return {
         "model": {role: config["model"][role] for role in ("agent", "judge")},
         "env": {

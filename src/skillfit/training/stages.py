@@ -1,0 +1,462 @@
+"""The stages of one step, as functions from data to data.
+
+    roll_out   plan -> requests and running rollouts
+    reflect    rollouts -> patches
+    aggregate  patches -> one patch
+    select     patch -> at most an edit budget of proposals
+    update     proposals -> a candidate skill
+    judge      candidate and rollouts -> verdict
+
+loop.py composes them. Each stage emits its own start and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from skillfit.gate import Candidate, Observation, Verdict
+from skillfit.optimize import examples as worked
+from skillfit.optimize import reflect as reflection
+from skillfit.optimize.epoch import collect_notes
+from skillfit.optimize.merge import aggregate as merge_patches
+from skillfit.optimize.patch import Patch, Proposal
+from skillfit.optimize.reflect import Context, Reflection, diagnose, group_by_item
+from skillfit.optimize.select import Selection, edit_budget, selection_event
+from skillfit.optimize.select import select as select_proposals
+from skillfit.optimize.trajectories import Case
+from skillfit.optimize.update import Update, apply
+from skillfit.optimize.update import update as update_skill
+from skillfit.rollout import Arm, Outcome, RolloutRequest, gather
+from skillfit.run.events import CandidateBuilt, EvaluationFinished, GateDecided, PatchMerged
+from skillfit.skill import NOTE_OP, Edit, Skill
+from skillfit.tasks.item import Item
+from skillfit.training.components import Components, StepLog, UsageByStage, raise_if_skipped
+from skillfit.training.plan import Place, PlannedStep
+from skillfit.training.state import TrainingState
+
+Rollout = asyncio.Task[Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRollouts:
+    """The training rollouts of a step, one list per accumulation batch."""
+
+    requests: tuple[tuple[RolloutRequest, ...], ...]
+    running: tuple[tuple[Rollout, ...], ...]
+
+    def all_running(self) -> list[Rollout]:
+        return [task for batch in self.running for task in batch]
+
+    async def outcomes(self) -> tuple[tuple[Outcome, ...], ...]:
+        """Wait for all rollouts: their outcomes per batch, in planned order."""
+        await gather(self.all_running())
+        return tuple(tuple(task.result() for task in batch) for batch in self.running)
+
+    async def observations(self) -> list[Observation]:
+        """The rollouts as evidence for the gate."""
+        found = []
+        for requests, outcomes in zip(self.requests, await self.outcomes(), strict=True):
+            for request, outcome in zip(requests, outcomes, strict=True):
+                found.append(Observation(request.item.id, request.arm, outcome))
+        return found
+
+
+def context_of(run: Components, planned: PlannedStep, state: TrainingState) -> Context:
+    """What the optimizer is told in this step besides trajectories."""
+    pending = tuple(effect for effect in run.gate.effects() if effect.status == "pending")
+    budget = scheduled_budget(run, planned)
+    return Context(planned.step, budget, state.memory_text, state.meta_skill, pending)
+
+
+def scheduled_budget(run: Components, planned: PlannedStep) -> int | None:
+    """The edit budget of a step by the schedule; None where another rule or none applies."""
+    settings = run.config.optimizer
+    if settings.lr_control_mode != "fixed":
+        return None
+    return edit_budget(
+        settings.lr_scheduler,
+        planned.step,
+        run.plan.total_steps,
+        maximum=settings.learning_rate,
+        minimum=min(settings.min_learning_rate, settings.learning_rate),
+    )
+
+
+def roll_out(run: Components, planned: PlannedStep, log: StepLog) -> StepRollouts:
+    """Start the training rollouts of a step, each under the arm that the gate assigns to it."""
+    repeats = run.config.gradient.rollouts_per_item
+    total = sum(len(batch.items) for batch in planned.batches) * repeats
+    stage = run.stage(planned.place, "rollout", total, log=log)
+    requests, running = [], []
+    for number, batch in enumerate(planned.batches):
+        arms = run.gate.assign(f"{planned.name}/{number}", batch.items, repeats)
+        asked = _requests(arms, batch.items, repeats)
+        series = f"train/{planned.name}/{number}"
+        started = run.engine.start(asked, phase="rollout", step=planned.step, series=series)
+        requests.append(tuple(asked))
+        running.append(tuple(started))
+    rollouts = StepRollouts(tuple(requests), tuple(running))
+    _finish_with_last(stage.done, rollouts.all_running())
+    return rollouts
+
+
+def _requests(arms: Sequence[Arm], items: Sequence[Item], repeats: int) -> list[RolloutRequest]:
+    """All items of the first repeat, then of the next: the order in which the gate gives arms."""
+    planned = [(item, repeat) for repeat in range(repeats) for item in items]
+    return [
+        RolloutRequest(arm, item, repeat) for arm, (item, repeat) in zip(arms, planned, strict=True)
+    ]
+
+
+def _finish_with_last(done: Callable[[], None], rollouts: Sequence[Rollout]) -> None:
+    """The rollout stage ends with its last rollout, whatever else runs at that time."""
+    left = len(rollouts)
+
+    def ended(task: Rollout) -> None:
+        nonlocal left
+        left -= 1
+        if not left and not task.cancelled() and task.exception() is None:
+            done()
+
+    for task in rollouts:
+        task.add_done_callback(ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Reflections:
+    """The patches of a step: per accumulation batch, and those that belong to no batch."""
+
+    batches: tuple[tuple[Patch, ...], ...] = ()
+    extra: tuple[Patch, ...] = ()  # of a diagnosis, and worked examples
+    failures: int = 0  # analyst calls without a usable reply
+
+    @property
+    def patches(self) -> tuple[Patch, ...]:
+        return (*(patch for batch in self.batches for patch in batch), *self.extra)
+
+
+async def reflect(
+    run: Components,
+    planned: PlannedStep,
+    skill: Skill,
+    rollouts: StepRollouts,
+    context: Context,
+    log: StepLog,
+) -> Reflections:
+    """What the analysts propose, what a diagnosis of some failures adds, and worked examples.
+
+    Ends only after the last rollout, also on errors: rollouts in flight are paid for and must be
+    recorded.
+    """
+    with run.stage(planned.place, "reflect", log=log):
+        numbers = range(len(rollouts.requests))
+        found = await gather(
+            _reflect_on_batch(run, skill, rollouts, number, context) for number in numbers
+        )
+        outcomes = await rollouts.outcomes()
+        finished = [outcome for batch in outcomes for outcome in batch]
+        raise_if_skipped(finished, run.path)
+        diagnosed = await _diagnose(run, planned, skill, rollouts, outcomes, context)
+    examples = _examples(run, planned, skill, finished, context)
+    return Reflections(
+        tuple(reflected.patches for reflected in found),
+        (*diagnosed, *([examples] if examples.proposals else [])),
+        sum(reflected.discarded for reflected in found),
+    )
+
+
+async def _reflect_on_batch(
+    run: Components, skill: Skill, rollouts: StepRollouts, number: int, context: Context
+) -> Reflection:
+    requests, running = rollouts.requests[number], rollouts.running[number]
+    if run.optimizer is None or run.config.optimizer.proposer == "examples":
+        await gather(running)
+        return Reflection((), 0, 0)
+    prefix = f"batch_{number}/" if len(rollouts.requests) > 1 else ""
+    analysts = reflection.reflect(run.optimizer, skill, requests, running, context, prefix=prefix)
+    work: list[Awaitable[Any]] = [analysts, *running]
+    found: Reflection = (await gather(work))[0]
+    return found
+
+
+async def _diagnose(
+    run: Components,
+    planned: PlannedStep,
+    skill: Skill,
+    rollouts: StepRollouts,
+    outcomes: Sequence[Sequence[Outcome]],
+    context: Context,
+) -> tuple[Patch, ...]:
+    gradient = run.config.gradient
+    if run.optimizer is None or not gradient.deep_reflection:
+        return ()
+    if run.config.optimizer.proposer == "examples":
+        return ()
+    cases = []
+    for requests, finished in zip(rollouts.requests, outcomes, strict=True):
+        for found in group_by_item(requests):
+            arms = tuple(requests[at].arm for at in found.positions)
+            tried = tuple(finished[at] for at in found.positions)
+            cases.append(Case(found.item, tried, arms=arms))
+
+    async def roll_out_again(instruction: str, items: Sequence[Item]) -> list[Outcome]:
+        again = [RolloutRequest(Arm(skill), item) for item in items]
+        series = f"diagnosis/{planned.name}"
+        new = await run.engine.run(
+            again, phase="reflect", step=planned.step, series=series, instruction=instruction
+        )
+        raise_if_skipped(new, run.path)
+        return new
+
+    limit = gradient.deep_reflection_items
+    return await diagnose(run.optimizer, skill, cases, roll_out_again, context, limit=limit)
+
+
+def _examples(
+    run: Components,
+    planned: PlannedStep,
+    skill: Skill,
+    outcomes: Sequence[Outcome],
+    context: Context,
+) -> Patch:
+    """Solved training items that resemble this step's failures, where the proposer wants them."""
+    if run.config.optimizer.proposer == "reflect":
+        return Patch((), "examples")
+    failed = {
+        outcome.item_id
+        for outcome in outcomes
+        if outcome.score is not None and not outcome.succeeded
+    }
+    patch = worked.propose_examples(
+        skill,
+        [item for item in planned.items if item.id in failed],
+        worked.solved_examples(run.task.train, outcomes),
+        edit_budget=context.edit_budget,
+        max_tokens=run.config.optimizer.max_skill_tokens,
+    )
+    if patch.proposals:
+        run.emit(worked.reflection_event(patch, planned.step))
+    return patch
+
+
+async def aggregate(
+    run: Components,
+    planned: PlannedStep,
+    skill: Skill,
+    patches: Sequence[Patch],
+    context: Context,
+    log: StepLog,
+) -> Patch | None:
+    """One patch of all, without what the leak check blocks; None when nothing was proposed."""
+    blocked = run.leaks.blocked
+    cleaned = [run.leaks.clean(patch, planned.step) for patch in patches]
+    to_merge = [patch for patch in cleaned if patch.proposals and patch.source != "examples"]
+    sources = [patch for patch in cleaned if patch.source == "examples"]
+    with run.stage(planned.place, "aggregate", log=log):
+        if to_merge and run.optimizer is not None:
+            merged = await merge_patches(
+                run.optimizer, skill, to_merge, step=planned.step, meta_skill=context.meta_skill
+            )
+            # A merge may change the wording, so its result is checked again.
+            sources.insert(0, run.leaks.clean(merged, planned.step))
+    log.blocked += run.leaks.blocked - blocked
+    proposals = tuple(proposal for patch in sources for proposal in patch.proposals)
+    if not proposals:
+        return None
+    whole = replace(sources[0], proposals=proposals)
+    run.emit(PatchMerged(step=planned.step, patch=whole.record()))
+    return whole
+
+
+async def select(
+    run: Components,
+    planned: PlannedStep,
+    skill: Skill,
+    patch: Patch | None,
+    context: Context,
+    log: StepLog,
+) -> Selection | None:
+    """At most an edit budget of the merged proposals."""
+    if patch is None:
+        return None
+    with run.stage(planned.place, "select", log=log):
+        if run.optimizer is not None:
+            control = run.config.optimizer.lr_control_mode
+            return await select_proposals(run.optimizer, skill, patch, context, control=control)
+        chosen = patch.proposals[: context.edit_budget]
+        selection = Selection(chosen, context.edit_budget)
+        run.emit(selection_event(planned.step, selection))
+        return selection
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the optimizer made of one step's training rollouts (stages 2 to 4)."""
+
+    step: int
+    reflections: Reflections = field(default_factory=Reflections)
+    patch: Patch | None = None  # None: nothing was proposed
+    selection: Selection | None = None
+    log: StepLog = field(default_factory=StepLog)
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """The candidate of a step, or why there is none."""
+
+    candidate: Candidate | None
+    skipped: str = ""  # skip_no_patches, skip_no_change, skip_no_rewrite, skip_leak
+    update: Update | None = None
+
+
+async def update(
+    run: Components,
+    planned: PlannedStep,
+    skill: Skill,
+    selection: Selection | None,
+    own_edits: Sequence[Edit],
+    context: Context,
+    log: StepLog,
+) -> Updated:
+    """The candidate that the selected proposals and skillfit's own edits make of the incumbent."""
+    proposals = selection.proposals if selection else ()
+    if not proposals and not own_edits:
+        return Updated(None, "skip_no_patches" if selection is None else "skip_no_change")
+    with run.stage(planned.place, "update", log=log):
+        if run.config.optimizer.skill_update_mode == "patch" or run.optimizer is None:
+            added = [Proposal(edit, "diagnosis") for edit in own_edits]
+            ceiling = run.config.optimizer.max_skill_tokens
+            whole = apply(skill, [*proposals, *added], max_tokens=ceiling)
+            updated = _patched(run, planned, skill, proposals, own_edits, whole)
+        else:
+            whole = await update_skill(run.optimizer, skill, proposals, context)
+            updated = _rewritten(run, planned, skill, whole)
+    if updated.candidate is not None:
+        run.emit(_candidate_event(planned, updated.candidate, whole))
+    return replace(updated, update=whole)
+
+
+def _patched(
+    run: Components,
+    planned: PlannedStep,
+    skill: Skill,
+    proposals: Sequence[Proposal],
+    own_edits: Sequence[Edit],
+    whole: Update,
+) -> Updated:
+    """The strict gate gets the edits that apply together. The screening gate gets all of them: it
+    finds out by itself what applies together with what.
+    """
+    wanted = [*(proposal.edit for proposal in proposals), *own_edits]
+    items = [*(proposal.items for proposal in proposals), *(() for _ in own_edits)]
+    strict = run.config.evaluation.gate == "strict"
+    if strict and not whole.changed:
+        return Updated(None, "skip_no_change")
+    edits: list[Edit] = []
+    sources: list[tuple[str, ...]] = []
+    for edit, written_from, result in zip(wanted, items, whole.report, strict=True):
+        if edit is not None and (result.applied or not strict):
+            edits.append(edit)
+            sources.append(tuple(written_from))
+    candidate = Candidate(whole.skill or skill, tuple(edits), tuple(sources), planned.step)
+    return Updated(candidate)
+
+
+def _rewritten(run: Components, planned: PlannedStep, skill: Skill, whole: Update) -> Updated:
+    if whole.skill is None:
+        return Updated(None, "skip_no_rewrite")
+    if not whole.changed:
+        return Updated(None, "skip_no_change")
+    if not run.leaks.passes(_new_lines(skill, whole.skill), planned.step):
+        return Updated(None, "skip_leak")
+    return Updated(Candidate(whole.skill, step=planned.step, label="rewrite"))
+
+
+def note_edits(run: Components, patches: Sequence[Patch], planned: PlannedStep) -> list[Edit]:
+    """Reminders of rules that the agent knew and did not follow, as edits of the appendix.
+
+    The strict gate does not judge them: step_end.add_notes adds them without a verdict.
+    """
+    if run.config.evaluation.gate == "strict":
+        return []
+    notes = collect_notes(patches)
+    return [Edit(NOTE_OP, content=note) for note in notes if run.leaks.passes(note, planned.step)]
+
+
+def _new_lines(old: Skill, new: Skill) -> str:
+    known = set(old.body.splitlines())
+    return "\n".join(line for line in new.body.splitlines() if line not in known)
+
+
+def _candidate_event(planned: PlannedStep, candidate: Candidate, whole: Update) -> CandidateBuilt:
+    return CandidateBuilt(
+        step=planned.step,
+        label=candidate.label,
+        skill=candidate.skill.text,
+        skill_hash=candidate.skill.hash,
+        report=list(whole.report),
+        rewrite=whole.rewrite,
+    )
+
+
+async def judge(
+    run: Components,
+    planned: PlannedStep,
+    candidate: Candidate | None,
+    training: Sequence[Observation],
+    log: StepLog,
+) -> Verdict | None:
+    """Let the gate decide about a step; None when there is nothing to decide."""
+    pending = any(effect.status == "pending" for effect in run.gate.effects())
+    if candidate is None and not pending:
+        return None
+    total = len(run.task.selection)
+    with run.stage(planned.place, "gate", total, log=log):
+        return await decide(run, planned.place, planned.name, candidate, training, log.usage)
+
+
+async def decide(
+    run: Components,
+    place: Place,
+    name: str,
+    candidate: Candidate | None,
+    training: Sequence[Observation],
+    usage: UsageByStage,
+    phase: str = "gate",
+) -> Verdict:
+    """The gate's verdict, emitted with its evidence."""
+    with run.selection.during(phase, place.step, usage):
+        verdict = await run.gate.judge(name, candidate, training)
+    run.emit(
+        GateDecided(
+            name=name,
+            step=place.step,
+            decision=verdict.decision,
+            reason=verdict.reason,
+            evidence=verdict.evidence,
+            score=verdict.score,
+            candidates=list(verdict.standings),
+            effects=list(verdict.effects),
+        )
+    )
+    run.emit(_score_event(name, candidate, verdict))
+    return verdict
+
+
+def _score_event(name: str, candidate: Candidate | None, verdict: Verdict) -> EvaluationFinished:
+    """The point of the score curve: the candidate's own rollouts, or an estimate of the winner."""
+    tally = verdict.tally
+    shown = candidate.skill if candidate is not None and tally is not None else verdict.winner
+    return EvaluationFinished(
+        name=name,
+        split="selection",
+        skill_hash=shown.hash,
+        hard=tally.hard if tally else verdict.score.mean,
+        soft=tally.soft if tally else verdict.score.mean,
+        scored=tally.scored if tally else 0,
+        planned=tally.planned if tally else 0,
+        estimate=None if tally else verdict.score,
+    )

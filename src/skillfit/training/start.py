@@ -1,0 +1,138 @@
+"""Start a run or resume it: open the directory, assemble, train, finish, and end in any case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from skillfit import __version__
+from skillfit.errors import Exit, InfrastructureError, SkillfitError
+from skillfit.models import ModelError
+from skillfit.models.protocol import AnswerPending
+from skillfit.run.budget import BudgetReached
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import ItemsRead, RunFinished, RunStarted
+from skillfit.run.records import CheckResult, ItemRecord, RunSummary
+from skillfit.tasks import Item
+from skillfit.tasks.task import Task
+from skillfit.training.assemble import Assembled, Listener, assemble
+from skillfit.training.components import Components, Control
+from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, unfinished
+from skillfit.training.inputs import Inputs
+from skillfit.training.loop import train
+from skillfit.training.preflight import probe, run_preflight
+from skillfit.training.state import TrainingState
+
+_SHOWN = 400  # characters of an item's text
+
+
+class PreflightStopped(SkillfitError):
+    exit_code = Exit.PREFLIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    finish_reason: str
+    diagnosis: str
+    run: Path
+    exit_code: Exit
+    summary: RunSummary
+
+
+async def start(
+    inputs: Inputs,
+    path: Path,
+    *,
+    force_new: bool = False,
+    force: bool = False,
+    listeners: Sequence[Listener] = (),
+    control: Control | None = None,
+) -> Result:
+    """Train in the run directory `path`, or resume the run that is there.
+
+    Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer): the run is saved,
+    and the same call resumes it. `force` trains even if the preflight says stop.
+    """
+    with RunDirectory.open(path, inputs.identity(), force_new=force_new) as run:
+        async with assemble(inputs, run, listeners, control or Control()) as ready:
+            components = ready.components
+            components.emit(_started(components, run.run_id))
+            components.emit(ItemsRead(items=_items(components.task)))
+            ended = await _train(ready, force)
+            return Result(
+                ended.finish_reason,
+                ended.diagnosis,
+                run.path,
+                EXIT_OF[ended.finish_reason],
+                ended.summary,
+            )
+
+
+async def _train(ready: Assembled, force: bool) -> RunFinished:
+    """Preflight, loop and finish. A reached budget still ends with the best that is known."""
+    run, closing = ready.components, ready.closing
+    state = TrainingState.begin(run.initial)
+    try:
+        state = replace(state, checks=await _preflight(ready, force))
+        try:
+            async for state in train(run, state):
+                closing.reserve_ship_test(run)
+        except BudgetReached:
+            if state.baseline is None or not closing.release_ship_test():
+                raise
+        return await finish(run, closing, state)
+    except BudgetReached as reached:
+        return end_by_budget(run, closing, state, reached)
+    except AnswerPending:
+        raise
+    except (InfrastructureError, ModelError) as error:
+        run.check_stop()
+        conclude(run, closing, state, unfinished(run, state), "infrastructure", str(error))
+        raise
+
+
+async def _preflight(ready: Assembled, force: bool) -> tuple[CheckResult, ...]:
+    """Wrong keys and model names end every run here, before it spends."""
+    if not ready.components.config.evaluation.preflight:
+        await probe(ready)
+        return ()
+    report = await run_preflight(ready)
+    if report.verdict == "stop" and not force:
+        reasons = [check.message for check in report.checks if check.verdict == "stop"]
+        raise PreflightStopped(
+            f"Not worth training yet: {' '.join(reasons)}",
+            hint="Fix this, or override with --force.",
+        )
+    return report.checks
+
+
+def _items(task: Task) -> list[ItemRecord]:
+    splits = {"train": task.train, "selection": task.selection, "test": task.test}
+    return [_item(item.loaded(), split) for split, items in splits.items() for item in items]
+
+
+def _item(item: Item, split: str) -> ItemRecord:
+    expected = "\n".join(item.answers) or item.reference
+    return ItemRecord(
+        item.id, split, item.type, item.input[:_SHOWN], expected[:_SHOWN], item.weight
+    )
+
+
+def _started(run: Components, run_id: str) -> RunStarted:
+    task = run.task
+    return RunStarted(
+        run=run_id,
+        config=run.config.model_dump(mode="json"),
+        version=__version__,
+        skill=run.initial.text,
+        skill_hash=run.initial.hash,
+        splits={
+            "train": len(task.train),
+            "selection": len(task.selection),
+            "test": len(task.test),
+        },
+        total_epochs=len(run.plan.epochs),
+        steps_per_epoch=run.plan.steps_per_epoch,
+        fit_only=task.fit_only,
+    )

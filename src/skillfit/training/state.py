@@ -1,0 +1,87 @@
+"""Where training stands. The loop's functions take a state and return the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from skillfit.gate import Gate, ShipResult
+from skillfit.optimize.memory import render_memory
+from skillfit.rollout.outcome import Tally
+from skillfit.run.records import CheckResult, Standings, StepMemory, StepRecord
+from skillfit.skill import Edit, Skill
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    skill: Skill  # the incumbent: what the next step starts from
+    epoch_start: Skill  # the incumbent when this epoch began
+    baseline: Tally | None = None  # of the initial skill on the selection items; None: not yet
+    baseline_score: float = 0.0  # the same under the gate's metric
+    score: float = 0.0  # of the incumbent under the gate's metric
+    origin: str = "initial"  # which step or update the incumbent comes from
+    best_origin: str = "initial"
+    best_step: int = 0
+    best_score: float = 0.0
+    meta_skill: str = ""  # the optimizer's advice to itself
+    memory: tuple[StepMemory, ...] = ()  # steps of this epoch
+    waiting_edits: tuple[Edit, ...] = ()  # written between steps; join the pool with the next one
+    records: tuple[StepRecord, ...] = ()
+    proposed: int = 0  # proposals after merging, over the run
+    usable_edits: int = 0  # those that could be applied
+    optimizer_failures: int = 0  # optimizer calls without a usable reply
+    checks: tuple[CheckResult, ...] = ()  # of the preflight
+
+    @classmethod
+    def begin(cls, initial: Skill) -> TrainingState:
+        return cls(initial, initial)
+
+    def next_epoch(self) -> TrainingState:
+        return replace(self, epoch_start=self.skill, memory=())
+
+    def carrying(self, skill: Skill, origin: str, score: float) -> TrainingState:
+        return replace(self, skill=skill, origin=origin, score=score)
+
+    def tracking_best(self, gate: Gate, step: int) -> TrainingState:
+        """With the best skill's origin, when the best skill is the one just carried on."""
+        new = gate.best.hash == self.skill.hash and self.best_origin != self.origin
+        return replace(
+            self,
+            best_origin=self.origin if new else self.best_origin,
+            best_step=step if new else self.best_step,
+            best_score=gate.best_score,
+        )
+
+    @property
+    def memory_text(self) -> str:
+        return render_memory(self.memory)
+
+    @property
+    def standings(self) -> Standings:
+        return Standings(
+            current_score=self.score,
+            current_origin=self.origin,
+            best_score=self.best_score,
+            best_step=self.best_step,
+            best_origin=self.best_origin,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionScores:
+    """The initial skill and the one that was found, on comparable selection rollouts."""
+
+    baseline: Tally
+    best: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the last stages found. Fields stay empty where a run ended earlier."""
+
+    handed_back: Skill  # best_skill.md: the initial skill unless the run improved it
+    found: Skill  # what training arrived at
+    scores: SelectionScores | None = None
+    ship: ShipResult | None = None
+    final: Tally | None = None  # the last incumbent on the selection items
+    tests: Mapping[str, Tally] = field(default_factory=dict)  # baseline, best, final

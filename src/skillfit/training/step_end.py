@@ -1,0 +1,320 @@
+"""Before the first step and after each step: measure, carry the winner on, write the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from skillfit.gate import EditEffect, Observation, Verdict
+from skillfit.optimize.epoch import collect_notes, consolidate
+from skillfit.optimize.memory import failure_patterns
+from skillfit.optimize.patch import Patch
+from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.run.events import EvaluationFinished, StepFinished
+from skillfit.run.records import (
+    ApplySummary,
+    BatchRecord,
+    StepMemory,
+    StepRecord,
+    TypeScore,
+)
+from skillfit.skill import Skill, appendix_notes, with_consolidated_notes, with_notes
+from skillfit.training.components import Components, StepLog, UsageByStage
+from skillfit.training.plan import Place, PlannedStep
+from skillfit.training.stages import Learned, Updated
+from skillfit.training.state import TrainingState
+
+
+async def measure_baseline(run: Components, state: TrainingState) -> TrainingState:
+    """Measure the initial skill on the selection items."""
+    with run.stage(Place(), "baseline", len(run.task.selection)):
+        with run.selection.during("baseline", 0, UsageByStage()):
+            tally = await run.gate.baseline(run.initial)
+    emit_score(run, "baseline", run.initial, tally)
+    score = run.gate.best_score
+    return replace(state, baseline=tally, score=score, baseline_score=score, best_score=score)
+
+
+async def close_step(
+    run: Components,
+    planned: PlannedStep,
+    state: TrainingState,
+    training: Sequence[Observation],
+    learned: Learned,
+    updated: Updated,
+    verdict: Verdict | None,
+    log: StepLog,
+) -> TrainingState:
+    """The state after a step, and the events that tell what happened in it."""
+    outcomes = [observation.outcome for observation in training]
+    log.usage.add_outcomes("rollout", outcomes)
+    before = state
+    if verdict is not None and verdict.winner.hash != state.skill.hash:
+        score = verdict.score.mean if verdict.tally is None else verdict.candidate_score
+        state = state.carrying(verdict.winner, planned.name, score or 0.0)
+    elif verdict is not None and verdict.tally is None:
+        state = replace(state, score=verdict.score.mean)  # screening: a better estimate
+    state = state.tracking_best(run.gate, planned.step)
+    notes = Notes()
+    if run.config.evaluation.gate == "strict":
+        state, notes = await add_notes(run, planned, state, learned.reflections.patches, log)
+    action = verdict.action if verdict is not None else updated.skipped
+    entry = _memory_entry(planned, before, outcomes, learned, verdict, action)
+    state = replace(
+        state,
+        waiting_edits=(),
+        memory=(*state.memory, entry),
+        proposed=state.proposed + (len(learned.patch.proposals) if learned.patch else 0),
+        usable_edits=state.usable_edits + _usable(updated),
+        optimizer_failures=state.optimizer_failures + learned.reflections.failures,
+    )
+    await run.persist_failures()
+    record = _record(run, planned, state, outcomes, learned, updated, verdict, notes, log, action)
+    state = replace(state, records=(*state.records, record))
+    run.emit(
+        StepFinished(
+            epoch=planned.epoch,
+            step=planned.step,
+            action=action,
+            skill=state.skill.text,
+            skill_hash=state.skill.hash,
+            best_skill=run.gate.best.text,
+            record=record,
+            digest=entry,
+            appendix_notes=list(notes.added),
+        )
+    )
+    return state
+
+
+def _usable(updated: Updated) -> int:
+    """Edits that could be applied; a rewrite counts as one."""
+    if updated.candidate is None or updated.update is None:
+        return 0
+    return len(updated.update.applied) if updated.update.report else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What a step added to the appendix of execution notes."""
+
+    seen: int = 0
+    added: tuple[str, ...] = ()
+    total: int = 0
+    consolidated: bool = False
+
+
+async def add_notes(
+    run: Components,
+    planned: PlannedStep,
+    state: TrainingState,
+    patches: Sequence[Patch],
+    log: StepLog,
+) -> tuple[TrainingState, Notes]:
+    """Add a step's notes to the appendix, whatever the verdict was, and measure the result."""
+    if not run.config.optimizer.use_skill_aware_reflection or run.optimizer is None:
+        return state, Notes()
+    notes = [note for note in collect_notes(patches) if run.leaks.passes(note, planned.step)]
+    if not notes:
+        return state, Notes()
+    held = set(appendix_notes(state.skill))
+    skill = with_notes(state.skill, notes)
+    condensed = await consolidate(run.optimizer, appendix_notes(skill), step=planned.step)
+    consolidated = condensed is not None and all(
+        run.leaks.passes(note, planned.step) for note in condensed
+    )
+    if condensed is not None and consolidated:
+        skill = with_consolidated_notes(skill, condensed)
+    unchanged = skill.hash == state.skill.hash
+    if unchanged or not run.leaks.fits(skill, state.skill, "appendix", planned.step):
+        return state, Notes()
+    origin = f"appendix_{planned.name}"
+    state = await adopt(run, planned.place, state, skill, origin, "gate", log.usage)
+    kept = appendix_notes(skill)
+    added = tuple(note for note in kept if note not in held)
+    return state, Notes(len(notes), added, len(kept), consolidated)
+
+
+async def adopt(
+    run: Components,
+    place: Place,
+    state: TrainingState,
+    skill: Skill,
+    origin: str,
+    phase: str,
+    usage: UsageByStage,
+    like: Skill | None = None,
+) -> TrainingState:
+    """Carry a skill that no verdict chose. It is measured all the same, unless `like` says the
+    same to an agent and is measured already.
+    """
+    with run.selection.during(phase, place.step, usage):
+        tally = await run.gate.adopt(skill, like)
+    emit_score(run, origin, skill, tally)
+    score = run.gate_settings.value(tally.hard, tally.soft)
+    return state.carrying(skill, origin, score).tracking_best(run.gate, place.step)
+
+
+def emit_score(
+    run: Components,
+    name: str,
+    skill: Skill,
+    tally: Tally,
+    split: str = "selection",
+    by_type: Mapping[str, Tally] | None = None,
+) -> None:
+    types = {
+        kind: TypeScore(part.scored, part.hard, part.soft) for kind, part in (by_type or {}).items()
+    }
+    run.emit(
+        EvaluationFinished(
+            name=name,
+            split=split,
+            skill_hash=skill.hash,
+            hard=tally.hard,
+            soft=tally.soft,
+            scored=tally.scored,
+            planned=tally.planned,
+            by_type=types,
+        )
+    )
+
+
+def _memory_entry(
+    planned: PlannedStep,
+    before: TrainingState,
+    outcomes: Sequence[Outcome],
+    learned: Learned,
+    verdict: Verdict | None,
+    action: str,
+) -> StepMemory:
+    scored = [outcome for outcome in outcomes if outcome.score is not None]
+    screening = verdict is not None and bool(verdict.effects)
+    rejected = verdict is not None and not verdict.accepted and not screening
+    proposals = learned.selection.proposals if learned.selection and rejected else ()
+    return StepMemory(
+        step=planned.step,
+        action=action,
+        n_total=len(scored),
+        n_fail=sum(not outcome.succeeded for outcome in scored),
+        failure_patterns=failure_patterns(outcomes, learned.reflections.patches),
+        score_before=before.score if verdict else None,
+        score_after=verdict.candidate_score if verdict else None,
+        rejected_edits=tuple(proposal.record() for proposal in proposals),
+        decided=_decided(before, verdict),
+    )
+
+
+def _decided(before: TrainingState, verdict: Verdict | None) -> tuple[EditEffect, ...]:
+    """Edits that this step's verdict promoted or dropped."""
+    if verdict is None:
+        return ()
+    known = {effect.id: effect.status for entry in before.memory for effect in entry.decided}
+    return tuple(
+        effect
+        for effect in verdict.effects
+        if effect.status != "pending" and known.get(effect.id) != effect.status
+    )
+
+
+def _record(
+    run: Components,
+    planned: PlannedStep,
+    state: TrainingState,
+    outcomes: Sequence[Outcome],
+    learned: Learned,
+    updated: Updated,
+    verdict: Verdict | None,
+    notes: Notes,
+    log: StepLog,
+    action: str,
+) -> StepRecord:
+    tally = Tally.of(outcomes)
+    batches = _batch_records(planned, outcomes, learned)
+    whole, patch, selection = updated.update, learned.patch, learned.selection
+    timing = {f"{name}_s": round(seconds, 3) for name, seconds in sorted(log.seconds.items())}
+    if "gate_s" in timing:
+        timing["evaluate_s"] = timing.pop("gate_s")
+    statuses = [effect.status for effect in verdict.effects] if verdict else []
+    noted = notes.seen > 0
+    extra = learned.reflections.extra
+    return StepRecord(
+        step=planned.step,
+        epoch=planned.epoch,
+        step_in_epoch=planned.index,
+        action=action,
+        lr_control_mode=run.config.optimizer.lr_control_mode,
+        gate_metric=run.config.evaluation.gate_metric,
+        standings=state.standings,
+        skill_len=len(state.skill.text),
+        timing=timing,
+        tokens=log.usage.counts(),
+        wall_time_s=round(sum(timing.values()), 3),
+        n_edits_blocked=log.blocked,
+        rollout_hard=tally.hard,
+        rollout_soft=tally.soft,
+        rollout_n=tally.scored,
+        rollout_coverage=tally.coverage,
+        accumulation_batches=batches,
+        n_patches=len(learned.reflections.patches),
+        n_failure_patches=sum(row.n_failure_patches for row in batches)
+        + sum(patch.source != "success" for patch in extra),
+        n_success_patches=sum(row.n_success_patches for row in batches)
+        + sum(patch.source == "success" for patch in extra),
+        n_edits_merged=len(patch.proposals) if patch else None,
+        support_counts=tuple(patch.support_counts) if patch else None,
+        n_edits_ranked=len(selection.proposals) if selection else None,
+        edit_budget=selection.edit_budget if selection else None,
+        lr_decision=selection.decision
+        if selection and selection.decision.learning_rate is not None
+        else None,
+        rewrite_change_summary=whole.change_summary if whole and whole.change_summary else None,
+        edit_apply_summary=ApplySummary(
+            len(whole.report), len(whole.applied), len(whole.report) - len(whole.applied)
+        )
+        if whole and whole.report
+        else None,
+        candidate_hash=whole.skill.hash if whole and whole.skill else None,
+        candidate_skill_len=len(whole.skill.text) if whole and whole.skill else None,
+        selection_hard=verdict.tally.hard if verdict and verdict.tally else None,
+        selection_soft=verdict.tally.soft if verdict and verdict.tally else None,
+        candidate_gate_score=verdict.candidate_score if verdict else None,
+        incumbent_gate_score=verdict.incumbent_score if verdict else None,
+        verdict=verdict.decision if verdict else None,
+        reason=verdict.reason if verdict else None,
+        gate_rollouts=verdict.evidence.rollouts if verdict else None,
+        n_edits_pending=statuses.count("pending") if statuses else None,
+        n_edits_promoted=statuses.count("promoted") if statuses else None,
+        n_edits_dropped=statuses.count("dropped") if statuses else None,
+        n_execution_lapse_notes=notes.seen if noted else None,
+        n_appendix_notes_added=len(notes.added) if noted else None,
+        n_appendix_notes_total=notes.total if noted else None,
+        n_appendix_notes_consolidated=notes.consolidated if noted else None,
+    )
+
+
+def _batch_records(
+    planned: PlannedStep, outcomes: Sequence[Outcome], learned: Learned
+) -> tuple[BatchRecord, ...]:
+    records = []
+    at = 0
+    size = len(outcomes) // max(1, len(planned.items))  # rollouts per item
+    patches = learned.reflections.batches
+    for number, batch in enumerate(planned.batches):
+        count = len(batch.items) * size
+        tally = Tally.of(outcomes[at : at + count])
+        at += count
+        found = patches[number] if number < len(patches) else ()
+        success = sum(patch.source == "success" for patch in found)
+        records.append(
+            BatchRecord(
+                batch_idx=number,
+                batch_seed=batch.seed,
+                n_envs=len(batch.items),
+                hard=tally.hard,
+                soft=tally.soft,
+                n_failure_patches=len(found) - success,
+                n_success_patches=success,
+            )
+        )
+    return tuple(records)
