@@ -14,7 +14,7 @@ from skillfit.gate.statistics import (
     variance,
     within_item_variance,
 )
-from skillfit.gate.verdict import Evidence, GateSettings, Measure, ScoreEstimate
+from skillfit.gate.verdict import Arm, Evidence, GateSettings, Measure, ScoreEstimate
 from skillfit.rollout.gather import gather
 from skillfit.rollout.outcome import Outcome, Tally, weighted_mean, weighted_values
 from skillfit.skill import Skill
@@ -94,12 +94,12 @@ class Sampler:
         self.spent = 0
         self.scored = 0
 
-    async def sample(self, arms: Sequence[tuple[Skill, Item]]) -> list[Outcome]:
+    async def sample(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
         """One more rollout for each pair, in the order given."""
         by_repeat: dict[int, list[int]] = {}
-        for index, (skill, item) in enumerate(arms):
-            by_repeat.setdefault(self._next[skill.hash, item.id], []).append(index)
-            self._next[skill.hash, item.id] += 1
+        for index, (arm, item) in enumerate(arms):
+            by_repeat.setdefault(self._next[arm.skill.hash, item.id], []).append(index)
+            self._next[arm.skill.hash, item.id] += 1
         batches = sorted(by_repeat.items())
         measured = await gather(
             self._measure([arms[index] for index in indexes], repeat=repeat, series=self._series)
@@ -115,7 +115,8 @@ class Sampler:
     async def samples(self, skill: Skill, items: Sequence[Item], repeats: int = 1) -> Samples:
         """Fresh rollouts of one skill: `repeats` of each item."""
         samples = Samples(self._settings)
-        samples.add(await self.sample([(skill, item) for _ in range(repeats) for item in items]))
+        arm = Arm(skill)
+        samples.add(await self.sample([(arm, item) for _ in range(repeats) for item in items]))
         return samples
 
 

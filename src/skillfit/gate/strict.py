@@ -35,6 +35,8 @@ class StrictGate(SkillScores):
     still measured, and the best one kept.
     """
 
+    pools_edits = False
+
     def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
         """Every training rollout runs under the incumbent."""
         return [Arm(self.incumbent)] * (len(items) * repeats)

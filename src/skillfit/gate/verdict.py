@@ -37,12 +37,12 @@ Action = Literal["accept_new_best", "accept", "reject", "force_accept", "inconcl
 class Measure(Protocol):
     """Runs selection rollouts for a gate.
 
-    One rollout for each (skill, item) pair, in that order. The same arguments give the same
+    One rollout for each (arm, item) pair, in that order. The same arguments give the same
     outcomes, because the journal records each rollout under its skill, item, repeat and series.
     """
 
     async def __call__(
-        self, arms: Sequence[tuple[Skill, Item]], *, repeat: int, series: str
+        self, arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
     ) -> list[Outcome]: ...
 
 
@@ -139,6 +139,13 @@ class Gate(Protocol):
 
     async def compose(self) -> list[Skill]:
         """The skills worth the ship test, most promising first; never the initial skill."""
+        ...
+
+    @property
+    def pools_edits(self) -> bool:
+        """True: edits wait in a pool and are decided one by one. False: a candidate is accepted or
+        rejected as a whole in its own step.
+        """
         ...
 
     @property

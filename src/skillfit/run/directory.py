@@ -31,6 +31,7 @@ from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
 from skillfit.run.lock import NAME as LOCK_NAME
 from skillfit.run.lock import RunLock
+from skillfit.run.records import RunSummary
 from skillfit.run.store import Redact, disk_full
 
 E = TypeVar("E", bound=Event)
@@ -193,8 +194,9 @@ class RunView:
         return started.config if (started := self.started) else {}
 
     @property
-    def summary(self) -> dict[str, Any]:
-        return finished.summary if (finished := self.finished) else {}
+    def summary(self) -> RunSummary | None:
+        """None while the run has not finished."""
+        return finished.summary if (finished := self.finished) else None
 
     def _last(self, kind: type[E]) -> E | None:
         last = self.events.last(kind)

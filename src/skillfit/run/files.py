@@ -1,15 +1,15 @@
-"""The readable files of a run, written from its events, at the paths users of the reference system
-know.
+"""The readable files of a run, written from its events.
 
-They are a view: deleting one loses nothing, and replaying the run writes each again, byte for byte.
-Files that grow with the run (history, state, best skill) wait on replay until it has caught up, so
-they never go back. A step's skill file is never written over by what comes later; the slow update's
-skill has a file of its own.
+They are at the paths users of the reference system know. They are a view: a deleted file is written
+again on replay, byte for byte. Files that grow with the run (history, state, best skill) are not
+touched during replay until it has caught up. A step's skill file is never overwritten; the slow
+update has a file of its own.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import asdict
 from functools import singledispatchmethod
 from typing import Any, Protocol
 
@@ -17,7 +17,6 @@ import pydantic_core
 
 from skillfit.run.events import (
     CandidateBuilt,
-    CreditAssigned,
     EditsSelected,
     EvaluationFinished,
     Event,
@@ -34,6 +33,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
+from skillfit.run.records import PAYLOAD_FIELD, PatchRecord, SlowUpdateRecord, StepRecord
 
 _EVALUATIONS = {
     "baseline": "selection_eval_baseline",
@@ -66,7 +66,7 @@ class RunFiles:
         self._caught_up = True
         self._update_mode = "patch"
         self._step = 0
-        self._history: dict[int, dict[str, Any]] = {}
+        self._history: dict[int, StepRecord] = {}
         self._rates: dict[int, dict[str, Any]] = {}
         self._rollouts: defaultdict[tuple[str, int], dict[str, RolloutFinished]] = defaultdict(dict)
 
@@ -108,40 +108,59 @@ class RunFiles:
         ]
         self._write_results(folder, [row for row in rows if row.skill_hash == event.skill_hash])
         if event.by_type:
-            self._directory.write_json(f"{folder}/summary.json", event.by_type)
+            overall = {"total": event.scored, "hard_acc": event.hard, "soft_acc": event.soft}
+            summary = {**event.by_type, "overall": overall}
+            self._directory.write_json(f"{folder}/summary.json", summary)
 
     @_on.register
     def _(self, event: ReflectionFinished) -> None:
         batch, _, group = event.group.rpartition("/")
-        self._directory.write_json(
-            f"{_step(event.step)}/{batch + '/' if batch else ''}patches/{group}.json", event.patch
-        )
+        folder = f"{_step(event.step)}/{batch + '/' if batch else ''}patches"
+        reflection = _reflection(event.patch, self._update_mode)
+        self._directory.write_json(f"{folder}/{group}.json", reflection)
 
     @_on.register
     def _(self, event: PatchMerged) -> None:
-        self._directory.write_json(f"{_step(event.step)}/merged_patch.json", event.patch)
+        merged = _patch(event.patch, self._update_mode)
+        self._directory.write_json(f"{_step(event.step)}/merged_patch.json", merged)
 
     @_on.register
     def _(self, event: EditsSelected) -> None:
-        folder = _step(event.step)
-        ranked = {"edit_budget": event.edit_budget, "edits": event.edits, **event.decision}
+        folder, decision = _step(event.step), event.decision
+        ranked: dict[str, Any] = {
+            "edit_budget": event.edit_budget,
+            "edits": [proposal.as_json() for proposal in event.edits],
+        }
+        if decision.selected_indices is not None:
+            ranked["selected_indices"] = list(decision.selected_indices)
+            ranked["reasoning"] = decision.reasoning
+        if decision.fallback:
+            ranked["fallback"] = True
         self._directory.write_json(f"{folder}/ranked_edits.json", ranked)
-        if "learning_rate" in event.decision:
-            self._directory.write_json(f"{folder}/lr_decision.json", event.decision)
-            self._rates[event.step] = {"step": event.step, **event.decision}
+        if decision.learning_rate is not None:
+            rate = {
+                "learning_rate": decision.learning_rate,
+                "available": decision.available,
+                "reasoning": decision.rate_reasoning,
+                "confidence": decision.confidence,
+                "risk_notes": list(decision.risk_notes),
+                "fallback": decision.fallback,
+            }
+            self._directory.write_json(f"{folder}/lr_decision.json", rate)
+            self._rates[event.step] = {"step": event.step, **rate}
             if self._caught_up:
                 self._write_lines("lr_history.jsonl", list(self._rates.values()))
 
     @_on.register
     def _(self, event: CandidateBuilt) -> None:
         folder = _step(event.step)
-        if event.number:
-            folder = f"{folder}/candidates/{event.number:02d}"
         self._directory.write_text(f"{folder}/candidate_skill.md", event.skill)
         if self._update_mode in _RESULT_FILES:
-            self._directory.write_json(f"{folder}/{_RESULT_FILES[self._update_mode]}", event.detail)
+            name = _RESULT_FILES[self._update_mode]
+            self._directory.write_json(f"{folder}/{name}", event.rewrite)
         else:
-            self._directory.write_json(f"{folder}/edit_apply_report.json", event.report)
+            report = [result.as_dict() for result in event.report]
+            self._directory.write_json(f"{folder}/edit_apply_report.json", report)
 
     @_on.register
     def _(self, event: GateDecided) -> None:
@@ -155,9 +174,14 @@ class RunFiles:
             "decision": event.decision,
             "reason": event.reason,
             "evidence": event.evidence,
+            "score": event.score,
             "candidates": event.candidates,
         }
         self._directory.write_json(f"{folder}/verdict.json", verdict)
+        if event.effects:
+            self._directory.write_json(f"{folder}/edit_effects.json", event.effects)
+            if self._caught_up:
+                self._directory.write_json("edit_effects.json", event.effects)
 
     @_on.register
     def _(self, event: StepFinished) -> None:
@@ -174,16 +198,14 @@ class RunFiles:
         if event.appendix_notes:
             self._directory.write_json(f"{folder}/appendix_notes.json", event.appendix_notes)
         self._history[event.step] = event.record
-        self._write_progress(f"skills/skill_v{event.step:04d}.md", event.best_skill, event.record)
-        self._directory.write_json(f"{folder}/step_record.json", event.record)
+        self._write_progress(f"skills/skill_v{event.step:04d}.md", event.best_skill)
+        self._directory.write_json(f"{folder}/step_record.json", flat_record(event.record))
 
     @_on.register
     def _(self, event: SlowUpdateFinished) -> None:
         folder = f"slow_update/epoch_{event.epoch:02d}"
-        self._write_looking_back(folder, event.result)
-        self._directory.write_json(
-            f"{folder}/slow_result.json", {**event.result, "action": event.action}
-        )
+        self._write_look_back(folder, event.result.prev_hash)
+        self._directory.write_json(f"{folder}/slow_result.json", flat_record(event.result))
         self._directory.write_json(f"{folder}/comparison_pairs.json", event.pairs)
         if event.all_pairs != event.pairs:
             self._directory.write_json(f"{folder}/comparison_pairs_all.json", event.all_pairs)
@@ -195,7 +217,7 @@ class RunFiles:
     @_on.register
     def _(self, event: MetaSkillFinished) -> None:
         folder = f"meta_skill/epoch_{event.epoch:02d}"
-        self._write_looking_back(folder, event.result)
+        self._write_look_back(folder, event.result.prev_hash)
         self._directory.write_json(f"{folder}/meta_skill_result.json", event.result)
 
     @_on.register
@@ -203,49 +225,41 @@ class RunFiles:
         self._directory.write_json("ship_test.json", event)
 
     @_on.register
-    def _(self, event: CreditAssigned) -> None:
-        self._directory.write_json(
-            "credit.json",
-            {name: getattr(event, name) for name in ("edits", "tokens_before", "tokens_after")},
-        )
-
-    @_on.register
     def _(self, event: RunFinished) -> None:
         self._directory.write_text("best_skill.md", event.best_skill)
+        if event.unproven_skill:
+            self._directory.write_text("unproven_skill.md", event.unproven_skill)
         self._directory.write_json("summary.json", event.summary)
 
-    def _write_progress(self, skill: str, best_skill: str, record: dict[str, Any]) -> None:
+    def _write_progress(
+        self, skill: str, best_skill: str, update: SlowUpdateRecord | None = None
+    ) -> None:
         if not self._caught_up:
             return
         self._directory.write_text("best_skill.md", best_skill)
-        self._directory.write_json("history.json", list(self._history.values()))
-        last = {**self._history.get(self._step, {}), **record}
+        history = [flat_record(record) for record in self._history.values()]
+        self._directory.write_json("history.json", history)
+        last = self._history.get(self._step)
+        record = update or last
+        standings = asdict(record.standings) if record is not None else {}
         state = {
             "last_completed_step": self._step,
             "current_skill_path": skill,
             "best_skill_path": "best_skill.md",
         }
-        names = ("current_score", "current_origin", "best_score", "best_step", "best_origin")
-        self._directory.write_json(
-            "runtime_state.json", {**state, **{name: last.get(name) for name in names}}
-        )
+        self._directory.write_json("runtime_state.json", {**state, **standings})
 
-    def _write_looking_back(self, folder: str, result: dict[str, Any]) -> None:
-        """The rollouts of an epoch's end: both skills on the same items, and the gate's. The meta
-        skill has its own where there is no slow update.
-        """
+    def _write_look_back(self, folder: str, previous_hash: str) -> None:
+        """The rollouts of an epoch's end: both skills on the same items, and the gate's."""
         keys = [key for key in self._rollouts if key[0] in ("slow_update", "meta_skill")]
         rows = [row for key in keys for row in self._rollouts.pop(key).values()]
         compared = [row for row in rows if row.rollout.startswith("rollout/slow_update/")]
-        before = [row for row in compared if row.skill_hash == result.get("prev_hash")]
-        after = [
-            row for row in compared if row not in before
-        ] or before  # an epoch may leave the skill as it was
+        before = [row for row in compared if row.skill_hash == previous_hash]
+        after = [row for row in compared if row not in before] or before
         self._write_results(f"{folder}/rollout_prev", before)
         self._write_results(f"{folder}/rollout_curr", after)
-        self._write_results(
-            f"{folder}/selection_eval", [row for row in rows if row not in compared]
-        )
+        gated = [row for row in rows if row not in compared]
+        self._write_results(f"{folder}/selection_eval", gated)
 
     def _write_results(self, folder: str, rollouts: list[RolloutFinished]) -> None:
         if rollouts:  # in an order of their own: they finish in any
@@ -264,21 +278,47 @@ def _step(step: int) -> str:
     return f"steps/step_{step:04d}"
 
 
+def flat_record(record: StepRecord | SlowUpdateRecord) -> dict[str, Any]:
+    """A record as its file shows it: standings beside the other fields, no empty fields."""
+    plain = asdict(record)
+    standings = plain.pop("standings")
+    flat: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
+    return flat | standings
+
+
+def _patch(patch: PatchRecord, mode: str) -> dict[str, Any]:
+    """As merged_patch.json shows it."""
+    return {
+        "reasoning": patch.reasoning,
+        "source_type": patch.source,
+        "merge_level": patch.merge_level,
+        PAYLOAD_FIELD[mode]: [proposal.as_json() for proposal in patch.proposals],
+    }
+
+
+def _reflection(patch: PatchRecord, mode: str) -> dict[str, Any]:
+    """As minibatch_*.json shows it."""
+    found: dict[str, Any] = {"batch_size": len(patch.items)}
+    if patch.source == "success":
+        found["success_patterns"] = list(patch.success_patterns)
+    else:
+        found["failure_summary"] = [asdict(note) for note in patch.failure_summary]
+    return {
+        **found,
+        "patch": _patch(patch, mode),
+        "appendix_notes": list(patch.appendix_notes),
+    }
+
+
 def _row(rollout: RolloutFinished) -> dict[str, Any]:
-    names = (
-        "hard",
-        "soft",
-        "status",
-        "repeat",
-        "skill_hash",
-        "seconds",
-        "calls",
-        "tokens",
-        "usd",
-        "rollout",
-    )
+    """One line of results.jsonl."""
+    names = ("hard", "soft", "status", "repeat", "skill_hash", "edits", "seconds", "calls")
     return {
         "id": rollout.item,
-        "fail_reason": rollout.failure,
+        "answer": rollout.answer,
+        "fail_reason": rollout.failure or (rollout.feedback if rollout.hard != 1.0 else ""),
         **{name: getattr(rollout, name) for name in names},
+        "tokens": rollout.tokens,
+        "usd": rollout.usd,
+        "rollout": rollout.rollout,
     }

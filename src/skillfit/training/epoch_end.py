@@ -42,10 +42,10 @@ async def slow_update(
     """Write a lesson from the epoch. Returns the comparison too, for the meta skill."""
     if not run.config.optimizer.use_slow_update or run.optimizer is None:
         return state, None
-    strict = run.config.evaluation.gate == "strict"
+    pools = run.gate.pools_edits
     if epoch.number == 1:
-        return (await _placeholder(run, epoch, state) if strict else state), None
-    if not strict and epoch is run.plan.epochs[-1]:
+        return (await _placeholder(run, epoch, state) if not pools else state), None
+    if pools and epoch is run.plan.epochs[-1]:
         return state, None  # nothing could measure the lesson any more
     place = Place(epoch.number, epoch.last_step)
     with run.stage(place, "slow_update"):
@@ -82,7 +82,7 @@ async def meta_skill(
         record = MetaSkillRecord(action="skip_first_epoch")
         run.emit(MetaSkillFinished(epoch=1, result=record))
         return state
-    if epoch is run.plan.epochs[-1] and run.config.evaluation.gate != "strict":
+    if epoch is run.plan.epochs[-1] and run.gate.pools_edits:
         return state  # no epoch is left to use it
     place = Place(epoch.number, epoch.last_step)
     with run.stage(place, "meta_skill"):
@@ -182,7 +182,7 @@ async def _carry(
         usage = UsageByStage()
         state = await adopt(run, place, state, candidate, name, "slow_update", usage)
         return state, "force_accept", run.gate.tally(candidate)
-    if run.config.evaluation.gate != "strict":
+    if run.gate.pools_edits:
         waiting = (*state.waiting_edits, Edit(SLOW_UPDATE_OP, content=text, label="slow update"))
         return replace(state, waiting_edits=waiting), "join_pool", None
     proposed = Candidate(candidate, step=place.step, label="slow update", gated=True)

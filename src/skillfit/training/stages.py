@@ -352,13 +352,13 @@ def _patched(
     """
     wanted = [*(proposal.edit for proposal in proposals), *own_edits]
     items = [*(proposal.items for proposal in proposals), *(() for _ in own_edits)]
-    strict = run.config.evaluation.gate == "strict"
-    if strict and not whole.changed:
+    pools = run.gate.pools_edits
+    if not pools and not whole.changed:
         return Updated(None, "skip_no_change")
     edits: list[Edit] = []
     sources: list[tuple[str, ...]] = []
     for edit, written_from, result in zip(wanted, items, whole.report, strict=True):
-        if edit is not None and (result.applied or not strict):
+        if edit is not None and (result.applied or pools):
             edits.append(edit)
             sources.append(tuple(written_from))
     candidate = Candidate(whole.skill or skill, tuple(edits), tuple(sources), planned.step)
@@ -380,7 +380,7 @@ def note_edits(run: Components, patches: Sequence[Patch], planned: PlannedStep) 
 
     The strict gate does not judge them: step_end.add_notes adds them without a verdict.
     """
-    if run.config.evaluation.gate == "strict":
+    if not run.gate.pools_edits:
         return []
     notes = collect_notes(patches)
     return [Edit(NOTE_OP, content=note) for note in notes if run.leaks.passes(note, planned.step)]

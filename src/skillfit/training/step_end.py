@@ -27,9 +27,9 @@ from skillfit.training.state import TrainingState
 
 async def measure_baseline(run: Components, state: TrainingState) -> TrainingState:
     """Measure the initial skill on the selection items."""
-    with run.stage(Place(), "baseline", len(run.task.selection)):
-        with run.selection.during("baseline", 0, UsageByStage()):
-            tally = await run.gate.baseline(run.initial)
+    stage = run.stage(Place(), "baseline", len(run.task.selection))
+    with stage, run.selection.during("baseline", 0, UsageByStage()):
+        tally = await run.gate.baseline(run.initial)
     emit_score(run, "baseline", run.initial, tally)
     score = run.gate.best_score
     return replace(state, baseline=tally, score=score, baseline_score=score, best_score=score)
@@ -56,7 +56,7 @@ async def close_step(
         state = replace(state, score=verdict.score.mean)  # screening: a better estimate
     state = state.tracking_best(run.gate, planned.step)
     notes = Notes()
-    if run.config.evaluation.gate == "strict":
+    if not run.gate.pools_edits:
         state, notes = await add_notes(run, planned, state, learned.reflections.patches, log)
     action = verdict.action if verdict is not None else updated.skipped
     entry = _memory_entry(planned, before, outcomes, learned, verdict, action)
