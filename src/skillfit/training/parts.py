@@ -191,4 +191,4 @@ class Parts:
         for engine in filter(None, (self.rollouts, self.ship_rollouts)):
             await engine.go_on_without_failed()
         if self.recorded is not None:
-            await self.recorded.go_on_without_lost()
+            await self.recorded.persist_failures()
