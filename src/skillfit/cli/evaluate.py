@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from skillfit.run.budget import Spending
     from skillfit.skill import Skill
     from skillfit.training.assemble import Listener, Material
     from skillfit.training.estimate import Range, Row
@@ -142,8 +143,10 @@ def eval_(
     --repeats 3
     """
     from skillfit.api import default_run
+    from skillfit.run.budget import Spending
     from skillfit.skill import Skill
 
+    spending = Spending()  # the caps hold for all models together
     found: list[tuple[str, Measured]] = []
     for name in model or [""]:
         material = read(
@@ -156,9 +159,8 @@ def eval_(
         path = run or default_run(material, "evaluate")
         if run and len(model or ()) > 1:  # what was measured with one model is no run of another
             path = run / re.sub(r"[^\w.-]+", "-", name)
-        found += [
-            (agent, one) for one in _measure(material, skills, path, split=split, repeats=repeats)
-        ]
+        measured = _measure(material, skills, path, split=split, repeats=repeats, spending=spending)
+        found += [(agent, one) for one in measured]
     show([_measured(agent, one, split) for agent, one in found], _side_by_side(found), as_json)
 
 
@@ -234,6 +236,7 @@ def verify(
     from tempfile import TemporaryDirectory
 
     from skillfit.cli.verification import Comparison, Record, compare
+    from skillfit.run.budget import Spending
     from skillfit.skill import Skill
 
     record = Record.of_run(recorded) if recorded.is_dir() else Record.read(recorded)
@@ -247,13 +250,21 @@ def verify(
         else material.skill.with_document(Skill.from_text(record.skill))
     }
 
+    spending = Spending()  # the caps hold for both measurements together
+
     def look(number: int) -> Comparison:
         with TemporaryDirectory(
             prefix="skillfit-"
         ) as folder:  # nothing is taken from before, or left behind
             run, series = Path(folder) / "run", f"verify/{number}"
             (one,) = _measure(
-                material, measured, run, split="selection", repeats=repeats, series=series
+                material,
+                measured,
+                run,
+                split="selection",
+                repeats=repeats,
+                series=series,
+                spending=spending,
             )
         return compare(record.means, one.means)
 
@@ -278,6 +289,7 @@ def _measure(
     *,
     split: str,
     repeats: int,
+    spending: Spending,
     series: str = "evaluate",
 ) -> list[Measured]:
     from skillfit.cli.terminal import CountingTerminal
@@ -295,6 +307,7 @@ def _measure(
             series=series,
             listeners=[terminal],
             control=control,
+            spending=spending,
         )
 
     return attend(path, terminal, begin)

@@ -17,7 +17,7 @@ from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer, OptimizeSettings
 from skillfit.rollout.engine import Rollouts
 from skillfit.rollout.executor import Executor, LocalExecutor
-from skillfit.run.budget import Budget, BudgetWarning, Caps, refuse_unpriced
+from skillfit.run.budget import Budget, BudgetWarning, Caps, Spending, refuse_unpriced
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
@@ -87,17 +87,22 @@ async def open_rollouts(
     run: RunDirectory,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
+    spending: Spending | None = None,
 ) -> AsyncIterator[Rollouts]:
     """The rollout engine alone, for those who only measure: no optimizer is connected, no splits
-    are needed.
+    are needed. A command that measures in several runs hands them one `spending`.
     """
-    async with _open(material, run, listeners, control or Control()) as (_, engines):
+    async with _open(material, run, listeners, control or Control(), spending) as (_, engines):
         yield engines[0]
 
 
 @asynccontextmanager
 async def _open(
-    material: Material, run: RunDirectory, listeners: Sequence[Listener], control: Control
+    material: Material,
+    run: RunDirectory,
+    listeners: Sequence[Listener],
+    control: Control,
+    spending: Spending | None = None,
 ) -> AsyncIterator[tuple[_Models, list[Rollouts]]]:
     """The models, and a rollout engine for the task and for the same items under the second grader,
     where there is one.
@@ -105,7 +110,7 @@ async def _open(
     for listener in listeners:
         run.events.listen(listener)
     async with AsyncExitStack() as closing:
-        models = _Models(material.config, run, closing)
+        models = _Models(material.config, run, closing, spending)
         for role, late in material.late.items():
             late.arrive(models.connect(role, late.spec))
         if material.task.evaluator is not None:
@@ -116,7 +121,7 @@ async def _open(
             for task in (material.task, _shipping(material))
             if task
         ]
-        control.on_stop(lambda: models.budget.close(Interrupted(run.path)))
+        control.on_stop(lambda: models.budget.stop(Interrupted(run.path)))
         for engine in engines:
             control.on_stop(engine.stop)
             closing.push_async_callback(engine.close)
@@ -129,7 +134,13 @@ async def _open(
 class _Models:
     """Connects the models of a run. All share one budget and the limiters of their endpoints."""
 
-    def __init__(self, config: Config, run: RunDirectory, closing: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        config: Config,
+        run: RunDirectory,
+        closing: AsyncExitStack,
+        spending: Spending | None = None,
+    ) -> None:
         caps = Caps(**config.budget.model_dump())
         self._config, self._run, self._closing = config, run, closing
         self._prices = Prices(config.model.prices)
@@ -141,8 +152,8 @@ class _Models:
             if spec is not None
         ]
         refuse_unpriced(caps, [spec.id for spec in specs if self._prices.of(spec.id) is None])
-        self.budget = Budget(caps, run.journal, on_warning=self._warn)
-        closing.callback(self.budget.save_minutes)
+        self.budget = Budget(caps, run.journal, spending=spending, on_warning=self._warn)
+        closing.callback(self.budget.close)
 
     def price_of_agent(self, usage: Usage) -> Usage:
         """What a program used, in dollars: its own word where it gives one, else by the price of
