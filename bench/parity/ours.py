@@ -15,8 +15,8 @@ from bench.parity import world
 from bench.parity.outcome import Outcome, StepRow, sha
 from bench.parity.scenario import Scenario
 from skillfit.config import Config, load_config
-from skillfit.training.assemble import read_material
-from skillfit.training.entry import start
+from skillfit.training.inputs import read_inputs
+from skillfit.training.start import start
 
 _KEY = "PARITY_API_KEY"
 
@@ -55,7 +55,7 @@ async def run(scenario: Scenario, url: str, folder: Path) -> Outcome:
             json.dumps(world.items(scenario.seed, split))
         )
     (folder / "skill.md").write_text(world.SKILL)
-    result = await start(read_material(config(scenario, url, folder)), folder / "run")
+    result = await start(read_inputs(config(scenario, url, folder)), folder / "run")
     return read(result.run)
 
 

@@ -30,15 +30,17 @@ from skillfit.run.events import (
     SlowUpdateFinished,
     StepFinished,
 )
+from skillfit.run.records import RunSummary
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import stable_hash
-from skillfit.training.assemble import Listener, Material, read_material
-from skillfit.training.entry import start
-from skillfit.training.evaluate import Measured
-from skillfit.training.evaluate import evaluate as measure
-from skillfit.training.parts import Control
+from skillfit.training.assemble import Listener
+from skillfit.training.components import Control
+from skillfit.training.inputs import Inputs, read_inputs
+from skillfit.training.measure import Measured
+from skillfit.training.measure import evaluate as measure
+from skillfit.training.start import start
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,9 +103,9 @@ class Run:
         return self.started.config
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """As summary.json; empty while the run has not finished."""
-        return self.finished.summary if self.finished else {}
+    def summary(self) -> RunSummary | None:
+        """As summary.json; None while the run has not finished."""
+        return self.finished.summary if self.finished else None
 
     @property
     def finish_reason(self) -> str:
@@ -210,7 +212,7 @@ async def train_async(
     config: str | Path | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     force_new: bool = False,
-    anyway: bool = False,
+    force: bool = False,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
     **sections: Any,
@@ -224,11 +226,11 @@ async def train_async(
     tokens, minutes}. run: the directory; without one, runs/ and a name of the settings' own.
     config: a YAML file or mapping to start from. settings: what to change in it,
     `{"optimizer.learning_rate": 2}`; sections may be given by name too: `train={"num_epochs": 2}`,
-    `recipe="lite"`. anyway: train although the preflight says stop. listeners: called with every
+    `recipe="lite"`. force: train although the preflight says stop. listeners: called with every
     event.
     """
     changed = {**(settings or {}), **sections}
-    material = prepare(
+    inputs = prepare(
         skill=skill,
         task=task,
         agent=agent,
@@ -237,9 +239,9 @@ async def train_async(
         config=config,
         settings=changed,
     )
-    path = Path(run) if run else default_run(material)
+    path = Path(run) if run else default_run(inputs)
     await start(
-        material, path, force_new=force_new, anyway=anyway, listeners=listeners, control=control
+        inputs, path, force_new=force_new, force=force, listeners=listeners, control=control
     )
     return Run.open(path)
 
@@ -269,12 +271,12 @@ async def evaluate_async(
     )
     first = next(iter(skills.values()))
     changed = {**(settings or {}), **sections}
-    material = prepare(
+    inputs = prepare(
         skill=first, task=task, agent=agent, config=config, settings=changed, training=False
     )
-    path = Path(run) if run else default_run(material, "evaluate")
+    path = Path(run) if run else default_run(inputs, "evaluate")
     return await measure(
-        material, skills, path, split=split, repeats=repeats, listeners=listeners, control=control
+        inputs, skills, path, split=split, repeats=repeats, listeners=listeners, control=control
     )
 
 
@@ -313,7 +315,7 @@ def prepare(
     config: str | Path | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     training: bool = True,
-) -> Material:
+) -> Inputs:
     """Settings, skill and task, read and checked; nothing is spent. Without `training` no optimizer
     is needed.
     """
@@ -326,7 +328,7 @@ def prepare(
         given["env.tasks"] = str(task)
     if budget is not None:
         given["budget"] = parse_budget(budget)
-    return read_material(
+    return read_inputs(
         load_config(config or {}, given),
         skill=None if skill is None else as_skill(skill),
         task=None if isinstance(task, str | Path) else task,
@@ -346,12 +348,12 @@ def as_agent(agent: Agent | Callable[..., Any]) -> Agent:
     return cast(Agent, agent) if hasattr(agent, "attempt") else CallableAgent(agent)
 
 
-def default_run(material: Material, kind: str = "") -> Path:
+def default_run(inputs: Inputs, kind: str = "") -> Path:
     """runs/NAME-HASH: the same settings, skill and tasks go on in the same directory, others start
     their own.
     """
     return Path("runs") / "-".join(
-        filter(None, [material.skill.name, kind, stable_hash(material.identity())[:6]])
+        filter(None, [inputs.skill.name, kind, stable_hash(inputs.identity())[:6]])
     )
 
 

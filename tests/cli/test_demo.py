@@ -11,7 +11,7 @@ import pytest
 from skillfit.config import load_config
 from skillfit.skill import Skill, lint
 from skillfit.tasks.user_code import load_object
-from skillfit.training.assemble import read_material
+from skillfit.training.inputs import read_inputs
 from tests.cli.world import Shell, project
 
 
@@ -42,7 +42,7 @@ def test_the_demo_takes_no_folder_that_holds_other_things(shell: Shell, tmp_path
 def test_shipped_projects_are_clean(name: str, tmp_path: Path) -> None:
     config = load_config(project(tmp_path / name, name))
     assert [problem for problem in lint(config.env.skill) if problem.severity == "error"] == []
-    task = read_material(config).task
+    task = read_inputs(config).task
     assert not task.fit_only and len(task.selection) >= 19
     assert len({item.input for item in task.items}) == len(task.items)
 

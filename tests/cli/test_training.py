@@ -17,7 +17,7 @@ from skillfit.cli.train import attend, read
 from skillfit.models.protocol import Usage
 from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.events import RolloutFinished
-from skillfit.training.entry import start
+from skillfit.training.start import start
 from tests.cli.world import COMMAND, SMALL, Shell, process
 
 

@@ -103,7 +103,7 @@ def test_a_run_directory_that_is_a_file(shell: Shell, config: Path, tmp_path: Pa
 
 
 def test_a_run_directory_that_holds_other_things(shell: Shell, config: Path) -> None:
-    one_sentence(shell("train", config, "--run", config.parent), "holds other things")
+    one_sentence(shell("train", config, "--run", config.parent), "holds other files")
 
 
 def test_another_run_in_the_directory(shell: Shell, config: Path) -> None:

@@ -20,8 +20,8 @@ from skillfit.errors import InputError
 from skillfit.optimize.select import edit_budget
 from skillfit.run.events import RolloutFinished
 from skillfit.skill import Skill, diff
-from skillfit.training.assemble import read_material
-from skillfit.training.entry import Result, start
+from skillfit.training.inputs import read_inputs
+from skillfit.training.start import Result, start
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
 from tests.train.world import SKILL, World, answer, item, items, section, system
@@ -52,7 +52,7 @@ def write_config(world: World, settings: Mapping[str, Any]) -> Path:
 
 
 async def train(world: World, anyway: bool = False, **settings: Any) -> Result:
-    material = read_material(load_config(write_config(world, settings)))
+    material = read_inputs(load_config(write_config(world, settings)))
     return await start(material, world.folder / "run", anyway=anyway)
 
 
@@ -251,7 +251,7 @@ async def test_the_practice_pair_needs_no_key_and_no_network(
     )
     models = {"agent": "practice/agent", "optimizer": "practice/optimizer"}
     result = await train(
-        world, model=models, train={"num_epochs": 1, "batch_size": 20}, anyway=True
+        world, model=models, train={"num_epochs": 1, "batch_size": 20}, force=True
     )
     assert result.finish_reason == "improved"
     assert "label alone" in world.best()
@@ -315,7 +315,7 @@ async def test_a_config_of_the_reference_system_is_trained_as_it_is(
         loaded = load_config(path)
     assert loaded.recipe == "paper"
     assert "AZURE_OPENAI_API_KEY" not in os.environ
-    result = await start(read_material(loaded), world.folder / "run")
+    result = await start(read_inputs(loaded), world.folder / "run")
     assert result.finish_reason == "improved"
     assert all(rule in world.best() for rule in LEARNED)
     first = world.history()[0]

@@ -27,8 +27,8 @@ from skillfit.errors import SkillfitError
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import EventLog
 from skillfit.run.journal import Journal
-from skillfit.training.assemble import read_material
-from skillfit.training.entry import start
+from skillfit.training.inputs import read_inputs
+from skillfit.training.start import start
 
 POINTS: dict[str, tuple[Any, str]] = {
     "record": (Journal, "_insert"),
@@ -69,7 +69,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     os.environ["OPENAI_API_KEY"] = order["key"]
     passed = count_points(order["kill"])
     try:
-        material = read_material(load_config(order["config"], order["settings"]))
+        material = read_inputs(load_config(order["config"], order["settings"]))
         result = asyncio.run(start(material, Path(order["run"])))
     except SkillfitError as error:
         return {
@@ -99,7 +99,7 @@ def fork(order: dict[str, Any]) -> dict[str, Any]:
 def warm_up(order: dict[str, Any]) -> None:
     """A whole run in this process: whatever is made once and kept is made before the first fork."""
     with tempfile.TemporaryDirectory() as folder:
-        material = read_material(load_config(order["config"], order["settings"]))
+        material = read_inputs(load_config(order["config"], order["settings"]))
         asyncio.run(start(material, Path(folder) / "run"))
 
 

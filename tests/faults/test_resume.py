@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse
 from skillfit.errors import Exit, InputError
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RolloutFinished, RunFinished, StepFinished, Stored
-from skillfit.training.parts import Control, Interrupted
+from skillfit.training.components import Control, Interrupted
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
 from tests.train.world import SKILL, Script, World, differences, fingerprint, items, readable

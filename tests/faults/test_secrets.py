@@ -46,7 +46,7 @@ async def test_keys_never_reach_the_run_directory_even_when_a_server_echoes_them
         "train.num_epochs=2", "evaluation.preflight=true", script=script, rows=items(4, 4, 2)
     )
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    await world.train(anyway=True)
+    await world.train(force=True)
     assert all(KEY in call.headers["authorization"] for call in world.calls)
     written = [path for path in (world.folder / "run").rglob("*") if path.is_file()]
     found = [

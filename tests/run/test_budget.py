@@ -13,9 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillfit.errors import Exit, InputError
+from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.protocol import Usage
-from skillfit.run.budget import Budget, BudgetReached, BudgetWarning, Caps, refuse_unpriced
+from skillfit.run.budget import (
+    Amounts,
+    Budget,
+    BudgetReached,
+    BudgetWarning,
+    Caps,
+    Spending,
+    refuse_unpriced,
+)
 from skillfit.run.journal import Journal
 
 CALL = Usage(calls=1, input=60, output=40, usd=0.1)
@@ -176,6 +184,197 @@ def test_attempts_in_flight_at_a_kill_count_in_full_when_the_run_goes_on(path: P
         assert (done.returncode, done.stderr) == (code, "")
         sent += done.stdout.count("sent")
     assert sent == 10
+
+
+async def test_runs_of_one_command_share_one_cap(tmp_path: Path) -> None:
+    spending, sent = Spending(), 0
+    for number in range(3):
+        budget = Budget(Caps(calls=5), Journal(tmp_path / f"{number}.sqlite"), spending=spending)
+        try:
+            for _ in range(4):
+                await spend(budget)
+                sent += 1
+        except BudgetReached as error:
+            assert error.cap == "calls"
+        budget.close()
+    assert sent == 5
+
+
+async def test_a_waiting_run_is_let_through_by_what_another_run_of_the_command_settles(
+    tmp_path: Path,
+) -> None:
+    spending, caps = Spending(), Caps(tokens=1000)
+    first = Budget(caps, Journal(tmp_path / "a.sqlite"), spending=spending)
+    second = Budget(caps, Journal(tmp_path / "b.sqlite"), spending=spending)
+    reserved = await first.reserve("agent", Usage(calls=1, input=900))
+    waiting = asyncio.create_task(second.reserve("agent", Usage(calls=1, input=900)))
+    await asyncio.sleep(0)
+    reserved.settle(Usage(calls=1, input=50))
+    (await waiting).settle(Usage())
+
+
+async def test_a_run_that_a_command_opens_twice_is_counted_once(path: Path) -> None:
+    spending = Spending()
+    for _ in range(2):
+        journal = Journal(path)
+        budget = Budget(Caps(calls=3), journal, spending=spending)
+        await spend(budget)
+        budget.close()
+        journal.close()
+    assert spending.spent.calls == 2
+
+
+async def test_a_command_whose_looks_run_in_event_loops_of_their_own_keeps_one_budget(
+    tmp_path: Path,
+) -> None:
+    spending = Spending()
+
+    async def look(name: str) -> None:
+        budget = Budget(Caps(calls=10), Journal(tmp_path / name), spending=spending)
+        await asyncio.gather(*(spend(budget) for _ in range(4)))
+
+    await asyncio.to_thread(asyncio.run, look("a.sqlite"))
+    await asyncio.to_thread(asyncio.run, look("b.sqlite"))
+    assert spending.spent.calls == 8
+
+
+NAN = float("nan")
+WRONG = [
+    Usage(calls=1, input=-1_000_000, output=5, usd=-3.0),
+    Usage(calls=-1, input=10, output=10, usd=0.01),
+    Usage(calls=1, input=10, output=10, usd=NAN),
+    Usage(calls=1, input=NAN, output=10, usd=0.01),  # type: ignore[arg-type]
+    Usage(calls=1, input=10, output=10, usd=float("inf")),
+    Usage(calls=1, input=10, output=10, usd=None),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("caps", [Caps(usd=0.5), Caps(tokens=500), Caps(calls=5)])
+async def test_a_report_that_cannot_be_right_frees_no_budget_and_hangs_nobody(
+    path: Path, caps: Caps, wrong: Usage
+) -> None:
+    budget = Budget(caps, Journal(path))
+    sent = 0
+    with pytest.raises(BudgetReached):
+        async with asyncio.timeout(10):
+            for _ in range(100):
+                await spend(budget, CALL, wrong)
+                sent += 1
+    assert 5 <= sent <= 50  # five upper bounds fit; a plausible number may be below its bound
+    assert all(amount >= 0 for amount in (budget.spent.calls, budget.spent.tokens))
+
+
+async def test_an_upper_bound_that_is_not_a_number_is_refused(path: Path) -> None:
+    budget = Budget(Caps(usd=1), Journal(path))
+    with pytest.raises(InputError, match="not a number"):
+        await budget.reserve("agent", Usage(calls=1, usd=NAN))
+
+
+async def test_rollouts_are_counted_before_they_start_and_over_resumes(path: Path) -> None:
+    started = 0
+    for _ in range(2):
+        journal = Journal(path)
+        budget = Budget(Caps(rollouts=5), journal)
+
+        async def rollout(budget: Budget = budget) -> None:
+            nonlocal started
+            async with budget.rollout():
+                started += 1
+                await asyncio.sleep(0)
+
+        results = await asyncio.gather(*(rollout() for _ in range(4)), return_exceptions=True)
+        journal.close()
+    assert started == 5
+    assert [type(result) for result in results if result] == [BudgetReached] * 3
+
+
+async def test_a_rollout_that_fails_counts_and_recorded_ones_do_too(path: Path) -> None:
+    journal = Journal(path)
+    await journal.note("rollout/a", 1, int)
+    budget = Budget(Caps(rollouts=2), journal)
+    with pytest.raises(ZeroDivisionError):
+        async with budget.rollout():
+            raise ZeroDivisionError
+    with pytest.raises(BudgetReached, match="2 rollouts"):
+        async with budget.rollout():
+            pass
+
+
+async def test_what_is_held_back_for_the_ship_test_is_there_for_it(path: Path) -> None:
+    budget = Budget(Caps(calls=10), Journal(path))
+    budget.hold_back(Amounts(calls=4))
+    with pytest.raises(BudgetReached, match="4 calls kept for the ship test"):
+        for _ in range(10):
+            await spend(budget)
+    assert budget.spent.calls == 6
+    budget.release_held()
+    for _ in range(4):
+        await spend(budget)
+    with pytest.raises(BudgetReached):
+        await spend(budget)
+
+
+@pytest.mark.parametrize("phase", ["waiting", "sending"])
+async def test_the_cap_in_minutes_ends_waiting_and_sending(path: Path, phase: str) -> None:
+    budget = Budget(Caps(minutes=0.1 / 60), Journal(path))
+    with pytest.raises(BudgetReached) as raised:
+        async with getattr(budget, phase)():
+            await asyncio.sleep(3600)
+    assert raised.value.cap == "minutes"
+    with pytest.raises(BudgetReached):
+        await budget.reserve("agent", CALL)
+
+
+async def test_a_time_limit_inside_the_block_stays_that_time_limit(path: Path) -> None:
+    budget = Budget(Caps(minutes=10), Journal(path))
+    with pytest.raises(TimeoutError):
+        async with budget.sending(), asyncio.timeout(0):
+            await asyncio.sleep(3600)
+
+
+async def test_a_stop_ends_every_wait_and_lets_what_is_being_sent_finish(path: Path) -> None:
+    budget, reason = Budget(Caps(tokens=100), Journal(path)), SkillfitError("stopped")
+    finish = asyncio.Event()
+
+    async def wait() -> None:
+        async with budget.waiting():
+            await asyncio.sleep(3600)
+
+    async def send() -> str:
+        reserved = await budget.reserve("agent", Usage(calls=1, input=100))
+        async with budget.sending():
+            await finish.wait()
+        reserved.settle(Usage(calls=1, input=100))
+        return "sent"
+
+    sending = asyncio.create_task(send())
+    await asyncio.sleep(0)
+    waits = [asyncio.create_task(wait()) for _ in range(3)]
+    waits.append(asyncio.create_task(spend(budget)))  # for tokens that are in flight
+    await asyncio.sleep(0)
+    budget.stop(reason)
+    results = await asyncio.gather(*waits, return_exceptions=True)
+    assert results == [reason] * 4
+    finish.set()
+    assert await sending == "sent"
+
+
+async def test_a_journal_that_fails_ends_the_waits_and_nothing_new_is_reserved(path: Path) -> None:
+    journal, full = Journal(path), SkillfitError("disk full")
+    budget = Budget(Caps(), journal)
+
+    async def wait() -> None:
+        async with budget.waiting():
+            await asyncio.sleep(3600)
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    journal.fail(full)
+    with pytest.raises(SkillfitError, match="disk full"):
+        await waiting
+    with pytest.raises(SkillfitError, match="disk full"):
+        await budget.reserve("agent", CALL)
 
 
 class Server:

@@ -97,17 +97,14 @@ def test_a_run_that_records_nothing_leaves_nothing(tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "mine").iterdir()] == [".log"]
 
 
-def test_a_lock_whose_file_was_taken_away_holds_nobody_off(tmp_path: Path) -> None:
-    late = lock.RunLock(tmp_path)
-    (
-        tmp_path / lock.NAME
-    ).unlink()  # by a run that came to nothing, between the opening of the file and its locking
-    assert not late._in_place()
-    late.release()
-    again = lock.RunLock(tmp_path)
-    assert again._in_place()
-    again.remove()
+def test_a_lock_file_deleted_by_an_empty_run_does_not_block_the_next_run(tmp_path: Path) -> None:
+    first = lock.RunLock(tmp_path)
+    first.remove()
     assert list(tmp_path.iterdir()) == []
+    second = lock.RunLock(tmp_path)
+    assert lock.in_use(tmp_path)
+    second.release()
+    assert not lock.in_use(tmp_path)
 
 
 def test_force_new_moves_the_old_run_aside_and_deletes_nothing(tmp_path: Path) -> None:
@@ -244,7 +241,7 @@ def test_a_path_that_is_a_file_or_holds_other_things_is_refused_untouched(tmp_pa
     project = tmp_path / "project"
     project.mkdir()
     (project / "main.py").write_text("")
-    with pytest.raises(InputError, match=r"holds other things \(main.py\)"):
+    with pytest.raises(InputError, match=r"holds other files \(main.py\)"):
         RunDirectory.open(project, {})
     assert [entry.name for entry in project.iterdir()] == ["main.py"]
 

@@ -21,6 +21,7 @@ from skillfit.models.protocol import NetworkFailed, Usage
 from skillfit.models.secrets import hide_keys_in_use, remember_secret
 from skillfit.run.events import EventLog, Warned
 from skillfit.run.journal import Journal
+from skillfit.run.store import RunNotWritable
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ async def test_a_reader_sees_what_the_writer_adds_later(path: Path) -> None:
     await writer.once("k", Effect(), returns=int)
     assert reader.has("k")
     assert reader.get("k", int) == 7
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with pytest.raises(RunNotWritable, match="opened for reading only"):
         reader.set_fact("x", 1)
 
 

@@ -94,7 +94,7 @@ async def test_replies_a_run_went_on_without_stay_lost_so_that_it_decides_the_sa
     recorded = RecordedModel(model, journal, "optimizer")
     with pytest.raises(Overloaded):
         await recorded.complete(_request())
-    await recorded.go_on_without_lost()
+    await recorded.persist_failures()
     journal.close()
     model.error = None
     with pytest.raises(Overloaded, match="busy"):

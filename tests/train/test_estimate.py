@@ -52,7 +52,7 @@ async def test_the_calls_of_a_real_run_lie_within_its_estimate(
 ) -> None:
     world = make_world(*settings, rows=items(8, 8, 4))
     found = of(world)
-    await world.train(anyway=True)
+    await world.train(force=True)
     for role in ("agent", "optimizer"):
         low, high = calls_of(found, role)
         used = sum(call.body["model"] == role and call.stage != "probe" for call in world.calls)

@@ -5,8 +5,8 @@ import pytest
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.skill import Skill
-from skillfit.training.evaluate import evaluate
-from skillfit.training.material import read_material
+from skillfit.training.measure import evaluate
+from skillfit.training.inputs import read_inputs
 from tests.train.making import MakeWorld
 from tests.train.world import SKILL, items
 
@@ -62,7 +62,7 @@ async def test_neither_an_optimizer_nor_splits_are_needed(
     rows = [{key: value for key, value in row.items() if key != "split"} for row in items(3, 0, 0)]
     world = make_world("model.optimizer=anthropic/claude-sonnet", rows=rows)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    material = read_material(load_config(world.config(), world.settings), training=False)
+    material = read_inputs(load_config(world.config(), world.settings), training=False)
     [measured] = await evaluate(
         material, {"new": SKILLS["new"]}, world.folder / "measured", split="all"
     )
@@ -77,7 +77,7 @@ async def test_the_price_of_an_optimizer_that_is_not_asked_need_not_be_known(
     )
     with pytest.raises(InputError, match="no price is known for openai/optimizer"):
         await world.train()
-    material = read_material(load_config(world.config(), world.settings), training=False)
+    material = read_inputs(load_config(world.config(), world.settings), training=False)
     [measured] = await evaluate(material, {"new": SKILLS["new"]}, world.folder / "measured")
     assert measured.tally.scored == 8
 

@@ -20,7 +20,7 @@ from skillfit.run.events import (
     ShipTested,
 )
 from skillfit.skill import Skill
-from skillfit.training.entry import PreflightStopped
+from skillfit.training.start import PreflightStopped
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
 from tests.train.world import SKILL, World, analyse, append, item, items, knowing, system, task
@@ -633,7 +633,7 @@ class TestPreflight:
         world.settings += ["evaluation.preflight=true", *constant_evaluator(world.folder, 0.5)]
         with pytest.raises(PreflightStopped, match=r"blind: every rollout scores 0\.50"):
             await world.train()
-        result = await world.train(anyway=True)
+        result = await world.train(force=True)
         assert "does not see" in result.diagnosis
 
     async def test_an_evaluator_that_gives_nothing_yet_does_not_stop_the_run(
@@ -692,7 +692,7 @@ class TestPreflight:
             "evaluation.preflight=true", "env.grader={rubric: Short.}", *STRICT, judge=graded
         )
         world.settings.append(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
-        await world.train(anyway=True)
+        await world.train(force=True)
         [report] = world.events(PreflightFinished)
         [gold] = [check for check in report.checks if check["name"] == "gold"]
         assert "judge" in gold["message"] and "score 1" not in gold["message"]
@@ -743,7 +743,7 @@ class TestPreflight:
         with pytest.raises(PreflightStopped):
             await world.train()
         before = len(world.calls)
-        result = await world.train(anyway=True)
+        result = await world.train(force=True)
         assert result.finish_reason == "no_improvement"
         assert "already" in result.diagnosis
         rolled = [event for event in world.events(RolloutFinished) if event.phase == "preflight"]
@@ -752,7 +752,7 @@ class TestPreflight:
 
     async def test_its_report_is_a_file(self, make_world: MakeWorld) -> None:
         world = make_world("evaluation.preflight=true")
-        await world.train(anyway=True)
+        await world.train(force=True)
         report = json.loads((world.folder / "run/preflight.json").read_text())
         assert {check["name"] for check in report["checks"]} >= {
             "gold",

@@ -12,7 +12,7 @@ import pytest
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.tasks import Task
-from skillfit.training.material import Material, read_material
+from skillfit.training.inputs import Inputs, read_inputs
 from tests.train.making import MakeWorld
 from tests.train.world import items
 
@@ -20,8 +20,8 @@ ROWS = items(8, 8, 4)
 MODELS = {"model": {"agent": "openai/agent", "optimizer": "openai/optimizer"}}
 
 
-def from_python(task: Any, *settings: str, **given: Any) -> Material:
-    return read_material(load_config(MODELS, list(settings)), task=task, **given)
+def from_python(task: Any, *settings: str, **given: Any) -> Inputs:
+    return read_inputs(load_config(MODELS, list(settings)), task=task, **given)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_an_inspect_task_needs_the_agents_model(tmp_path: Path) -> None:
         "    return Task(dataset=MemoryDataset([Sample(input=f'{w} {w}', target=w) for w in 'abcdefghijklmnop']), scorer=exact())\n"
     )
     with pytest.raises(InputError, match=r"model\.agent is not set"):
-        read_material(
+        read_inputs(
             load_config(
                 {"model": {"optimizer": "openai/o"}, "env": {"tasks": f"inspect:{file}@letters"}},
                 [],

@@ -18,7 +18,7 @@ from skillfit.run.events import (
     SlowUpdateFinished,
 )
 from skillfit.skill import Skill, appendix_notes, examples, slow_update_text
-from skillfit.training.material import read_material
+from skillfit.training.inputs import read_inputs
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
 from tests.train.world import (
@@ -371,7 +371,7 @@ def test_examples_with_a_rewrite_mode_are_refused(make_world: MakeWorld, mode: s
         world.config(), [f"optimizer.skill_update_mode={mode}", "optimizer.proposer=both"]
     )
     with pytest.raises(InputError, match="patch"):
-        read_material(settings)
+        read_inputs(settings)
 
 
 async def test_a_skill_without_text_can_be_trained(make_world: MakeWorld) -> None:

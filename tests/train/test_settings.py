@@ -18,7 +18,7 @@ from skillfit.config import describe_keys
 from skillfit.config.schema import Section
 from skillfit.errors import InputError
 from skillfit.models.spec import ModelSpec
-from skillfit.training.entry import start
+from skillfit.training.start import start
 from skillfit.training.estimate import estimate
 from tests.support.chat_server import Call
 from tests.train.making import MakeWorld
@@ -142,7 +142,7 @@ async def observe(make_world: MakeWorld, name: str, *settings: str) -> Observed:
     world = make_world(
         rows=ROWS, optimizer={"reflect.failure": noting, "reflect.success": praising}, name=name
     )
-    await world.train(*settings, anyway=True)
+    await world.train(*settings, force=True)
     files = readable(world.folder / "run")
     del files["config.json"]
     return sorted(map(fingerprint, world.calls)), _unlabelled(files)
@@ -210,7 +210,7 @@ async def test_every_setting_is_read_by_a_run(
         *EPOCHS, *DEEP, *AWARE, grader, "evaluation.preflight=true", script=empty_at_first
     )
     material = world.material(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
-    await start(material, world.folder / "run", anyway=True)
+    await start(material, world.folder / "run", force=True)
     estimate(material.config, material.task, material.skill, material.plan())
     names = {id(section): prefix for prefix, section in sections(material.config)}
     read = {f"{names[owner]}{name}" for owner, name in reads if owner in names}

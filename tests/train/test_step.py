@@ -157,7 +157,7 @@ async def test_selection_and_test_items_never_reach_the_optimizer(make_world: Ma
         "optimizer.use_skill_aware_reflection=true",
     )
     world = make_world("evaluation.preflight=true", *every, rows=rows)
-    await world.train(anyway=True)
+    await world.train(force=True)
     hidden = [row["input"].partition(" ")[2] for row in rows if row["split"] != "train"]
     shown = [row["input"].partition(" ")[2] for row in rows if row["split"] == "train"]
     prompts = "\n".join(call.text for call in world.calls if call.body["model"] == "optimizer")

@@ -21,9 +21,10 @@ from starlette.responses import JSONResponse
 from skillfit.config import load_config
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Event
-from skillfit.training.assemble import Listener, Material, read_material
-from skillfit.training.entry import Result, start
-from skillfit.training.parts import Control
+from skillfit.training.assemble import Listener
+from skillfit.training.inputs import Inputs, read_inputs
+from skillfit.training.start import Result, start
+from skillfit.training.components import Control
 from tests.support.chat_server import Answer, Call, ChatServer, completion
 
 COLOURS = {"red": "r", "green": "g", "blue": "b", "gold": "o", "pink": "p", "teal": "t"}
@@ -238,8 +239,8 @@ class World:
             },
         }
 
-    def material(self, *settings: str) -> Material:
-        return read_material(load_config(self.config(), [*self.settings, *settings]))
+    def material(self, *settings: str) -> Inputs:
+        return read_inputs(load_config(self.config(), [*self.settings, *settings]))
 
     async def train(
         self,

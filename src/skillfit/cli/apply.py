@@ -32,14 +32,14 @@ class Change:
         self.wanted.save(self.document.parent if self.new_folder else self.document)
 
 
-def plan(run: Run, to: Path | None, *, anyway: bool) -> Change:
-    """What applying would change. Refused without `anyway`: a run that did not improve, a document
+def plan(run: Run, to: Path | None, *, force: bool) -> Change:
+    """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
     """
-    if run.finish_reason != "improved" and not anyway:
+    if run.finish_reason != "improved" and not force:
         raise InputError(
             f"The run in {run.path} did not show an improvement ({run.finish_reason.replace('_', ' ')}).",
-            hint="Apply its best skill all the same with --anyway.",
+            hint="Apply its best skill all the same with --force.",
         )
     best = without_placeholder(run.best_skill)
     began = Path(run.config["env"]["skill"]) if run.config["env"]["skill"] else None
@@ -54,10 +54,10 @@ def plan(run: Run, to: Path | None, *, anyway: bool) -> Change:
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
     if present.text in (run.initial_skill.text, run.best_skill.text, best.text):
         return Change(run, document, present, present.with_body(best.body))
-    if not anyway:
+    if not force:
         raise InputError(
             f"{document} has changed since the run began.",
-            hint="Look at it, then apply all the same with --anyway.",
+            hint="Look at it, then apply all the same with --force.",
         )
     return Change(run, document, present, rewrite(present, best.unix_body))
 
@@ -101,7 +101,7 @@ def apply(change: Change) -> Path:
     return kept
 
 
-def undo(run: Run, *, anyway: bool) -> Path:
+def undo(run: Run, *, force: bool) -> Path:
     """Put back what stood there before the last `apply`; refused when the document changed since."""
     kept = _kept(run)
     if not kept:
@@ -112,9 +112,9 @@ def undo(run: Run, *, anyway: bool) -> Path:
     untouched = (
         present == record["before"] or (present or "").removeprefix("\ufeff") == record["after"]
     )
-    if not untouched and not anyway:
+    if not untouched and not force:
         raise InputError(
-            f"{document} has changed since it was applied.", hint="Undo all the same with --anyway."
+            f"{document} has changed since it was applied.", hint="Undo all the same with --force."
         )
     _take_back(record)
     kept[-1].unlink()

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from skillfit.run.budget import Spending
     from skillfit.skill import Skill
-    from skillfit.training.assemble import Listener, Material
+    from skillfit.training.assemble import Listener
+    from skillfit.training.components import Control
     from skillfit.training.estimate import Range, Row
-    from skillfit.training.evaluate import Measured
-    from skillfit.training.parts import Control
+    from skillfit.training.inputs import Inputs
+    from skillfit.training.measure import Measured
     from skillfit.training.preflight import PreflightReport
 
 
@@ -42,9 +44,9 @@ def check(
     from skillfit.api import default_run
     from skillfit.cli.terminal import CountingTerminal
 
-    material = read(config, overrides)
-    path, terminal = run or default_run(material), CountingTerminal(console(stderr=True))
-    report = attend(path, terminal, lambda control: _check(material, path, terminal, control))
+    inputs = read(config, overrides)
+    path, terminal = run or default_run(inputs), CountingTerminal(console(stderr=True))
+    report = attend(path, terminal, lambda control: _check(inputs, path, terminal, control))
     rows = [(one.verdict, one.name, one.message) for one in report.checks]
     data = {
         "verdict": report.verdict,
@@ -58,14 +60,14 @@ def check(
 
 
 async def _check(
-    material: Material, path: Path, listener: Listener, control: Control
+    inputs: Inputs, path: Path, listener: Listener, control: Control
 ) -> PreflightReport:
     from skillfit.run.directory import RunDirectory
     from skillfit.training.assemble import assemble
     from skillfit.training.preflight import probe, run_preflight
 
-    with RunDirectory.open(path, material.identity()) as opened:
-        async with assemble(material, opened, [listener], control) as parts:
+    with RunDirectory.open(path, inputs.identity()) as opened:
+        async with assemble(inputs, opened, [listener], control) as parts:
             await probe(parts)
             return await run_preflight(parts)
 
@@ -78,9 +80,9 @@ def estimate(config: ConfigFile, overrides: Overrides = None, as_json: Json = Fa
     """
     from skillfit.training.estimate import estimate as work_out
 
-    material = read(config, overrides)
-    plan = material.plan()
-    found = work_out(material.config, material.task, material.skill, plan)
+    inputs = read(config, overrides)
+    plan = inputs.plan()
+    found = work_out(inputs.config, inputs.task, inputs.skill, plan)
     rows = [_cost_row(row) for row in (*found.rows, found.total)]
     names = ("stage", "role", "calls", "tokens", "usd")
     data = {
@@ -142,23 +144,24 @@ def eval_(
     --repeats 3
     """
     from skillfit.api import default_run
+    from skillfit.run.budget import Spending
     from skillfit.skill import Skill
 
+    spending = Spending()  # the caps hold for all models together
     found: list[tuple[str, Measured]] = []
     for name in model or [""]:
-        material = read(
+        inputs = read(
             config, [*(overrides or ()), *([f"model.agent={name}"] if name else [])], training=False
         )
         skills = {str(path): Skill.load(path) for path in skill or ()} or {
-            material.skill.name: material.skill
+            inputs.skill.name: inputs.skill
         }
-        agent = material.config.model.agent.id if material.config.model.agent else "the task's own"
-        path = run or default_run(material, "evaluate")
+        agent = inputs.config.model.agent.id if inputs.config.model.agent else "the task's own"
+        path = run or default_run(inputs, "evaluate")
         if run and len(model or ()) > 1:  # what was measured with one model is no run of another
             path = run / re.sub(r"[^\w.-]+", "-", name)
-        found += [
-            (agent, one) for one in _measure(material, skills, path, split=split, repeats=repeats)
-        ]
+        measured = _measure(inputs, skills, path, split=split, repeats=repeats, spending=spending)
+        found += [(agent, one) for one in measured]
     show([_measured(agent, one, split) for agent, one in found], _side_by_side(found), as_json)
 
 
@@ -234,18 +237,21 @@ def verify(
     from tempfile import TemporaryDirectory
 
     from skillfit.cli.verification import Comparison, Record, compare
+    from skillfit.run.budget import Spending
     from skillfit.skill import Skill
 
     record = Record.of_run(recorded) if recorded.is_dir() else Record.read(recorded)
     if save is not None:
         record.write(save)
         return show({"record": str(save)}, f"Wrote {save}.", as_json)
-    material = read(record.config, overrides, training=False)
+    inputs = read(record.config, overrides, training=False)
     measured = {
         "skill": Skill.load(skill)
         if skill
-        else material.skill.with_document(Skill.from_text(record.skill))
+        else inputs.skill.with_document(Skill.from_text(record.skill))
     }
+
+    spending = Spending()  # the caps hold for both measurements together
 
     def look(number: int) -> Comparison:
         with TemporaryDirectory(
@@ -253,7 +259,13 @@ def verify(
         ) as folder:  # nothing is taken from before, or left behind
             run, series = Path(folder) / "run", f"verify/{number}"
             (one,) = _measure(
-                material, measured, run, split="selection", repeats=repeats, series=series
+                inputs,
+                measured,
+                run,
+                split="selection",
+                repeats=repeats,
+                series=series,
+                spending=spending,
             )
         return compare(record.means, one.means)
 
@@ -272,22 +284,23 @@ def verify(
 
 
 def _measure(
-    material: Material,
+    inputs: Inputs,
     skills: Mapping[str, Skill],
     path: Path,
     *,
     split: str,
     repeats: int,
+    spending: Spending,
     series: str = "evaluate",
 ) -> list[Measured]:
     from skillfit.cli.terminal import CountingTerminal
-    from skillfit.training.evaluate import evaluate
+    from skillfit.training.measure import evaluate
 
     terminal = CountingTerminal(console(stderr=True))
 
     def begin(control: Control) -> Coroutine[Any, Any, list[Measured]]:
         return evaluate(
-            material,
+            inputs,
             skills,
             path,
             split=split,
@@ -295,6 +308,7 @@ def _measure(
             series=series,
             listeners=[terminal],
             control=control,
+            spending=spending,
         )
 
     return attend(path, terminal, begin)

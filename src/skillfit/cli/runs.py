@@ -180,8 +180,8 @@ def apply(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Put back what stood there before.")] = False,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Although nothing improved, or the file changed since.")
+    force: Annotated[
+        bool, typer.Option("--force", help="Although nothing improved, or the file changed since.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -196,9 +196,9 @@ def apply(
 
     opened = Run.open(run)
     if undo:
-        document = applying.undo(opened, anyway=anyway)
+        document = applying.undo(opened, force=force)
         return show({"restored": str(document)}, f"Put back {document}.", as_json)
-    change = applying.plan(opened, to, anyway=anyway)
+    change = applying.plan(opened, to, force=force)
     found = diff_skills(change.present, change.wanted)
     if not found:
         return show(

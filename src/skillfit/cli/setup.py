@@ -177,7 +177,7 @@ def demo(
         copied / "run",
         as_json=as_json,
         plain=plain,
-        anyway=True,
+        force=True,
     )
     said = line(result.run, result.finish_reason, result.summary)
     shown = in_words(said, result.diagnosis)

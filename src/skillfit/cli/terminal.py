@@ -36,6 +36,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
+from skillfit.run.records import Evidence
 
 COLOURS = {"accept": "green", "reject": "red", "inconclusive": "yellow"}
 _SHOWN = 5  # verdicts and messages on the screen
@@ -103,9 +104,9 @@ class Screen:
     @_on.register
     def _(self, event: PreflightFinished, at: float) -> None:
         self.messages += [
-            f"check {check['name']}: {check['message']}"
+            f"check {check.name}: {check.message}"
             for check in event.checks
-            if check["verdict"] != "go"
+            if check.verdict != "go"
         ]
 
     @_on.register
@@ -263,15 +264,15 @@ def _verdicts(verdicts: list[GateDecided]) -> Table:
     return table
 
 
-def evidence(found: dict[str, Any]) -> tuple[str, str, str, str, str]:
+def evidence(found: Evidence) -> tuple[str, str, str, str, str]:
     """Difference, interval, fixed, broken, rollouts: as words for a table or a line."""
-    low, high = found.get("interval", (0.0, 0.0))
+    low, high = found.interval
     return (
-        f"{found.get('difference', 0.0):+.3f}",
+        f"{found.difference:+.3f}",
         f"{low:+.2f} … {high:+.2f}",
-        str(len(found.get("fixed", ()))),
-        str(len(found.get("broken", ()))),
-        str(found.get("rollouts", 0)),
+        str(len(found.fixed)),
+        str(len(found.broken)),
+        str(found.rollouts),
     )
 
 
@@ -393,7 +394,7 @@ def _lines(event: Event, screen: Screen) -> list[str]:
         return [f"slow update after epoch {event.epoch}: {event.action}"]
     if isinstance(event, ShipTested):
         low, high = event.interval
-        gap = event.evidence.get("gap")
+        gap = event.gap
         beside = "" if gap is None else f"; {event.difference + gap:+.3f} by the grader trained on"
         return [
             f"ship test: {event.verdict}, {event.difference:+.3f} ({low:+.2f} … {high:+.2f}){beside}"

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     from skillfit.cli.terminal import Terminal
-    from skillfit.training.assemble import Material
-    from skillfit.training.entry import Result
-    from skillfit.training.parts import Control
+    from skillfit.run.records import RunSummary
+    from skillfit.training.components import Control
+    from skillfit.training.inputs import Inputs
+    from skillfit.training.start import Result
 
 
 RunOption = Annotated[
@@ -27,7 +28,7 @@ RunOption = Annotated[
     typer.Option("--run", help="The run's directory; default: runs/ and a name of its own."),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live screen.")]
-Anyway = Annotated[bool, typer.Option("--anyway", help="Train although the preflight says stop.")]
+Force = Annotated[bool, typer.Option("--force", help="Train even if the preflight says stop.")]
 Track = Annotated[
     list[str] | None,
     typer.Option(
@@ -49,7 +50,7 @@ def train(
         bool,
         typer.Option("--force-new", help="Start anew; another run in the directory is kept aside."),
     ] = False,
-    anyway: Anyway = False,
+    force: Force = False,
     track: Track = None,
 ) -> None:
     """Train a skill, or go on with the run that is there.
@@ -58,14 +59,14 @@ def train(
     """
     from skillfit.api import default_run
 
-    material = read(config, overrides)
+    inputs = read(config, overrides)
     result = drive(
-        material,
-        run or default_run(material),
+        inputs,
+        run or default_run(inputs),
         as_json=as_json,
         plain=plain,
         force_new=force_new,
-        anyway=anyway,
+        force=force,
         track=track or (),
     )
     report(result, as_json)
@@ -76,7 +77,7 @@ def resume(
     overrides: Overrides = None,
     as_json: Json = False,
     plain: Plain = False,
-    anyway: Anyway = False,
+    force: Force = False,
     track: Track = None,
 ) -> None:
     """Go on with a run: nothing that is paid for is paid again.
@@ -84,25 +85,25 @@ def resume(
     Example: skillfit resume runs/first budget.usd=5
     """
     result = drive(
-        stored(run, overrides), run, as_json=as_json, plain=plain, anyway=anyway, track=track or ()
+        stored(run, overrides), run, as_json=as_json, plain=plain, force=force, track=track or ()
     )
     report(result, as_json)
 
 
 def read(
     config: Path | Mapping[str, Any], overrides: Sequence[str] | None, *, training: bool = True
-) -> Material:
-    """The config's material. Without `training` the optimizer is left out: its key need not be
+) -> Inputs:
+    """The config's inputs. Without `training` the optimizer is left out: its key need not be
     there.
     """
     from skillfit.config import load_config
-    from skillfit.training.assemble import read_material
+    from skillfit.training.inputs import read_inputs
 
-    return read_material(load_config(config, overrides or (), warn=warn), training=training)
+    return read_inputs(load_config(config, overrides or (), warn=warn), training=training)
 
 
-def stored(run: Path, overrides: Sequence[str] | None = None) -> Material:
-    """The material of a run, with the skill as it was when the run began: `apply` may have changed
+def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
+    """The inputs of a run, with the skill as it was when the run began: `apply` may have changed
     the file since.
     """
     from dataclasses import replace
@@ -110,23 +111,23 @@ def stored(run: Path, overrides: Sequence[str] | None = None) -> Material:
     from skillfit.api import Run
 
     opened = Run.open(run)
-    material = read(opened.config, overrides)
-    return replace(material, skill=material.skill.with_document(opened.initial_skill))
+    inputs = read(opened.config, overrides)
+    return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 
 def drive(
-    material: Material,
+    inputs: Inputs,
     path: Path,
     *,
     as_json: bool = False,
     plain: bool = False,
     force_new: bool = False,
-    anyway: bool = False,
+    force: bool = False,
     track: Sequence[str] = (),
 ) -> Result:
     from skillfit.cli.terminal import LiveTerminal, PlainTerminal
     from skillfit.trackers import make
-    from skillfit.training.entry import start
+    from skillfit.training.start import start
 
     screen = console(stderr=True)
     terminal = (
@@ -135,11 +136,11 @@ def drive(
         else PlainTerminal(screen)
     )
     listeners = [*map(make, track), terminal]
-    how = {"force_new": force_new, "anyway": anyway}
+    how = {"force_new": force_new, "force": force}
     return attend(
         path,
         terminal,
-        lambda control: start(material, path, listeners=listeners, control=control, **how),
+        lambda control: start(inputs, path, listeners=listeners, control=control, **how),
     )
 
 
@@ -149,7 +150,7 @@ def attend(path: Path, terminal: Terminal, begin: Callable[[Control], Coroutine[
     """
     import asyncio
 
-    from skillfit.training.parts import Control
+    from skillfit.training.components import Control
 
     control = Control()
     with terminal:
@@ -161,7 +162,7 @@ async def _attended(
 ) -> T:
     import asyncio
 
-    from skillfit.training.parts import Interrupted
+    from skillfit.training.components import Interrupted
 
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
@@ -232,30 +233,38 @@ def _bill(path: Path) -> Iterator[Callable[[], Any]]:
             journal.close()
 
 
-def line(run: Path, finish_reason: str, summary: dict[str, Any]) -> dict[str, Any]:
-    """The one line that `train --json` ends with."""
-    ship = summary.get("ship") or {}
-    gap = (
-        {} if ship.get("gap") is None else {"gap": ship["gap"]}
-    )  # only where a second grader shipped
+def line(run: Path, finish_reason: str, summary: RunSummary | None) -> dict[str, Any]:
+    """The one line that `train --json` ends with. Scores are in the gate's metric."""
+    ship = summary.ship if summary else None
+    shipped: dict[str, Any] = {
+        "verdict": ship.verdict if ship else None,
+        "difference": ship.difference if ship else None,
+        "interval": list(ship.interval) if ship else None,
+    }
+    if ship is not None and ship.gap is not None:  # only with a second grader
+        shipped["gap"] = ship.gap
     return {
         "finish_reason": finish_reason,
         "run": str(run),
-        "best_step": summary.get("best_step"),
+        "best_step": summary.best_step if summary else None,
+        "metric": summary.metric if summary else None,
         "selection": {
-            "baseline": summary.get("baseline_selection_hard"),
-            "best": summary.get("best_selection_hard"),
+            "baseline": summary.baseline_selection_score if summary else None,
+            "best": summary.best_selection_score if summary else None,
         },
         "test": {
-            "baseline": summary.get("baseline_test_hard"),
-            "best": summary.get("test_hard"),
-            "final": summary.get("final_test_hard"),
+            "baseline": summary.baseline_test_hard if summary else None,
+            "best": summary.test_hard if summary else None,
+            "final": summary.final_test_hard if summary else None,
         },
-        "ship": {name: ship.get(name) for name in ("verdict", "difference", "interval")} | gap,
+        "ship": shipped,
+        "unproven": summary.unproven if summary else False,
         "usage": {
-            name: (summary.get("usage") or {}).get(name) for name in ("calls", "tokens", "usd")
+            "calls": summary.usage.calls if summary else None,
+            "tokens": summary.usage.tokens if summary else None,
+            "usd": summary.usage.usd if summary else None,
         },
-        "wall_s": summary.get("total_wall_time_s"),
+        "wall_s": summary.total_wall_time_s if summary else None,
     }
 
 
@@ -287,11 +296,15 @@ def in_words(said: dict[str, Any], diagnosis: str) -> str:
         f", ${used['usd']:.2f}" if used["usd"] else ""
     )
     result = f"{said['finish_reason'].replace('_', ' ')}: {diagnosis}"
-    following = [
-        f"skillfit diff {said['run']}",
-        f"skillfit report {said['run']}",
-        f"skillfit apply {said['run']}",
-    ]
+    following = [f"skillfit report {said['run']}"]
+    if said["finish_reason"] == "improved":
+        following = [
+            f"skillfit diff {said['run']}",
+            *following,
+            f"skillfit apply {said['run']}",
+        ]
+    elif said["unproven"]:
+        result += " The initial skill is handed back; what was found is in unproven_skill.md."
     return "\n".join(
         [
             result,

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from skillfit.models.spec import ModelSpec
 
-
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 
 

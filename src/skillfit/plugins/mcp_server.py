@@ -67,10 +67,10 @@ async def estimate(config: str, overrides: list[str] | None = None) -> dict[str,
 
 @server.tool()
 async def start(
-    config: str, run: str, overrides: list[str] | None = None, anyway: bool = False
+    config: str, run: str, overrides: list[str] | None = None, force: bool = False
 ) -> dict[str, Any]:
     """Train in the directory `run`, or go on with the run that is there, in the background.
-    `anyway`: although the check says stop. Spends money with paid models: set `budget.usd`.
+    `force`: although the check says stop. Spends money with paid models: set `budget.usd`.
     """
     path = Path(run).absolute()
     if in_use(path):
@@ -84,7 +84,7 @@ async def start(
             "--run",
             str(path),
             "--json",
-            *(["--anyway"] if anyway else []),
+            *(["--force"] if force else []),
         ],
     )
     while True:

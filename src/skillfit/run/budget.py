@@ -1,29 +1,37 @@
-"""The budget: caps in dollars, tokens, calls and minutes, held before each attempt is sent.
+"""The budget of a run: caps in dollars, tokens, calls, rollouts and minutes, held in advance.
 
-An attempt's upper bound is set aside before it goes out and replaced by what it really used
-afterwards, so no cap is ever passed. While a cap is set, what is set aside stands in the journal
-too: an attempt in flight when the process is killed counts in full when the run goes on, because
-nobody knows whether it was billed.
+The most an attempt can cost is reserved before it is sent, and replaced by its real cost
+afterwards, so no cap is ever passed. While a cap is set, reservations are recorded in the journal
+too: an attempt that was in flight when the process was killed counts in full after a resume,
+because nobody knows whether it was billed.
+
+A command that works in several run directories (`verify` measures twice, `eval` once per model)
+creates one `Spending` and hands it to the budget of each run. The caps then hold for all of them
+together.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
 
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.protocol import Role, Usage
 from skillfit.run.journal import Journal
 
-Cap = Literal["usd", "tokens", "calls", "minutes"]
+Cap = Literal["usd", "tokens", "calls", "rollouts", "minutes"]
 
-_COUNTED: tuple[Cap, ...] = ("usd", "tokens", "calls")  # minutes pass by themselves
+_COUNTED: tuple[Cap, ...] = ("usd", "tokens", "calls", "rollouts")  # reserved, unlike minutes
 _WARN_AT = (50, 80)
-_EPSILON = 1e-9  # dollars: sums of floats, not money
+_EPSILON = 1e-9  # dollars: rounding errors of sums of floats
+_SAVE_EVERY = 1.0  # seconds between two records of the time taken
+_ROLLOUTS = "rollout/"  # the journal keys of rollouts
 
 
 class BudgetReached(SkillfitError):
@@ -31,22 +39,24 @@ class BudgetReached(SkillfitError):
 
     exit_code = Exit.BUDGET
 
-    def __init__(self, cap: Cap, spent: float, limit: float) -> None:
+    def __init__(self, cap: Cap, spent: float, limit: float, held: float = 0.0) -> None:
+        kept = f", {_amount(cap, held)} kept for the ship test" if held else ""
         super().__init__(
-            f"The budget of {_amount(cap, limit)} is reached ({_amount(cap, spent)} used).",
-            hint=f"Raise budget.{cap} and run the same command again: it goes on from here.",
+            f"The budget of {_amount(cap, limit)} is reached ({_amount(cap, spent)} used{kept}).",
+            hint=f"Raise budget.{cap} and run the same command again: it resumes from here.",
         )
         self.cap = cap
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """None: no cap."""
+    """The limits of a run. None: no limit."""
 
     usd: float | None = None
     tokens: int | None = None
     calls: int | None = None
     minutes: float | None = None
+    rollouts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,42 +67,140 @@ class BudgetWarning:
 
 
 @dataclass(slots=True)
-class _Reserved:
-    """One attempt's share. Settling twice changes nothing."""
+class Amounts:
+    """What is counted against the caps, except for time."""
 
-    budget: Budget
-    upper_bound: Usage
-    open: bool = True
-
-    def settle(self, usage: Usage) -> None:
-        if self.open:
-            self.open = False
-            self.budget._settle(self, usage)
-
-
-@dataclass
-class _Sums:
     usd: float = 0.0
     tokens: int = 0
     calls: int = 0
+    rollouts: int = 0
 
-    def add(self, usage: Usage, sign: int = 1) -> None:
-        self.usd += sign * (usage.usd or 0.0)
-        self.tokens += sign * usage.tokens
-        self.calls += sign * usage.calls
+    @classmethod
+    def of(cls, usage: Usage) -> Amounts:
+        return cls(usage.usd or 0.0, usage.tokens, usage.calls)
 
-    def plus(self, other: _Sums) -> _Sums:
-        return _Sums(self.usd + other.usd, self.tokens + other.tokens, self.calls + other.calls)
+    @classmethod
+    def read(cls, recorded: dict[str, Any]) -> Amounts:
+        return cls(**{each.name: recorded.get(each.name, 0) for each in fields(cls)})
 
-    def at_least(self, other: _Sums) -> _Sums:
-        return _Sums(
-            max(self.usd, other.usd), max(self.tokens, other.tokens), max(self.calls, other.calls)
+    def __add__(self, other: Amounts) -> Amounts:
+        return self._each(other, lambda mine, theirs: mine + theirs)
+
+    def __sub__(self, other: Amounts) -> Amounts:
+        return self._each(other, lambda mine, theirs: mine - theirs)
+
+    def at_least(self, other: Amounts) -> Amounts:
+        return self._each(other, max)
+
+    def _each(self, other: Amounts, combine: Callable[[Any, Any], Any]) -> Amounts:
+        return Amounts(
+            combine(self.usd, other.usd),
+            combine(self.tokens, other.tokens),
+            combine(self.calls, other.calls),
+            combine(self.rollouts, other.rollouts),
         )
 
 
+@dataclass(slots=True)
+class _Share:
+    """What one run has spent. `lost` was in flight when an earlier process was killed."""
+
+    counted: Amounts
+    lost: Amounts
+    in_flight: Amounts
+    minutes_before: float  # of earlier processes
+
+    @classmethod
+    def load(cls, journal: Journal) -> _Share:
+        """What earlier processes spent: the journal's bill, or what the budget counted where the
+        kill came before the record; and what was in flight.
+        """
+        bill = journal.total()
+        recorded = Amounts(bill.usd, bill.input + bill.output, bill.calls, journal.count(_ROLLOUTS))
+        kept = {name: Amounts.read(value) for name, value in (journal.fact("budget") or {}).items()}
+        none = Amounts()
+        return cls(
+            counted=recorded.at_least(kept.get("counted", none)),
+            lost=kept.get("lost", none) + kept.get("in_flight", none),
+            in_flight=Amounts(),
+            minutes_before=float(journal.fact("minutes") or 0.0),
+        )
+
+
+class Spending:
+    """What one command has spent over all the runs it works in. Create one per command."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._began = clock()
+        self._shares: dict[Path, _Share] = {}
+        self._minutes_before: dict[Path, float] = {}
+        self._waiting: set[asyncio.Future[None]] = set()
+        self.warned: set[tuple[Cap, int]] = set()
+
+    def open(self, journal: Journal) -> _Share:
+        """The share of a run. A run that this command opened before is read again."""
+        share = self._shares[journal.path] = _Share.load(journal)
+        self._minutes_before.setdefault(journal.path, share.minutes_before)
+        return share
+
+    @property
+    def spent(self) -> Amounts:
+        total = Amounts()
+        for share in self._shares.values():
+            total += share.counted + share.lost
+        return total
+
+    @property
+    def in_flight(self) -> Amounts:
+        total = Amounts()
+        for share in self._shares.values():
+            total += share.in_flight
+        return total
+
+    @property
+    def minutes(self) -> float:
+        """Time this command has taken, and the earlier processes of its runs."""
+        return sum(self._minutes_before.values()) + (self.clock() - self._began) / 60
+
+    async def changed(self) -> None:
+        """Wait until a reservation was settled or a budget was stopped."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.discard(waiter)
+
+    def wake(self) -> None:
+        """Let everybody who waits in `changed` look again."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+@dataclass(slots=True)
+class Reserved:
+    """The reservation of one attempt. Settling it twice changes nothing."""
+
+    _budget: Budget
+    _bound: Amounts
+    _open: bool = True
+
+    def settle(self, usage: Usage) -> None:
+        """Replace the reserved amount by what was used (`Usage()` where nothing was billed)."""
+        self.count(self._budget.checked(usage, self._bound))
+
+    def count(self, used: Amounts) -> None:
+        if self._open:
+            self._open = False
+            self._budget.settle(self._bound, used)
+
+
 class Budget:
-    """The meter every model asks before an attempt and tells after it. Counts over all resumes of
-    the run.
+    """The meter that every model and rollout asks before an attempt and tells after it.
+
+    Counts over all resumes of the run, and over all runs that share its `spending`.
     """
 
     def __init__(
@@ -100,154 +208,250 @@ class Budget:
         caps: Caps,
         journal: Journal,
         *,
+        spending: Spending | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_warning: Callable[[BudgetWarning], None] = lambda _: None,
     ) -> None:
         self._caps = caps
         self._journal = journal
-        self._clock = clock
+        self._spending = spending or Spending(clock)
         self._on_warning = on_warning
-        self._in_flight = _Sums()
-        self._closed_by: SkillfitError | None = None
-        self._load()
-        self._minutes_before = float(journal.fact("minutes") or 0.0)
-        self._begun = clock()
-        self._saved = self._begun
-        self._changed = asyncio.Event()
-        self._warned = {(cap, percent) for cap, percent, _, _ in self._passed()}
+        self._stopped_by: SkillfitError | None = None
+        self._held = Amounts()
+        self._waits: set[asyncio.Timeout] = set()
+        self._share = self._spending.open(journal)
+        self._opened = self._saved = self._spending.clock()
+        self._closed_after: float | None = None
+        self._spending.warned |= {(cap, percent) for cap, percent, _, _ in self._passed()}
+        journal.on_failure(self.stop)
 
     @property
     def minutes(self) -> float:
         """Time this run has taken, over all its processes."""
-        return self._minutes_before + (self._clock() - self._begun) / 60
+        now = self._spending.clock() if self._closed_after is None else self._closed_after
+        return self._share.minutes_before + (now - self._opened) / 60
 
     @property
     def spent(self) -> Usage:
         """Calls, tokens (as input) and dollars counted against the caps so far."""
-        sums = self._counted.plus(self._lost)
+        sums = self._spending.spent
         return Usage(calls=sums.calls, input=sums.tokens, usd=sums.usd)
 
     def seconds_left(self) -> float | None:
-        """Until the cap in minutes, None without one."""
-        return (
-            None
-            if self._caps.minutes is None
-            else max(0.0, (self._caps.minutes - self.minutes) * 60)
-        )
+        """Time until the cap in minutes is reached, None without one."""
+        if self._caps.minutes is None:
+            return None
+        return max(0.0, (self._caps.minutes - self._spending.minutes) * 60)
 
-    def close(self, reason: SkillfitError) -> None:
-        """From here on nothing is let through: attempts that wait for a slot or for their next try
-        end with `reason`.
-        """
-        self._closed_by = reason
+    # Before and after attempts
 
-    async def reserve(self, role: Role, upper_bound: Usage) -> _Reserved:
-        """Set `upper_bound` aside. Waits while only attempts in flight stand in the way; raises
-        `BudgetReached` when more does.
+    async def reserve(self, role: Role, upper_bound: Usage) -> Reserved:
+        """Reserve the most an attempt can cost. Waits while only attempts in flight are in the
+        way; raises `BudgetReached` when a cap is.
         """
-        if self._closed_by is not None:
-            raise self._closed_by
         if self._caps.usd is not None and upper_bound.usd is None:
             refuse_unpriced(self._caps, [f"the {role}'s model"])
+        bound = upper_bound
+        if not _countable(bound.usd, bound.input, bound.output, bound.calls):
+            raise InputError(
+                f"What a call of the {role}'s model may cost is not a number: {bound}.",
+                hint="Check model.prices and the model's max_tokens.",
+            )
+        return await self._reserve(Amounts.of(bound))
+
+    @asynccontextmanager
+    async def rollout(self) -> AsyncIterator[None]:
+        """Count one attempt at a rollout against the cap in rollouts, however it ends."""
+        reserved = await self._reserve(Amounts(rollouts=1))
+        try:
+            yield
+        finally:
+            reserved.count(Amounts(rollouts=1))
+
+    async def _reserve(self, bound: Amounts) -> Reserved:
         while True:
-            self._refuse_what_cannot_fit(upper_bound)
-            if self._fits_beside_those_in_flight(upper_bound):
+            self.ensure_open()
+            self._refuse_what_cannot_fit(bound)
+            if self._fits_beside_those_in_flight(bound):
                 break
-            # When the minutes end first, the next round says so.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self.seconds_left())
-        self._in_flight.add(upper_bound)
+            with suppress(TimeoutError):  # the minutes are over: ensure_open says so
+                await asyncio.wait_for(self._spending.changed(), self.seconds_left())
+        self._share.in_flight += bound
         self._keep()
-        return _Reserved(self, upper_bound)
+        return Reserved(self, bound)
 
-    def _settle(self, reserved: _Reserved, usage: Usage) -> None:
-        self._in_flight.add(reserved.upper_bound, -1)
-        self._counted.add(usage)
-        self._keep()
-        self._warn()
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def _refuse_what_cannot_fit(self, need: Usage) -> None:
-        if self._caps.minutes is not None and self.minutes >= self._caps.minutes:
-            self.save_minutes()
-            raise BudgetReached("minutes", self.minutes, self._caps.minutes)
-        for cap, limit, wanted, spent, _ in self._against(need):
-            if spent + wanted > limit + _EPSILON:
-                raise BudgetReached(cap, spent, limit)
-
-    def _fits_beside_those_in_flight(self, need: Usage) -> bool:
-        return all(
-            spent + flying + wanted <= limit + _EPSILON
-            for _, limit, wanted, spent, flying in self._against(need)
+    def checked(self, usage: Usage, bound: Amounts) -> Amounts:
+        """What to count for `usage`. A number that cannot be right (NaN, negative), or an unknown
+        price under a cap in dollars, counts as the upper bound: a wrong report must not free
+        budget.
+        """
+        known_price = usage.usd is not None or self._caps.usd is None
+        return Amounts(
+            usd=(usage.usd or 0.0) if _countable(usage.usd) and known_price else bound.usd,
+            tokens=usage.tokens if _countable(usage.input, usage.output) else bound.tokens,
+            calls=usage.calls if _countable(usage.calls) else bound.calls,
         )
 
-    def _against(self, need: Usage) -> Iterator[tuple[Cap, float, float, float, float]]:
-        """Per cap that is set: its name, limit, what is wanted, what is spent, what is in flight."""
-        spent = self._counted.plus(self._lost)
-        for cap in _COUNTED:
-            limit = getattr(self._caps, cap)
-            if limit is not None:
-                yield (
-                    cap,
-                    limit,
-                    getattr(need, cap) or 0.0,
-                    getattr(spent, cap),
-                    getattr(self._in_flight, cap),
-                )
+    def settle(self, bound: Amounts, used: Amounts) -> None:
+        """Replace a reservation by what was used; called by `Reserved`."""
+        self._share.in_flight -= bound
+        self._share.counted += used
+        self._spending.wake()
+        if not self._journal.failed:
+            self._keep()
+            self._warn()
 
-    def _load(self) -> None:
-        """What earlier processes spent: the bill, or what was counted if a kill came before the
-        record; and what was in flight.
+    # Time and stopping
+
+    def ensure_open(self) -> None:
+        """Raise if nothing new may be sent: the run was stopped, its journal cannot be written, or
+        the time is over.
         """
-        bill = _Sums()
-        for spend in self._journal.bill():
-            bill.add(spend.usage)
-        kept = self._journal.fact("budget") or {}
-        self._counted = bill.at_least(_Sums(**kept.get("counted", {})))
-        self._lost = _Sums(**kept.get("lost", {})).plus(_Sums(**kept.get("in_flight", {})))
+        if self._stopped_by is not None:
+            raise self._stopped_by
+        self._journal.ensure_writable()
+        limit = self._caps.minutes
+        if limit is not None and self._spending.minutes >= limit:
+            self._save_minutes()
+            raise BudgetReached("minutes", self._spending.minutes, limit)
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """For waits that spend nothing: a slot at the endpoint, back-off, Retry-After. Interrupted
+        by `stop`, by a failed write, and when the time is over; raises the reason.
+        """
+        async with self._until_time_is_over() as timeout:
+            self._waits.add(timeout)
+            try:
+                yield
+            finally:
+                self._waits.discard(timeout)
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """For an attempt that is being paid for: interrupted only when the time is over."""
+        async with self._until_time_is_over():
+            yield
+
+    @asynccontextmanager
+    async def _until_time_is_over(self) -> AsyncIterator[asyncio.Timeout]:
+        self.ensure_open()
+        timeout = asyncio.timeout(self.seconds_left())
+        try:
+            async with timeout:
+                yield timeout
+        except TimeoutError:
+            if not timeout.expired():
+                raise  # a time limit inside the block
+            self.ensure_open()
+            limit = self._caps.minutes or 0.0
+            raise BudgetReached("minutes", limit, limit) from None
+
+    def stop(self, reason: SkillfitError) -> None:
+        """Let nothing new through: waits end with `reason`, attempts in flight finish."""
+        if self._stopped_by is None:
+            self._stopped_by = reason
+            for timeout in [wait for wait in self._waits if not wait.expired()]:
+                timeout.reschedule(asyncio.get_running_loop().time())
+            self._spending.wake()
+
+    def hold_back(self, amounts: Amounts) -> None:
+        """Keep this much of every cap for later (the ship test): until `release_held`, attempts
+        that would use it meet `BudgetReached`.
+        """
+        self._held = amounts
+
+    def release_held(self) -> None:
+        self._held = Amounts()
+        self._spending.wake()
+
+    def close(self) -> None:
+        """Record the time taken. What was spent keeps counting for the other runs."""
+        if self._closed_after is None:
+            self._closed_after = self._spending.clock()
+            self._save_minutes()
+
+    # Caps
+
+    def _refuse_what_cannot_fit(self, need: Amounts) -> None:
+        for limit in self._limits():
+            wanted, held = getattr(need, limit.cap), getattr(self._held, limit.cap)
+            if limit.spent + wanted > limit.cap_value - held + _EPSILON:
+                raise BudgetReached(limit.cap, limit.spent, limit.cap_value, held)
+
+    def _fits_beside_those_in_flight(self, need: Amounts) -> bool:
+        return all(
+            limit.spent + limit.in_flight + getattr(need, limit.cap)
+            <= limit.cap_value - getattr(self._held, limit.cap) + _EPSILON
+            for limit in self._limits()
+        )
+
+    def _limits(self) -> Iterator[_Limit]:
+        """Each cap that is set, and what counts against it."""
+        spent, in_flight = self._spending.spent, self._spending.in_flight
+        for cap in _COUNTED:
+            value = getattr(self._caps, cap)
+            if value is not None:
+                yield _Limit(cap, value, getattr(spent, cap), getattr(in_flight, cap))
 
     def _keep(self) -> None:
         if self._caps != Caps():
-            sums = {"counted": self._counted, "lost": self._lost, "in_flight": self._in_flight}
-            self._journal.set_fact("budget", {name: vars(value) for name, value in sums.items()})
-        if self._clock() - self._saved > 1:
-            self.save_minutes()
+            share = self._share
+            sums = {"counted": share.counted, "lost": share.lost, "in_flight": share.in_flight}
+            kept = {name: asdict(amounts) for name, amounts in sums.items()}
+            self._journal.set_fact("budget", kept)
+        if self._spending.clock() - self._saved > _SAVE_EVERY:
+            self._save_minutes()
 
-    def save_minutes(self) -> None:
-        """Record the time taken so far; called by itself while calls are made, and when the run is
-        closed.
-        """
-        self._saved = self._clock()
-        self._journal.set_fact("minutes", self.minutes)
+    def _save_minutes(self) -> None:
+        if not self._journal.failed:
+            self._saved = self._spending.clock()
+            self._journal.set_fact("minutes", self.minutes)
 
     def _passed(self) -> Iterator[tuple[Cap, int, float, float]]:
-        shares = [(cap, spent, limit) for cap, limit, _, spent, _ in self._against(Usage())]
+        shares = [(limit.cap, limit.spent, limit.cap_value) for limit in self._limits()]
         if self._caps.minutes is not None:
-            shares.append(("minutes", self.minutes, self._caps.minutes))
-        for cap, spent, limit in shares:
+            shares.append(("minutes", self._spending.minutes, self._caps.minutes))
+        for cap, spent, value in shares:
             for percent in _WARN_AT:
-                if spent >= limit * percent / 100:
-                    yield cap, percent, spent, limit
+                if spent >= value * percent / 100:
+                    yield cap, percent, spent, value
 
     def _warn(self) -> None:
         for cap, percent, spent, limit in self._passed():
-            if (cap, percent) not in self._warned:
-                self._warned.add((cap, percent))
-                message = f"{percent} % of the budget of {_amount(cap, limit)} is used ({_amount(cap, spent)})."
+            if (cap, percent) not in self._spending.warned:
+                self._spending.warned.add((cap, percent))
+                message = (
+                    f"{percent} % of the budget of {_amount(cap, limit)} is used "
+                    f"({_amount(cap, spent)})."
+                )
                 self._on_warning(BudgetWarning(cap, percent, message))
 
 
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    cap: Cap
+    cap_value: float
+    spent: float
+    in_flight: float
+
+
 def refuse_unpriced(caps: Caps, unpriced: Iterable[str]) -> None:
-    """A cap in dollars means nothing for a model without a known price: refused before anything is
-    spent.
+    """A cap in dollars cannot be held for a model without a known price: refuse it before anything
+    is spent.
     """
     names = sorted(set(unpriced))
     if caps.usd is not None and names:
         raise InputError(
             f"budget.usd is set, but no price is known for {', '.join(names)}.",
-            hint="Give one in model.prices ({input, cached, output} in dollars per million tokens), or cap tokens or calls.",
+            hint="Give one in model.prices ({input, cached, output} in dollars per million "
+            "tokens), or cap tokens or calls.",
         )
+
+
+def _countable(*numbers: float | None) -> bool:
+    """Whether every number is finite and not negative; None is an unknown price."""
+    return all(number is None or (math.isfinite(number) and number >= 0) for number in numbers)
 
 
 def _amount(cap: Cap, value: float) -> str:

@@ -1,4 +1,8 @@
-"""A run on disk: one directory, one writer, and everything in it written whole."""
+"""A run on disk: one directory, one writer, and files that appear complete or not at all.
+
+`RunDirectory.open` starts or resumes a run and is its only writer. `RunDirectory.read` gives a
+`RunView` to everybody else, also while the run is being written.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ import pydantic_core
 
 from skillfit.errors import InputError
 from skillfit.models.secrets import hide_keys_in_use
+from skillfit.run.card import CardKeeper
 from skillfit.run.events import (
     Event,
     EventLog,
@@ -29,22 +34,24 @@ from skillfit.run.events import (
 )
 from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
-from skillfit.run.lock import NAME as LOCK_NAME
-from skillfit.run.lock import RunLock
+from skillfit.run.lock import LOCK, RunLock
 from skillfit.run.records import RunSummary
-from skillfit.run.store import Redact, disk_full
+from skillfit.run.store import Redact, RunNotWritable, damaged, disk_full
 
 E = TypeVar("E", bound=Event)
 
 JOURNAL = "journal.sqlite"
-PROBE = "probe"  # the stage of calls that only try whether a model can be reached
-_OWN = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm")
-_SCRATCH = ".writing"  # files grow here and move to their place when they are whole
+PROBE = "probe"  # the stage of calls that only test whether a model can be reached
+_DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
+_SCRATCH = ".writing"  # files are written here and renamed when they are complete
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+_BAD_PATH = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.EEXIST)
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class RunDirectory:
-    """A run being written. Use as a context manager, or `close` it."""
+    """A run being written. Use it as a context manager, or `close` it."""
 
     def __init__(self, path: Path, lock: RunLock, redact: Redact) -> None:
         self.path = path
@@ -54,6 +61,8 @@ class RunDirectory:
         self.events = EventLog(path / JOURNAL, redact=redact, beside=self.journal)
         progress = self.events.last(StepFinished, SlowUpdateFinished)
         self.events.listen(RunFiles(self, progress.seq if progress else 0))
+        self._card = CardKeeper(self.journal)
+        self.events.listen(self._card)
 
     @classmethod
     def open(
@@ -64,15 +73,15 @@ class RunDirectory:
         force_new: bool = False,
         redact: Redact = hide_keys_in_use,
     ) -> RunDirectory:
-        """Start a run in `path`, or go on with the one that is there if it is the same run.
+        """Start a run in `path`, or resume the one that is there if it is the same run.
 
-        `identity` is what makes the run this run (settings, skill, tasks); one that has only tried
-        its models may still change it. `force_new` moves a run that is there aside first. A run
-        that records nothing at all leaves nothing when it is closed.
+        `identity` is what makes the run this run (settings, skill, tasks). It may change as long
+        as the run has only tested its models. `force_new` first moves an existing run aside. A run
+        that records nothing leaves no files when it is closed.
         """
         path = Path(path).absolute()
-        identity = _plain(identity, redact)
-        with _in_words(path):
+        identity = _as_recorded(identity, redact)
+        with _explained(path):
             lock = _claim(path)
             if force_new and (path / JOURNAL).exists():
                 _move_aside(path, lock)
@@ -87,6 +96,8 @@ class RunDirectory:
 
     def _begin(self, identity: dict[str, Any]) -> None:
         before = self.journal.fact("identity")
+        if before is None and (others := _others(self.path)):
+            raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
         changes = _changes(before, identity)
         if (
             before is not None
@@ -102,58 +113,75 @@ class RunDirectory:
         self.resumed = before is not None and not changes
         self.run_id = str(self.journal.fact("run"))
         self.events.go_on()
+        self._card.reopen(new=not self.resumed)
 
     @staticmethod
     def read(path: Path | str) -> RunView:
-        """The run in `path` for faces: nothing is written, and its writer may be alive."""
+        """The run in `path` for readers. Nothing is written; another process may be writing."""
         path = Path(path).absolute()
         if not (path / JOURNAL).is_file():
             raise InputError(
                 f"{path} is not a run directory: it has no {JOURNAL}.",
                 hint="Give the directory named with --run.",
             )
-        return RunView(
-            path, Journal.open_readonly(path / JOURNAL), EventLog.open_readonly(path / JOURNAL)
-        )
+        journal = Journal.open_readonly(path / JOURNAL)
+        return RunView(path, journal, EventLog(path / JOURNAL, readonly=True, beside=journal))
 
     def write_text(self, name: str, text: str) -> None:
-        """The file `name` (a relative path) appears whole, or not at all. Unchanged files are left
-        alone.
+        """Write the file `name` (a relative path) completely or not at all. A file that would not
+        change is left alone. After a failed write the run records nothing more.
         """
+        self.journal.ensure_writable()
         target = self.path / name
         data = self._redact(text).encode()
-        with _in_words(target):
-            if target.is_file() and target.read_bytes() == data:
-                return
-            target.parent.mkdir(parents=True, exist_ok=True)
-            scratch = self.path / _SCRATCH / target.name
-            scratch.parent.mkdir(exist_ok=True)
-            with scratch.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(target)
+        try:
+            with _explained(target):
+                self._replace_file(target, data)
+        except InputError as error:
+            self.journal.fail(error)
+            raise
+
+    def _replace_file(self, target: Path, data: bytes) -> None:
+        if target.is_file() and target.read_bytes() == data:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = self.path / _SCRATCH / target.name
+        scratch.parent.mkdir(exist_ok=True)
+        with scratch.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(target)
 
     def write_json(self, name: str, value: Any) -> None:
+        """Write a value as an indented JSON file; NaN becomes null."""
         self.write_text(
             name, pydantic_core.to_json(value, indent=2, inf_nan_mode="null").decode() + "\n"
         )
 
     def close(self) -> None:
-        blank = self.events.empty and self.journal.empty and not any(self.journal.bill())
-        self.journal.close()
-        self.events.close()
-        shutil.rmtree(self.path / _SCRATCH, ignore_errors=True)
-        if blank and not _others(self.path):
-            self._remove()
-        else:
-            self._lock.release()
+        """Close the journal and release the lock. What a run without any record created is
+        deleted.
+        """
+        blank = False
+        try:
+            blank = self.events.empty and self.journal.empty and not any(self.journal.bill())
+            if not blank and not self.journal.failed:
+                self._card.save()
+        finally:
+            self.journal.close()
+            self.events.close()
+            shutil.rmtree(self.path / _SCRATCH, ignore_errors=True)
+            if blank and self.path.is_dir() and not _others(self.path):
+                self._remove()
+            else:
+                self._lock.release()
 
     def _remove(self) -> None:
-        for name in _OWN:
+        for name in _DATABASE:
             (self.path / name).unlink(missing_ok=True)
         self._lock.remove()
-        with suppress(OSError):  # it is in use, or holds hidden files
+        with suppress(OSError):  # in use, or with hidden files in it
             self.path.rmdir()
 
     def __enter__(self) -> RunDirectory:
@@ -170,7 +198,12 @@ class RunDirectory:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run seen from outside."""
+    """A run seen by a reader.
+
+    Threads may share a view: statements run one after the other, and `close` waits for the one in
+    progress; afterwards reading raises `RunClosed`. Threads that should not wait for each other
+    open a view each.
+    """
 
     path: Path
     journal: Journal
@@ -186,7 +219,7 @@ class RunView:
 
     @property
     def finished(self) -> RunFinished | None:
-        """None while the run is going on, or was stopped before its end."""
+        """None while the run is going on, or when it was stopped before its end."""
         return self._last(RunFinished)
 
     @property
@@ -203,12 +236,15 @@ class RunView:
         return last.event if last and isinstance(last.event, kind) else None
 
     def close(self) -> None:
+        """May be called more than once, and from any thread."""
         self.journal.close()
         self.events.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
+    """A setting that differs from the one the run was started with."""
+
     key: str
     before: Any
     after: Any
@@ -219,12 +255,10 @@ class Change:
 
 def _changes(before: Any, after: Any, key: str = "") -> list[Change]:
     if isinstance(before, dict) and isinstance(after, dict):
-        names = sorted(before.keys() | after.keys())
-        return [
-            change
-            for name in names
-            for change in _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
-        ]
+        found: list[Change] = []
+        for name in sorted(before.keys() | after.keys()):
+            found += _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
+        return found
     return [] if before == after else [Change(key, before, after)]
 
 
@@ -233,7 +267,8 @@ def _changed_run(path: Path, changes: list[Change]) -> InputError:
         f"The run in {path} was started with other settings:\n"
         + "\n".join(f"  {change}" for change in changes)
         + "\n",
-        hint="Set them back to go on, give another directory with --run, or start anew with --force-new (the old run is kept).",
+        hint="Set them back to resume it, give another directory with --run, or start a new run "
+        "with --force-new (the old run is moved aside).",
     )
 
 
@@ -242,8 +277,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:117]}…"
 
 
-def _plain(identity: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
-    """As it will be read back, so that comparing with it is fair."""
+def _as_recorded(identity: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
+    """The identity as it will be read back, to compare like with like."""
     plain: dict[str, Any] = pydantic_core.from_json(
         redact(pydantic_core.to_json(identity).decode())
     )
@@ -251,14 +286,14 @@ def _plain(identity: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
 
 
 def _claim(path: Path) -> RunLock:
-    """The directory, made if need be, and locked. Anything that is no run stays untouched."""
+    """Create the directory if needed, and lock it. A directory with other files is not touched."""
     if path.is_file():
         raise InputError(
             f"{path} is a file, not a directory.", hint="Give a directory for the run with --run."
         )
     if path.is_dir() and not (path / JOURNAL).exists() and (others := _others(path)):
         raise InputError(
-            f"{path} holds other things ({', '.join(others[:3])}) and no run.",
+            f"{path} holds other files ({', '.join(others[:3])}) and no run.",
             hint="Give a new or empty directory with --run.",
         )
     path.mkdir(parents=True, exist_ok=True)
@@ -268,40 +303,44 @@ def _claim(path: Path) -> RunLock:
 
 
 def _others(path: Path) -> list[str]:
-    """What lies there that a run without a word to say would not have."""
+    """Files that an empty run would not have created."""
     names = (entry.name for entry in path.iterdir())
     return sorted(
-        name for name in names if name not in (*_OWN, LOCK_NAME) and not name.startswith(".")
+        name for name in names if name not in (*_DATABASE, LOCK) and not name.startswith(".")
     )
 
 
 def _move_aside(path: Path, lock: RunLock) -> None:
-    aside = next(
-        name
-        for number in count(1)
-        if not (name := path.with_name(f"{path.name}.old-{number}")).exists()
-    )
-    if sys.platform == "win32":  # there, an open file holds its folder in place
+    for number in count(1):
+        aside = path.with_name(f"{path.name}.old-{number}")
+        if not aside.exists():
+            break
+    if sys.platform == "win32":  # there a folder with an open file cannot be renamed
         lock.release()
     path.rename(aside)
     lock.release()
 
 
 @contextmanager
-def _in_words(path: Path) -> Iterator[None]:
-    """The file system's refusals, said so that a person can act."""
+def _explained(path: Path) -> Iterator[None]:
+    """Turn errors of the file system into errors that say what to do."""
     try:
         yield
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise disk_full(str(path)) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise InputError(
+        if error.errno in _NO_PERMISSION:
+            raise RunNotWritable(
                 f"No permission to write {error.filename or path}.",
                 hint="Check its owner and mode, or give another directory.",
             ) from error
-        if error.errno in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.EEXIST):
+        if error.errno in _BAD_PATH:
             raise InputError(
                 f"Cannot write {path}: {error.strerror}.", hint="Give another directory with --run."
+            ) from error
+        if error.errno in _NO_LOCKS:
+            raise InputError(
+                f"The file system of {path} does not support locks.",
+                hint="Give a directory on another disk with --run.",
             ) from error
         raise

@@ -418,10 +418,18 @@ class EventLog(Store):
         row = self._db.execute(query, [kind.__name__ for kind in kinds]).fetchone()
         return Stored(row[0], row[1], _parse(row[2], row[3])) if row else None
 
-    def read(self, after: int = 0) -> Iterator[Stored]:
-        """Events behind `after`, in order. Kinds of a newer version come as `Unknown`."""
-        query = "SELECT seq, at, kind, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
-        for seq, at, kind, data in in_pages(self._db, query, after=after):
+    def newest(self) -> int:
+        """The number of the last event, 0 when there is none."""
+        return int(self._db.execute("SELECT max(seq) FROM events").fetchone()[0] or 0)
+
+    def read(self, after: int = 0, kinds: tuple[type[Event], ...] = ()) -> Iterator[Stored]:
+        """Events behind `after`, in order; all kinds, or only these. Kinds of a newer version come
+        as `Unknown`.
+        """
+        names = [kind.__name__ for kind in kinds]
+        wanted = f"kind IN ({','.join('?' * len(names))}) AND " if names else ""
+        query = f"SELECT seq, at, kind, data FROM events WHERE {wanted}seq > ? ORDER BY seq LIMIT ?"
+        for seq, at, kind, data in in_pages(self._db, query, *names, after=after):
             yield Stored(seq, at, _parse(kind, data))
 
 

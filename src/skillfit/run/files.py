@@ -281,7 +281,7 @@ def _step(step: int) -> str:
 def flat_record(record: StepRecord | SlowUpdateRecord) -> dict[str, Any]:
     """A record as its file shows it: standings beside the other fields, no empty fields."""
     plain = asdict(record)
-    standings = plain.pop("standings")
+    standings: dict[str, Any] = plain.pop("standings")
     flat: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
     return flat | standings
 

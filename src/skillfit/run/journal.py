@@ -1,25 +1,31 @@
-"""The journal: every paid effect happens once, and its value comes back on every later run of the
-same code.
+"""The journal: every paid effect runs once, and later runs of the same code get its recorded value.
 
-`await journal.once(key, effect, returns=Type)` gives the recorded value, or runs the effect and
-records value and usage in one transaction. Effects nest (a rollout, and each model call inside it).
-Failures are not values: what they cost is kept, and the effect runs again next time. Resuming a run
-is therefore nothing but starting it again.
+`await journal.once(key, effect, returns=Type)` returns the recorded value, or runs the effect and
+records value and usage in one transaction. Effects nest: a rollout is one, and so is each model
+call inside it. A failure is not a value: its cost is recorded, and the effect runs again next time.
+To resume a run, start it again.
 
-A model whose every reply is paid for once.
+After the first write that fails (full disk, deleted run directory), `once` starts no effect any
+more: its value would be paid for and lost. Effects in progress end with the same error.
+
+`RecordedModel` sends the requests of a model through the journal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
+import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from skillfit.models.protocol import (
     BadReply,
@@ -37,25 +43,20 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import Redact, Store, dump, in_pages, load
+from skillfit.run.store import Redact, Store, damaged, dump, in_pages, load
 
 T = TypeVar("T")
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS effects (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, stage TEXT NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL,
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE,
+  stage TEXT NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL,
   value BLOB NOT NULL, usage TEXT NOT NULL, at REAL NOT NULL, seconds REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS losses (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, stage TEXT NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL,
-  kind TEXT NOT NULL, message TEXT NOT NULL, usage TEXT NOT NULL, at REAL NOT NULL);
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL,
+  stage TEXT NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL, kind TEXT NOT NULL, message TEXT NOT NULL,
+  usage TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
-
-_SUM = """
-SELECT sum(calls), sum(input), sum(output), sum(usd), sum(CASE WHEN usd IS NULL THEN 0 ELSE calls END) FROM (
-  SELECT json_extract(usage, '$.calls') AS calls, json_extract(usage, '$.input') AS input,
-    json_extract(usage, '$.output') AS output, json_extract(usage, '$.usd') AS usd
-  FROM (SELECT usage FROM effects UNION ALL SELECT usage FROM losses))
 """
 
 
@@ -69,9 +70,32 @@ class Spend:
     usage: Usage
 
 
+@dataclass(slots=True)
+class BillTotal:
+    """The sum of the bill. `usd` sums the known prices; `unpriced` counts calls without one."""
+
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    usd: float = 0.0
+    unpriced: int = 0
+
+    def add(self, usage: Usage) -> None:
+        self.calls += usage.calls
+        self.input += usage.input
+        self.output += usage.output
+        self.usd += usage.usd or 0.0
+        self.unpriced += usage.calls if usage.usd is None else 0
+
+    @property
+    def usage(self) -> Usage:
+        usd = None if self.unpriced else self.usd
+        return Usage(calls=self.calls, input=self.input, output=self.output, usd=usd)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A recorded effect as it stands in the journal."""
+    """A recorded effect."""
 
     seq: int
     key: str
@@ -89,16 +113,16 @@ class Entry:
 
 
 class _Execution:
-    """An effect under way. It belongs to none of its callers: it goes on while anybody waits, and
-    is cancelled with the last.
+    """An effect in progress, shared by its callers. It runs as long as one of them waits, and is
+    cancelled with the last one.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, Any], ended: Callable[[], object]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, Any], on_end: Callable[[], object]) -> None:
         self.abandoned = False
-        self._ended = ended
+        self._on_end = on_end
         self._waiters: list[asyncio.Future[Any]] = []
         self._task = asyncio.ensure_future(work)
-        self._task.add_done_callback(self._tell)
+        self._task.add_done_callback(self._deliver)
 
     async def value(self) -> Any:
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -109,7 +133,8 @@ class _Execution:
             if self._waiters == [waiter] and not self._task.done():
                 self.abandoned = True
                 self._task.cancel()
-                await self.end()  # its cleanup, and a value that came all the same, are not lost
+                # Let it clean up, and record a value that arrived in spite of the cancellation.
+                await self.end()
             raise
         finally:
             self._waiters.remove(waiter)
@@ -117,22 +142,23 @@ class _Execution:
     async def end(self) -> None:
         await asyncio.wait({self._task})
 
-    def _tell(self, task: asyncio.Task[Any]) -> None:
-        self._ended()
+    def _deliver(self, task: asyncio.Task[Any]) -> None:
+        self._on_end()
         error = None if task.cancelled() else task.exception()
         for waiter in [waiter for waiter in self._waiters if not waiter.done()]:
             if task.cancelled():
                 waiter.cancel()
             elif error is not None:
                 waiter.set_exception(error)
-                # seen, even if its caller is cancelled at this moment: asyncio need not log it
+                # Mark it as retrieved: its caller may be cancelled at this moment, and asyncio
+                # would log the exception.
                 waiter.exception()
             else:
                 waiter.set_result(task.result())
 
 
 class Journal(Store):
-    """Every paid effect of a run, and facts about it."""
+    """Every paid effect of a run, and facts about the run."""
 
     _tables = _TABLES
     _keyed = "effects"
@@ -143,6 +169,9 @@ class Journal(Store):
         super().__init__(path, redact=redact, readonly=readonly)
         self._running: dict[str, _Execution] = {}
         self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
+        self._total = BillTotal()
+        self._added_up = {"effects": 0, "losses": 0}  # the last row of each that is in the total
+        self._adding = threading.Lock()
 
     async def once(
         self,
@@ -155,17 +184,19 @@ class Journal(Store):
         model: str = "",
         usage: Callable[[T], Usage] = lambda _: Usage(),
     ) -> T:
-        """The value recorded under `key`, or that of `effect`, recorded. Callers of one key at one
-        time share one execution, which goes on while anybody waits for it, and is cancelled with
-        its last waiter.
+        """The value recorded under `key`; or run `effect`, record its value and return it.
+
+        Concurrent callers with the same key share one execution. It runs as long as one of them
+        waits, and is cancelled with the last one.
         """
         key = self._redact(key)
         while key not in self._known:
             execution = self._running.get(key)
             if execution is None:
+                self.ensure_writable()
                 work = self._run(key, effect, returns, stage, role, model, usage)
                 execution = self._running[key] = _Execution(
-                    work, ended=partial(self._running.pop, key)
+                    work, on_end=partial(self._running.pop, key)
                 )
             elif execution.abandoned:
                 await execution.end()
@@ -175,7 +206,7 @@ class Journal(Store):
         return self._read(self._known[key], returns)
 
     async def note(self, key: str, value: T, returns: type[T], *, stage: str = "") -> None:
-        """Record a value that is already there, unless one is recorded under `key`."""
+        """Record a value that is already known, unless one is recorded under `key`."""
 
         async def known() -> T:
             return value
@@ -192,32 +223,23 @@ class Journal(Store):
         model: str,
         usage: Callable[[T], Usage],
     ) -> T:
-        begun = time.time()
+        started = time.time()
         try:
             value = await effect()
         except ModelError as error:
-            # Outer effects see the same error pass by; its cost is one cost.
+            # The same error passes through the outer effects; its cost is recorded once.
             if error.usage.calls and error not in self._billed:
                 self._billed.add(error)
-                self._insert(
-                    "losses",
-                    key,
-                    stage,
-                    role,
-                    model,
-                    error.kind,
-                    error.message,
-                    dump(Usage, error.usage),
-                    begun,
-                )
+                used = dump(Usage, _countable(error.usage))
+                loss = (key, stage, role, model, error.kind, error.message, used, started)
+                self._insert("losses", *loss)
             raise
         dumped = dump(returns, value)
         kept = self._redact(dumped.decode()).encode()
-        seconds = time.time() - begun
-        self._known[key] = self._insert(
-            "effects", key, stage, role, model, kept, dump(Usage, usage(value)), begun, seconds
-        )
-        if kept != dumped:  # what this run goes on with is what a later one will read
+        used = dump(Usage, _countable(usage(value)))
+        row = (key, stage, role, model, kept, used, started, time.time() - started)
+        self._known[key] = self._insert("effects", *row)
+        if kept != dumped:  # go on with the value that a resumed run will read
             value = load(returns, kept)
         return value
 
@@ -234,43 +256,58 @@ class Journal(Store):
         return None if seq is None else self._read(seq, returns)
 
     def _find(self, key: str) -> int | None:
-        if not self._readonly:  # the one writer knows them all
+        if not self._readonly:  # the only writer has all keys in memory
             return self._known.get(key)
         row = self._db.execute("SELECT seq FROM effects WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
         """Recorded effects whose key begins with `prefix`, in the order of recording."""
-        columns = "seq, key, stage, role, model, at, seconds, usage, value"
-        query = f"SELECT {columns} FROM effects WHERE key >= ? AND key < ? AND seq > ? ORDER BY seq LIMIT ?"
-        for *plain, usage, value in in_pages(self._db, query, prefix, prefix + "\U0010ffff"):
+        query = (
+            "SELECT seq, key, stage, role, model, at, seconds, usage, value FROM effects "
+            "WHERE key >= ? AND key < ? AND seq > ? ORDER BY seq LIMIT ?"
+        )
+        for *plain, usage, value in in_pages(self._db, query, *_key_range(prefix)):
             seq, key, stage, role, model, at, seconds = plain
-            yield Entry(seq, key, stage, role, model, at, seconds, load(Usage, usage), value)
+            yield Entry(seq, key, stage, role, model, at, seconds, _parse_usage(usage), value)
+
+    def count(self, prefix: str = "") -> int:
+        """How many effects are recorded under keys that begin with `prefix`."""
+        query = "SELECT count(*) FROM effects WHERE key >= ? AND key < ?"
+        return int(self._db.execute(query, _key_range(prefix)).fetchone()[0])
 
     def _read(self, seq: int, returns: type[T]) -> T:
-        (text,) = self._db.execute("SELECT value FROM effects WHERE seq = ?", (seq,)).fetchone()
-        value: T = load(returns, text)
+        row = self._db.execute("SELECT value FROM effects WHERE seq = ?", (seq,)).fetchone()
+        try:
+            value: T = load(returns, row[0])
+        except (TypeError, ValidationError) as error:
+            raise damaged(
+                self.path, f"record {seq} cannot be read as {returns.__name__}"
+            ) from error
         return value
 
     def bill(self) -> Iterator[Spend]:
         """Everything spent so far, failed attempts included, over all resumes."""
-        query = "SELECT stage, role, model, usage FROM effects UNION ALL SELECT stage, role, model, usage FROM losses"
-        for stage, role, model, usage in self._db.execute(query).fetchall():
-            spent = load(Usage, usage)
-            if spent.calls:
-                yield Spend(stage, role, model, spent)
+        for table in ("effects", "losses"):
+            query = f"SELECT stage, role, model, usage FROM {table}"
+            for stage, role, model, usage in self._db.execute(query):
+                spent = _parse_usage(usage)
+                if spent.calls:
+                    yield Spend(stage, role, model, spent)
+
+    def total(self) -> BillTotal:
+        """The bill in one sum. Each call reads only the rows that are new since the last one."""
+        with self._adding:
+            for table, seen in self._added_up.items():
+                query = f"SELECT seq, usage FROM {table} WHERE seq > ? ORDER BY seq"
+                for seq, usage in self._db.execute(query, (seen,)):
+                    self._total.add(_parse_usage(usage))
+                    self._added_up[table] = seq
+            return replace(self._total)
 
     def spent(self) -> Usage:
-        """The bill in one sum: calls, tokens and dollars (None where a price is unknown). Quick
-        enough to ask every second.
-        """
-        calls, read, written, usd, priced = self._db.execute(_SUM).fetchone()
-        return Usage(
-            calls=calls or 0,
-            input=read or 0,
-            output=written or 0,
-            usd=(usd or 0.0) if priced == calls else None,
-        )
+        """The bill in one sum; `usd` is None where a price is unknown."""
+        return self.total().usage
 
     def fact(self, name: str) -> Any:
         """A fact about the run (its identity, its clock), None when unknown."""
@@ -282,8 +319,44 @@ class Journal(Store):
         self._write("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, text))
 
 
-# Failures a run may go on without; the others stop it.
-_BEARABLE = {
+def _key_range(prefix: str) -> tuple[str, str]:
+    return prefix, prefix + "\U0010ffff"
+
+
+def _countable(usage: Usage) -> Usage:
+    """The usage with every number that cannot be added up (NaN, negative) set to 0, and an
+    impossible price to unknown. The models' own code checks replies first; this keeps whatever
+    gets past it from breaking the bill of the whole run.
+    """
+    counts = (usage.calls, usage.input, usage.cached, usage.output, usage.reasoning)
+    calls, read, cached, written, reasoning = map(_count, counts)
+    return Usage(calls, read, cached, written, reasoning, _price(usage.usd), _count(usage.written))
+
+
+def _count(number: Any) -> int:
+    return int(number) if _is_amount(number) else 0
+
+
+def _price(number: Any) -> float | None:
+    return float(number) if _is_amount(number) else None
+
+
+def _is_amount(number: Any) -> bool:
+    return isinstance(number, int | float) and math.isfinite(number) and number >= 0
+
+
+def _parse_usage(text: str | bytes) -> Usage:
+    """A recorded usage; runs of earlier versions may have recorded numbers that do not count."""
+    try:
+        usage: Usage = load(Usage, text)
+    except ValidationError:
+        given = json.loads(text)
+        usage = Usage(**{name: given.get(name, 0) for name in Usage.__dataclass_fields__})
+    return usage if usage.input >= 0 and usage.output >= 0 else _countable(usage)
+
+
+# Failures that a run can go on without; the others stop it.
+_TOLERATED = {
     kind.kind: kind
     for kind in (
         BadReply,
@@ -298,22 +371,24 @@ _BEARABLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class _GivenUp:
+class _Abandoned:
+    """A request that the run went on without."""
+
     kind: str
     message: str
     hint: str = ""
 
 
 class RecordedModel:
-    """Sends each request through the journal: a recorded reply comes back at once and is never sent
-    again.
+    """A model behind the journal: a recorded reply comes back at once, and its request is never
+    sent again.
     """
 
     def __init__(self, model: Model, journal: Journal, role: Role) -> None:
         self._model = model
         self._journal = journal
         self._role = role
-        self._lost: dict[str, _GivenUp] = {}
+        self._failed: dict[str, _Abandoned] = {}
 
     @property
     def id(self) -> str:
@@ -325,9 +400,9 @@ class RecordedModel:
 
     async def complete(self, request: Request) -> Reply:
         key = f"call/{self._role}/{request.stage}/{request.fingerprint()}"
-        given_up = self._journal.get(f"given_up/{key}", _GivenUp)
-        if given_up is not None:
-            raise _BEARABLE[given_up.kind](given_up.message, hint=given_up.hint)
+        abandoned = self._journal.get(f"given_up/{key}", _Abandoned)
+        if abandoned is not None:
+            raise _TOLERATED[abandoned.kind](abandoned.message, hint=abandoned.hint)
         try:
             reply = await self._journal.once(
                 key,
@@ -339,17 +414,16 @@ class RecordedModel:
                 usage=lambda reply: reply.usage,
             )
         except ModelError as error:
-            if error.kind in _BEARABLE:
-                self._lost[key] = _GivenUp(error.kind, error.message, error.hint)
+            if error.kind in _TOLERATED:
+                self._failed[key] = _Abandoned(error.kind, error.message, error.hint)
             raise
-        self._lost.pop(key, None)
+        self._failed.pop(key, None)
         return reply
 
     async def persist_failures(self) -> None:
-        """The run now decides without the replies it could not get. A later run of the same code
-        must decide the same, so from here on they stay lost; until this is called, starting again
-        asks for them again.
+        """Record that the run decides without the replies it did not get, so that a resumed run
+        decides the same. Until this is called, a resumed run sends their requests again.
         """
-        lost, self._lost = self._lost, {}
-        for key, given_up in lost.items():
-            await self._journal.note(f"given_up/{key}", given_up, _GivenUp)
+        failed, self._failed = self._failed, {}
+        for key, abandoned in failed.items():
+            await self._journal.note(f"given_up/{key}", abandoned, _Abandoned)

@@ -1,104 +1,99 @@
-"""One writer per run directory. The lock dies with its process, so a killed run is no obstacle."""
+"""One writer per run directory: a lock of the operating system, which ends with its process."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, Timeout
 
 from skillfit.errors import InputError
 
-NAME = "run.lock"
+LOCK = "run.lock"
+_PATIENCE = 0.3  # seconds: longer than `in_use` in another process holds the lock
 
 
 class RunLock:
-    """An advisory lock of the operating system on a small file that says who holds it."""
+    """Holds a run directory for this process. The lock file says which process that is."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / NAME
-        self._file: IO[str] = self._path.open("a+", encoding="utf-8")
-        if not _try_lock(self._file) or not self._in_place():
-            self._file.seek(0)
-            holder = _holder(self._file.read())
-            self._file.close()
-            raise InputError(
-                f"The run in {directory} is in use by {holder}.",
-                hint="Wait for it, end it, or give another directory with --run.",
-            )
-        self._file.truncate(0)
-        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-        self._file.flush()
-
-    def _in_place(self) -> bool:
-        """Whether the locked file is the one others will find: a run that came to nothing takes its
-        lock's file away.
-        """
+        self._path = directory / LOCK
+        self._lock = FileLock(self._path, thread_local=False, on_acquired=_write_holder)
         try:
-            return os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
-        except FileNotFoundError:
-            return False
+            self._lock.acquire(timeout=_PATIENCE)
+        except Timeout as error:
+            raise InputError(
+                f"The run in {directory} is in use by {_read_holder(self._path) or 'a process'}.",
+                hint="Wait for it, end it, or give another directory with --run.",
+            ) from error
 
     def release(self) -> None:
-        self._file.close()
+        self._lock.release()
 
     def remove(self) -> None:
-        """Release it and leave no file."""
-        if sys.platform == "win32":  # there, an open file stays
+        """Release the lock and delete its file."""
+        if os.name == "nt":  # there an open file cannot be deleted
             self.release()
         self._path.unlink(missing_ok=True)
         self.release()
 
 
 def in_use(directory: Path) -> bool:
-    """Whether a process writes this run now. For faces: nothing is changed."""
-    try:
-        with (directory / NAME).open("r+", encoding="utf-8") as file:
-            text = file.read()
-            return not text or (
-                not _gone(text) and not _try_lock(file)
-            )  # no text yet: a run is taking its place now
-    except (FileNotFoundError, PermissionError):
+    """Whether a process writes this run now. Changes nothing."""
+    path = directory / LOCK
+    if not path.is_file():
         return False
-
-
-def _gone(text: str) -> bool:
-    """Whether the last holder is known to be dead; then the lock need not be touched, which a
-    starting run could feel.
-    """
+    holder = _read_holder(path)
+    if holder is not None and holder.is_dead():
+        return False  # without touching the lock, which a run that starts now could be taking
+    lock = FileLock(path, thread_local=False)
     try:
-        owner = json.loads(text)
-        if sys.platform == "win32" or owner["host"] != socket.gethostname():
-            return False
-        os.kill(int(owner["pid"]), 0)
-    except ProcessLookupError:
+        lock.acquire(blocking=False)
+    except Timeout:
         return True
-    except (ValueError, KeyError, TypeError, PermissionError):
+    except PermissionError:  # the run of another user, or on a read-only disk
         return False
+    lock.release()
     return False
 
 
-def _holder(text: str) -> str:
-    try:
-        owner = json.loads(text)
-        return f"process {owner['pid']} on {owner['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "another process"
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    pid: int
+    host: str
 
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
 
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(1 << 20)  # Windows locks bytes against reading too: one far behind the text
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
+    def is_dead(self) -> bool:
+        """Whether that process is known to have ended."""
+        if os.name == "nt" or self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except (PermissionError, OverflowError):
+            return False
         return False
-    return True
+
+
+def _write_holder(descriptor: int) -> None:
+    # The first byte stays blank: on Windows it is the locked one, which others cannot read.
+    text = f" {json.dumps({'pid': os.getpid(), 'host': socket.gethostname()})}"
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, text.encode())
+
+
+def _read_holder(path: Path) -> _Holder | None:
+    """The last holder; None where the file does not say."""
+    try:
+        with path.open("rb") as file:
+            file.seek(1 if os.name == "nt" else 0)
+            said = json.loads(file.read())
+        return _Holder(int(said["pid"]), str(said["host"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

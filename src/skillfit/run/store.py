@@ -1,10 +1,21 @@
-"""The SQLite file of a run: opened for its one writer or for readers, with the disk's troubles put
-into words.
+"""The SQLite file of a run: one writing connection, or read-only connections for everybody else.
+
+`RunDatabase` owns one connection and is the only code that touches `sqlite3`. It gives three
+guarantees that the journal and the event log rely on:
+
+- **Threads.** Every statement runs under a lock and fetches all its rows before it returns. Several
+  threads may share a database; `close` waits for the statement in progress and may be called
+  twice; a statement after `close` raises `RunClosed`. For reads in parallel, open one per thread.
+- **The first failed write is the last one.** A full disk, a file system that became read-only or a
+  deleted run directory puts the database into a failed state. From then on each write, and each
+  `ensure_writable` before new work, raises the same error.
+- **Errors name the run** and what to do: `RunNotWritable`, `DamagedRun`.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,19 +24,167 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, SkillfitError
 from skillfit.models.secrets import hide_keys_in_use
 
 Redact = Callable[[str], str]
 
-_PAGE = 500
-_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_PAGE = 500  # rows per page of `in_pages`
+_CLOSING_TIMEOUT_MS = 200  # how long closing waits for readers before it leaves the WAL file
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NOT_WRITABLE = (
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+)
+
+
+class RunNotWritable(InputError):
+    """The run's files cannot be written any more. Everything recorded before is kept."""
+
+
+class DamagedRun(InputError):
+    """The run's journal cannot be read: it was truncated or overwritten by something else."""
+
+
+class RunClosed(SkillfitError):
+    """The run was closed while somebody still used it."""
+
+
+class Rows:
+    """The complete result of a statement."""
+
+    def __init__(self, rows: list[Any], last_id: int) -> None:
+        self._rows = rows
+        self.last_id = last_id
+
+    def fetchone(self) -> Any:
+        return self._rows[0] if self._rows else None
+
+    def fetchall(self) -> list[Any]:
+        return self._rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+
+class RunDatabase:
+    """One connection to the SQLite file of a run, safe to share between threads."""
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        self.path = path
+        self.readonly = readonly
+        self._lock = threading.RLock()
+        self._failure: SkillfitError | None = None
+        self._on_failure: list[Callable[[SkillfitError], None]] = []
+        self._connection: sqlite3.Connection | None
+        try:
+            self._connection = _connect_readonly(path) if readonly else _connect(path)
+        except sqlite3.DatabaseError as error:
+            raise self._explained(error) from error
+        self._inode = _inode(path)
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> Rows:
+        """Run one statement. Writes go through `write`, which checks that they can be kept."""
+        with self._lock:
+            if self._connection is None:
+                raise RunClosed(f"The run in {self.path.parent} was closed.")
+            try:
+                cursor = self._connection.execute(statement, values)
+                return Rows(cursor.fetchall(), cursor.lastrowid or 0)
+            except sqlite3.DatabaseError as error:
+                raise self._explained(error) from error
+
+    def create(self, tables: str) -> None:
+        """Create what is missing of these tables."""
+        with self._lock:
+            for statement in filter(str.strip, tables.split(";")):
+                self.execute(statement)
+
+    def write(self, statement: str, values: Sequence[object] = ()) -> int:
+        """Run a statement and commit it; the id of the row added. After the first failure every
+        further write raises the same error.
+        """
+        if self.readonly:
+            raise RunNotWritable(f"{self.path} was opened for reading only.")
+        self.ensure_writable()
+        try:
+            written = self.execute(statement, values).last_id
+        except InputError as error:
+            self.fail(error)
+            raise
+        # SQLite does not notice that its file was deleted: it writes on into the void.
+        self.ensure_writable()
+        return written
+
+    def ensure_writable(self) -> None:
+        """Raise if an earlier write failed, or the file is no longer where it was opened. Ask
+        this before work that would be lost if it could not be recorded.
+        """
+        if self._failure is None and not self.readonly and _inode(self.path) != self._inode:
+            self.fail(
+                RunNotWritable(
+                    f"The run directory {self.path.parent} was deleted or moved during the run.",
+                    hint="Nothing more was sent. Put it back and run the same command again, or "
+                    "start a new run.",
+                )
+            )
+        if self._failure is not None:
+            raise self._failure
+
+    def fail(self, error: SkillfitError) -> None:
+        """Enter the failed state: nothing can be recorded any more, because of `error`."""
+        if self._failure is None:
+            self._failure = error
+            for listener in self._on_failure:
+                listener(error)
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    def on_failure(self, listener: Callable[[SkillfitError], None]) -> None:
+        """Call `listener` once if a write fails."""
+        self._on_failure.append(listener)
+
+    def close(self) -> None:
+        """Wait for the statement in progress and close. The writer leaves one complete file: no
+        WAL beside it, unless a reader still uses that.
+        """
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is None:
+                return
+            try:
+                if not self.readonly and not self.failed:
+                    _fold_wal_in(connection)
+            finally:
+                connection.close()
+
+    def _explained(self, error: sqlite3.DatabaseError) -> Exception:
+        """The error in words, where it is about the file and not about the statement."""
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            return disk_full(str(self.path))
+        if code in _DAMAGED:
+            return damaged(self.path, str(error))
+        if code == sqlite3.SQLITE_BUSY:
+            return InputError(
+                f"The journal {self.path} is locked by another program.",
+                hint="Close the program that has it open, and run the same command again.",
+            )
+        if code in _NOT_WRITABLE:
+            return RunNotWritable(
+                f"Cannot access the journal {self.path}: {error}.",
+                hint="Check that the directory exists, its permissions, and free space and quota "
+                "of the disk. Everything recorded so far is kept.",
+            )
+        return error
 
 
 class Store:
-    """A table of the run's SQLite file, and the sequence number of each key in it. One writer
-    process; any number of readers.
-    """
+    """A table of the run's database, and the sequence number of each key in it."""
 
     _tables: ClassVar[str]
     _keyed: ClassVar[str]  # the table with `key` and `seq`
@@ -38,115 +197,174 @@ class Store:
         readonly: bool = False,
         beside: Store | None = None,
     ) -> None:
-        """`beside`: another store of this file, whose connection serves both. Two would drop each
-        other's pages at every write.
+        """`beside`: another store of this file, whose connection serves both. Two connections
+        would discard each other's cached pages at every write.
         """
-        if beside is None:
-            self._db = open_store(path, "" if readonly else self._tables, readonly=readonly)
-        else:
-            self._db = beside._db
-            self._db.executescript(self._tables)
+        self._db: RunDatabase = (
+            RunDatabase(path, readonly=readonly) if beside is None else beside._db
+        )
         self._redact = redact
-        if (
-            readonly
-            and not self._db.execute(
-                "SELECT 1 FROM sqlite_master WHERE name = ?", (self._keyed,)
-            ).fetchone()
-        ):
-            self._db.close()
-            raise InputError(
-                f"{path} is empty: no run has begun there.",
-                hint="Give the directory named with --run.",
-            )
-        # a reader looks keys up in the file, which another process may still be filling
         self._readonly = readonly
+        if readonly:
+            self._require_table(path)
+        else:
+            self._db.create(self._tables)
+        # A reader looks keys up in the file, which another process may still be filling.
         self._known: dict[str, int] = (
             {} if readonly else dict(self._db.execute(f"SELECT key, seq FROM {self._keyed}"))
         )
 
+    def _require_table(self, path: Path) -> None:
+        query = "SELECT 1 FROM sqlite_master WHERE name = ?"
+        if not self._db.execute(query, (self._keyed,)).fetchone():
+            self._db.close()
+            raise InputError(
+                f"{path} is empty: no run was started there.",
+                hint="Give the directory named with --run.",
+            )
+
     @classmethod
     def open_readonly(cls, path: Path) -> Self:
-        """For faces and other processes, also while the run is alive."""
+        """For other processes and threads, also while the run is being written."""
         return cls(path, readonly=True)
 
     @property
+    def path(self) -> Path:
+        return self._db.path
+
+    @property
     def empty(self) -> bool:
-        """Whether the writer has nothing in it."""
+        """Whether the writer has recorded nothing."""
         return not self._known
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write failed: nothing more can be recorded."""
+        return self._db.failed
+
+    def ensure_writable(self) -> None:
+        """Raise if what is done next could not be recorded."""
+        self._db.ensure_writable()
+
+    def fail(self, error: SkillfitError) -> None:
+        """Record nothing more, because of `error`."""
+        self._db.fail(error)
+
+    def on_failure(self, listener: Callable[[SkillfitError], None]) -> None:
+        """Call `listener` once if a write fails."""
+        self._db.on_failure(listener)
 
     def close(self) -> None:
         self._db.close()
 
     def _write(self, statement: str, values: Sequence[object]) -> int:
-        """Committed when it returns, with the number of the row added. On a full disk nothing is,
-        and the file stays whole.
-        """
-        try:
-            return self._db.execute(statement, values).lastrowid or 0
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF in _FULL:
-                raise disk_full("the journal") from error
-            raise
+        """Committed when it returns, with the number of the row added."""
+        return self._db.write(statement, values)
 
 
-def disk_full(where: str) -> InputError:
-    return InputError(
+def disk_full(where: str) -> RunNotWritable:
+    return RunNotWritable(
         f"No room left on the disk while writing {where}.",
         hint="Free some space and run the same command again: everything recorded so far is kept.",
     )
 
 
-def open_store(path: Path, tables: str, *, readonly: bool = False) -> sqlite3.Connection:
-    """A connection in autocommit mode. WAL with synchronous=NORMAL: a committed row survives the
-    death of the process.
-    """
+def _inode(path: Path) -> tuple[int, int] | None:
     try:
-        return _connect_readonly(path) if readonly else _connect(path, tables)
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in _FULL:
-            raise disk_full(str(path)) from error
-        raise InputError(
-            f"Cannot open the journal {path}: {error}.",
-            hint="Check that the run directory exists and its permissions.",
-        ) from error
-    except sqlite3.DatabaseError as error:
-        raise InputError(
-            f"The journal {path} is damaged: {error}.",
-            hint="Start a new run with --force-new; the old one is kept aside.",
-        ) from error
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
-def _connect(path: Path, tables: str) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=NORMAL")
-    db.executescript(tables)
-    return db
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection in autocommit mode. With WAL and synchronous=NORMAL a committed row survives
+    the death of the process.
+    """
+    _refuse_truncated(path)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+    except sqlite3.DatabaseError:
+        connection.close()
+        raise
+    return connection
 
 
 def _connect_readonly(path: Path) -> sqlite3.Connection:
+    _refuse_truncated(path)
     address = f"file:{quote(str(path))}?mode=ro"
-    db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
     try:
-        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        return _open_uri(address)
     except sqlite3.OperationalError:
-        db.close()
         if Path(f"{path}-wal").exists():
             raise
-        # A folder nobody may write to has no place for WAL's shared memory; without a WAL the file
-        # is all there is.
-        db = sqlite3.connect(
-            f"{address}&immutable=1", uri=True, isolation_level=None, check_same_thread=False
-        )
-        db.execute("SELECT 1 FROM sqlite_master").fetchone()
-    return db
+    # A folder without write permission has no place for the WAL's shared memory. Without a WAL
+    # file the database is complete as it is.
+    return _open_uri(f"{address}&immutable=1")
+
+
+def _open_uri(address: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError:
+        connection.close()
+        raise
+    return connection
+
+
+def _refuse_truncated(path: Path) -> None:
+    """SQLite opens a file whose end was cut off, and fails later at some page. The header says how
+    many pages there must be; while a WAL exists, the rest may be in that.
+    """
+    wal = Path(f"{path}-wal")
+    if not path.is_file() or (wal.exists() and wal.stat().st_size):
+        return
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header = file.read(100)
+    if size == 0 or not header.startswith(b"SQLite format 3\0"):
+        return  # a new file, or one that SQLite itself refuses
+    page_size = int.from_bytes(header[16:18]) or 1
+    pages = int.from_bytes(header[28:32])
+    if size < pages * (65536 if page_size == 1 else page_size):
+        raise damaged(path, "its end is missing")
+
+
+def damaged(path: Path, why: str) -> DamagedRun:
+    return DamagedRun(
+        f"The journal {path} is damaged: {why}.",
+        hint=f"Restore {path.parent} from a copy, or start a new run with --force-new; the old "
+        "one is moved aside.",
+    )
+
+
+def _fold_wal_in(connection: sqlite3.Connection) -> None:
+    """Move what is in the WAL into the database file, and leave WAL mode so that readers of the
+    finished run need no further files. Readers that are connected can prevent either; then the
+    records stay in the WAL, from where the next open reads them.
+    """
+    connection.execute(f"PRAGMA busy_timeout={_CLOSING_TIMEOUT_MS}")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode=DELETE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (
+            sqlite3.SQLITE_BUSY,
+            sqlite3.SQLITE_LOCKED,
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_IOERR,
+        ):
+            raise
 
 
 def in_pages(
-    db: sqlite3.Connection, query: str, *arguments: object, after: int = 0
+    db: RunDatabase, query: str, *arguments: object, after: int = 0
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows of a query that ends with `seq > ? ORDER BY seq LIMIT ?` and gives seq first. No cursor
-    stays open between pages, so a slow reader keeps nobody from writing.
+    """Rows of a query that ends with `seq > ? ORDER BY seq LIMIT ?` and gives seq first. Nothing
+    stays open between pages, so a slow reader never blocks the writer.
     """
     while page := db.execute(query, (*arguments, after, _PAGE)).fetchall():
         yield from page

@@ -36,33 +36,38 @@ def _numbers(event: Event) -> Mapping[str, Any]:
         }
     if isinstance(event, GateDecided):
         found = event.evidence
-        counts = {f"gate/{name}": len(found.get(name, ())) for name in ("fixed", "broken")}
-        measured = {
-            f"gate/{name}": found.get(name) for name in ("difference", "probability", "rollouts")
+        return {
+            "gate/accepted": event.decision == "accept",
+            "gate/fixed": len(found.fixed),
+            "gate/broken": len(found.broken),
+            "gate/difference": found.difference,
+            "gate/probability": found.probability,
+            "gate/rollouts": found.rollouts,
         }
-        return {"gate/accepted": event.decision == "accept", **counts, **measured}
     if isinstance(event, StepFinished):
-        used = event.record.get("tokens", {}).values()
-        tokens = {
-            name: sum(stage.get(name, 0) for stage in used)
-            for name in ("calls", "prompt_tokens", "completion_tokens")
+        used = event.record.tokens.values()
+        standings = event.record.standings
+        return {
+            "score/current": standings.current_score,
+            "score/best": standings.best_score,
+            "usage/calls": sum(stage.calls for stage in used),
+            "usage/prompt_tokens": sum(stage.prompt_tokens for stage in used),
+            "usage/completion_tokens": sum(stage.completion_tokens for stage in used),
         }
-        scores = {
-            f"score/{name}": event.record.get(f"{name}_score") for name in ("current", "best")
-        }
-        return scores | {f"usage/{name}": value for name, value in tokens.items()}
     if isinstance(event, ShipTested):
         low, high = event.interval
         return {
             "ship/difference": event.difference,
             "ship/low": low,
             "ship/high": high,
-            "ship/probability": event.probability,
+            "ship/probability": event.evidence.probability,
         }
     if isinstance(event, RunFinished):
+        used_in_all = event.summary.usage
         return {
-            f"total/{name}": event.summary.get("usage", {}).get(name)
-            for name in ("calls", "tokens", "usd")
+            "total/calls": used_in_all.calls,
+            "total/tokens": used_in_all.tokens,
+            "total/usd": used_in_all.usd,
         }
     return {}
 

@@ -88,10 +88,10 @@ class OpenTelemetry:
                 {**tokens, "skillfit.action": event.action, **_named(numbers)},
             )
         elif isinstance(event, RunFinished):
-            usage = event.summary.get("usage", {})
+            usage = event.summary.usage
             tokens = {
-                f"gen_ai.usage.{name}_tokens": int(usage.get(name, 0))
-                for name in ("input", "output")
+                "gen_ai.usage.input_tokens": usage.input,
+                "gen_ai.usage.output_tokens": usage.output,
             }
             self._end(
                 "run",

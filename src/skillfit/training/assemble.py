@@ -17,7 +17,7 @@ from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.rollout import Executor, LocalExecutor, Rollouts
-from skillfit.run.budget import Budget, BudgetWarning, Caps, refuse_unpriced
+from skillfit.run.budget import Budget, BudgetWarning, Caps, Spending, refuse_unpriced
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
@@ -110,21 +110,29 @@ async def open_rollouts(
     run: RunDirectory,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
+    spending: Spending | None = None,
 ) -> AsyncIterator[Rollouts]:
-    """The rollout engine alone, for commands that only measure."""
-    async with _open(inputs, run, listeners, control or Control()) as (_, engines):
+    """The rollout engine alone, for commands that only measure.
+
+    A command that measures in several runs hands them one `spending`, so that caps hold for all.
+    """
+    async with _open(inputs, run, listeners, control or Control(), spending) as (_, engines):
         yield engines[0]
 
 
 @asynccontextmanager
 async def _open(
-    inputs: Inputs, run: RunDirectory, listeners: Sequence[Listener], control: Control
+    inputs: Inputs,
+    run: RunDirectory,
+    listeners: Sequence[Listener],
+    control: Control,
+    spending: Spending | None = None,
 ) -> AsyncIterator[tuple[_Models, list[Rollouts]]]:
     """The models, and a rollout engine per grader: the training one, then the ship grader's."""
     for listener in listeners:
         run.events.listen(listener)
     async with AsyncExitStack() as closing:
-        models = _Models(inputs.config, run, closing)
+        models = _Models(inputs.config, run, closing, spending)
         for role, late in inputs.deferred.items():
             late.bind(models.connect(role, late.spec))
         if inputs.task.evaluator is not None:
@@ -135,7 +143,7 @@ async def _open(
             for task in (inputs.task, _shipping(inputs))
             if task
         ]
-        control.on_stop(lambda: models.budget.close(Interrupted(run.path)))
+        control.on_stop(lambda: models.budget.stop(Interrupted(run.path)))
         for engine in engines:
             control.on_stop(engine.stop)
             closing.push_async_callback(engine.close)
@@ -148,7 +156,13 @@ async def _open(
 class _Models:
     """Connects the models of a run. All share one budget and the limiters of their endpoints."""
 
-    def __init__(self, config: Config, run: RunDirectory, closing: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        config: Config,
+        run: RunDirectory,
+        closing: AsyncExitStack,
+        spending: Spending | None = None,
+    ) -> None:
         caps = Caps(**config.budget.model_dump())
         self._config, self._run, self._closing = config, run, closing
         self._prices = Prices(config.model.prices)
@@ -160,8 +174,8 @@ class _Models:
             if spec is not None
         ]
         refuse_unpriced(caps, [spec.id for spec in specs if self._prices.of(spec.id) is None])
-        self.budget = Budget(caps, run.journal, on_warning=self._warn)
-        closing.callback(self.budget.save_minutes)
+        self.budget = Budget(caps, run.journal, spending=spending, on_warning=self._warn)
+        closing.callback(self.budget.close)
 
     def price_of_agent(self, usage: Usage) -> Usage:
         """What a program used, in dollars: its own word where it gives one, else by the price of

@@ -12,6 +12,7 @@ from skillfit.errors import InputError
 from skillfit.gate.statistics import Interval, interval
 from skillfit.rollout import Outcome, Tally, gather, requests_for
 from skillfit.rollout.outcome import weighted_values
+from skillfit.run.budget import Spending
 from skillfit.run.directory import RunDirectory
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, weights_of
@@ -70,13 +71,14 @@ async def evaluate(
     series: str = "evaluate",
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
+    spending: Spending | None = None,
 ) -> list[Measured]:
     """Roll out each skill on the split's items. What is recorded in the run directory `path` is not
-    paid for again.
+    paid for again. A command that evaluates several times hands each call its one `spending`.
     """
     items = items_of(inputs.task, split)
     with RunDirectory.open(path, _identity(inputs)) as run:
-        async with open_rollouts(inputs, run, listeners, control) as rollouts:
+        async with open_rollouts(inputs, run, listeners, control, spending) as rollouts:
             found = await gather(
                 rollouts.run(
                     requests_for(skill, items, range(repeats)), phase="evaluate", series=series

@@ -1,0 +1,225 @@
+"""The card of a run: the few facts that a list of runs shows.
+
+The writer of a run keeps its card in the journal and updates it as events happen. A list of a
+thousand runs then reads a thousand small cards instead of all their events. A card says up to
+which event it goes, so a reader can add what a killed process, or an older version without cards,
+left out: `fold` is the same for writer and reader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from typing import Any
+
+from skillfit.run.events import (
+    EvaluationFinished,
+    Event,
+    RunFinished,
+    RunStarted,
+    ShipTested,
+    StepFinished,
+    Stored,
+)
+from skillfit.run.journal import Journal
+from skillfit.run.store import dump, load
+
+FACT = "card"
+KINDS: tuple[type[Event], ...] = (
+    RunStarted,
+    EvaluationFinished,
+    StepFinished,
+    ShipTested,
+    RunFinished,
+)
+_ROLES = ("agent", "optimizer", "judge")
+_REFRESH = 2.0  # seconds after which a running run's cost is written again
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePoint:
+    """A measurement on the selection split, for a small score curve."""
+
+    name: str  # baseline, step_0003, final, …
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShipGain:
+    """The result of the ship test: the gain over the initial skill on fresh rollouts."""
+
+    verdict: str  # improved, inconclusive, no improvement
+    difference: float
+    low: float
+    high: float
+    gap: float | None = None  # with a second grader: gain under the training grader minus this
+
+
+@dataclass(frozen=True, slots=True)
+class ScorePair:
+    """Score of the initial and of the best skill; None where not measured."""
+
+    baseline: float | None = None
+    best: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCard:
+    """What a list shows of one run."""
+
+    seq: int = 0  # the last event that is in here
+    run: str = ""  # the run's id; empty: not started yet
+    version: str = ""  # of skillfit
+    skill: str = ""  # name of the initial skill
+    task: str = ""  # where the items come from
+    models: Mapping[str, str] = field(default_factory=dict)  # role -> model id
+    started_at: float = 0.0
+    updated_at: float = 0.0
+    finished_at: float | None = None
+    total_steps: int = 0
+    steps_done: int = 0
+    best_step: int | None = None
+    finish_reason: str = ""  # empty until the run has finished
+    diagnosis: str = ""
+    ship: ShipGain | None = None
+    selection: ScorePair = ScorePair()
+    test: ScorePair = ScorePair()
+    test_final: float | None = None  # of the last skill, where that is not the best
+    points: tuple[ScorePoint, ...] = ()
+    calls: int = 0
+    tokens: int = 0
+    usd: float | None = 0.0  # None: a price is unknown
+    seconds: float | None = None  # time taken, once finished
+
+    @property
+    def started(self) -> bool:
+        return bool(self.run)
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.finish_reason)
+
+    @property
+    def score(self) -> float | None:
+        """The latest score on the selection split."""
+        if self.selection.best is not None:
+            return self.selection.best
+        return self.points[-1].score if self.points else self.selection.baseline
+
+
+def fold(card: RunCard, stored: Stored) -> RunCard:
+    """The card after one more event. Folding an event again changes nothing."""
+    event = stored.event
+    card = replace(card, seq=max(card.seq, stored.seq), updated_at=max(card.updated_at, stored.at))
+    if isinstance(event, RunStarted):
+        return _started(card, event, stored.at)
+    if isinstance(event, EvaluationFinished) and event.split == "selection":
+        return _measured(card, event)
+    if isinstance(event, StepFinished):
+        return replace(card, steps_done=max(card.steps_done, event.step))
+    if isinstance(event, ShipTested):
+        low, high = event.interval
+        gain = ShipGain(event.verdict, event.difference, low, high, getattr(event, "gap", None))
+        return replace(card, ship=gain)
+    if isinstance(event, RunFinished):
+        return _finished(card, event, stored.at)
+    return card
+
+
+def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
+    env, model = _section(event.config, "env"), _section(event.config, "model")
+    models = {role: str(_section(model, role).get("id", "")) for role in _ROLES}
+    return replace(
+        card,
+        run=event.run,
+        version=event.version,
+        skill=event.skill_name,
+        task=str(env.get("tasks") or ""),
+        models={role: model for role, model in models.items() if model},
+        started_at=card.started_at or at,
+        total_steps=event.total_steps,
+    )
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = config.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
+    estimate = getattr(event, "estimate", None)
+    score = event.hard if estimate is None else estimate.mean
+    others = tuple(point for point in card.points if point.name != event.name)
+    card = replace(card, points=(*others, ScorePoint(event.name, score)))
+    if event.name == "baseline":
+        card = replace(card, selection=replace(card.selection, baseline=event.hard))
+    return card
+
+
+def _finished(card: RunCard, event: RunFinished, at: float) -> RunCard:
+    summary: dict[str, Any] = (
+        asdict(event.summary) if is_dataclass(event.summary) else event.summary
+    )
+    baseline = summary.get("baseline_selection_hard")
+    return replace(
+        card,
+        finish_reason=event.finish_reason,
+        diagnosis=event.diagnosis,
+        finished_at=at,
+        best_step=summary.get("best_step"),
+        selection=ScorePair(
+            card.selection.baseline if baseline is None else baseline,
+            summary.get("best_selection_hard"),
+        ),
+        test=ScorePair(summary.get("baseline_test_hard"), summary.get("test_hard")),
+        test_final=summary.get("final_test_hard"),
+        seconds=summary.get("total_wall_time_s"),
+    )
+
+
+def with_cost(card: RunCard, journal: Journal) -> RunCard:
+    spent = journal.spent()
+    return replace(card, calls=spent.calls, tokens=spent.tokens, usd=spent.usd)
+
+
+def recorded_card(journal: Journal) -> RunCard:
+    """The card as its writer left it; an empty one where there is none."""
+    kept = journal.fact(FACT)
+    return RunCard() if kept is None else parse_card(kept)
+
+
+def parse_card(text: str) -> RunCard:
+    card: RunCard = load(RunCard, text)
+    return card
+
+
+class CardKeeper:
+    """A listener on the event log that keeps the card in the journal up to date."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._written_at = 0.0
+        self._card = recorded_card(journal)
+        self._written = self._card
+
+    def reopen(self, *, new: bool) -> None:
+        """The run goes on, so it has not finished; `new`: as another run, from its beginning."""
+        unfinished = replace(
+            self._card, finish_reason="", diagnosis="", finished_at=None, ship=None, seconds=None
+        )
+        self._card = RunCard() if new else unfinished
+        self.save()
+
+    def __call__(self, stored: Stored) -> None:
+        self._card = fold(self._card, stored)
+        is_news = isinstance(stored.event, KINDS)
+        if is_news or time.monotonic() - self._written_at > _REFRESH:
+            self.save()
+
+    def save(self) -> None:
+        """Write the card if it changed."""
+        self._card = with_cost(self._card, self._journal)
+        if self._card != self._written and (self._card.started or self._written.started):
+            self._written, self._written_at = self._card, time.monotonic()
+            self._journal.set_fact(FACT, dump(RunCard, self._card).decode())
