@@ -25,6 +25,7 @@ from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.item import weights_of
 from skillfit.training.components import (
+    Closing,
     Components,
     Control,
     CountedModel,
@@ -32,7 +33,6 @@ from skillfit.training.components import (
     LeakFilter,
     SelectionRollouts,
 )
-from skillfit.training.finish import Closing
 from skillfit.training.inputs import Inputs
 from skillfit.training.ship_rollouts import BothGraders
 

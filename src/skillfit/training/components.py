@@ -21,7 +21,9 @@ from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.optimize.optimizer import Optimizer
 from skillfit.optimize.patch import Patch, Payload, SkillCandidate, Suggestion
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
+from skillfit.run.budget import Budget
 from skillfit.run.events import Discarded, Event, StageFinished, StageStarted
+from skillfit.run.journal import Journal
 from skillfit.run.records import TokenCounts
 from skillfit.skill import EXAMPLE_OP, Edit, Skill
 from skillfit.tasks.item import Item
@@ -287,3 +289,20 @@ class Components:
 
     def stage(self, place: Place, name: str, total: int = 0, log: StepLog | None = None) -> Stage:
         return Stage(self.emit, place, name, total, log)
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What only the end of a run needs."""
+
+    journal: Journal
+    budget: Budget
+    ship_task: Task | None  # the same items under the second grader, where there is one
+    ship_engine: Rollouts | None
+
+    def reserve_ship_test(self, run: Components) -> None:
+        """Keep a part of the budget for the ship test, sized by what rollouts cost so far."""
+
+    def release_ship_test(self) -> bool:
+        """Free what was kept; False when nothing was."""
+        return False

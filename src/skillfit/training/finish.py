@@ -7,20 +7,19 @@ found is kept beside it as unproven.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, diagnose, ship_test
 from skillfit.gate.samples import NotMeasured
 from skillfit.gate.shortcut_audit import audit, shortcuts
 from skillfit.gate.statistics import detectable_effect
-from skillfit.rollout import Rollouts, Tally, requests_for
-from skillfit.run.budget import Budget, BudgetReached
+from skillfit.rollout import Tally, requests_for
+from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
-from skillfit.run.journal import Journal
 from skillfit.skill import Skill, without_placeholder
-from skillfit.tasks.task import Task
 from skillfit.training.components import (
+    Closing,
     Components,
     SelectionRollouts,
     UsageByStage,
@@ -41,23 +40,6 @@ EXIT_OF = {
     "budget": Exit.BUDGET,
     "infrastructure": Exit.INFRASTRUCTURE,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """What only the end of a run needs."""
-
-    journal: Journal
-    budget: Budget
-    ship_task: Task | None  # the same items under the second grader, where there is one
-    ship_engine: Rollouts | None
-
-    def reserve_ship_test(self, run: Components) -> None:
-        """Keep a part of the budget for the ship test, sized by what rollouts cost so far."""
-
-    def release_ship_test(self) -> bool:
-        """Free what was kept; False when nothing was."""
-        return False
 
 
 async def finish(run: Components, closing: Closing, state: TrainingState) -> RunFinished:

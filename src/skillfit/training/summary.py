@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from skillfit import __version__
 from skillfit.models import Usage
@@ -19,11 +18,8 @@ from skillfit.run.records import (
     TokenCounts,
     UsageTotals,
 )
-from skillfit.training.components import Components
+from skillfit.training.components import Closing, Components
 from skillfit.training.state import Ending, TrainingState
-
-if TYPE_CHECKING:
-    from skillfit.training.finish import Closing
 
 
 def summarise(
