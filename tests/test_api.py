@@ -12,7 +12,7 @@ import skillfit
 from skillfit.api import parse_budget
 from skillfit.errors import InputError
 from skillfit.run.events import RunFinished, Stored
-from tests.cli.world import project
+from tests.cli.cli_project import project
 
 SKILL = """Sort tickets.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import skillfit
-from tests.cli.world import SMALL, Shell, project
+from tests.cli.cli_project import SMALL, Shell, project
 
 
 @pytest.fixture

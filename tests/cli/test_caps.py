@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.world import Shell
+from tests.cli.cli_project import Shell
 from tests.support.chat_server import ChatServer
 
 

@@ -12,7 +12,7 @@ from skillfit.config import load_config
 from skillfit.skill import Skill, lint
 from skillfit.tasks.user_code import load_object
 from skillfit.training.inputs import read_inputs
-from tests.cli.world import Shell, project
+from tests.cli.cli_project import Shell, project
 
 
 def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(

@@ -13,7 +13,7 @@ from skillfit.api import Run
 from skillfit.config import load_config
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
-from tests.cli.world import SMALL, Shell, process
+from tests.cli.cli_project import SMALL, Shell, process
 from tests.support.chat_server import ChatServer
 
 

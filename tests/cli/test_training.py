@@ -18,7 +18,7 @@ from skillfit.models.protocol import Usage
 from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.events import RolloutFinished
 from skillfit.training.start import start
-from tests.cli.world import COMMAND, SMALL, Shell, process
+from tests.cli.cli_project import COMMAND, SMALL, Shell, process
 
 
 def test_train_json_ends_with_exactly_one_line_that_says_everything(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skillfit
-from tests.cli.world import COMMAND, SMALL, Said, Shell
+from tests.cli.cli_project import COMMAND, SMALL, Said, Shell
 
 
 def one_sentence(said: Said, *words: str, code: int = 2) -> None:

@@ -23,8 +23,8 @@ from skillfit.skill import Skill, diff
 from skillfit.training.inputs import read_inputs
 from skillfit.training.start import Result, start
 from tests.support.chat_server import Call
-from tests.train.making import MakeWorld
-from tests.train.world import SKILL, World, answer, item, items, section, system
+from tests.training.making import MakeWorld
+from tests.training.practice_project import SKILL, World, answer, item, items, section, system
 
 LEARNED = ("green means g.", "blue means b.", "gold means o.")
 SHORT = {"train": {"num_epochs": 2, "batch_size": 8}}

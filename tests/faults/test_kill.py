@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support.chat_server import Call, ChatServer
-from tests.train.world import (
+from tests.training.practice_project import (
     Script,
     World,
     analyse,

@@ -21,8 +21,8 @@ from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RolloutFinished, RunFinished, StepFinished, Stored
 from skillfit.training.components import Control, Interrupted
 from tests.support.chat_server import Call
-from tests.train.making import MakeWorld
-from tests.train.world import SKILL, Script, World, differences, fingerprint, items, readable
+from tests.training.making import MakeWorld
+from tests.training.practice_project import SKILL, Script, World, differences, fingerprint, items, readable
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("train.num_epochs=2", "train.batch_size=4", "gradient.minibatch_size=2")

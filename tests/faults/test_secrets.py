@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.chat_server import Call
-from tests.train.making import MakeWorld
-from tests.train.world import Script, items
+from tests.training.making import MakeWorld
+from tests.training.practice_project import Script, items
 
 KEY = "kx-3f1b9c8e7d6a5b4c"
 

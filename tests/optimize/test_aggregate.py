@@ -6,7 +6,7 @@ from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed
 from skillfit.optimize.merge import aggregate
 from skillfit.optimize.patch import Patch, Proposal, SkillCandidate, Suggestion, edits_of
 from skillfit.skill import Edit
-from tests.optimize.world import SKILL, append, text_of, world
+from tests.optimize.scripted_optimizer import SKILL, append, text_of, world
 
 
 def patch(name: str, source="failure", items=("i1",)) -> Patch:
@@ -194,7 +194,7 @@ async def test_the_rewrite_modes_merge_their_own_payload(mode, field, payload):
         }
         return {"reasoning": "r", field: [entry]}
 
-    it = world(script, update_mode=mode)
+    it = world(script, skill_update_mode=mode)
     patches = [Patch((Proposal(payload, "failure", (n,)),), "failure", (n,)) for n in "ab"]
     merged = await aggregate(it.optimizer, SKILL, patches, step=1)
     assert merged.proposals[0].payload.title == "merged"

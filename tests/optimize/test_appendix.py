@@ -3,7 +3,7 @@ import pytest
 from skillfit.models.protocol import Refused
 from skillfit.optimize.epoch import collect_notes, consolidate
 from skillfit.optimize.patch import Patch
-from tests.optimize.world import text_of, world
+from tests.optimize.scripted_optimizer import text_of, world
 
 NOTES = ("Check the sum twice.", "Check sums two times.", "Write the unit.")
 
@@ -18,7 +18,7 @@ def test_notes_come_in_planned_order_each_once():
 
 async def test_up_to_the_threshold_nothing_happens():
     for threshold in (0, 3):
-        it = world(lambda request: {"notes": ["x"]}, consolidate_threshold=threshold)
+        it = world(lambda request: {"notes": ["x"]}, skill_aware_consolidate_threshold=threshold)
         assert await consolidate(it.optimizer, NOTES, step=1) is None
         assert not it.model.requests
 
@@ -26,7 +26,7 @@ async def test_up_to_the_threshold_nothing_happens():
 async def test_above_the_threshold_notes_are_condensed():
     it = world(
         lambda request: {"notes": ["Check the\nsum twice.", "", "Write the unit."]},
-        consolidate_threshold=2,
+        skill_aware_consolidate_threshold=2,
     )
     assert await consolidate(it.optimizer, NOTES, step=1) == (
         "Check the sum twice.",
@@ -50,6 +50,6 @@ async def test_above_the_threshold_notes_are_condensed():
     ],
 )
 async def test_what_does_not_shrink_is_not_kept_and_that_is_said(reply):
-    it = world(lambda request: reply, consolidate_threshold=2)
+    it = world(lambda request: reply, skill_aware_consolidate_threshold=2)
     assert await consolidate(it.optimizer, NOTES, step=1) is None
     assert it.discarded[0].stage == "appendix_consolidate"

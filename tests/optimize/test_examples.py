@@ -6,7 +6,7 @@ from skillfit.optimize.reflect import Context, reflect
 from skillfit.optimize.update import apply
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples, with_examples
 from skillfit.tasks.item import Item
-from tests.optimize.world import SKILL, analysis, finished, item, outcome, world
+from tests.optimize.scripted_optimizer import SKILL, analysis, finished, item, outcome, world
 
 TEXTS = {
     "train": "When does the train to Basel leave the station?",

@@ -1,7 +1,7 @@
 from skillfit.optimize.memory import StepMemory, failure_patterns, render_memory
 from skillfit.optimize.patch import FailureNote, Patch, Proposal
 from skillfit.skill import Edit
-from tests.optimize.world import broken, outcome
+from tests.optimize.scripted_optimizer import broken, outcome
 
 
 def test_patterns_pair_analysts_descriptions_with_the_items_they_named():

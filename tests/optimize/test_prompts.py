@@ -56,7 +56,7 @@ def test_the_budget_is_told_except_where_there_is_none():
 
 
 def test_skill_awareness_only_adds_to_the_prompt():
-    plain, aware = analyst(), analyst(skill_aware=True)
+    plain, aware = analyst(), analyst(use_skill_aware_reflection=True)
     assert "SKILL_DEFECT" in aware and "EXECUTION_LAPSE" in aware and "appendix_notes" in aware
     assert "appendix_notes" not in plain
     missing = [

@@ -20,7 +20,7 @@ from skillfit.optimize.patch import edits_of
 from skillfit.optimize.reflect import Context, reflect
 from skillfit.run.events import ReflectionFinished
 from skillfit.tasks.item import Step
-from tests.optimize.world import (
+from tests.optimize.scripted_optimizer import (
     SKILL,
     analysis,
     append,
@@ -292,7 +292,7 @@ async def test_small_models_get_smaller_replies_and_prompts_that_fit():
 
 async def test_skill_aware_reflection_sorts_lapses_into_notes():
     reply = analysis(append("A rule."), appendix_notes=["Check the sum.", None, " "])
-    it = world(lambda request: reply, skill_aware=True)
+    it = world(lambda request: reply, use_skill_aware_reflection=True)
     reflection = await reflect(
         it.optimizer,
         SKILL,
@@ -367,7 +367,7 @@ async def test_analysts_may_name_only_items_they_were_shown():
 async def test_the_rewrite_modes_carry_their_own_payload(mode, field, entry, tokens):
     it = world(
         lambda request: {"patch": {"reasoning": "r", field: [entry, None, {}]}},
-        update_mode=mode,
+        skill_update_mode=mode,
         context_window=400_000,
     )
     reflection = await reflect(

@@ -6,7 +6,7 @@ from skillfit.optimize.reflect import Context
 from skillfit.optimize.select import select
 from skillfit.run.events import EditsSelected
 from skillfit.skill import Edit
-from tests.optimize.world import SKILL, text_of, world
+from tests.optimize.scripted_optimizer import SKILL, text_of, world
 
 
 def patch(*support: int) -> Patch:
@@ -93,7 +93,7 @@ async def test_no_usable_learning_rate_is_zero_and_said():
 
 
 async def test_whole_rewrites_are_never_cut():
-    it = world(lambda request: {}, update_mode="full_rewrite_minibatch")
+    it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
     whole = Patch(
         tuple(Proposal(SkillCandidate("t", (), f"# {n}"), "failure") for n in range(3)), "failure"
     )

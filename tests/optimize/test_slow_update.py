@@ -6,7 +6,7 @@ from skillfit.models.protocol import AuthFailed, BadReply
 from skillfit.optimize.epoch import Pair, keep, meta_skill, pair_up, slow_update, top_up
 from skillfit.skill import Skill, estimate_tokens, with_slow_update
 from skillfit.tasks.item import Step
-from tests.optimize.world import SKILL, broken, item, outcome, text_of, world
+from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome, text_of, world
 
 BEFORE = Skill.from_text("# Adding\n\nThe old words.\n")
 

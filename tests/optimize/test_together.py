@@ -10,7 +10,7 @@ from skillfit.optimize.reflect import Context, reflect
 from skillfit.optimize.select import select
 from skillfit.optimize.update import update
 from skillfit.skill import Skill, slow_update_text, with_slow_update
-from tests.optimize.world import finished, item, outcome, text_of, world
+from tests.optimize.scripted_optimizer import finished, item, outcome, text_of, world
 
 LETTERS = {
     "billing": "My invoice shows a double charge on the receipt number",
@@ -27,7 +27,7 @@ ITEMS = [
 @pytest.mark.parametrize("mode", ["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"])
 async def test_a_step_learns_rules_from_failures_in_every_mode(mode):
     it = world(
-        lambda request: reply(request.stage, text_of(request)), update_mode=mode, minibatch_size=4
+        lambda request: reply(request.stage, text_of(request)), skill_update_mode=mode, minibatch_size=4
     )
     skill = with_slow_update(
         Skill.from_text("# Sorting letters\n\nAnswer with a label.\n"), "Look at the subject first."

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from skillfit.optimize.trajectories import Case, cut, fair_shares, render_cases
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.item import Item, Step
-from tests.optimize.world import SKILL, broken, item, outcome
+from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome
 
 
 def test_a_case_shows_task_reference_steps_answer_score_and_reason():

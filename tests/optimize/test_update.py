@@ -5,7 +5,7 @@ from skillfit.optimize.patch import Proposal, SkillCandidate, Suggestion
 from skillfit.optimize.reflect import Context
 from skillfit.optimize.update import apply, update
 from skillfit.skill import Edit, Skill, slow_update_text, with_slow_update
-from tests.optimize.world import SKILL, text_of, world
+from tests.optimize.scripted_optimizer import SKILL, text_of, world
 
 SUGGESTION = Proposal(
     Suggestion("clarify", "Sum", "it was vague", "Say what a sum is.", "high"), "failure", ("i1",)
@@ -59,9 +59,9 @@ async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
             "change_summary": ["clearer"],
             "new_skill": "# Adding\n\nA sum is a total.\n",
         },
-        update_mode="rewrite_from_suggestions",
+        skill_update_mode="rewrite_from_suggestions",
         rewrite_reasoning_effort="high",
-        rewrite_max_tokens=50_000,
+        rewrite_max_completion_tokens=50_000,
     )
     done = await update(it.optimizer, skill, [SUGGESTION], Context(4, memory="Step 3 was rejected"))
     assert done.changed and "A sum is a total." in done.skill.body
@@ -76,7 +76,7 @@ async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
     skill = Skill.from_text("---\nname: adding\n---\n# Adding\n")
     it = world(
         lambda request: {"new_skill": "---\nname: other\n---\n# Better\n"},
-        update_mode="rewrite_from_suggestions",
+        skill_update_mode="rewrite_from_suggestions",
     )
     done = await update(it.optimizer, skill, [SUGGESTION], Context(1))
     assert done.skill.text == "---\nname: adding\n---\n# Better\n"
@@ -86,20 +86,20 @@ async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
     "reply", [BadReply("no"), "no JSON", {"new_skill": " "}, {"new_skill": "x" * 4_000}]
 )
 async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
-    it = world(lambda request: reply, update_mode="rewrite_from_suggestions", max_skill_tokens=500)
+    it = world(lambda request: reply, skill_update_mode="rewrite_from_suggestions", max_skill_tokens=500)
     done = await update(it.optimizer, SKILL, [SUGGESTION], Context(1))
     assert done.skill is None and not done.changed
     assert it.discarded[0].stage == "rewrite"
 
 
 async def test_an_unreachable_optimizer_stops_the_rewrite():
-    it = world(lambda request: NetworkFailed("gone"), update_mode="rewrite_from_suggestions")
+    it = world(lambda request: NetworkFailed("gone"), skill_update_mode="rewrite_from_suggestions")
     with pytest.raises(NetworkFailed):
         await update(it.optimizer, SKILL, [SUGGESTION], Context(1))
 
 
 async def test_a_rewrite_that_says_the_same_is_no_change():
-    it = world(lambda request: {"new_skill": SKILL.body}, update_mode="rewrite_from_suggestions")
+    it = world(lambda request: {"new_skill": SKILL.body}, skill_update_mode="rewrite_from_suggestions")
     assert not (await update(it.optimizer, SKILL, [SUGGESTION], Context(1))).changed
 
 
@@ -109,7 +109,7 @@ async def test_full_rewrites_take_the_first_usable_candidate():
         Proposal(SkillCandidate(name, ("new",), text), "failure")
         for name, text in (("a", " "), ("b", "# B"), ("c", "# C"))
     ]
-    it = world(lambda request: {}, update_mode="full_rewrite_minibatch")
+    it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
     done = await update(it.optimizer, skill, candidates, Context(1))
     assert (
         done.skill.body.startswith("# B") and slow_update_text(done.skill) == "Remember the carry."
@@ -118,5 +118,5 @@ async def test_full_rewrites_take_the_first_usable_candidate():
 
 
 async def test_full_rewrites_without_a_usable_candidate_leave_none():
-    it = world(lambda request: {}, update_mode="full_rewrite_minibatch")
+    it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
     assert (await update(it.optimizer, SKILL, [], Context(1))).skill is None

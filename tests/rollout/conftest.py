@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rollout.world import World
+from tests.rollout.scripted_agents import World
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from skillfit.rollout import Tally
 from skillfit.run.budget import Budget, BudgetReached, Caps
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score
-from tests.rollout.world import SKILL, SameAnswer, Sums, World, items, right
+from tests.rollout.scripted_agents import SKILL, SameAnswer, Sums, World, items, right
 
 
 async def solve(item: Item, context: AttemptContext) -> str:

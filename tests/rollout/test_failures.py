@@ -26,7 +26,7 @@ from skillfit.models.protocol import (
 from skillfit.rollout import Failure, WorkerLost
 from skillfit.run.budget import Budget, BudgetReached, Caps
 from skillfit.tasks.item import Item, TaskFailure
-from tests.rollout.world import SKILL, World, items, right
+from tests.rollout.scripted_agents import SKILL, World, items, right
 
 
 class Faulty:

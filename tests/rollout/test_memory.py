@@ -15,7 +15,7 @@ import asyncio, json, resource, sys
 from pathlib import Path
 from skillfit.rollout import Tally
 from skillfit.tasks.item import Item, RowAt
-from tests.rollout.world import SKILL, World
+from tests.rollout.scripted_agents import SKILL, World
 
 async def main(folder, count, length, on_disk):
     async def read(item, call):

@@ -29,7 +29,7 @@ from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, RowAt
 from skillfit.tasks.task import Task
 from skillfit.tasks.user_code import load_object
-from tests.rollout.world import SKILL, Sums, World, items
+from tests.rollout.scripted_agents import SKILL, Sums, World, items
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 ray = pytest.importorskip("ray")
@@ -287,7 +287,7 @@ DRIVER = """
 import asyncio, sys
 from pathlib import Path
 from tests.rollout.test_ray import Adder, RayExecutor, engine, join
-from tests.rollout.world import SKILL, World, items
+from tests.rollout.scripted_agents import SKILL, World, items
 
 async def main(address, folder, trouble):
     join(address)

@@ -19,8 +19,8 @@ from skillfit.run.events import (
     RolloutFinished,
 )
 from tests.support.chat_server import Call
-from tests.train.making import MakeWorld
-from tests.train.world import (
+from tests.training.making import MakeWorld
+from tests.training.practice_project import (
     SKILL,
     Script,
     analyse,

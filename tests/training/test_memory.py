@@ -20,8 +20,8 @@ from skillfit.run.events import (
 from skillfit.skill import Skill, appendix_notes, examples, slow_update_text
 from skillfit.training.inputs import read_inputs
 from tests.support.chat_server import Call
-from tests.train.making import MakeWorld
-from tests.train.world import (
+from tests.training.making import MakeWorld
+from tests.training.practice_project import (
     OPTIMIZER,
     SKILL,
     analyse,

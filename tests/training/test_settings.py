@@ -21,8 +21,8 @@ from skillfit.models.spec import ModelSpec
 from skillfit.training.start import start
 from skillfit.training.estimate import estimate
 from tests.support.chat_server import Call
-from tests.train.making import MakeWorld
-from tests.train.world import Script, analyse, append, fingerprint, items, readable
+from tests.training.making import MakeWorld
+from tests.training.practice_project import Script, analyse, append, fingerprint, items, readable
 
 SRC = Path(skillfit.__file__).parent
 # A recipe fills the other settings (test_recipes); where a window would not act it is refused

@@ -7,8 +7,8 @@ from skillfit.errors import InputError
 from skillfit.skill import Skill
 from skillfit.training.measure import evaluate
 from skillfit.training.inputs import read_inputs
-from tests.train.making import MakeWorld
-from tests.train.world import SKILL, items
+from tests.training.making import MakeWorld
+from tests.training.practice_project import SKILL, items
 
 GOOD = SKILL + "- green means g.\n- blue means b.\n- gold means o.\n"
 SKILLS = {"old": Skill.from_text(SKILL), "new": Skill.from_text(GOOD)}

@@ -6,8 +6,8 @@ from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import Role
 from skillfit.training.estimate import Estimate, estimate
 from tests.support.chat_server import Call
-from tests.train.making import MakeWorld
-from tests.train.world import World, items
+from tests.training.making import MakeWorld
+from tests.training.practice_project import World, items
 
 
 def of(world: World, *settings: str) -> Estimate:

@@ -22,8 +22,8 @@ from skillfit.run.events import (
 from skillfit.skill import Skill
 from skillfit.training.start import PreflightStopped
 from tests.support.chat_server import Call
-from tests.train.making import MakeWorld
-from tests.train.world import SKILL, World, analyse, append, item, items, knowing, system, task
+from tests.training.making import MakeWorld
+from tests.training.practice_project import SKILL, World, analyse, append, item, items, knowing, system, task
 
 ALONE = ("optimizer.use_slow_update=false", "optimizer.use_meta_skill=false")
 STRICT = ("evaluation.gate=strict", "evaluation.prune=false", "evaluation.ship_test=false")

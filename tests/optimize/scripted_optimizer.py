@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skillfit.models import Request, ScriptedModel
-from skillfit.optimize.optimizer import Optimizer, OptimizeSettings
-from skillfit.rollout.outcome import Failure, Outcome
+from skillfit.config.schema import GradientSection, OptimizerSection
+from skillfit.optimize.optimizer import Optimizer
+from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, requests_for
 from skillfit.run.events import Discarded, Event
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score, Step
@@ -20,6 +21,7 @@ from skillfit.tasks.item import Attempt, Item, Score, Step
 SKILL = Skill.from_text("# Adding\n\nAdd the numbers.\n\nAnswer with the sum.\n")
 
 Answer = dict[str, Any] | str | Exception
+GRADIENT = GradientSection.model_fields
 
 
 @dataclass
@@ -49,8 +51,13 @@ def world(
 
     model = ScriptedModel(line, context_window=context_window)
     events: list[Event] = []
+    gradient = {name: settings.pop(name) for name in [*settings] if name in GRADIENT}
     optimizer = Optimizer(
-        model, events.append, asyncio.Semaphore(workers), OptimizeSettings(**settings)
+        model,
+        events.append,
+        asyncio.Semaphore(workers),
+        GradientSection(**gradient),
+        OptimizerSection(**settings),
     )
     return World(optimizer, model, events)
 
@@ -88,6 +95,10 @@ def outcome(
 
 def broken(name: str, repeat: int = 0) -> Outcome:
     return Outcome(name, repeat, "failed", failure=Failure("timeout", "took too long"))
+
+
+def requested(items: Sequence[Item], repeats: int = 1) -> list[RolloutRequest]:
+    return requests_for(SKILL, items, range(repeats))
 
 
 def finished(outcomes: Sequence[Outcome]) -> list[asyncio.Task[Outcome]]:

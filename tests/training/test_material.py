@@ -13,8 +13,8 @@ from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.tasks import Task
 from skillfit.training.inputs import Inputs, read_inputs
-from tests.train.making import MakeWorld
-from tests.train.world import items
+from tests.training.making import MakeWorld
+from tests.training.practice_project import items
 
 ROWS = items(8, 8, 4)
 MODELS = {"model": {"agent": "openai/agent", "optimizer": "openai/optimizer"}}

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.support.chat_server import Answer, Call, ChatServer
-from tests.train.world import SKILL, Reply, Script, World, items, project
+from tests.training.practice_project import SKILL, Reply, Script, World, items, project
 
 
 class MakeWorld(Protocol):

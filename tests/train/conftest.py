@@ -1,3 +1,0 @@
-from tests.train.making import make_world
-
-__all__ = ["make_world"]
