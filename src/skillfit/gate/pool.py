@@ -7,6 +7,7 @@ edits are no longer used. Everything here is a pure function of edits, estimates
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from functools import lru_cache
 from skillfit.gate.effects import Estimate
 from skillfit.gate.regression import Kind
 from skillfit.gate.verdict import Arm, Candidate, EditStatus
-from skillfit.skill import Edit, Skill, apply_edits
+from skillfit.skill import Applied, Edit, EditResult, Skill, apply_edits
 from skillfit.tasks.item import Item
 
 PROMOTE_Z = 1.6  # promote at once when the effect is this many standard deviations above 0
@@ -59,7 +60,7 @@ class PoolEdit:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Edits to promote, best first, and to drop. Neither is carried out yet."""
+    """Edits to promote and to drop, in order of joining. Nothing is carried out yet."""
 
     promote: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -98,7 +99,7 @@ class Pool:
         key = tuple(order)
         if key not in self._applied:
             edits = [self.edits[one].edit for one in order]
-            applied = apply_edits(self.base, edits, self._max_tokens)
+            applied = apply_one_by_one(self.base, edits, self._max_tokens)
             results = zip(order, applied.results, strict=True)
             present = tuple(sorted(one for one, result in results if result.applied))
             self._applied[key] = Arm(applied.skill, present)
@@ -209,7 +210,7 @@ class Pool:
 
     def _takes_effect(self, before: Sequence[PoolEdit], one: PoolEdit) -> bool:
         edits = [*(other.edit for other in before), one.edit]
-        results = apply_edits(self.base, edits, self._max_tokens).results
+        results = apply_one_by_one(self.base, edits, self._max_tokens).results
         return all(result.applied for result in results)
 
     def _exclude(self, one: PoolEdit, other: PoolEdit) -> bool:
@@ -223,7 +224,7 @@ class Pool:
         keys = sorted(one.needs | other.needs - {one.id, other.id})
         before = [self.edits[key].edit for key in keys]
         for pair in ([one.edit, other.edit], [other.edit, one.edit]):
-            results = apply_edits(self.base, [*before, *pair], None).results
+            results = apply_one_by_one(self.base, [*before, *pair]).results
             if not all(result.applied for result in results[len(before) :]):
                 return True
         return False
@@ -269,16 +270,21 @@ class Pool:
         order = list(arms)
         rng.shuffle(order)
         used = [0] * len(order)
+        written_from = [self._sources(arm) for arm in order]
         assigned = []
         for item in items:
-            own = [
-                sum(item.id in self.edits[edit].sources for edit in arm.edits if edit in self.edits)
-                for arm in order
-            ]
-            best = min(range(len(order)), key=lambda at: (own[at], used[at], rng.random()))
+            ties = [rng.random() for _ in order]
+            best = min(
+                range(len(order)),
+                key=lambda at: (item.id in written_from[at], used[at], ties[at]),
+            )
             used[best] += 1
             assigned.append(order[best])
         return assigned
+
+    def _sources(self, arm: Arm) -> frozenset[str]:
+        """The training items that the edits of an arm were written from."""
+        return frozenset().union(*(self.edits[key].sources for key in arm.edits))
 
     # Deciding
 
@@ -295,9 +301,11 @@ class Pool:
         on = {one.id for one in self.promoted()} - set(drop)
         chosen: list[str] = []
         for one in sorted(promote, key=_best_first):
-            if not one.rivals & set(chosen) and self._available(one, on | set(chosen)):
+            if not one.rivals & set(chosen):
                 chosen.append(one.id)
-        return Decisions(tuple(chosen), tuple(drop))
+        kept = set(self._closed(on | set(chosen)))
+        order = [key for key in self.edits if key in chosen]  # what an edit needs joined before it
+        return Decisions(tuple(key for key in order if key in kept), tuple(drop))
 
     def worthwhile(self) -> list[str]:
         """Promoted edits and pending ones that are believed to help, for the final skill."""
@@ -403,6 +411,23 @@ def _harmless(estimate: Estimate) -> bool:
 
 def _best_first(one: PoolEdit) -> tuple[float, str]:
     return (-one.estimate.contrast.z if one.estimate else 0.0, one.id)
+
+
+def apply_one_by_one(base: Skill, edits: Sequence[Edit], max_tokens: int | None = None) -> Applied:
+    """Apply each edit as a patch of its own, so that it may change text that an earlier one wrote.
+    Appended lines cannot touch each other: a run of them is one patch, which is quicker.
+    """
+    skill, results = base, list[EditResult]()
+    for _, group in itertools.groupby(enumerate(edits), key=_patch_of):
+        applied = apply_edits(skill, [edit for _, edit in group], max_tokens)
+        skill = applied.skill
+        results += applied.results
+    return Applied(skill, tuple(results))
+
+
+def _patch_of(numbered: tuple[int, Edit]) -> int:
+    number, edit = numbered
+    return -1 if edit.op == "append" else number
 
 
 _WORD = re.compile(r"\w+")

@@ -32,8 +32,9 @@ Matrix = NDArray[np.float64]
 CHUNK = 64  # sets of edits that are handled together
 HYPER_ROUNDS = 3  # EM updates in one fit; the next fit starts where this one ended
 NEWTON_ROUNDS = 25
-CONVERGED = 1e-7
+CONVERGED = 1e-4  # size of a Newton step; the error after it is about its square
 HYPER_WEIGHT = 4.0  # the starting values of scale and spread count as much as this many effects
+LEVEL_PRECISION = 0.01  # keeps the level finite when all trials succeed or all fail
 BASE_SCALE = 1.0  # prior of a change of the whole document
 FIRST_SCALE = {"logistic": 0.3, "linear": 0.06}
 FIRST_SPREAD = {"logistic": 1.5, "linear": 0.3}
@@ -348,13 +349,15 @@ class _Model:
         return longest
 
     def _prior_precision(self, scales: Scales) -> Vector:
-        level = 1e-4  # a vague prior keeps the level finite when all trials succeed or fail
-        return np.array([level, *(scales.of(kind) ** -2 for kind in self._kinds)])
+        return np.array([LEVEL_PRECISION, *(scales.of(kind) ** -2 for kind in self._kinds)])
+
+    def _predictor(self, chunk: _Chunk, state: _State) -> Vector:
+        by_set = chunk.design @ state.theta[chunk.columns]
+        return np.asarray(by_set[chunk.sets] + state.intercepts[chunk.groups])
 
     def _derivatives(self, chunk: _Chunk, state: _State) -> tuple[Vector, Vector]:
         """Per row: curvature and gradient of the log likelihood in the linear predictor."""
-        predictor = (chunk.design @ state.theta[chunk.columns])[chunk.sets]
-        predictor = predictor + state.intercepts[chunk.groups]
+        predictor = self._predictor(chunk, state)
         if self._family == "linear":
             noise = state.scales.noise
             return chunk.count / noise, (chunk.total - chunk.count * predictor) / noise
@@ -368,30 +371,30 @@ class _Model:
         kinds = np.array(self._kinds)
         edit = _spread(seconds[kinds == "edit"], first.edit)
         removal = _spread(seconds[kinds == "removal"], first.removal)
-        own = 1 / state.precision + ((state.slopes @ state.covariance) * state.slopes).sum(axis=1)
-        spread = _spread(state.intercepts**2 + own, first.spread)
+        spread = _spread(state.intercepts**2 + _own_variance(state), first.spread)
         noise = self._noise(state) if self._family == "linear" else old.noise
         state.scales = Scales(edit, removal, spread, noise)
 
     def _noise(self, state: _State) -> float:
-        """Residual variance: what the predictors leave unexplained, and what they leave uncertain
-        (the effective number of parameters).
+        """Residual variance of graded scores, with the effective number of parameters taken off the
+        degrees of freedom.
         """
-        squared, explained = self._squares, 0.0
+        squared = self._squares
         for chunk in self._chunks:
-            weights, residuals = self._derivatives(chunk, state)
-            noise = state.scales.noise
-            predictor = (chunk.total - residuals * noise) / chunk.count
+            predictor = self._predictor(chunk, state)
             squared += float((chunk.count * predictor**2 - 2 * predictor * chunk.total).sum())
-            explained += float(weights.sum())
         prior = self._prior_precision(state.scales)
-        shrunk = float((prior * np.diag(state.covariance)).sum())
-        own = 1 / state.precision + ((state.slopes @ state.covariance) * state.slopes).sum(axis=1)
-        shrunk += float((own * state.scales.spread**-2).sum())
+        shrunk = float(prior @ np.diag(state.covariance))
+        shrunk += float(_own_variance(state).sum()) * state.scales.spread**-2
         parameters = len(prior) + self._groups - shrunk
-        weight = HYPER_WEIGHT
         freedom = max(self._count - parameters, 1.0)
-        return float((max(squared, 0.0) + weight * FIRST_NOISE) / (freedom + weight))
+        return (max(squared, 0.0) + HYPER_WEIGHT * FIRST_NOISE) / (freedom + HYPER_WEIGHT)
+
+
+def _own_variance(state: _State) -> Vector:
+    """Posterior variance of each intercept."""
+    spread = ((state.slopes @ state.covariance) * state.slopes).sum(axis=1)
+    return np.asarray(1 / state.precision + spread)
 
 
 def _spread(seconds: Vector, first: float) -> float:
