@@ -1,81 +1,126 @@
-"""One simulated run: the training loop reduced to what the gate sees, driven to the last paid
-rollout.
+"""One simulated run: the training loop reduced to what the gate sees, until the rollouts are used
+up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.gate.world import Exhausted, World
-from skillfit.gate import Gate
-from skillfit.gate.candidates import Finest, propose
-from skillfit.skill import Skill
+from bench.gate.race import RaceGate, propose
+from bench.gate.world import Exhausted, Proposed, World
+from skillfit.gate import Candidate, GateSettings, Observation, ScreeningGate, StrictGate
+from skillfit.skill import Skill, apply_edits
+from skillfit.tasks.item import Item
 
 START = Skill.from_text("# Skill\n\nDo the task.\n")
 BATCH = 40  # training rollouts of a step
-PATCH = 4  # edits in the budget
-POOL = 16  # edits that a step's reflections bring
+PATCH = 4  # edits that the edit budget of strict and race lets through
+EDITS = 16  # edits that a step's reflections bring
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    gain: float  # true score at the end minus at the start
+    gain: float  # true score of the final skill minus that of the initial one
     steps: int
-    accepted: int
-    false: int  # accepted although the true score fell or stayed
-    optimism: float  # the gate's score of the final skill minus its true score
-    taken: int  # edits in the final skill
+    edits: int  # in the final skill
+    harmful: int  # of these, edits that lower the true score
+    useless: int  # of these, edits that change nothing
+    optimism: float  # the gate's own score of its final skill minus the true one
+
+
+def batch(world: World, step: int) -> list[Item]:
+    """The training items of a step; every eighth step starts a new epoch."""
+    first = (step - 1) * BATCH % len(world.training)
+    return world.training[first : first + BATCH]
+
+
+def played(world: World, skill: Skill, steps: int, score: float) -> Played:
+    rules, true = world.rules(skill), world.true_score(skill)
+    harmful = sum(world.harms(rule) for rule in rules)
+    helpful = sum(world.helps(rule) for rule in rules)
+    return Played(
+        gain=true - world.true_score(START),
+        steps=steps,
+        edits=len(rules),
+        harmful=harmful,
+        useless=len(rules) - harmful - helpful,
+        optimism=score - true,
+    )
+
+
+async def play_strict(world: World, settings: GateSettings, patch: int = PATCH) -> Played:
+    gate, steps = StrictGate(world, world.items, settings), 0
+    await gate.baseline(START)
+    try:
+        while True:
+            world.spend(BATCH)
+            proposed = world.propose(EDITS, batch(world, steps + 1))
+            edits = tuple(one.edit for one in proposed[:patch])
+            skill = apply_edits(gate.incumbent, edits).skill
+            await gate.judge(f"step_{steps + 1:04d}", Candidate(skill, edits))
+            steps += 1
+    except Exhausted:
+        return played(world, gate.incumbent, steps, gate.best_score)
+
+
+async def play_race(world: World, settings: GateSettings, candidates: int = 4) -> Played:
+    gate, steps = RaceGate(world, world.items, settings, candidates), 0
+    await gate.baseline(START)
+    skill = START
+    try:
+        while True:
+            world.spend(BATCH)
+            edits = [one.edit for one in world.propose(EDITS, batch(world, steps + 1))]
+            raced = propose(skill, edits[:PATCH], spare=edits[PATCH:], limit=candidates)
+            verdict = await gate.judge(f"step_{steps + 1:04d}", skill, raced)
+            skill, steps = verdict.winner, steps + 1
+    except Exhausted:
+        return played(world, skill, steps, gate.best_score)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What of a step's edits is put before the gate."""
+    """How a screening run spends its rollouts."""
 
-    candidates: int = 1
-    patch: int = PATCH
-    spare: bool = True
-    finest: Finest = "patch"
+    edits: int = EDITS  # that join per step
+    lag: int = 0  # steps between the proposal of an edit and its joining
+    training: bool = True  # use the scores of training rollouts
 
 
-async def play(world: World, gate: Gate, plan: Plan) -> Played:
-    """`POOL` edits come out of each step's reflections; the first `plan.patch` are the step's
-    patch, the rest may be spare.
+async def screened(world: World, gate: ScreeningGate, plan: Plan) -> int:
+    """The steps of a screening run, until the rollouts are used up except for those that composing
+    the final skill may need. The number of steps.
     """
-    skill, start = START, world.true_score(START)
-    true, steps, accepted, false, taken = start, 0, 0, 0, 0
-    try:
-        await gate.baseline(skill)
-        while True:
-            world.spend(BATCH)
-            edits = [world.edit() for _ in range(POOL)]
-            steps += 1
-            patch, spare = edits[: plan.patch], edits[plan.patch :] if plan.spare else []
-            proposals = propose(
-                skill, patch, spare=spare, limit=plan.candidates, finest=plan.finest
-            )
-            verdict = await gate.judge(f"step_{steps:04d}", skill, proposals)
-            if verdict.accepted:
-                now = world.true_score(verdict.winner)
-                accepted, false = accepted + 1, false + (now <= true)
-                skill, true = verdict.winner, now
-                taken += len(verdict.chosen.edits) if verdict.chosen else 0
-    except Exhausted:
-        return Played(true - start, steps, accepted, false, gate.best_score - true, taken)
+    await gate.baseline(START)
+    items, steps = len(world.items), 0
+    waiting: list[list[Proposed]] = []
+    while world.left >= BATCH + items * gate.settings.passes + 2 * items:
+        steps += 1
+        training = batch(world, steps)
+        name = f"step_{steps:04d}"
+        arms = gate.assign(name, training)
+        pairs = list(zip(arms, training, strict=True))
+        outcomes = world.roll_out([(arm.skill, item) for arm, item in pairs])
+        observed = [
+            Observation(item.id, arm, outcome)
+            for (arm, item), outcome in zip(pairs, outcomes, strict=True)
+        ]
+        waiting.append(world.propose(plan.edits, training))
+        joining = waiting.pop(0) if len(waiting) > plan.lag else []
+        candidate = Candidate(
+            gate.incumbent,
+            tuple(one.edit for one in joining),
+            tuple(one.sources for one in joining),
+            step=steps,
+        )
+        await gate.judge(
+            name, candidate if joining else None, observed if plan.training else ()
+        )
+    return steps
 
 
-def play_perfectly(world: World) -> float:
-    """The gain of strict's plan under a gate that is never wrong about the patch, at strict's
-    price: what a better rule alone could reach.
-    """
-    skill, start = START, world.true_score(START)
-    true = start
-    try:
-        world.spend(len(world.items))
-        while True:
-            world.spend(BATCH + len(world.items))
-            edits = [world.edit() for _ in range(POOL)]
-            patched = propose(skill, edits[:PATCH], limit=1)[0].skill
-            if (now := world.true_score(patched)) > true:
-                skill, true = patched, now
-    except Exhausted:
-        return true - start
+async def play_screening(world: World, settings: GateSettings, plan: Plan = Plan()) -> Played:
+    gate = ScreeningGate(world, world.items, settings)
+    steps = await screened(world, gate, plan)
+    finalists = await gate.compose()
+    return played(world, finalists[0] if finalists else START, steps, gate.best_score)

@@ -7,6 +7,7 @@ the ship test, the leak check, the checks before a run, and the diagnosis after 
 from skillfit.gate.checks import overall
 from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose
 from skillfit.gate.leak import Leak, LeakIndex
+from skillfit.gate.screening import ScreeningGate
 from skillfit.gate.ship import ShipResult, ship_test
 from skillfit.gate.strict import StrictGate
 from skillfit.gate.verdict import (
@@ -37,6 +38,7 @@ __all__ = [
     "Measure",
     "Observation",
     "ScoreEstimate",
+    "ScreeningGate",
     "ShipResult",
     "Standing",
     "StrictGate",

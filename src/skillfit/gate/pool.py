@@ -1,0 +1,456 @@
+"""The pool of edits: which edits are being measured, which subsets the next rollouts carry, and
+what happens to each edit.
+
+Pending edits are measured in random subsets. Promoted edits are part of the incumbent. Dropped
+edits are no longer used. Everything here is a pure function of edits, estimates and seeds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from skillfit.gate.effects import Estimate
+from skillfit.gate.regression import Kind
+from skillfit.gate.verdict import Arm, Candidate, EditStatus
+from skillfit.skill import Applied, Edit, EditResult, Skill, apply_edits
+from skillfit.tasks.item import Item
+
+PROMOTE_Z = 1.6  # promote at once when the effect is this many standard deviations above 0
+DROP_Z = -1.0  # drop at once below
+DEMOTE_Z = -0.3  # drop a promoted edit below
+DECIDE_AFTER = 5  # judgements with evidence, after which a pending edit is promoted or dropped
+WORTH_SD = 0.3  # then: promote when the mean is above this many standard deviations
+CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
+LEFT_OUT = 0.1  # share of rollouts without an uncertain promoted edit
+INCLUSION = (0.15, 0.85)  # bounds of the share of rollouts that carry a pending edit
+REMOVAL_INCLUSION = 0.1  # the same for an edit that removes text of the initial skill
+HARMLESS_RISK = 0.2  # a removal may cost more than HARMLESS_LOSS with at most this probability
+HARMLESS_ROLLOUTS = 20  # and needs this many rollouts without the text
+SIMILAR = 0.9  # share of common words from which two edits are duplicates
+THIN_ROLLOUTS = 20  # a dropped edit with fewer may join again
+EXCLUSIVE_OPS = frozenset({"slow_update"})  # the later one overwrites the earlier one
+
+
+@dataclass(slots=True)
+class PoolEdit:
+    """One proposed edit and its state."""
+
+    id: str
+    step: int
+    edit: Edit
+    sources: frozenset[str] = frozenset()  # training items it was written from
+    removal: bool = False  # removes text of the initial skill; kept unless that costs score
+    status: EditStatus = "pending"
+    needs: frozenset[str] = frozenset()  # edits whose text it is anchored in
+    rivals: set[str] = field(default_factory=set)  # edits that cannot be in effect with it
+    judgements: int = 0  # since it joined, with evidence about it
+    estimate: Estimate | None = None  # None: no evidence yet
+    absorbed: bool = False  # promoted, and part of the base: it can no longer be taken out
+    reason: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        return "removal" if self.removal else "edit"
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Edits to promote and to drop, in order of joining. Nothing is carried out yet."""
+
+    promote: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+class Pool:
+    """Edits in the order in which they joined, on top of a base skill."""
+
+    def __init__(self, base: Skill, max_tokens: int | None = None) -> None:
+        self.base = base
+        self._max_tokens = max_tokens
+        self.edits: dict[str, PoolEdit] = {}
+        self._promoted: list[str] = []  # in the order of promotion
+        self._applied: dict[tuple[str, ...], Arm] = {}
+
+    # Reading
+
+    def pending(self) -> list[PoolEdit]:
+        return [one for one in self.edits.values() if one.status == "pending"]
+
+    def promoted(self) -> list[PoolEdit]:
+        return [self.edits[key] for key in self._promoted]
+
+    @property
+    def incumbent(self) -> Arm:
+        """The base with all promoted edits."""
+        return self.apply(self._promoted)
+
+    def apply(self, ids: Sequence[str]) -> Arm:
+        """The base with these edits: promoted ones first, then the others as they joined. Edits
+        that did not take effect are not in the arm.
+        """
+        chosen = set(ids)
+        order = [key for key in self._promoted if key in chosen]
+        order += [key for key in self.edits if key in chosen and key not in self._promoted]
+        key = tuple(order)
+        if key not in self._applied:
+            edits = [self.edits[one].edit for one in order]
+            applied = apply_one_by_one(self.base, edits, self._max_tokens)
+            results = zip(order, applied.results, strict=True)
+            present = tuple(sorted(one for one, result in results if result.applied))
+            self._applied[key] = Arm(applied.skill, present)
+        return self._applied[key]
+
+    def signs(self, key: str) -> dict[str, float]:
+        """The change of the set of edits that adding `key` to the incumbent means, or, for a
+        promoted edit, that having it there means: +1 for edits that come, -1 for those that go.
+        """
+        signs = {key: 1.0}
+        if self.edits[key].status == "promoted":
+            signs |= {other: 1.0 for other in self._dependents([key]) if self._is_promoted(other)}
+            return signs
+        gone = [rival for rival in self.edits[key].rivals if self._is_promoted(rival)]
+        signs |= {other: -1.0 for other in self._dependents(gone) if self._is_promoted(other)}
+        return signs
+
+    def _is_promoted(self, key: str) -> bool:
+        return self.edits[key].status == "promoted" and not self.edits[key].absorbed
+
+    def _dependents(self, keys: Sequence[str]) -> list[str]:
+        """These edits and all that are anchored in them, in order of joining."""
+        found = set(keys)
+        for one in self.edits.values():
+            if one.status != "dropped" and one.needs & found:
+                found.add(one.id)
+        return [key for key in self.edits if key in found]
+
+    # Joining
+
+    def join(self, candidate: Candidate) -> list[PoolEdit]:
+        """Add the edits of a candidate. Duplicates and edits that cannot take effect are listed as
+        dropped, with the reason.
+        """
+        joined = []
+        taken = sum(one.step == candidate.step for one in self.edits.values())
+        for number, edit in enumerate(candidate.edits, start=taken + 1):
+            at = number - taken - 1
+            sources = candidate.sources[at] if at < len(candidate.sources) else ()
+            one = PoolEdit(
+                id=f"s{candidate.step:04d}e{number:02d}",
+                step=candidate.step,
+                edit=edit,
+                sources=frozenset(sources),
+                removal=candidate.label == "prune",
+            )
+            joined.append(one)
+            twin = self._twin(edit)
+            if twin is not None and self._revive(twin, one):
+                continue
+            self.edits[one.id] = one
+            if twin is not None:
+                why = f": {twin.reason}" if twin.status == "dropped" and twin.reason else ""
+                self._set_dropped(one, f"repeats {twin.id} ({twin.status}{why})")
+            else:
+                self._settle(one)
+        return joined
+
+    def _twin(self, edit: Edit) -> PoolEdit | None:
+        """An edit of the pool that says the same. Lists of rejected repeats are passed over."""
+        for one in self.edits.values():
+            if not one.reason.startswith("repeats ") and same_meaning(one.edit, edit):
+                return one
+        return None
+
+    def _revive(self, twin: PoolEdit, proposed: PoolEdit) -> bool:
+        """A dropped edit with hardly any evidence gets a second chance under its old id."""
+        thin = twin.estimate is None or twin.estimate.rollouts < THIN_ROLLOUTS
+        if twin.status != "dropped" or not thin:
+            return False
+        twin.status, twin.reason = "pending", ""
+        twin.sources |= proposed.sources
+        self._settle(twin)
+        return twin.status == "pending"
+
+    def _settle(self, one: PoolEdit) -> None:
+        """Find what a new edit needs and what it excludes; drop it when it cannot take effect."""
+        needs = self._find_needs(one)
+        if needs is None:
+            problem = apply_edits(self.incumbent.skill, [one.edit], self._max_tokens).results[0]
+            self._set_dropped(one, f"cannot be applied: {problem.reason}")
+            return
+        one.needs = needs
+        for other in self.edits.values():
+            if other.id == one.id or other.status == "dropped" or other.absorbed:
+                continue
+            if other.id not in needs and self._exclude(other, one):
+                one.rivals.add(other.id)
+                other.rivals.add(one.id)
+
+    def _find_needs(self, one: PoolEdit) -> frozenset[str] | None:
+        """The edits whose text the new edit is anchored in: none when the base has the anchor. None
+        when it cannot be applied at all.
+        """
+        if self._takes_effect([], one):
+            return frozenset()
+        for other in self.edits.values():
+            unused = other.status == "dropped" or other.absorbed or not other.edit.content
+            if other.id == one.id or unused:
+                continue
+            chain = [*(self.edits[key] for key in sorted(other.needs)), other]
+            if self._takes_effect(chain, one):
+                return frozenset({other.id, *other.needs})
+        promoted = [other for other in self.promoted() if other.id != one.id]
+        if promoted and self._takes_effect(promoted, one):
+            return frozenset(other.id for other in promoted)
+        return None
+
+    def _takes_effect(self, before: Sequence[PoolEdit], one: PoolEdit) -> bool:
+        edits = [*(other.edit for other in before), one.edit]
+        results = apply_one_by_one(self.base, edits, self._max_tokens).results
+        return all(result.applied for result in results)
+
+    def _exclude(self, one: PoolEdit, other: PoolEdit) -> bool:
+        """Whether two edits cannot be in effect together, in either order."""
+        if one.edit.op in EXCLUSIVE_OPS and one.edit.op == other.edit.op:
+            return True
+        if one.edit.op == other.edit.op == "append":
+            return one.edit.content.strip() == other.edit.content.strip()
+        if other.id in one.needs:
+            return False
+        keys = sorted(one.needs | other.needs - {one.id, other.id})
+        before = [self.edits[key].edit for key in keys]
+        for pair in ([one.edit, other.edit], [other.edit, one.edit]):
+            results = apply_one_by_one(self.base, [*before, *pair]).results
+            if not all(result.applied for result in results[len(before) :]):
+                return True
+        return False
+
+    # Drawing
+
+    def shares(self) -> dict[str, float]:
+        """For each edit in use, the share of rollouts that should carry it."""
+        return {one.id: inclusion(one) for one in [*self.promoted(), *self.pending()]}
+
+    def draw(self, key: str, count: int, shares: Mapping[str, float]) -> list[Arm]:
+        """At most `count` distinct arms in which each edit of `shares` is on in about its share.
+
+        Rivals are never on together and an edit is only on with those it needs.
+        """
+        rng = random.Random(key)
+        on: list[set[str]] = [set() for _ in range(count)]
+        for edit, share in shares.items():
+            whole = int(share * count)
+            times = whole + (rng.random() < share * count - whole)
+            for at in rng.sample(range(count), times):
+                on[at].add(edit)
+        arms = [self.apply(self._consistent(chosen, rng)) for chosen in on]
+        return list({arm.skill.hash: arm for arm in arms}.values())
+
+    def _consistent(self, chosen: set[str], rng: random.Random) -> list[str]:
+        """A subset without rivals and without edits whose anchor is missing. A pending edit takes
+        the place of a promoted rival.
+        """
+        pending = [key for key in self.edits if key in chosen and not self._is_promoted(key)]
+        rng.shuffle(pending)
+        kept: set[str] = set()
+        for key in [*pending, *(key for key in self._promoted if key in chosen)]:
+            if not self.edits[key].rivals & kept:
+                kept.add(key)
+        return self._closed(kept)
+
+    def assign(self, key: str, arms: Sequence[Arm], items: Sequence[Item]) -> list[Arm]:
+        """An arm for each rollout. Arms are used about equally often; a rollout gets one without
+        edits that were written from its item where there is one.
+        """
+        rng = random.Random(key)
+        order = list(arms)
+        rng.shuffle(order)
+        used = [0] * len(order)
+        written_from = [self._sources(arm) for arm in order]
+        assigned = []
+        for item in items:
+            ties = [rng.random() for _ in order]
+            best = min(
+                range(len(order)),
+                key=lambda at: (item.id in written_from[at], used[at], ties[at]),
+            )
+            used[best] += 1
+            assigned.append(order[best])
+        return assigned
+
+    def _sources(self, arm: Arm) -> frozenset[str]:
+        """The training items that the edits of an arm were written from."""
+        return frozenset().union(*(self.edits[key].sources for key in arm.edits))
+
+    # Deciding
+
+    def decide(self) -> Decisions:
+        """What the estimates say about each edit. An edit without evidence stays as it is."""
+        promote: list[PoolEdit] = []
+        drop: list[str] = []
+        for one in [*self.promoted(), *self.pending()]:
+            verdict = _decide(one) if one.estimate is not None else one.status
+            if verdict == "dropped":
+                drop.append(one.id)
+            elif verdict == "promoted" and one.status == "pending":
+                promote.append(one)
+        on = {one.id for one in self.promoted()} - set(drop)
+        chosen: list[str] = []
+        for one in sorted(promote, key=_best_first):
+            if not one.rivals & set(chosen):
+                chosen.append(one.id)
+        kept = set(self._closed(on | set(chosen)))
+        order = [key for key in self.edits if key in chosen]  # what an edit needs joined before it
+        return Decisions(tuple(key for key in order if key in kept), tuple(drop))
+
+    def worthwhile(self) -> list[str]:
+        """Promoted edits and pending ones that are believed to help, for the final skill."""
+        chosen = {one.id for one in self.promoted() if one.removal or worth(one)}
+        for one in sorted(self.pending(), key=_best_first):
+            if not one.removal and worth(one):
+                chosen -= one.rivals
+                chosen.add(one.id)
+        return self._closed(chosen)
+
+    def _available(self, one: PoolEdit, on: set[str]) -> bool:
+        """Whether all edits that this one is anchored in are on."""
+        return all(key in on or self.edits[key].absorbed for key in one.needs)
+
+    def _closed(self, chosen: set[str]) -> list[str]:
+        """The chosen edits without those whose anchor is missing, in order of joining."""
+        kept = set(chosen)
+        while missing := {key for key in kept if not self._available(self.edits[key], kept)}:
+            kept -= missing
+        return [key for key in self.edits if key in kept]
+
+    # Changing
+
+    def promote(self, key: str, reason: str) -> None:
+        """Make an edit part of the incumbent. Promoted rivals and what depends on them go."""
+        one = self.edits[key]
+        for rival in sorted(one.rivals):
+            if self._is_promoted(rival):
+                self.drop(rival, f"replaced by {key}")
+        one.status, one.reason = "promoted", reason
+        self._promoted.append(key)
+        self._applied.clear()
+
+    def drop(self, key: str, reason: str) -> None:
+        """Drop an edit and those that are anchored in it."""
+        for other in self._dependents([key]):
+            why = reason if other == key else f"depends on {key}, which was dropped"
+            self._set_dropped(self.edits[other], why)
+
+    def _set_dropped(self, one: PoolEdit, reason: str) -> None:
+        one.status, one.reason = "dropped", reason
+        if one.id in self._promoted:
+            self._promoted.remove(one.id)
+        self._applied.clear()
+
+    def rebase(self, base: Skill) -> None:
+        """Go on from another document, which contains or replaces the promoted edits. Pending edits
+        that cannot be applied to it are dropped.
+        """
+        for one in self.promoted():
+            one.absorbed = True
+        self.base = base
+        self._promoted.clear()
+        self._applied.clear()
+        pending = self.pending()
+        for one in pending:  # settle each against those before it, as when they joined
+            one.needs, one.rivals, one.status = frozenset(), set(), "dropped"
+        for one in pending:
+            one.status = "pending"
+            self._settle(one)
+
+
+def inclusion(one: PoolEdit) -> float:
+    """The share of rollouts that should carry an edit."""
+    estimate = one.estimate
+    if one.status == "promoted":
+        certain = estimate is not None and estimate.contrast.z >= CERTAIN_Z
+        return 1.0 if certain else 1 - LEFT_OUT
+    if one.removal:
+        return REMOVAL_INCLUSION
+    if estimate is None:
+        return 0.5
+    low, high = INCLUSION
+    return min(high, max(low, round(estimate.probability, 6)))
+
+
+def worth(one: PoolEdit) -> bool:
+    """Whether an edit is believed to help enough to be in the skill."""
+    return one.estimate is not None and one.estimate.contrast.z > WORTH_SD
+
+
+def _decide(one: PoolEdit) -> EditStatus:
+    """What should become of an edit with an estimate."""
+    assert one.estimate is not None
+    z = one.estimate.contrast.z
+    if one.status == "promoted":
+        return "dropped" if z < DEMOTE_Z and not one.removal else "promoted"
+    if z < DROP_Z:
+        return "dropped"
+    if one.removal:
+        return "promoted" if _harmless(one.estimate) else "pending"
+    if z > PROMOTE_Z:
+        return "promoted"
+    if one.judgements >= DECIDE_AFTER:
+        return "promoted" if worth(one) else "dropped"
+    return "pending"
+
+
+def _harmless(estimate: Estimate) -> bool:
+    """A removal saves tokens, so it is promoted when it is unlikely to cost score."""
+    return estimate.rollouts >= HARMLESS_ROLLOUTS and estimate.harmful < HARMLESS_RISK
+
+
+def _best_first(one: PoolEdit) -> tuple[float, str]:
+    return (-one.estimate.contrast.z if one.estimate else 0.0, one.id)
+
+
+def apply_one_by_one(base: Skill, edits: Sequence[Edit], max_tokens: int | None = None) -> Applied:
+    """Apply each edit as a patch of its own, so that it may change text that an earlier one wrote.
+    Appended lines cannot touch each other: a run of them is one patch, which is quicker.
+    """
+    skill, results = base, list[EditResult]()
+    for _, group in itertools.groupby(enumerate(edits), key=_patch_of):
+        applied = apply_edits(skill, [edit for _, edit in group], max_tokens)
+        skill = applied.skill
+        results += applied.results
+    return Applied(skill, tuple(results))
+
+
+def _patch_of(numbered: tuple[int, Edit]) -> int:
+    number, edit = numbered
+    return -1 if edit.op == "append" else number
+
+
+_WORD = re.compile(r"\w+")
+_NEGATIONS = frozenset({"not", "no", "never", "without", "don", "dont", "avoid", "except"})
+
+
+def same_meaning(one: Edit, other: Edit) -> bool:
+    """Equal, or nearly the same words with the same numbers and negations."""
+    if (one.op, one.target, one.content) == (other.op, other.target, other.content):
+        return True
+    if one.op != other.op or one.target.split() != other.target.split():
+        return False
+    words, others = _words(one.content), _words(other.content)
+    if any(_is_telling(word) for word in words ^ others):
+        return False
+    common = len(words & others)
+    return common > 0 and common >= SIMILAR * len(words | others)
+
+
+@lru_cache(maxsize=4096)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold()))
+
+
+def _is_telling(word: str) -> bool:
+    return word in _NEGATIONS or any(map(str.isdigit, word))

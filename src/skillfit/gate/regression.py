@@ -1,0 +1,407 @@
+"""Bayesian regression of rollout scores on edits: trials in, a posterior of all effects out.
+
+The model of one rollout on item i under a set of edits S:
+
+    link(expected score) = level + intercept[i] + sum of effect[e] for e in S
+    intercept[i] ~ N(0, spread^2)
+    effect[e]    ~ N(0, scale^2)
+
+The link is the logit for hard scores (a rollout is a coin, or a fraction of checks) and the
+identity for soft and mixed scores (normal noise of unknown variance). `scale`, `spread` and the
+noise are learned from the data: a fit alternates Newton steps for the effects with EM updates of
+the three. The posterior is the normal approximation at the mode (Laplace).
+
+Trials of the same item under the same edits are one row, and intercepts are eliminated block by
+block, so a fit costs about (rows x edits in use at the time x edits in use at the time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Family = Literal["logistic", "linear"]
+Kind = Literal["edit", "removal", "base"]
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+CHUNK = 64  # sets of edits that are handled together
+HYPER_ROUNDS = 3  # EM updates in one fit; the next fit starts where this one ended
+NEWTON_ROUNDS = 25
+CONVERGED = 1e-4  # size of a Newton step; the error after it is about its square
+HYPER_WEIGHT = 4.0  # the starting values of scale and spread count as much as this many effects
+LEVEL_PRECISION = 0.01  # keeps the level finite when all trials succeed or all fail
+BASE_SCALE = 1.0  # prior of a change of the whole document
+FIRST_SCALE = {"logistic": 0.3, "linear": 0.06}
+FIRST_SPREAD = {"logistic": 1.5, "linear": 0.3}
+FIRST_NOISE = 0.06  # variance of one graded rollout
+MIN_SCALE = 1e-3
+ETA_LIMIT = 30.0  # of a linear predictor, so that exp() stays finite
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Rollouts of one item under one set of edits, added up."""
+
+    group: str  # rows of the same group share an intercept
+    edits: tuple[str, ...]  # sorted; only edits that count as evidence here
+    count: int
+    total: float  # sum of the scores
+    squares: float  # sum of their squares
+
+
+class TrialTable:
+    """Collects scores and adds them up by item and set of edits."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, tuple[str, ...]], Trials] = {}
+
+    def add(self, group: str, edits: Iterable[str], score: float) -> None:
+        key = group, tuple(sorted(edits))
+        old = self._rows.get(key) or Trials(*key, 0, 0.0, 0.0)
+        self._rows[key] = Trials(
+            *key, old.count + 1, old.total + score, old.squares + score * score
+        )
+
+    def rows(self) -> list[Trials]:
+        """In the order in which they first appeared."""
+        return list(self._rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """The parameters that the data set: spread of edit effects, of intercepts, and the noise."""
+
+    edit: float
+    removal: float
+    spread: float
+    noise: float
+
+    @classmethod
+    def first(cls, family: Family) -> Scales:
+        scale = FIRST_SCALE[family]
+        return cls(scale, scale, FIRST_SPREAD[family], FIRST_NOISE)
+
+    def of(self, kind: Kind) -> float:
+        return {"edit": self.edit, "removal": self.removal, "base": BASE_SCALE}[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """What a fit says: a joint normal distribution of the level and all effects, and the intercepts
+    given those.
+    """
+
+    family: Family
+    columns: Mapping[str, int]  # edit -> its place in `mean`; place 0 is the level
+    mean: Vector
+    covariance: Matrix
+    groups: Mapping[str, int]  # group -> its place in `intercepts`
+    intercepts: Vector
+    scales: Scales
+    # Per group, for the uncertainty of its intercept: precision, and regression on `mean`.
+    precision: Vector
+    slopes: Matrix
+
+    def contrast(self, signs: Mapping[str, float]) -> Contrast:
+        """A sum of effects, each with a sign. Edits without a column count as 0 with the prior's
+        spread.
+        """
+        known = [(self.columns[edit], sign) for edit, sign in signs.items() if edit in self.columns]
+        unknown = len(signs) - len(known)
+        places = [place for place, _ in known]
+        weights = np.array([sign for _, sign in known])
+        mean = float(weights @ self.mean[places]) if known else 0.0
+        spread = self.covariance[np.ix_(places, places)]
+        variance = float(weights @ spread @ weights) if known else 0.0
+        variance += unknown * self.scales.edit**2
+        # Rounded, so that the order of floating-point sums cannot decide a tie.
+        return Contrast(round(mean, 9), round(max(variance, 0.0) ** 0.5, 9))
+
+    def predictor(self, groups: Sequence[str], edits: Sequence[str]) -> Vector:
+        """The linear predictor of each group under a set of edits. A group without trials has an
+        intercept of 0.
+        """
+        places = [self.columns[edit] for edit in edits if edit in self.columns]
+        level = self.mean[0] + self.mean[places].sum()
+        own = [self.intercepts[self.groups[g]] if g in self.groups else 0.0 for g in groups]
+        return np.asarray(level + np.array(own, dtype=np.float64))
+
+    def expected(self, predictor: Vector) -> Vector:
+        """Expected scores for linear predictors."""
+        return _logistic(predictor) if self.family == "logistic" else predictor
+
+    def score_variance(self, groups: Sequence[str], weights: Vector, edits: Sequence[str]) -> float:
+        """Variance of the weighted mean score of the groups under a set of edits (delta method)."""
+        predictor = self.predictor(groups, edits)
+        slope = weights * self._slope(predictor)
+        on = np.zeros(len(self.mean))
+        on[[0, *(self.columns[edit] for edit in edits if edit in self.columns)]] = 1.0
+        gradient = slope.sum() * on
+        own = 0.0
+        for weight, group in zip(slope, groups, strict=True):
+            if group in self.groups:
+                place = self.groups[group]
+                gradient = gradient - weight * self.slopes[place]
+                own += weight**2 / self.precision[place]
+            else:
+                own += weight**2 * self.scales.spread**2
+        return float(gradient @ self.covariance @ gradient + own)
+
+    def _slope(self, predictor: Vector) -> Vector:
+        if self.family == "linear":
+            return np.ones_like(predictor)
+        chance = _logistic(predictor)
+        return np.asarray(chance * (1 - chance))
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """Mean and standard deviation of a sum of effects, on the scale of the linear predictor."""
+
+    mean: float
+    sd: float
+
+    @property
+    def z(self) -> float:
+        return round(self.mean / self.sd, 9) if self.sd > 0 else 0.0
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Consecutive sets of edits and their rows. Sets that are drawn at the same time use the same
+    few edits, so `design` has few columns.
+    """
+
+    columns: NDArray[np.intp]  # of `mean`; the first is the level
+    design: Matrix  # sets x columns
+    sets: NDArray[np.intp]  # per row: its set within the chunk
+    groups: NDArray[np.intp]  # per row: its group
+    local: NDArray[np.intp]  # distinct groups of the chunk
+    local_of: NDArray[np.intp]  # per row: place of its group in `local`
+    count: Vector
+    total: Vector
+
+
+@dataclass(slots=True)
+class _State:
+    theta: Vector
+    intercepts: Vector
+    scales: Scales
+    covariance: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+    precision: Vector = field(default_factory=lambda: np.zeros(0))
+    slopes: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+def fit(
+    trials: Sequence[Trials],
+    edits: Sequence[str],
+    *,
+    family: Family = "logistic",
+    kinds: Mapping[str, Kind] | None = None,
+    start: Posterior | None = None,
+    hyper_rounds: int = HYPER_ROUNDS,
+) -> Posterior:
+    """Fit all trials. `edits` names the columns, in an order that the caller keeps fixed. `start`
+    is an earlier posterior of the same data or less of it.
+    """
+    columns = {edit: place for place, edit in enumerate(edits, start=1)}
+    groups = {group: at for at, group in enumerate(dict.fromkeys(row.group for row in trials))}
+    chunks = _chunks(trials, columns, groups)
+    column_kinds = [(kinds or {}).get(edit, "edit") for edit in edits]
+    state = _start(columns, groups, family, start)
+    if start is None:
+        _start_level(state, trials, family)
+    model = _Model(chunks, trials, column_kinds, family, len(groups))
+    for _ in range(hyper_rounds if trials else 0):
+        model.newton(state)
+        model.update_scales(state)
+    for _ in range(NEWTON_ROUNDS):
+        if model.newton(state) < CONVERGED:
+            break
+    return Posterior(
+        family=family,
+        columns=columns,
+        mean=state.theta,
+        covariance=state.covariance,
+        groups=groups,
+        intercepts=state.intercepts,
+        scales=state.scales,
+        precision=state.precision,
+        slopes=state.slopes,
+    )
+
+
+def _chunks(
+    trials: Sequence[Trials], columns: Mapping[str, int], groups: Mapping[str, int]
+) -> list[_Chunk]:
+    """Rows by set of edits, sets in order of appearance."""
+    by_set: dict[tuple[str, ...], list[Trials]] = {}
+    for row in trials:
+        by_set.setdefault(row.edits, []).append(row)
+    sets = list(by_set)
+    chunks = []
+    for first in range(0, len(sets), CHUNK):
+        part = sets[first : first + CHUNK]
+        used = sorted({columns[edit] for edits in part for edit in edits})
+        place = {column: at for at, column in enumerate([0, *used])}
+        design = np.zeros((len(part), len(place)))
+        design[:, 0] = 1.0
+        for at, edits in enumerate(part):
+            design[at, [place[columns[edit]] for edit in edits]] = 1.0
+        rows = [(at, row) for at, edits in enumerate(part) for row in by_set[edits]]
+        of = np.array([groups[row.group] for _, row in rows], dtype=np.intp)
+        local, local_of = np.unique(of, return_inverse=True)
+        chunks.append(
+            _Chunk(
+                columns=np.array([0, *used], dtype=np.intp),
+                design=design,
+                sets=np.array([at for at, _ in rows], dtype=np.intp),
+                groups=of,
+                local=local,
+                local_of=local_of,
+                count=np.array([row.count for _, row in rows], dtype=np.float64),
+                total=np.array([row.total for _, row in rows], dtype=np.float64),
+            )
+        )
+    return chunks
+
+
+def _start(
+    columns: Mapping[str, int], groups: Mapping[str, int], family: Family, start: Posterior | None
+) -> _State:
+    theta, intercepts = np.zeros(len(columns) + 1), np.zeros(len(groups))
+    if start is None:
+        return _State(theta, intercepts, Scales.first(family))
+    theta[0] = start.mean[0]
+    for edit, place in columns.items():
+        if edit in start.columns:
+            theta[place] = start.mean[start.columns[edit]]
+    for group, at in groups.items():
+        if group in start.groups:
+            intercepts[at] = start.intercepts[start.groups[group]]
+    return _State(theta, intercepts, start.scales)
+
+
+def _start_level(state: _State, trials: Sequence[Trials], family: Family) -> None:
+    count = sum(row.count for row in trials)
+    mean = (sum(row.total for row in trials) + 0.5) / (count + 1)
+    state.theta[0] = np.log(mean / (1 - mean)) if family == "logistic" else mean
+
+
+class _Model:
+    """The trials, ready for Newton steps."""
+
+    def __init__(
+        self,
+        chunks: Sequence[_Chunk],
+        trials: Sequence[Trials],
+        kinds: Sequence[Kind],
+        family: Family,
+        groups: int,
+    ) -> None:
+        self._chunks, self._kinds, self._family, self._groups = chunks, kinds, family, groups
+        self._count = sum(row.count for row in trials)
+        self._squares = sum(row.squares for row in trials)
+
+    def newton(self, state: _State) -> float:
+        """One Newton step with block elimination of the intercepts; the size of the step.
+
+        Leaves the covariance of the point before the step in `state`; at convergence the two
+        points are the same.
+        """
+        size = len(state.theta)
+        prior = self._prior_precision(state.scales)
+        gradient = -prior * state.theta
+        spread_precision = state.scales.spread**-2
+        own_gradient = -spread_precision * state.intercepts
+        curvature = np.diag(prior)
+        precision = np.full(self._groups, spread_precision)
+        cross = np.zeros((self._groups, size))
+        for chunk in self._chunks:
+            weights, residuals = self._derivatives(chunk, state)
+            by_set = np.bincount(chunk.sets, weights, len(chunk.design))
+            block = chunk.design.T @ (chunk.design * by_set[:, None])
+            curvature[np.ix_(chunk.columns, chunk.columns)] += block
+            residual_by_set = np.bincount(chunk.sets, residuals, len(chunk.design))
+            gradient[chunk.columns] += chunk.design.T @ residual_by_set
+            local = len(chunk.local)
+            precision[chunk.local] += np.bincount(chunk.local_of, weights, local)
+            own_gradient[chunk.local] += np.bincount(chunk.local_of, residuals, local)
+            cells = chunk.local_of * len(chunk.design) + chunk.sets
+            table = np.bincount(cells, weights, local * len(chunk.design))
+            shared = table.reshape(local, len(chunk.design)) @ chunk.design
+            cross[np.ix_(chunk.local, chunk.columns)] += shared
+        slopes = cross / precision[:, None]
+        covariance = np.linalg.inv(curvature - cross.T @ slopes)
+        state.covariance = (covariance + covariance.T) / 2
+        state.precision, state.slopes = precision, slopes
+        step = state.covariance @ (gradient - slopes.T @ own_gradient)
+        own_step = own_gradient / precision - slopes @ step
+        longest = float(np.abs(step).max(initial=0.0))
+        shrink = min(1.0, 4.0 / longest) if longest else 1.0  # far from the mode steps overshoot
+        state.theta = state.theta + shrink * step
+        state.intercepts = state.intercepts + shrink * own_step
+        return longest
+
+    def _prior_precision(self, scales: Scales) -> Vector:
+        return np.array([LEVEL_PRECISION, *(scales.of(kind) ** -2 for kind in self._kinds)])
+
+    def _predictor(self, chunk: _Chunk, state: _State) -> Vector:
+        by_set = chunk.design @ state.theta[chunk.columns]
+        return np.asarray(by_set[chunk.sets] + state.intercepts[chunk.groups])
+
+    def _derivatives(self, chunk: _Chunk, state: _State) -> tuple[Vector, Vector]:
+        """Per row: curvature and gradient of the log likelihood in the linear predictor."""
+        predictor = self._predictor(chunk, state)
+        if self._family == "linear":
+            noise = state.scales.noise
+            return chunk.count / noise, (chunk.total - chunk.count * predictor) / noise
+        chance = _logistic(predictor)
+        return chunk.count * chance * (1 - chance), chunk.total - chunk.count * chance
+
+    def update_scales(self, state: _State) -> None:
+        """One EM update of the prior's spreads, and of the noise of graded scores."""
+        old, first = state.scales, Scales.first(self._family)
+        seconds = (state.theta**2 + np.diag(state.covariance))[1:]
+        kinds = np.array(self._kinds)
+        edit = _spread(seconds[kinds == "edit"], first.edit)
+        removal = _spread(seconds[kinds == "removal"], first.removal)
+        spread = _spread(state.intercepts**2 + _own_variance(state), first.spread)
+        noise = self._noise(state) if self._family == "linear" else old.noise
+        state.scales = Scales(edit, removal, spread, noise)
+
+    def _noise(self, state: _State) -> float:
+        """Residual variance of graded scores, with the effective number of parameters taken off the
+        degrees of freedom.
+        """
+        squared = self._squares
+        for chunk in self._chunks:
+            predictor = self._predictor(chunk, state)
+            squared += float((chunk.count * predictor**2 - 2 * predictor * chunk.total).sum())
+        prior = self._prior_precision(state.scales)
+        shrunk = float(prior @ np.diag(state.covariance))
+        shrunk += float(_own_variance(state).sum()) * state.scales.spread**-2
+        parameters = len(prior) + self._groups - shrunk
+        freedom = max(self._count - parameters, 1.0)
+        return (max(squared, 0.0) + HYPER_WEIGHT * FIRST_NOISE) / (freedom + HYPER_WEIGHT)
+
+
+def _own_variance(state: _State) -> Vector:
+    """Posterior variance of each intercept."""
+    spread = ((state.slopes @ state.covariance) * state.slopes).sum(axis=1)
+    return np.asarray(1 / state.precision + spread)
+
+
+def _spread(seconds: Vector, first: float) -> float:
+    """EM update of a standard deviation: second moments of the effects, and a weak prior."""
+    square = (seconds.sum() + HYPER_WEIGHT * first**2) / (len(seconds) + HYPER_WEIGHT)
+    return max(float(np.sqrt(square)), MIN_SCALE)
+
+
+def _logistic(predictor: Vector) -> Vector:
+    return np.asarray(1 / (1 + np.exp(-np.clip(predictor, -ETA_LIMIT, ETA_LIMIT))))

@@ -1,0 +1,431 @@
+"""The default gate: every rollout measures every pending edit.
+
+Each rollout of a step, training and selection, runs under the incumbent with a random subset of the
+pending edits. One regression over all rollouts so far estimates the effect of every edit at once,
+and each edit is promoted into the incumbent, dropped, or kept pending by that estimate. This is
+lenient on purpose: the claim that the skill got better is left to the ship test.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from skillfit.errors import InputError
+from skillfit.gate.effects import Selection
+from skillfit.gate.pool import Decisions, Pool, PoolEdit
+from skillfit.gate.regression import Family, Kind, Posterior, TrialTable, fit
+from skillfit.gate.samples import TOLERANCE, Samples, SkillScores, Spending, believe, compare
+from skillfit.gate.verdict import (
+    Action,
+    Arm,
+    Candidate,
+    Decision,
+    EditEffect,
+    Evidence,
+    GateSettings,
+    Measure,
+    Observation,
+    ScoreEstimate,
+    Verdict,
+)
+from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.skill import Skill
+from skillfit.tasks.item import Item
+
+MUST_PASS_REPEATS = 3  # rollouts of a must-pass item that looks broken, under each skill
+HOPELESS = 0.4  # a rewritten document less likely than this to be better gets no second pass
+INTERACTION_SD = 0.03  # points by which a composed skill may differ from the sum of its edits
+
+
+class ScreeningGate(SkillScores):
+    """Implements `Gate` with a pool of edits and a regression over all rollouts."""
+
+    def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
+        super().__init__(measure, items, settings)
+        if unknown := set(settings.must_pass) - {item.id for item in items}:
+            names = ", ".join(sorted(unknown))
+            raise InputError(
+                f"evaluation.must_pass names items that are not in the selection split: {names}.",
+                hint="Give them `split: selection`, or take them off the list.",
+            )
+        self._selection = Selection.of([item.id for item in items], settings.weights)
+        self._family: Family = "logistic" if settings.metric == "hard" else "linear"
+        self._trials = TrialTable()
+        self._rollouts: Counter[str] = Counter()  # edit -> scored rollouts that count for it
+        self._pool: Pool | None = None
+        self._posterior: Posterior | None = None
+        self._base: tuple[str, ...] = ()  # columns of the regression that the base stands for
+        self._base_of: dict[str, tuple[str, ...]] = {}  # skill hash -> columns of its base
+        self._documents: list[str] = []  # columns of whole-document changes
+
+    # State
+
+    @property
+    def pool(self) -> Pool:
+        if self._pool is None:
+            raise RuntimeError("The gate has no baseline yet: call baseline() first.")
+        return self._pool
+
+    @property
+    def posterior(self) -> Posterior:
+        """The regression over all rollouts so far."""
+        if self._posterior is None:
+            raise RuntimeError("The gate has no baseline yet: call baseline() first.")
+        return self._posterior
+
+    @property
+    def best_score(self) -> float:
+        return self._score().mean
+
+    def noise(self) -> float | None:
+        """Expected variance of one rollout: of a coin for hard scores, learned for the others."""
+        if self._family == "linear":
+            return self.posterior.scales.noise
+        columns = self._columns(self.pool.incumbent)
+        chance = self.posterior.expected(self.posterior.predictor(self._selection.items, columns))
+        return float(self._selection.weights @ (chance * (1 - chance)))
+
+    def effects(self) -> tuple[EditEffect, ...]:
+        return tuple(_shown(one) for one in self.pool.edits.values())
+
+    # Measuring
+
+    async def baseline(self, skill: Skill) -> Tally:
+        self._pool = Pool(skill, self.settings.max_skill_tokens)
+        self._initial = self._best = self._incumbent = skill
+        await self._roll_out([(self.pool.incumbent, item) for item in self.items])
+        self._fit()
+        return self.tally(skill)
+
+    def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
+        return self._arms(f"{self.settings.seed}/{name}/training", list(items) * repeats)
+
+    def _arms(self, key: str, items: Sequence[Item]) -> list[Arm]:
+        """An arm for each rollout, from a few distinct subsets of the pool."""
+        arms = self.pool.draw(key, self.settings.subsets, self.pool.shares())
+        for arm in arms:
+            self._base_of[arm.skill.hash] = self._base
+        return self.pool.assign(f"{key}/order", arms, items)
+
+    async def _roll_out(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
+        """Selection rollouts, recorded as evidence and as measurements of their skills."""
+        outcomes = await self.sampler.sample([(arm.skill, item) for arm, item in arms])
+        observed = []
+        for (arm, item), outcome in zip(arms, outcomes, strict=True):
+            observed.append(Observation(item.id, arm, outcome))
+            samples = self._known.setdefault(arm.skill.hash, Samples(self.settings))
+            samples.add([outcome])
+        self._observe(observed)
+        return outcomes
+
+    def _observe(self, observations: Sequence[Observation]) -> None:
+        """Add scored rollouts to the table. A rollout of an item is no evidence for an edit that
+        was written from the item: the pair gets an intercept of its own instead.
+        """
+        for observation in observations:
+            score = observation.outcome.score
+            if score is None:
+                continue
+            item, columns = observation.item_id, self._columns(observation.arm)
+            own = {key for key in columns if self._is_own(key, item)}
+            group = "\n".join([item, *sorted(own)])
+            value = self.settings.value(score.hard, score.soft)
+            self._trials.add(group, (key for key in columns if key not in own), value)
+            self._rollouts.update(key for key in columns if key not in own)
+
+    def _is_own(self, key: str, item: str) -> bool:
+        return key in self.pool.edits and item in self.pool.edits[key].sources
+
+    def _columns(self, arm: Arm) -> tuple[str, ...]:
+        """The columns of the regression that are on under an arm."""
+        return (*self._base_of.get(arm.skill.hash, self._base), *arm.edits)
+
+    def _fit(self) -> None:
+        """Fit all rollouts and update the estimate of every edit in use."""
+        kinds: dict[str, Kind] = {key: one.kind for key, one in self.pool.edits.items()}
+        kinds |= dict.fromkeys(self._documents, "base")
+        columns = [key for key in kinds if self._rollouts[key]]
+        self._posterior = fit(
+            self._trials.rows(), columns, family=self._family, kinds=kinds, start=self._posterior
+        )
+        incumbent = self._columns(self.pool.incumbent)
+        for one in self.pool.edits.values():
+            if one.status != "dropped" and self._rollouts[one.id]:
+                one.estimate = self._selection.effect(
+                    self._posterior,
+                    incumbent,
+                    self.pool.signs(one.id),
+                    present=one.status == "promoted",
+                    rollouts=self._rollouts[one.id],
+                )
+
+    def _score(self) -> ScoreEstimate:
+        return self._selection.score(self.posterior, self._columns(self.pool.incumbent))
+
+    # Judging
+
+    async def judge(
+        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
+    ) -> Verdict:
+        spending = Spending(self.sampler)
+        old, old_score = self.pool.incumbent, self._score().mean
+        self._observe(training)
+        if candidate is not None and not candidate.edits and candidate.skill.hash != old.skill.hash:
+            return await self._judge_document(name, candidate, spending, old_score)
+        if candidate is not None:
+            self.pool.join(candidate)
+        if not self.settings.use_gate:
+            for one in self.pool.pending():
+                self.pool.promote(one.id, "the gate is off: every edit is accepted")
+        changed = self.pool.incumbent.skill.hash != old.skill.hash
+        if self.pool.pending() or changed:
+            items = self.items * self.settings.passes
+            arms = self._arms(f"{self.settings.seed}/{name}/selection", items)
+            await self._roll_out(list(zip(arms, items, strict=True)))
+        self._fit()
+        for one in self.pool.pending():
+            one.judgements += one.estimate is not None
+        if spending.coverage < self.settings.coverage_floor:
+            return self._verdict(
+                "inconclusive", _uncovered(spending, self.settings), spending, old, old_score
+            )
+        if not self.settings.use_gate:
+            return self._verdict("accept", "the gate is off", spending, old, old_score)
+        reason = await self._carry_out(self.pool.decide())
+        decision: Decision = "accept" if reason else "reject"
+        return self._verdict(decision, reason or "no edit was promoted", spending, old, old_score)
+
+    async def _carry_out(self, decisions: Decisions) -> str:
+        """Promote and drop. The reason of the verdict; empty when the incumbent stays the same."""
+        before = {one.id for one in self.pool.promoted()}
+        for key in decisions.drop:
+            if self.pool.edits[key].status != "dropped":
+                self.pool.drop(key, _effect_in_words(self.pool.edits[key]))
+        for key, item in (await self._culprits(decisions.promote)).items():
+            self.pool.drop(key, f"breaks must-pass item {item}")
+        for key in decisions.promote:
+            if self.pool.edits[key].status == "pending":
+                self.pool.promote(key, _effect_in_words(self.pool.edits[key]))
+        after = {one.id for one in self.pool.promoted()}
+        parts = []
+        if came := sorted(after - before):
+            parts.append(f"promoted {', '.join(came)}")
+        if gone := sorted(before - after):
+            parts.append(f"dropped {', '.join(gone)} again")
+        return "; ".join(parts)
+
+    async def _culprits(self, promote: Sequence[str]) -> dict[str, str]:
+        """Edits about to be promoted that break a must-pass item -> that item.
+
+        Items that fail once under the new incumbent are rolled out again on both sides; for those
+        that are really broken the edits are added one by one.
+        """
+        must = [item for item in self.items if item.id in self.settings.must_pass]
+        if not must or not promote:
+            return {}
+        kept = [one.id for one in self.pool.promoted()]
+        old, new = self.pool.incumbent, self.pool.apply([*kept, *promote])
+        first = await self._passes(new, must, 1)
+        suspects = [item for item in must if first.get(item.id, 1.0) < 0.5]
+        before = await self._passes(old, suspects, MUST_PASS_REPEATS)
+        after = await self._passes(new, suspects, MUST_PASS_REPEATS)
+        broken = [i for i in suspects if before.get(i.id, 0.0) >= 0.5 > after.get(i.id, 1.0)]
+        culprits: dict[str, str] = {}
+        for key in promote if broken else ():
+            trial = self.pool.apply([*kept, key])
+            scores = await self._passes(trial, broken, MUST_PASS_REPEATS)
+            failed = [item.id for item in broken if scores.get(item.id, 1.0) < 0.5]
+            if failed:
+                culprits[key] = ", ".join(failed)
+            else:
+                kept.append(key)
+        return culprits
+
+    async def _passes(self, arm: Arm, items: Sequence[Item], repeats: int) -> dict[str, float]:
+        """Mean score per item over fresh rollouts under one arm."""
+        fresh = await self._sample(arm, items, repeats)
+        return fresh.means
+
+    async def _sample(self, arm: Arm, items: Sequence[Item], repeats: int = 1) -> Samples:
+        fresh = Samples(self.settings)
+        fresh.add(await self._roll_out([(arm, item) for _ in range(repeats) for item in items]))
+        return fresh
+
+    def _verdict(
+        self, decision: Decision, reason: str, spending: Spending, old: Arm, old_score: float
+    ) -> Verdict:
+        """The verdict after the pool has changed. Makes the pool's incumbent the gate's."""
+        new = self.pool.incumbent
+        self._best = self._incumbent = new.skill
+        self._carried[new.skill.hash] = new.skill
+        difference = self._selection.difference(
+            self.posterior, self._columns(new), self._columns(old)
+        )
+        came = [key for key in new.edits if key not in old.edits]
+        score = self._score()
+        accepted: Action = "accept_new_best" if self.settings.use_gate else "force_accept"
+        return Verdict(
+            decision=decision,
+            action=accepted if decision == "accept" else decision,
+            winner=new.skill,
+            reason=reason,
+            evidence=Evidence(
+                difference=difference.mean,
+                interval=(difference.low, difference.high),
+                probability=difference.probability,
+                rollouts=spending.rollouts,
+                coverage=spending.coverage,
+            ),
+            incumbent_score=old_score,
+            candidate_score=score.mean,
+            tally=None,
+            score=score,
+            accepted_edits=tuple(self.pool.edits[key].edit for key in came),
+            effects=self.effects(),
+        )
+
+    # Whole documents
+
+    async def _judge_document(
+        self, name: str, candidate: Candidate, spending: Spending, old_score: float
+    ) -> Verdict:
+        """A paired test of a rewritten document against the incumbent: one pass each, and a second
+        one when the first is not hopeless. Accepted when it is better over both.
+        """
+        column = f"document {name}"
+        self._documents.append(column)
+        old, new = self.pool.incumbent, Arm(candidate.skill)
+        self._base_of[new.skill.hash] = (column,)
+        samples, incumbent = (
+            await self._sample(new, self.items),
+            await self._sample(old, self.items),
+        )
+        belief = believe(samples.against(incumbent).values())
+        if belief.probability >= HOPELESS:
+            pairs = [(arm, item) for arm in (new, old) for item in self.items]
+            outcomes = await self._roll_out(pairs)
+            samples.add(outcomes[: len(self.items)])
+            incumbent.add(outcomes[len(self.items) :])
+            belief = believe(samples.against(incumbent).values())
+        broken = await self._broken(new, old, samples, incumbent)
+        evidence = compare(
+            samples, incumbent, rollouts=spending.rollouts, coverage=spending.coverage
+        )
+        decision, reason = self._decide_document(belief.mean, broken, spending)
+        if decision == "accept":
+            self._base = (column,)
+            self.pool.rebase(candidate.skill)
+            self._best = self._incumbent = candidate.skill
+            self._carried[candidate.skill.hash] = candidate.skill
+        self._fit()
+        accepted: Action = "accept_new_best" if self.settings.use_gate else "force_accept"
+        return Verdict(
+            decision=decision,
+            action=accepted if decision == "accept" else decision,
+            winner=self.incumbent,
+            reason=reason,
+            evidence=evidence,
+            incumbent_score=old_score,
+            candidate_score=samples.score,
+            tally=samples.tally(),
+            score=self._score(),
+            effects=self.effects(),
+        )
+
+    async def _broken(self, new: Arm, old: Arm, after: Samples, before: Samples) -> list[str]:
+        """Must-pass items that a document breaks, confirmed by more rollouts on both sides."""
+        suspects = []
+        for item in self.items:
+            solved = before.means.get(item.id, 0.0) >= 0.5 > after.means.get(item.id, 1.0)
+            if item.id in self.settings.must_pass and solved:
+                suspects.append(item)
+        kept = await self._passes(old, suspects, MUST_PASS_REPEATS)
+        now = await self._passes(new, suspects, MUST_PASS_REPEATS)
+        return [i.id for i in suspects if kept.get(i.id, 0.0) >= 0.5 > now.get(i.id, 1.0)]
+
+    def _decide_document(
+        self, difference: float, broken: Sequence[str], spending: Spending
+    ) -> tuple[Decision, str]:
+        if spending.coverage < self.settings.coverage_floor:
+            return "inconclusive", _uncovered(spending, self.settings)
+        if not self.settings.use_gate:
+            return "accept", "the gate is off"
+        if broken:
+            return "reject", f"breaks must-pass items: {', '.join(broken)}"
+        if difference > TOLERANCE:
+            return "accept", "the new document is better over two passes"
+        return "reject", "the new document is not better than the incumbent"
+
+    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
+        """Go on from a skill that no verdict chose. With `like` its measurements stay valid;
+        otherwise the skill gets a pass over the selection items.
+        """
+        if like is not None:
+            self._base = self._columns(self.pool.incumbent)
+            self._known.setdefault(skill.hash, self.known(like))
+        else:
+            self._documents.append(f"document {len(self._documents)}")
+            self._base = (self._documents[-1],)
+        self.pool.rebase(skill)
+        self._base_of[skill.hash] = self._base
+        if like is None:
+            await self._sample(self.pool.incumbent, self.items)
+            self._fit()
+        self._best = self._incumbent = self._carried[skill.hash] = skill
+        return self.tally(skill)
+
+    # The end
+
+    async def compose(self) -> list[Skill]:
+        """The skill of all edits that are believed to help, compared with the incumbent on fresh
+        rollouts (one pass each); the better one first.
+        """
+        incumbent = self.pool.incumbent
+        composed = self.pool.apply(self.pool.worthwhile())
+        if composed.skill.hash == incumbent.skill.hash:
+            return self._without_initial([incumbent])
+        predicted = self._selection.difference(
+            self.posterior, self._columns(composed), self._columns(incumbent)
+        )
+        if incumbent.skill.hash == self.initial.hash:
+            return self._without_initial([composed])
+        new, old = [await self._sample(arm, self.items) for arm in (composed, incumbent)]
+        self._fit()
+        measured = believe(new.against(old).values(), prior_variance=1.0)
+        prior = predicted.sd**2 + INTERACTION_SD**2
+        share = prior / (prior + measured.variance) if measured.items else 0.0
+        difference = (1 - share) * predicted.mean + share * measured.mean
+        order = [composed, incumbent] if round(difference, 9) > 0 else [incumbent, composed]
+        return self._without_initial(order)
+
+    def _without_initial(self, arms: Sequence[Arm]) -> list[Skill]:
+        return [arm.skill for arm in arms if arm.skill.hash != self.initial.hash]
+
+
+def _uncovered(spending: Spending, settings: GateSettings) -> str:
+    floor = settings.coverage_floor
+    return f"only {spending.coverage:.0%} of the rollouts were scored (floor {floor:.0%})"
+
+
+def _effect_in_words(one: PoolEdit) -> str:
+    if one.estimate is None:
+        return "not measured"
+    estimate = one.estimate
+    return f"effect {estimate.mean:+.3f} ({estimate.low:+.3f} ... {estimate.high:+.3f})"
+
+
+def _shown(one: PoolEdit) -> EditEffect:
+    estimate = one.estimate
+    return EditEffect(
+        id=one.id,
+        step=one.step,
+        edit=one.edit,
+        status=one.status,
+        mean=estimate.mean if estimate else None,
+        low=estimate.low if estimate else 0.0,
+        high=estimate.high if estimate else 0.0,
+        probability=estimate.probability if estimate else 0.5,
+        rollouts=estimate.rollouts if estimate else 0,
+        reason=one.reason,
+    )

@@ -1,0 +1,318 @@
+"""The screening gate on scripted rollouts."""
+
+import pytest
+
+from skillfit.errors import InputError
+from skillfit.gate import Candidate, GateSettings, Observation, ScreeningGate
+from skillfit.rollout.outcome import Failure, Outcome
+from skillfit.skill import Edit, Skill, apply_edits
+from skillfit.tasks.item import Score
+from tests.gate.scripted import BASE, Scripted, by_rule, items
+
+
+def patch(*rules, step=1, incumbent=BASE, sources=()):
+    edits = tuple(Edit("append", content=f"- {rule}") for rule in rules)
+    return Candidate(apply_edits(incumbent, edits).skill, edits, sources, step)
+
+
+async def gate_for(measure, count=40, **settings):
+    gate = ScreeningGate(measure, items(count), GateSettings(**settings))
+    await gate.baseline(BASE)
+    return gate
+
+
+def trained(gate, name, measure, training):
+    """The training rollouts of a step, as the loop would run them."""
+    arms = gate.assign(name, training)
+    return [
+        Observation(item.id, arm, measure._outcome(arm.skill, item.id, 0, f"train/{name}"))
+        for arm, item in zip(arms, training, strict=True)
+    ]
+
+
+async def steps(gate, count, first=1, proposals=None):
+    """Judge several steps; `proposals` are the candidates by step."""
+    for step in range(first, first + count):
+        verdict = await gate.judge(f"step_{step:04d}", (proposals or {}).get(step))
+    return verdict
+
+
+def by_id(verdict):
+    return {effect.id: effect for effect in verdict.effects}
+
+
+async def test_helpful_edits_are_promoted_and_harmful_ones_dropped():
+    gate = await gate_for(Scripted(by_rule(0.4, good=0.4, bad=-0.35)))
+    verdict = await steps(gate, 3, proposals={1: patch("good", "neutral", "bad")})
+    found = by_id(verdict)
+    assert found["s0001e01"].status == "promoted" and found["s0001e01"].low > 0
+    assert found["s0001e03"].status == "dropped" and found["s0001e03"].high < 0
+    assert found["s0001e01"].reason.startswith("effect +0.")
+    assert "- good" in gate.incumbent.body and "- bad" not in gate.incumbent.body
+    assert gate.best.hash == gate.incumbent.hash == verdict.winner.hash
+
+
+async def test_the_verdict_says_what_entered_and_what_it_rests_on():
+    gate = await gate_for(Scripted(by_rule(0.1, good=0.8)))
+    verdict = await gate.judge("step_0001", patch("good"))
+    assert (verdict.decision, verdict.action) == ("accept", "accept_new_best")
+    assert [edit.content for edit in verdict.accepted_edits] == ["- good"]
+    assert verdict.reason == "promoted s0001e01"
+    assert verdict.evidence.rollouts == 40 and verdict.evidence.coverage == 1.0
+    assert verdict.evidence.interval[0] < verdict.evidence.difference < verdict.evidence.interval[1]
+    assert verdict.evidence.difference > 0.3 and verdict.evidence.probability > 0.99
+    assert verdict.score.estimated and verdict.score.low < verdict.score.mean < verdict.score.high
+    assert verdict.incumbent_score < 0.3 < 0.6 < verdict.candidate_score == gate.best_score
+
+
+async def test_effects_are_points_of_the_mean_score():
+    gate = await gate_for(Scripted(by_rule(0.3, good=0.3)), count=200)
+    verdict = await gate.judge("step_0001", patch("good"))
+    effect = by_id(verdict)["s0001e01"]
+    assert effect.low < 0.3 < effect.high and effect.high - effect.low < 0.2
+    assert effect.rollouts == 100
+
+
+async def test_training_rollouts_are_evidence():
+    measure = Scripted(by_rule(0.2, good=0.6))
+    gate = await gate_for(measure, count=10)
+    await gate.judge("step_0001", patch("good", "other"))
+    before = gate.effects()[0]
+    training = [item for item in items(90) if item.id >= "i050"]
+    verdict = await gate.judge("step_0002", None, trained(gate, "step_0002", measure, training))
+    after = by_id(verdict)["s0001e01"]
+    assert after.rollouts > before.rollouts + 15 and after.status == "promoted"
+
+
+async def test_an_items_own_rollouts_are_no_evidence_for_an_edit_written_from_it():
+    """The edit only helps the items that it was written from."""
+    own = {f"i{at:03d}" for at in range(50, 60)}
+
+    def chance(skill, item):
+        return 1.0 if item in own and "- memorised" in skill.body else 0.3
+
+    measure = Scripted(chance)
+    gate = await gate_for(measure, count=20)
+    training = [item for item in items(60) if item.id in own]
+    await gate.judge("step_0001", patch("memorised", sources=(tuple(sorted(own)),)))
+    evidence = gate.effects()[0].rollouts
+    arms = [gate.pool.apply(["s0001e01"])] * len(training)
+    observed = [
+        Observation(item.id, arm, measure._outcome(arm.skill, item.id, repeat, "train"))
+        for repeat in range(5)
+        for arm, item in zip(arms, training, strict=True)
+    ]
+    selected = gate.sampler.spent
+    verdict = await gate.judge("step_0002", None, observed)
+    effect = by_id(verdict)["s0001e01"]
+    assert effect.rollouts <= evidence + gate.sampler.spent - selected
+    assert effect.probability < 0.9
+
+
+async def test_failed_rollouts_leave_no_row():
+    fails = lambda skill, item, repeat: item < "i010"  # noqa: E731
+    gate = await gate_for(Scripted(by_rule(0.2, good=0.6), fails=fails))
+    verdict = await gate.judge("step_0001", patch("good"))
+    assert verdict.evidence.coverage == 0.75
+    assert verdict.effects[0].rollouts <= 30
+
+
+async def test_below_the_coverage_floor_nothing_is_decided():
+    fails = lambda skill, item, repeat: skill.hash != BASE.hash or item < "i030"  # noqa: E731
+    gate = await gate_for(Scripted(by_rule(0.0, good=1.0), fails=fails))
+    verdict = await gate.judge("step_0001", patch("good"))
+    assert verdict.decision == verdict.action == "inconclusive" and "scored" in verdict.reason
+    assert verdict.winner.hash == BASE.hash and verdict.effects[0].status == "pending"
+
+
+async def test_an_empty_pool_costs_no_rollouts():
+    measure = Scripted(by_rule(0.5))
+    gate = await gate_for(measure)
+    verdict = await gate.judge("step_0001", None)
+    assert (verdict.decision, len(measure.asked)) == ("reject", 40)
+    assert gate.assign("step_0002", items(3))[0].skill.hash == BASE.hash
+
+
+async def test_a_step_uses_few_distinct_skills():
+    measure = Scripted(by_rule(0.5))
+    gate = await gate_for(measure, subsets=6)
+    await gate.judge("step_0001", patch(*(f"rule {at}" for at in range(20))))
+    assert 1 < len({skill for _, skill, *_ in measure.asked[40:]}) <= 6
+    arms = gate.assign("step_0002", items(30), repeats=2)
+    assert len(arms) == 60 and len({arm.skill.hash for arm in arms}) <= 6
+
+
+async def test_several_passes_give_each_item_several_rollouts():
+    measure = Scripted(by_rule(0.5))
+    gate = await gate_for(measure, count=10, passes=3)
+    verdict = await gate.judge("step_0001", patch("rule"))
+    assert verdict.evidence.rollouts == 30 and len(set(measure.asked)) == len(measure.asked)
+
+
+@pytest.mark.parametrize("metric", ["soft", "mixed"])
+async def test_graded_scores_are_screened_too(metric):
+    measure = Scripted(by_rule(0.4, good=0.1, bad=-0.1), graded=True)
+    gate = await gate_for(measure, metric=metric)
+    verdict = await steps(gate, 3, proposals={1: patch("good", "neutral", "bad")})
+    assert by_id(verdict)["s0001e01"].status == "promoted"
+    assert by_id(verdict)["s0001e03"].status == "dropped"
+    assert 0 < gate.noise() < 0.05
+
+
+async def test_with_the_gate_off_every_edit_is_promoted_and_still_measured():
+    gate = await gate_for(Scripted(by_rule(0.9, bad=-0.8)), use_gate=False)
+    verdict = await steps(gate, 3, proposals={1: patch("bad")})
+    assert "- bad" in gate.incumbent.body
+    assert by_id(verdict)["s0001e01"].status == "promoted"
+    first = await gate.judge("step_0004", patch("more", step=4))
+    assert (first.decision, first.action) == ("accept", "force_accept")
+    assert first.evidence.rollouts == 40
+
+
+# Must-pass items
+
+
+async def test_an_edit_that_breaks_a_must_pass_item_is_dropped_and_the_others_stay():
+    def chance(skill, item):
+        if item == "i003" and "- breaker" in skill.body:
+            return 0.0
+        if item == "i003":
+            return 1.0
+        return 0.1 + 0.4 * ("- good" in skill.body) + 0.4 * ("- breaker" in skill.body)
+
+    gate = await gate_for(Scripted(chance), must_pass=("i003",))
+    verdict = await steps(gate, 4, proposals={1: patch("good", "breaker")})
+    found = by_id(verdict)
+    assert found["s0001e01"].status == "promoted"
+    assert found["s0001e02"].status == "dropped"
+    assert found["s0001e02"].reason == "breaks must-pass item i003"
+
+
+async def test_one_bad_rollout_of_a_must_pass_item_is_no_veto():
+    def chance(skill, item):
+        return 0.1 + 0.8 * ("- good" in skill.body) if item != "i003" else 0.85
+
+    for salt in range(5):
+        gate = await gate_for(Scripted(chance, salt=salt), must_pass=("i003",))
+        verdict = await steps(gate, 2, proposals={1: patch("good")})
+        assert by_id(verdict)["s0001e01"].status == "promoted"
+
+
+def test_must_pass_items_have_to_be_selection_items():
+    with pytest.raises(InputError, match="x1"):
+        ScreeningGate(Scripted(by_rule(0.5)), items(5), GateSettings(must_pass=("x1",)))
+
+
+# Whole documents
+
+OTHER = Skill.from_text("# Another text\n\n- good\n")
+
+
+async def test_a_better_document_replaces_the_incumbent():
+    gate = await gate_for(Scripted(by_rule(0.3, good=0.5)))
+    verdict = await gate.judge("step_0001", Candidate(OTHER))
+    assert verdict.decision == "accept" and gate.incumbent.hash == OTHER.hash
+    assert verdict.evidence.rollouts == 4 * 40 and verdict.tally is not None
+    assert gate.best_score > 0.6
+
+
+async def test_a_worse_document_is_rejected_after_one_pass():
+    gate = await gate_for(Scripted(by_rule(0.8, good=-0.5)))
+    verdict = await gate.judge("step_0001", Candidate(OTHER))
+    assert verdict.decision == "reject" and gate.incumbent.hash == BASE.hash
+    assert verdict.evidence.rollouts == 2 * 40
+
+
+async def test_edits_go_on_after_a_new_document():
+    gate = await gate_for(Scripted(by_rule(0.1, good=0.3, more=0.5)))
+    await gate.judge("step_0001", Candidate(OTHER))
+    verdict = await steps(gate, 2, 2, {2: patch("more", step=2, incumbent=OTHER)})
+    assert gate.incumbent.body.startswith("# Another text") and "- more" in verdict.winner.body
+    assert 0.65 < gate.best_score < 1
+
+
+async def test_an_adopted_skill_is_measured_unless_it_means_the_same():
+    measure = Scripted(by_rule(0.2, good=0.6))
+    gate = await gate_for(measure)
+    same = Skill.from_text(BASE.body + "\n<!-- note -->\n")
+    assert (await gate.adopt(same, like=BASE)) == gate.tally(BASE)
+    assert len(measure.asked) == 40 and gate.incumbent.hash == same.hash
+    await gate.adopt(OTHER)
+    assert len(measure.asked) == 80 and gate.incumbent.hash == OTHER.hash
+    assert gate.best_score > 0.6
+
+
+# The end
+
+
+async def test_the_final_skill_is_composed_and_compared_on_fresh_rollouts():
+    measure = Scripted(by_rule(0.2, good=0.4, fair=0.08))
+    gate = await gate_for(measure)
+    await steps(gate, 3, proposals={1: patch("good"), 2: patch("fair", step=2)})
+    pending = [effect for effect in gate.effects() if effect.status == "pending"]
+    spent = len(measure.asked)
+    finalists = await gate.compose()
+    assert BASE.hash not in [skill.hash for skill in finalists]
+    assert "- good" in finalists[0].body
+    assert len(measure.asked) - spent <= 2 * 40
+    assert len(finalists) == (2 if pending and pending[0].mean > 0 else 1)
+
+
+async def test_a_composed_skill_that_does_worse_together_comes_second():
+    """Two edits that help alone and harm together: main effects cannot say that."""
+
+    def chance(skill, item):
+        one, two = "- one" in skill.body, "- two" in skill.body
+        return 0.1 if one and two else 0.7 if one or two else 0.3
+
+    gate = await gate_for(Scripted(chance))
+    await gate.judge("step_0001", patch("one"))
+    pool = gate.pool
+    if pool.edits["s0001e01"].status == "pending":
+        pool.promote("s0001e01", "test")
+    pool.join(patch("two", step=2))
+    pool.edits["s0002e01"].estimate = pool.edits["s0001e01"].estimate
+    finalists = await gate.compose()
+    assert [("- two" in skill.body) for skill in finalists] == [False, True]
+
+
+async def test_without_anything_that_helps_there_is_no_finalist():
+    gate = await gate_for(Scripted(by_rule(0.5, bad=-0.4)))
+    await steps(gate, 2, proposals={1: patch("bad")})
+    assert await gate.compose() == []
+
+
+# Determinism
+
+
+async def test_the_order_in_which_rollouts_finish_decides_nothing():
+    async def run(shuffle):
+        measure = Scripted(by_rule(0.4, good=0.3, bad=-0.2), shuffle=shuffle)
+        gate = await gate_for(measure, passes=2)
+        verdicts = [await gate.judge("step_0001", patch("good", "bad", "neutral"))]
+        training = items(80)[40:]
+        observed = trained(gate, "step_0002", measure, training)
+        verdicts.append(await gate.judge("step_0002", patch("more", step=2), observed))
+        return verdicts, [skill.hash for skill in await gate.compose()]
+
+    first = await run("")
+    assert first == await run("one") == await run("two")
+
+
+async def test_assigning_arms_changes_nothing():
+    gate = await gate_for(Scripted(by_rule(0.5)))
+    await gate.judge("step_0001", patch("one", "two", "three"))
+    assert gate.assign("step_0002", items(9)) == gate.assign("step_0002", items(9))
+    assert gate.assign("step_0002", items(9)) != gate.assign("step_0003", items(9))
+
+
+async def test_a_skipped_or_failed_training_rollout_is_ignored():
+    gate = await gate_for(Scripted(by_rule(0.5)))
+    arm = gate.assign("step_0001", items(1))[0]
+    lost = Outcome("t1", 0, "failed", failure=Failure("timeout", "scripted"))
+    skipped = Outcome("t2", 0, "skipped")
+    scored = Outcome("t3", 0, "scored", Score(1.0))
+    before = len(gate.posterior.groups)
+    observed = [Observation(one.item_id, arm, one) for one in (lost, skipped, scored)]
+    await gate.judge("step_0001", None, observed)
+    assert len(gate.posterior.groups) == before + 1
