@@ -41,6 +41,8 @@ INTERACTION_SD = 0.03  # points by which a composed skill may differ from the su
 class ScreeningGate(SkillScores):
     """Implements `Gate` with a pool of edits and a regression over all rollouts."""
 
+    pools_edits = True
+
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         super().__init__(measure, items, settings)
         if unknown := set(settings.must_pass) - {item.id for item in items}:
@@ -110,7 +112,7 @@ class ScreeningGate(SkillScores):
 
     async def _roll_out(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
         """Selection rollouts, recorded as evidence and as measurements of their skills."""
-        outcomes = await self.sampler.sample([(arm.skill, item) for arm, item in arms])
+        outcomes = await self.sampler.sample(arms)
         observed = []
         for (arm, item), outcome in zip(arms, outcomes, strict=True):
             observed.append(Observation(item.id, arm, outcome))
@@ -428,4 +430,5 @@ def _shown(one: PoolEdit) -> EditEffect:
         probability=estimate.probability if estimate else 0.5,
         rollouts=estimate.rollouts if estimate else 0,
         reason=one.reason,
+        items=tuple(sorted(one.sources)),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from skillfit.rollout.outcome import Arm, Metric, Outcome, Tally
-from skillfit.run.records import EditEffect, Evidence, ScoreEstimate, Standing
+from skillfit.run.records import EditEffect, EditStatus, Evidence, ScoreEstimate, Standing
 from skillfit.skill import Edit, Skill
 from skillfit.tasks.item import Item
 
@@ -20,6 +20,7 @@ __all__ = [
     "Arm",
     "Candidate",
     "EditEffect",
+    "EditStatus",
     "Evidence",
     "Gate",
     "GateSettings",
