@@ -37,7 +37,6 @@ from skillfit.run.journal import Journal
 from skillfit.run.lock import RunLock
 from skillfit.run.records import (
     EditEffect,
-    EditReport,
     Evidence,
     FailureNote,
     ItemRecord,
@@ -51,7 +50,7 @@ from skillfit.run.records import (
     UsageTotals,
 )
 from skillfit.run.store import dump
-from skillfit.skill import Edit
+from skillfit.skill import Edit, EditResult
 from skillfit.tasks.item import Attempt, Score, Step
 
 INITIAL = "# Triage\n\nSay which queue.\n"
@@ -254,7 +253,7 @@ class WrittenRun:
                 label="whole patch",
                 skill=BEST,
                 skill_hash="new",
-                report=[EditReport(edit, "applied_append")],
+                report=[EditResult(edit, "applied_append")],
             ),
             GateDecided(
                 name=f"step_{number:04d}",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from skillfit.plain_text import visible
 from skillfit.report.story_parts import EditSummary, EffectPoint
 from skillfit.report.verdict_text import points
 
@@ -74,9 +75,11 @@ def axis_span(rows: Sequence[ForestRow]) -> float:
 
 
 def _row(row: ForestRow, span: float, longest: int) -> Markup:
-    text = row.label if len(row.label) <= longest else row.label[: longest - 1].rstrip() + "…"
+    text = visible(row.label)
+    if len(text) > longest:
+        text = text[: longest - 1].rstrip() + "…"
     label = Markup('<a href="{}">{}</a>').format(row.href, text) if row.href else text
-    note = Markup("<small>{}</small>").format(row.note) if row.note else Markup("")
+    note = Markup("<small>{}</small>").format(visible(row.note)) if row.note else Markup("")
     badge = _badge(row.status)
     if row.mean is None:
         effect, bounds = Markup("not measured"), ""

@@ -60,8 +60,7 @@ class RunFollower:
             if isinstance(stored.event, RolloutFinished):
                 self._builder.scores.ship_rows[stored.event.rollout] = stored.event
         self._builder.rollouts.read(view.events)
-        [(last,)] = view.events.query("SELECT max(seq) FROM events")
-        self._last = last or 0
+        self._last = view.events.newest()
 
     def _told(self, run_id: str) -> RunStory:
         story = self._builder.story()

@@ -85,5 +85,3 @@ def next_commands(story: RunStory) -> list[str]:
         lines.append(f"skillfit resume {run} budget.usd=10   # with a higher budget")
     lines.append(f"skillfit train {run}/config.json --run {run}-again   # repeat the run")
     return lines
-
-

@@ -27,7 +27,7 @@ class Settings:
 
 
 def settings_of_config(config: Mapping[str, Any]) -> Settings:
-    usual = {setting.key: setting.value for setting in flat_settings(Config().model_dump("json"))}
+    usual = {setting.key: setting.value for setting in flat_settings(Config().model_dump(mode="json"))}
     for role in ("agent", "optimizer", "judge"):
         for setting in flat_settings(ModelSpec(id="").model_dump(mode="json"), f"model.{role}."):
             usual.setdefault(setting.key, setting.value)
@@ -50,5 +50,3 @@ def flat_settings(value: Mapping[str, Any], prefix: str = "") -> list[Setting]:
         else:
             rows.append(Setting(prefix + name, json.dumps(item, ensure_ascii=False, default=str)))
     return rows
-
-

@@ -16,14 +16,11 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from skillfit.plain_text import visible
 from skillfit.report.story_items import Side
 from skillfit.report.verdict_text import dollars, duration, percent, points
 
 ASSETS = Path(__file__).parent / "assets"
-# Control characters, direction marks and other characters that could hide or reorder text.
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
-)
 # Action and status words of the records, as people say them.
 _WORDS = {
     "accept": "accepted",
@@ -42,20 +39,13 @@ _WORDS = {
 }
 
 
-def visible(value: Any) -> Any:
-    """Make hidden characters of a text visible, so that what is shown is what is there. Markup of
-    our own is left alone.
+def shown(value: Any) -> Any:
+    """What a template writes for a value. Hidden characters of texts become visible escapes; markup
+    of our own is left alone.
     """
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return _HIDDEN.sub(_picture, value)
-
-
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < 0x20:
-        return chr(0x2400 + code)  # the symbol for this control character
-    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return visible(value)
+    return value
 
 
 def words(name: str) -> str:
@@ -119,7 +109,7 @@ def make_environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
-        finalize=visible,
+        finalize=shown,
     )
     environment.filters.update(FILTERS)
     return environment
