@@ -1,6 +1,8 @@
-"""The report of a run, and the story behind it that every face tells."""
+"""The outside view of a run, and the report made from it."""
 
-from skillfit.report.page import write_report
-from skillfit.report.story import RunStory, Teller, read_story
+from skillfit.report.html_report import write_report
+from skillfit.report.read_story import RunFollower, open_run, read_story
+from skillfit.report.story import RunStory
+from skillfit.report.story_builder import StoryBuilder
 
-__all__ = ["RunStory", "Teller", "read_story", "write_report"]
+__all__ = ["RunFollower", "RunStory", "StoryBuilder", "open_run", "read_story", "write_report"]

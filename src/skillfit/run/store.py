@@ -17,6 +17,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -253,6 +254,19 @@ class Store:
     def on_failure(self, listener: Callable[[SkillfitError], None]) -> None:
         """Call `listener` once if a write fails."""
         self._db.on_failure(listener)
+
+    def query(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a reading statement, for pages that need sums or single fields."""
+        return self._db.execute(statement, values).fetchall()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything read inside is as of one moment, also while a writer goes on."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("COMMIT")
 
     def close(self) -> None:
         self._db.close()

@@ -1,0 +1,125 @@
+"""Reading a run's story from its directory, once or again and again while the run goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+from skillfit.errors import InputError
+from skillfit.models.providers.handoff import pending
+from skillfit.report.story import RunStory
+from skillfit.report.story_builder import StoryBuilder
+from skillfit.report.story_costs import CostTotals
+from skillfit.report.story_parts import Cost, Notice, PersonDecision, State
+from skillfit.report.verdict_text import verdict_sentence
+from skillfit.run.directory import RunDirectory, RunView
+from skillfit.run.events import RolloutFinished
+from skillfit.run.lock import in_use
+from skillfit.run.steering import read_requests
+
+
+def read_story(path: Path) -> RunStory:
+    """The story of the run in `path`, which may still be going on."""
+    return RunFollower(path).story()
+
+
+class RunFollower:
+    """A run's story, brought up to date at each call of `story`.
+
+    Every call opens the journal and closes it again, so no connection is ever shared between
+    threads. Calls must not overlap.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path).absolute()
+        self._builder = StoryBuilder()
+        self._costs = CostTotals()
+        self._last = 0  # number of the last event that was read
+
+    def story(self) -> RunStory:
+        with open_run(self.path) as view:
+            run_id = view.run_id
+            with view.events.snapshot():
+                self._read_events(view)
+            self._costs.read(view.journal)
+        return self._told(run_id)
+
+    def _read_events(self, view: RunView) -> None:
+        if self._last:
+            for stored in view.events.read(self._last):
+                self._builder(stored)
+                self._last = stored.seq
+            return
+        for stored in view.events.without(RolloutFinished):
+            self._builder(stored)
+        for stored in view.events.of_kind(RolloutFinished, "ship"):
+            if isinstance(stored.event, RolloutFinished):
+                self._builder.scores.ship_rows[stored.event.rollout] = stored.event
+        self._builder.rollouts.read(view.events)
+        self._last = view.events.newest()
+
+    def _told(self, run_id: str) -> RunStory:
+        story = self._builder.story()
+        costs = self._costs.listed()
+        retried = [
+            Notice(
+                "retried", kind, f"{count:,} calls failed ({kind}) and were repeated or given up"
+            )
+            for kind, count in self._costs.retries.most_common()
+        ]
+        story = replace(
+            story,
+            run=run_id or story.run,
+            path=str(self.path),
+            state=_state(self.path, finished=self._builder.finished is not None),
+            costs=costs,
+            total=reduce(Cost.plus, costs, Cost("total")),
+            notices=(*story.notices, *retried),
+            prompts=len(pending(self.path / "handoff")),
+            decisions=_with_requests(self.path, story.decisions),
+        )
+        return replace(story, verdict=verdict_sentence(story))
+
+
+@contextmanager
+def open_run(path: Path) -> Iterator[RunView]:
+    """The run for reading, closed at the end. A damaged journal is reported as such."""
+    with closing(RunDirectory.read(path)) as view:
+        try:
+            yield view
+        except sqlite3.DatabaseError as error:
+            raise InputError(
+                f"The journal of {path} is damaged: {error}.",
+                hint="Restore it from a copy, or remove the run directory.",
+            ) from error
+
+
+def _state(path: Path, *, finished: bool) -> State:
+    if in_use(path):
+        return "running"
+    if finished:
+        return "finished"
+    return "waiting" if pending(path / "handoff") else "stopped"
+
+
+def _with_requests(path: Path, recorded: tuple[PersonDecision, ...]) -> tuple[PersonDecision, ...]:
+    """What the run recorded, then what it has not taken up yet."""
+    numbers = {decision.number for decision in recorded}
+    requests = [request for request in read_requests(path) if request.number not in numbers]
+    waiting = [
+        PersonDecision(
+            request.number,
+            request.action,
+            request.target,
+            request.text,
+            request.command(path.name),
+            request.at,
+            done=request.action in ("apply", "undo"),
+        )
+        for request in requests
+    ]
+    return (*recorded, *waiting)

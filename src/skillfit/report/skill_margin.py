@@ -1,0 +1,88 @@
+"""A skill as a document, line by line: where each line comes from, what it is worth, and whether it
+is protected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from skillfit.report.story_parts import EditSummary
+from skillfit.skill import Skill, estimate_tokens
+from skillfit.skill.regions import scan
+
+_RANK = {"promoted": 0, "pending": 1, "dropped": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class SkillLine:
+    """One line of a skill."""
+
+    number: int
+    text: str
+    edit: EditSummary | None = None  # the edit that wrote it; None: initial text
+    first: bool = False  # the first of the lines that its edit wrote
+    worth: float | None = None  # of its edit: a difference of the mean score
+    region: str = ""  # protected, slow_update, appendix, examples; empty: free text
+    frontmatter: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return estimate_tokens(self.text + "\n")
+
+
+def skill_lines(text: str, edits: Iterable[EditSummary]) -> tuple[SkillLine, ...]:
+    """The document with the origin and worth of each line."""
+    origins = _origins(edits)
+    regions = _regions(text)
+    head_lines = Skill.from_text(text).head.count("\n")
+    lines, last = [], ""
+    for number, line in enumerate(_split(text), 1):
+        edit = origins.get(line.strip()) if line.strip() else None
+        lines.append(
+            SkillLine(
+                number=number,
+                text=line,
+                edit=edit,
+                first=edit is not None and edit.id != last,
+                worth=worth_of(edit),
+                region=regions.get(number, ""),
+                frontmatter=number <= head_lines,
+            )
+        )
+        if line.strip():
+            last = edit.id if edit else ""
+    return tuple(lines)
+
+
+def worth_of(edit: EditSummary | None) -> float | None:
+    """What the text is worth. An edit that deletes text has the opposite effect of that text."""
+    if edit is None or edit.mean is None:
+        return None
+    return -edit.mean if edit.edit.op == "delete" else edit.mean
+
+
+def _split(text: str) -> Sequence[str]:
+    lines = text.split("\n")
+    return lines[:-1] if lines and lines[-1] == "" else lines
+
+
+def _origins(edits: Iterable[EditSummary]) -> dict[str, EditSummary]:
+    """Line -> the edit that wrote it. Of several edits with the same line the promoted one."""
+    origins: dict[str, EditSummary] = {}
+    for edit in sorted(edits, key=lambda edit: _RANK.get(edit.status, 3)):
+        initial_text = edit.step == 0 and edit.edit.op == "delete"
+        for line in (edit.edit.target if initial_text else edit.edit.content).splitlines():
+            if line.strip():
+                origins.setdefault(line.strip(), edit)
+    return origins
+
+
+def _regions(text: str) -> dict[int, str]:
+    """Line number -> the kind of protected region it stands in."""
+    found: dict[int, str] = {}
+    for region in scan(text):
+        first = text.count("\n", 0, region.start) + 1
+        last = text.count("\n", 0, region.end) + 1
+        found |= dict.fromkeys(range(first, last + 1), region.kind)
+    return found

@@ -1,0 +1,350 @@
+"""From events to the story of a run. Fed event by event, so that a live page and the report of a
+finished run agree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import singledispatchmethod
+from typing import cast
+
+from skillfit.gate import GateSettings
+from skillfit.report.story import DataSummary, RunStory, SelectionScores
+from skillfit.report.story_edits import EditPool
+from skillfit.report.story_parts import (
+    GateSummary,
+    Notice,
+    PersonDecision,
+    Rejection,
+    SkillVersion,
+    StageProgress,
+)
+from skillfit.report.story_rollouts import RolloutTotals
+from skillfit.report.story_scores import ScoreBook
+from skillfit.rollout.outcome import Metric
+from skillfit.run.events import (
+    CandidateBuilt,
+    Discarded,
+    EvaluationFinished,
+    Event,
+    GateDecided,
+    ItemsRead,
+    PersonDecided,
+    PreflightFinished,
+    RolloutFinished,
+    RunFinished,
+    RunStarted,
+    ShipTested,
+    SlowUpdateFinished,
+    StageFinished,
+    StageStarted,
+    StepFinished,
+    Stored,
+    Warned,
+)
+from skillfit.skill import estimate_tokens
+
+_RECENT_STEPS = 5  # whose mean duration predicts the next ones
+
+
+class StoryBuilder:
+    """Listens to events; `story` tells what they add up to so far."""
+
+    def __init__(self) -> None:
+        self.rollouts = RolloutTotals()
+        self.scores = ScoreBook()
+        self._started = _NOT_STARTED
+        self._finished: RunFinished | None = None
+        self._ship: ShipTested | None = None
+        self._data = DataSummary()
+        self._times: list[float] = []  # of the first and the last event
+        self._gates: dict[str, GateSummary] = {}
+        self._edits = EditPool()
+        self._rejections: dict[str, list[Rejection]] = {}
+        self._versions: dict[str, SkillVersion] = {}
+        self._stages: dict[tuple[int, int, str], StageProgress] = {}
+        self._step_ends: list[float] = []
+        self._decisions: dict[int, PersonDecision] = {}
+        self._notices: dict[str, list[Notice]] = {}
+        self._isolation = ""
+        self._best = ""
+
+    @property
+    def finished(self) -> RunFinished | None:
+        return self._finished
+
+    def __call__(self, stored: Stored) -> None:
+        self._times = [*self._times[:1], stored.at]
+        if not isinstance(stored.event, PersonDecided | Warned):
+            self._finished = None  # an event behind the end: the run was resumed
+        self._on(stored.event, stored)
+
+    @singledispatchmethod
+    def _on(self, event: Event, stored: Stored) -> None:
+        """Other events add nothing to the story."""
+
+    @_on.register
+    def _(self, event: RunStarted, stored: Stored) -> None:
+        self._started = event
+        self._best = event.skill
+        self._versions["initial"] = SkillVersion(
+            "initial", "initial skill", event.skill, event.skill_hash
+        )
+        evaluation = event.config.get("evaluation", {})
+        self.scores.settings = GateSettings(
+            metric=cast(Metric, str(evaluation.get("gate_metric", "hard"))),
+            mixed_weight=float(evaluation.get("gate_mixed_weight", 0.5)),
+        )
+        env = event.config.get("env", {})
+        self._data = replace(
+            self._data,
+            skill=str(env.get("skill") or ""),
+            tasks=str(env.get("tasks") or ""),
+            grader=_grader_name(env.get("grader")),
+            splits=event.splits,
+        )
+
+    @_on.register
+    def _(self, event: ItemsRead, stored: Stored) -> None:
+        types = Counter(item.type for item in event.items if item.type)
+        self._data = replace(self._data, types=dict(sorted(types.items())))
+
+    @_on.register
+    def _(self, event: PreflightFinished, stored: Stored) -> None:
+        self._notices["check"] = [
+            Notice("check", check.name, check.message)
+            for check in event.checks
+            if check.verdict != "go"
+        ]
+
+    @_on.register
+    def _(self, event: StageStarted, stored: Stored) -> None:
+        self._stages = {
+            key: stage
+            for key, stage in self._stages.items()
+            if not stage.over or stage.step == event.step
+        }
+        self._stages[event.epoch, event.step, event.stage] = StageProgress(
+            event.epoch, event.step, event.stage, event.total, stored.at
+        )
+
+    @_on.register
+    def _(self, event: StageFinished, stored: Stored) -> None:
+        key = (event.epoch, event.step, event.stage)
+        if key in self._stages:
+            self._stages[key] = replace(self._stages[key], seconds=event.seconds)
+
+    @_on.register
+    def _(self, event: RolloutFinished, stored: Stored) -> None:
+        self.rollouts.add(stored, event)
+        if event.phase == "ship":
+            self.scores.ship_rows[event.rollout] = event
+
+    @_on.register
+    def _(self, event: EvaluationFinished, stored: Stored) -> None:
+        self.scores.evaluated(event, self._gates.get(event.name))
+
+    @_on.register
+    def _(self, event: CandidateBuilt, stored: Stored) -> None:
+        self._rejections[event.key] = self._edits.built(event)
+
+    @_on.register
+    def _(self, event: GateDecided, stored: Stored) -> None:
+        found = event.evidence
+        summary = GateSummary(
+            name=event.name,
+            step=event.step,
+            epoch=int(event.name.rpartition("_")[2]) if event.name.startswith("slow_update") else 0,
+            action=event.decision,
+            reason=event.reason,
+            difference=found.difference,
+            interval=found.interval,
+            probability=found.probability if found.rollouts else None,
+            fixed=found.fixed,
+            broken=found.broken,
+            rollouts=found.rollouts,
+            coverage=found.coverage,
+            candidates=tuple(event.candidates),
+            at=stored.at,
+        )
+        self._gates[event.name] = self._edits.measured(event, summary)
+        self.scores.decided(event)
+
+    @_on.register
+    def _(self, event: StepFinished, stored: Stored) -> None:
+        name = f"step_{event.step:04d}"
+        gate = self._gates.get(name) or GateSummary(
+            name, event.step, event.epoch, event.action, event.record.reason or "", at=stored.at
+        )
+        gate = replace(gate, epoch=event.epoch, action=event.action)
+        self._gates[name] = gate
+        self._edits.decided(
+            event.step,
+            accepted=gate.accepted,
+            skipped=event.action.startswith("skip"),
+            reason=gate.reason,
+        )
+        self._add_version(str(event.step), f"step {event.step}", event.skill, event.skill_hash)
+        self._best = event.best_skill
+        self._step_ends.append(stored.at)
+
+    @_on.register
+    def _(self, event: SlowUpdateFinished, stored: Stored) -> None:
+        name = f"slow_update_epoch_{event.epoch:02d}"
+        if event.action in ("accept", "reject", "inconclusive", "force_accept"):
+            gate = self._gates.get(name) or GateSummary(name, 0, event.epoch, event.action)
+            self._gates[name] = replace(gate, action=event.action, epoch=event.epoch)
+        self._add_version(f"slow {event.epoch}", f"slow update {event.epoch}", event.skill, "")
+        self._best = event.best_skill
+
+    @_on.register
+    def _(self, event: Discarded, stored: Stored) -> None:
+        rejection = Rejection(event.step, event.stage, event.what, event.reason, event.evidence)
+        self._rejections[event.key] = [rejection]
+
+    @_on.register
+    def _(self, event: Warned, stored: Stored) -> None:
+        if event.what == "isolation":
+            self._isolation = event.message
+        self._notices[event.key] = [Notice("warning", "", event.message)]
+
+    @_on.register
+    def _(self, event: PersonDecided, stored: Stored) -> None:
+        self._decisions[event.number] = PersonDecision(
+            event.number, event.action, event.target, event.text, event.command, stored.at
+        )
+
+    @_on.register
+    def _(self, event: ShipTested, stored: Stored) -> None:
+        self._ship = event
+
+    @_on.register
+    def _(self, event: RunFinished, stored: Stored) -> None:
+        self._finished, self._best = event, event.best_skill
+
+    def _add_version(self, name: str, label: str, text: str, skill_hash: str) -> None:
+        """Note a skill unless the step left it as it was."""
+        last = next(reversed(self._versions.values()), None)
+        if last is None or last.text != text:
+            self._versions[name] = SkillVersion(name, label, text, skill_hash)
+
+    def story(self) -> RunStory:
+        """What the events say; the state of the run and its cost are filled in by whoever knows
+        them.
+        """
+        started, finished = self._started, self._finished
+        unproven = finished.unproven_skill if finished else ""
+        found = unproven or self._best
+        ship = self._ship if self._ship is not None and self._ship.repeats else None
+        return RunStory(
+            run=started.run,
+            path="",
+            state="finished" if finished else "running",
+            finish_reason=finished.finish_reason if finished else "",
+            diagnosis=finished.diagnosis if finished else "",
+            skill_name=started.skill_name,
+            agent=started.model_of("agent"),
+            optimizer=started.model_of("optimizer"),
+            judge=started.model_of("judge"),
+            version=started.version,
+            isolation=self._isolation,
+            metric=self.scores.settings.metric,
+            config=started.config,
+            data=self._data,
+            total_steps=started.total_steps,
+            total_epochs=started.total_epochs,
+            steps_done=len(self._step_ends),
+            begun=self._times[0] if self._times else None,
+            ended=self._times[-1] if self._times else None,
+            seconds=self._seconds(),
+            seconds_left=self._seconds_left(),
+            initial_skill=started.skill,
+            best_skill=self._best,
+            unproven_skill=unproven if unproven != self._best else "",
+            tokens=(estimate_tokens(started.skill), estimate_tokens(found)),
+            versions=self._listed_versions(unproven),
+            points=self.scores.points(self._ship, started.skill_hash),
+            selection=self._selection(),
+            ship=ship,
+            gates=tuple(self._gates.values()),
+            edits=self._edits.listed(found),
+            rejections=tuple(one for found in self._rejections.values() for one in found),
+            types=self.scores.types(),
+            stages=self._listed_stages(),
+            decisions=tuple(self._decisions.values()),
+            notices=self._listed_notices(),
+            graded=self.rollouts.graded,
+            rollouts=self.rollouts.done,
+            rollouts_failed=self.rollouts.failures.total(),
+        )
+
+    def _seconds(self) -> float:
+        if self._finished and self._finished.summary.total_wall_time_s:
+            return self._finished.summary.total_wall_time_s
+        return self._times[-1] - self._times[0] if self._times else 0.0
+
+    def _seconds_left(self) -> float | None:
+        """Steps that are left times the mean duration of the last ones."""
+        left = self._started.total_steps - len(self._step_ends)
+        recent = self._step_ends[-_RECENT_STEPS - 1 :]
+        if self._finished or len(recent) < 2 or left <= 0:
+            return None
+        return left * (recent[-1] - recent[0]) / (len(recent) - 1)
+
+    def _selection(self) -> SelectionScores | None:
+        summary = self._finished.summary if self._finished else None
+        if summary is None or summary.baseline_selection_score is None:
+            return None
+        best = summary.best_selection_score
+        return SelectionScores(
+            summary.baseline_selection_score,
+            summary.baseline_selection_score if best is None else best,
+        )
+
+    def _listed_versions(self, unproven: str) -> tuple[SkillVersion, ...]:
+        versions = list(self._versions.values())
+        if unproven and unproven != self._best:
+            versions.append(SkillVersion("unproven", "found, unproven", unproven))
+        if versions:
+            label = "best so far" if self._finished is None else "handed back"
+            versions.append(SkillVersion("best", label, self._best))
+        return tuple(versions)
+
+    def _listed_stages(self) -> tuple[StageProgress, ...]:
+        listed = []
+        for stage in self._stages.values():
+            counted = self.rollouts.stages.get((stage.stage, stage.step))
+            if counted is not None:
+                stage = replace(
+                    stage, done=counted.done, failed=counted.failed, latest=counted.latest
+                )
+            listed.append(stage)
+        return tuple(listed)
+
+    def _listed_notices(self) -> tuple[Notice, ...]:
+        listed = [notice for notices in self._notices.values() for notice in notices]
+        total = self.rollouts.done
+        for kind, count in self.rollouts.failures.most_common():
+            message = self.rollouts.first_failure[kind]
+            text = f"{count:,} of {total:,} rollouts failed and entered no score: {message}"
+            listed.append(Notice("failed", kind, text))
+        return tuple(listed)
+
+
+_NOT_STARTED = RunStarted(
+    run="",
+    config={},
+    version="",
+    skill="",
+    skill_hash="",
+    splits={},
+    total_epochs=0,
+    steps_per_epoch=0,
+)
+
+
+def _grader_name(grader: object) -> str:
+    if isinstance(grader, dict):
+        return ", ".join(str(name) for name in grader)
+    return str(grader or "exact")

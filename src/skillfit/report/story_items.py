@@ -1,0 +1,286 @@
+"""The items of a run: each under the initial and the found skill, all over the steps, and every
+rollout of one item. Read from the log when a page asks for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from skillfit.gate import GateSettings
+from skillfit.report.story import RunStory
+from skillfit.report.story_parts import TypeSummary
+from skillfit.report.story_scores import row_value
+from skillfit.run.events import EventLog, ItemsRead, RolloutFinished, RunStarted
+from skillfit.run.records import ItemRecord
+
+Change = Literal["broken", "lower", "fixed", "higher", "neither", "both"]
+CHANGES: tuple[Change, ...] = ("broken", "lower", "neither", "higher", "fixed", "both")
+_NOTICEABLE = 0.05  # a smaller difference of graded scores counts as none
+_SCORED = """
+SELECT json_extract(data, '$.item'), json_extract(data, '$.phase'), json_extract(data, '$.step'),
+  json_extract(data, '$.hard'), json_extract(data, '$.soft')
+FROM events NOT INDEXED WHERE kind = 'RolloutFinished'
+"""
+_OF_ITEM = """
+SELECT key, seq FROM events NOT INDEXED
+WHERE kind = 'RolloutFinished' AND json_extract(data, '$.item') = ? ORDER BY seq
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An item under one skill: the scores of its rollouts, and the key of a typical one."""
+
+    scores: tuple[float, ...] = ()
+    failures: tuple[str, ...] = ()
+    rollout: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        return sum(self.scores) / len(self.scores) if self.scores else None
+
+    @property
+    def solved(self) -> bool:
+        return (self.mean or 0.0) >= 0.5
+
+    @property
+    def flaky(self) -> bool:
+        """The same skill solves the item in one rollout and not in another."""
+        return min(self.scores, default=1.0) < 0.5 <= max(self.scores, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSummary:
+    """An item under the initial skill (`before`) and under the skill that was found (`after`)."""
+
+    id: str
+    split: str
+    before: Side
+    after: Side
+    type: str = ""
+    input: str = ""
+    expected: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        if self.before.mean is None or self.after.mean is None:
+            return None
+        return self.after.mean - self.before.mean
+
+    @property
+    def change(self) -> Change:
+        """Fixed and broken items cross half of the score; lower and higher ones move on one side
+        of it.
+        """
+        if self.difference is None:
+            return "both" if self.before.solved else "neither"
+        if self.before.solved != self.after.solved:
+            return "fixed" if self.after.solved else "broken"
+        if abs(self.difference) >= _NOTICEABLE:
+            return "higher" if self.difference > 0 else "lower"
+        return "both" if self.after.solved else "neither"
+
+    @property
+    def flaky(self) -> bool:
+        return self.before.flaky or self.after.flaky
+
+    @property
+    def latest(self) -> float:
+        """The score under the latest skill that was measured; -1 when none was."""
+        side = self.after if self.after.scores else self.before
+        return -1.0 if side.mean is None else side.mean
+
+
+def worst_first(items: Iterable[ItemSummary]) -> list[ItemSummary]:
+    """Broken items first, then by the score under the skill that was found."""
+    return sorted(
+        items, key=lambda item: (CHANGES.index(item.change), item.latest, item.split, item.id)
+    )
+
+
+def listed_items(events: EventLog) -> dict[str, ItemRecord]:
+    """The items as the run read them."""
+    records: dict[str, ItemRecord] = {}
+    for stored in events.of_kind(ItemsRead):
+        if isinstance(stored.event, ItemsRead):
+            records |= {record.id: record for record in stored.event.items}
+    return records
+
+
+def settings_of(story: RunStory) -> GateSettings:
+    """The metric of the run, for reading single rollouts."""
+    weight = float(story.config.get("evaluation", {}).get("gate_mixed_weight", 0.5))
+    metrics = {"hard": 0.0, "soft": 1.0, "mixed": weight}
+    return GateSettings(metric="mixed", mixed_weight=metrics.get(story.metric, 0.0))
+
+
+def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
+    """Items under both skills: of the selection split on fresh rollouts where there were some, else
+    on the baseline; of the test split where it was read.
+    """
+    started = [stored.event for stored in events.of_kind(RunStarted)]
+    initial = started[0].skill_hash if started and isinstance(started[0], RunStarted) else ""
+    settings, records = settings_of(story), listed_items(events)
+    summaries: list[ItemSummary] = []
+    for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
+        rows = next((some for phase in phases if (some := _rows(events, phase))), [])
+        before = _sides(settings, [row for row in rows if row.skill_hash == initial])
+        shipped = story.ship.skill_hash if story.ship and rows and rows[0].phase == "ship" else ""
+        others = [row for row in rows if row.skill_hash != initial]
+        after = _sides(settings, [row for row in others if shipped in ("", row.skill_hash)])
+        for item in dict.fromkeys([*before, *after]):
+            record = records.get(item)
+            summaries.append(
+                ItemSummary(
+                    item,
+                    split,
+                    before.get(item, Side()),
+                    after.get(item, Side()),
+                    type=record.type if record else "",
+                    input=record.input if record else "",
+                    expected=record.expected if record else "",
+                )
+            )
+    return tuple(summaries)
+
+
+def _rows(events: EventLog, phase: str) -> list[RolloutFinished]:
+    found = [stored.event for stored in events.of_kind(RolloutFinished, phase)]
+    return [row for row in found if isinstance(row, RolloutFinished)]
+
+
+def _sides(settings: GateSettings, rows: Sequence[RolloutFinished]) -> dict[str, Side]:
+    grouped: defaultdict[str, list[RolloutFinished]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.repeat):
+        grouped[row.item].append(row)
+    return {item: _side(settings, found) for item, found in grouped.items()}
+
+
+def _side(settings: GateSettings, rows: Sequence[RolloutFinished]) -> Side:
+    """The typical rollout is one whose score is close to what most of them came to."""
+    scored = [(row, row_value(settings, row)) for row in rows if row.hard is not None]
+    scores = tuple(score for _, score in scored)
+    failures = tuple(row.failure for row in rows if row.failure)
+    side = Side(scores, failures)
+    typical = rows[0]
+    if scored:
+        typical = min(scored, key=lambda pair: abs(pair[1] - float(side.solved)))[0]
+    return Side(scores, failures, typical.rollout)
+
+
+def types_of(items: Iterable[ItemSummary]) -> tuple[TypeSummary, ...]:
+    """Means per type over these items; empty when there is at most one type."""
+    groups: defaultdict[str, list[ItemSummary]] = defaultdict(list)
+    for item in items:
+        groups[item.type or "(no type)"].append(item)
+    if len(groups) < 2:
+        return ()
+    return tuple(
+        TypeSummary(
+            name,
+            len(found),
+            _mean([item.before.mean for item in found]),
+            _mean([item.after.mean for item in found]),
+        )
+        for name, found in sorted(groups.items())
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def count_changes(items: Iterable[ItemSummary]) -> dict[Change, int]:
+    counts: dict[Change, int] = dict.fromkeys(CHANGES, 0)
+    for item in items:
+        counts[item.change] += 1
+    return counts
+
+
+@dataclass(slots=True)
+class Cell:
+    """An item's scored rollouts in one column of the matrix."""
+
+    rollouts: int = 0
+    total: float = 0.0
+    lowest: float = 1.0
+    highest: float = 0.0
+
+    def add(self, score: float) -> None:
+        self.rollouts += 1
+        self.total += score
+        self.lowest = min(self.lowest, score)
+        self.highest = max(self.highest, score)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.rollouts if self.rollouts else 0.0
+
+    @property
+    def flaky(self) -> bool:
+        """Solved in one rollout and not in another."""
+        return self.lowest < 0.5 <= self.highest
+
+
+@dataclass(frozen=True, slots=True)
+class ItemMatrix:
+    """Items by stages. A column is a stage of one step, or several steps when there are many."""
+
+    columns: tuple[str, ...]
+    cells: Mapping[str, Mapping[str, Cell]]  # item -> column -> cell
+
+    def mean(self, item: str) -> float:
+        """Over all rollouts of the item; 0 when none was scored."""
+        cells = self.cells.get(item, {}).values()
+        count = sum(cell.rollouts for cell in cells)
+        return sum(cell.total for cell in cells) / count if count else 0.0
+
+
+def read_matrix(events: EventLog, story: RunStory, most: int = 24) -> ItemMatrix:
+    """How every item went over the run, in at most about `most` columns of steps."""
+    settings = settings_of(story)
+    last = max(1, story.total_steps, story.steps_done)
+    width = -(-last // most)
+    columns: dict[tuple[str, int], _Column] = {}
+    cells: defaultdict[str, defaultdict[str, Cell]] = defaultdict(lambda: defaultdict(Cell))
+    for item, phase, step, hard, soft in events.query(_SCORED):
+        if hard is None:
+            continue
+        column = columns.get((phase, step))
+        if column is None:
+            column = columns[phase, step] = _column(phase, step, width, last)
+        cells[item][column.name].add(settings.value(hard, hard if soft is None else soft))
+    order = {column.name: column.place for column in columns.values()}
+    return ItemMatrix(tuple(sorted(order, key=lambda name: order[name])), cells)
+
+
+class _Column(NamedTuple):
+    name: str
+    place: tuple[int, int]
+
+
+_ENDS = {"ship": (2, "fresh"), "test": (3, "test")}
+
+
+def _column(phase: str, step: int, width: int, last: int) -> _Column:
+    if phase in _ENDS:
+        group, name = _ENDS[phase]
+        return _Column(name, (group, 0))
+    if not step:
+        return _Column("initial" if phase == "baseline" else phase.replace("_", " "), (0, 0))
+    first = (step - 1) // width * width + 1
+    behind = min(last, first + width - 1)
+    return _Column(str(first) if first == behind else f"{first}–{behind}", (1, first))
+
+
+def rollouts_of_item(events: EventLog, item: str) -> list[RolloutFinished]:
+    """Every rollout of an item, in the order in which they finished."""
+    found = []
+    for key, _ in events.query(_OF_ITEM, (item,)):
+        identity = str(key).removeprefix("RolloutFinished/")
+        found += [stored.event for stored in events.of_kind(RolloutFinished, identity)]
+    return [row for row in found if isinstance(row, RolloutFinished)]

@@ -1,0 +1,117 @@
+"""The result of a run in one sentence, and the number formats that every page shares.
+
+The sentence claims only what was measured: fresh rollouts at the end are evidence, scores during
+training are not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from skillfit.run.events import ShipTested
+
+if TYPE_CHECKING:
+    from skillfit.report.story import RunStory
+
+_UNFINISHED = {
+    "running": "Running, {where}",
+    "waiting": "Waiting for answers to handoff prompts, {where}",
+    "stopped": "Stopped {where}; it can be resumed",
+}
+_NOT_VERIFIED = {
+    "improved": "The skill scores higher on the selection split; it was not checked on fresh"
+    " rollouts",
+    "unverified": "A suggestion, not verified: there are too few items for a selection split",
+    "budget": "The budget was reached before the end, so nothing is verified",
+    "infrastructure": "The run failed before finishing, so nothing can be said about the skill",
+}
+HANDED_BACK = "The initial skill is handed back; what was found is kept beside it as unproven."
+
+
+def percent(score: float) -> str:
+    return f"{score * 100:.1f}".removesuffix(".0") + "\u00a0%"
+
+
+def points(difference: float) -> str:
+    """A difference of scores in percentage points, with a real minus sign."""
+    return f"{difference * 100:+.1f}".replace("-", "−")
+
+
+def duration(seconds: float) -> str:
+    """A time span in its two largest units: "2 h 5 min", "1.5 min", "40 s"."""
+    minutes = seconds / 60
+    if minutes >= 60:
+        return f"{int(minutes // 60)} h {int(minutes % 60)} min"
+    if minutes >= 10:
+        return f"{minutes:.0f} min"
+    return f"{minutes:.1f} min" if minutes >= 1 else f"{seconds:.0f} s"
+
+
+def dollars(usd: float | None) -> str:
+    if usd is None:
+        return ""
+    return f"${usd:,.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
+
+
+def verdict_sentence(story: RunStory) -> str:
+    if story.state == "finished":
+        return _result(story) + _unproven(story) + _second_grader(story)
+    if story.steps_done:
+        where = f"after {story.steps_done} of {story.total_steps} steps"
+    else:
+        where = "before the first step was done"
+    return _UNFINISHED[story.state].format(where=where) + _so_far(story)
+
+
+def _result(story: RunStory) -> str:
+    reason, ship = story.finish_reason, story.ship
+    before, after = story.point("ship_initial"), story.point("ship_best")
+    if reason == "improved" and ship and before and after:
+        change = f"{percent(before.score)} → {percent(after.score)}"
+        return f"The skill is better: {change} on fresh rollouts{_metric(story)}, {_gain(ship)}."
+    if reason == "improved" and ship:
+        return f"The skill is better: {_gain(ship)} on fresh rollouts{_metric(story)}."
+    if reason == "no_improvement" and ship:
+        return f"No improvement: {_gain(ship)} on fresh rollouts{_metric(story)}."
+    if reason == "no_improvement":
+        return "No improvement: no candidate beat the initial skill, which stays as it is."
+    if reason == "inconclusive" and ship:
+        detail = f", {ship.reason.rstrip('.')}" if ship.reason else ""
+        return f"It is not clear whether the skill is better: {_gain(ship)}{detail}."
+    if reason == "budget" and ship:
+        return f"The budget was reached after the ship test: {ship.verdict}, {_gain(ship)}."
+    if reason in _NOT_VERIFIED:
+        return _NOT_VERIFIED[reason] + _so_far(story, note="")
+    return f"Ended ({reason.replace('_', ' ')}){_so_far(story)}"
+
+
+def _unproven(story: RunStory) -> str:
+    return f" {HANDED_BACK}" if story.unproven_skill else ""
+
+
+def _second_grader(story: RunStory) -> str:
+    gap = story.ship.gap if story.ship else None
+    if gap is None:
+        return ""
+    differs = f"differs by {points(gap)} points" if round(gap, 3) else "is the same"
+    return f" This is by the second grader; by the one trained on, the gain {differs}."
+
+
+def _metric(story: RunStory) -> str:
+    return "" if story.metric == "hard" else f" ({story.metric} score)"
+
+
+def _gain(ship: ShipTested) -> str:
+    low, high = ship.interval
+    return f"{points(ship.difference)} points (90 % interval {points(low)} to {points(high)})"
+
+
+def _so_far(story: RunStory, note: str = ", not verified") -> str:
+    """The best score seen so far, as an end of the sentence."""
+    scores = story.selected()
+    if scores is None:
+        return "; nothing is measured yet."
+    first, best = percent(scores.initial), percent(scores.best)
+    if best == first:
+        return f"; the initial skill scores {first} on the selection split."
+    return f"; best so far {best}, initial skill {first} on the selection split{note}."
