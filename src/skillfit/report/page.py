@@ -34,7 +34,7 @@ from skillfit.run.directory import RunDirectory
 from skillfit.run.journal import Journal
 from skillfit.skill import diff
 from skillfit.skill.document import write_whole
-from skillfit.skill.regions import code_fence
+from skillfit.skill.owned_regions import code_fence
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 30, 52, 44, 46
 _MIN_SPAN = 0.3  # a narrower axis would make noise look like news
