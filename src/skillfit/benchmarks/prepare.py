@@ -70,7 +70,9 @@ def get(name: str, *, mirror: str = "", report: Report = lambda line: None) -> P
     downloads = prepared(name) / "download"
     with Downloader(downloads, mirror=mirror, report=report) as downloader:
         fetched = downloader.fetch(benchmark)
-        splits = benchmark.splits and downloader.fetch_splits(benchmark, benchmark.splits)
+        splits = None
+        if benchmark.splits is not None:
+            splits = downloader.fetch_splits(benchmark, benchmark.splits)
     return _prepare(benchmark, downloads, splits, fetched, benchmark.homepage)
 
 
