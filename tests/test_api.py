@@ -1,6 +1,7 @@
 """skillfit from Python, as scripts and notebooks use it."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,15 @@ def test_evaluate_compares_skills_by_name_and_pays_once() -> None:
     assert (weak, strong) == (pytest.approx(1 / 6), 1.0)
     assert len(calls) == 2 * 2 * len(ITEMS)
     assert look() == [weak, strong] and len(calls) == 2 * 2 * len(ITEMS)
+
+
+@pytest.mark.parametrize("name", ["../../escaped", '"/tmp/x"', '"a\\0b"', "."])
+def test_the_name_of_a_skill_cannot_choose_a_place_outside_runs(tmp_path: Path, name: str) -> None:
+    skill = f"---\nname: {name}\ndescription: d\n---\n{SKILL}"
+    skillfit.evaluate({"one": skill}, ITEMS, agent=obedient)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    (run,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"(escaped|tmp-x|a-b|skill)-evaluate-\w{6}", run.name)
 
 
 def test_a_config_file_and_settings_go_together(tmp_path: Path) -> None:

@@ -93,17 +93,21 @@ def commands() -> str:
     from skillfit.cli.app import app
 
     group: Any = typer.main.get_command(app)
-    parts = []
-    for name, command in group.commands.items():
-        about, _, example = inspect.cleandoc(command.help or "").partition("Example:")
-        usage = " ".join(part for part in command.collect_usage_pieces(_context(command, name)))
-        options = [_parameter(parameter) for parameter in command.params if parameter.name != "help"]
-        shown = f"```sh\n{example.strip()}\n```\n\n" if example else ""
-        parts.append(
-            f"## {name}\n\n{about.strip()}\n\n{shown}`skillfit {name} {usage}`\n\n"
-            + _table(("argument or option", "meaning", "default"), options)
-        )
-    return "\n\n".join(parts)
+    return "\n\n".join(_command(name, command) for name, command in group.commands.items())
+
+
+def _command(name: str, command: Any) -> str:
+    """One command; a group of commands lists them below itself."""
+    about, _, example = inspect.cleandoc(command.help or "").partition("Example:")
+    if subcommands := getattr(command, "commands", {}):
+        parts = [_command(f"{name} {sub}", inner) for sub, inner in subcommands.items()]
+        return "\n\n".join([f"## {name}\n\n{about.strip()}", *(f"#{part}" for part in parts)])
+    usage = " ".join(part for part in command.collect_usage_pieces(_context(command, name)))
+    options = [_parameter(parameter) for parameter in command.params if parameter.name != "help"]
+    shown = f"```sh\n{example.strip()}\n```\n\n" if example else ""
+    return f"## {name}\n\n{about.strip()}\n\n{shown}`skillfit {name} {usage}`\n\n" + _table(
+        ("argument or option", "meaning", "default"), options
+    )
 
 
 def _context(command: Any, name: str) -> Any:

@@ -33,6 +33,7 @@ from skillfit.run.events import (
 from skillfit.run.records import RunSummary
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
+from skillfit.skill.document import folder_name
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import stable_hash
 from skillfit.training.assemble import Listener
@@ -349,12 +350,12 @@ def as_agent(agent: Agent | Callable[..., Any]) -> Agent:
 
 
 def default_run(inputs: Inputs, kind: str = "") -> Path:
-    """runs/NAME-HASH: the same settings, skill and tasks go on in the same directory, others start
-    their own.
+    """runs/NAME-HASH: the same settings, skill and tasks resume in the same directory; others get
+    one of their own. The name is that of the skill, made safe as a folder name.
     """
-    return Path("runs") / "-".join(
-        filter(None, [inputs.skill.name, kind, stable_hash(inputs.identity())[:6]])
-    )
+    name = folder_name(inputs.skill.name) or "skill"
+    parts = [name, kind, stable_hash(inputs.identity())[:6]]
+    return Path("runs") / "-".join(part for part in parts if part)
 
 
 def parse_budget(budget: str | float | Mapping[str, float]) -> dict[str, float]:

@@ -124,7 +124,7 @@ async def test_commands_run_isolated_without_our_environment_and_the_trajectory_
     assert (Path(attempt.workspace) / "made.txt").read_text() == "made\n"
     assert "[exit code 3]" in result(attempt, 1)
     notes = [step.text for step in attempt.steps if step.kind == "note"]
-    assert notes == [f"Commands run isolated by: {best_isolation()}."]
+    assert notes == [f"Commands run isolated by: {best_isolation().name}."]
     remove_workspace(attempt.workspace)
 
 

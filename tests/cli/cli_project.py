@@ -21,8 +21,6 @@ SMALL = (
     "train.num_epochs=1",
     "env.limit=8",
     "evaluation.preflight=false",
-    "evaluation.candidates=1",
-    "evaluation.prune=false",
 )
 COMMAND = [sys.executable, "-m", "skillfit.cli.app"]
 

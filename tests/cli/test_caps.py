@@ -26,6 +26,8 @@ def test_both_measurements_of_verify_have_one_budget(
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
     with ChatServer(lambda call: "no such category") as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        said = shell("verify", finished / "run", "model.agent=openai/one", "budget.calls=100", "--json")
+        said = shell(
+            "verify", finished / "run", "model.agent=openai/one", "budget.calls=100", "--json"
+        )
     assert said.code == 5 and "budget of 100 calls is reached" in said.err
     assert len(server.calls) == 100

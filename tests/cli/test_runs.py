@@ -99,7 +99,7 @@ def test_apply_refuses_a_skill_that_changed_since_and_never_touches_protected_te
     mine = "<!-- PROTECTED_START -->\nNever promise a date.\n<!-- PROTECTED_END -->\n"
     skill.write_text(skill.read_text() + "\n" + mine)
     assert "has changed since the run began" in shell("apply", run, "--yes").err
-    assert shell("apply", run, "--yes", "--anyway").code == 0
+    assert shell("apply", run, "--yes", "--force").code == 0
     assert "Never promise a date." in skill.read_text() and "Mentions of" in skill.read_text()
 
 

@@ -38,9 +38,7 @@ def test_paper_is_the_reference_with_its_decisions() -> None:
 
 
 def test_what_the_person_set_stays_whether_in_file_or_override() -> None:
-    config = load_config(
-        {"recipe": "paper", "evaluation": {"prune": True}}, ["evaluation.candidates=3"]
-    )
+    config = load_config({"recipe": "paper", "evaluation": {"prune": True}}, [])
     assert (config.evaluation.prune, config.evaluation.candidates, config.evaluation.gate) == (
         True,
         3,

@@ -41,7 +41,6 @@ async def test_a_run_on_ray_is_the_run_it_is_locally(make_world: MakeWorld, clus
     short = (
         "evaluation.gate=strict",
         "evaluation.ship_test=false",
-        "evaluation.prune=false",
         "evaluation.eval_test=false",
     )
     world = make_world(*short, rows=items(4, 4, 0))

@@ -53,7 +53,7 @@ def write_config(world: World, settings: Mapping[str, Any]) -> Path:
 
 async def train(world: World, anyway: bool = False, **settings: Any) -> Result:
     material = read_inputs(load_config(write_config(world, settings)))
-    return await start(material, world.folder / "run", anyway=anyway)
+    return await start(material, world.folder / "run", force=anyway)
 
 
 def scored(world: World) -> list[RolloutFinished]:
@@ -250,9 +250,7 @@ async def test_the_practice_pair_needs_no_key_and_no_network(
         skill="# Triage\n\nSend the ticket to billing or account. Mentions of refund mean billing.\n",
     )
     models = {"agent": "practice/agent", "optimizer": "practice/optimizer"}
-    result = await train(
-        world, model=models, train={"num_epochs": 1, "batch_size": 20}, force=True
-    )
+    result = await train(world, model=models, train={"num_epochs": 1, "batch_size": 20}, force=True)
     assert result.finish_reason == "improved"
     assert "label alone" in world.best()
     assert world.calls == []

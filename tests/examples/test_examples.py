@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-QUICK = ("train.num_epochs=1", "evaluation.preflight=false", "evaluation.prune=false")
+QUICK = ("train.num_epochs=1", "evaluation.preflight=false")
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_the_evals_folder_names_its_missing_key_before_it_spends(examples: Path)
 
 
 def test_the_python_evaluator_brings_its_own_scores(examples: Path) -> None:
-    line, best = trained("skillfit.yaml", ["evaluation.prune=false"], examples / "python-evaluator")
+    line, best = trained("skillfit.yaml", [], examples / "python-evaluator")
     assert line["selection"]["best"] > line["selection"]["baseline"]
     assert best.count("Mentions of") > 3
 

@@ -27,7 +27,15 @@ from skillfit.tasks.item import Item
 from skillfit.training.plan import make_plan
 from tests.support.chat_server import Call
 from tests.training.making import MakeWorld
-from tests.training.practice_project import Script, World, differences, fingerprint, items, readable, task
+from tests.training.practice_project import (
+    Script,
+    World,
+    differences,
+    fingerprint,
+    items,
+    readable,
+    task,
+)
 
 IMPATIENT = ("model.agent.retries=0", "model.optimizer.retries=0")
 SETTINGS = (

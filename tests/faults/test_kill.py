@@ -52,10 +52,9 @@ STRICT = [
 RACE = [
     *SETTINGS,
     "optimizer.use_skill_aware_reflection=true",
-    "evaluation.candidates=2",
     "evaluation.ship_test=false",
 ]
-SHIPPED = [*SETTINGS, "evaluation.candidates=1", "evaluation.eval_test=false"]
+SHIPPED = [*SETTINGS, "evaluation.eval_test=false"]
 GATES = {"strict": STRICT, "race": RACE}
 
 

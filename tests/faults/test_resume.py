@@ -22,7 +22,15 @@ from skillfit.run.events import RolloutFinished, RunFinished, StepFinished, Stor
 from skillfit.training.components import Control, Interrupted
 from tests.support.chat_server import Call
 from tests.training.making import MakeWorld
-from tests.training.practice_project import SKILL, Script, World, differences, fingerprint, items, readable
+from tests.training.practice_project import (
+    SKILL,
+    Script,
+    World,
+    differences,
+    fingerprint,
+    items,
+    readable,
+)
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("train.num_epochs=2", "train.batch_size=4", "gradient.minibatch_size=2")
@@ -180,7 +188,7 @@ async def test_a_changed_config_is_refused_with_what_changed(make_world: MakeWor
     world = make_world(rows=items(4, 4, 2))
     await world.train()
     with pytest.raises(InputError, match=r"config\.train\.seed: 42 -> 7") as refused:
-        await world.train("train.seed=7", "evaluation.candidates=2")
+        await world.train("train.seed=7")
     assert "config.evaluation.candidates: 4 -> 2" in refused.value.message
     assert "batch_size" not in refused.value.message
 

@@ -42,7 +42,8 @@ def project(folder: Path, optimizer: str) -> Path:
 @asynccontextmanager
 async def client() -> AsyncIterator[Client]:
     command = StdioServerParameters(
-        command=sys.executable, args=["-c", "from skillfit.plugins.mcp_server import serve; serve()"]
+        command=sys.executable,
+        args=["-c", "from skillfit.plugins.mcp_server import serve; serve()"],
     )
     async with Client(command) as connected:
         yield connected
@@ -96,7 +97,7 @@ async def test_an_agent_estimates_starts_follows_shows_and_applies_a_run(tmp_pat
         }
         estimated = await call(agent, "estimate", config=str(config))
         assert estimated["total"]["calls"]
-        longer = ["train.num_epochs=4", "evaluation.candidates=4"]
+        longer = ["train.num_epochs=4"]
         begun = await call(agent, "start", config=str(config), run=str(run), overrides=longer)
         assert begun["state"] in ("running", "finished")
         told, seen = await follow_to_the_end(agent, run)

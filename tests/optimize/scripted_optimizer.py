@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from skillfit.models import Request, ScriptedModel
 from skillfit.config.schema import GradientSection, OptimizerSection
+from skillfit.models import Request, ScriptedModel
 from skillfit.optimize.optimizer import Optimizer
-from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, requests_for
+from skillfit.optimize.reflect import Context, Reflection, reflect
+from skillfit.rollout.outcome import Failure, Outcome, requests_for
 from skillfit.run.events import Discarded, Event
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score, Step
@@ -97,8 +98,18 @@ def broken(name: str, repeat: int = 0) -> Outcome:
     return Outcome(name, repeat, "failed", failure=Failure("timeout", "took too long"))
 
 
-def requested(items: Sequence[Item], repeats: int = 1) -> list[RolloutRequest]:
-    return requests_for(SKILL, items, range(repeats))
+async def reflect_on(
+    optimizer: Optimizer,
+    skill: Skill,
+    items: Sequence[Item],
+    rollouts: Sequence[asyncio.Task[Outcome]],
+    context: Context,
+    **more: Any,
+) -> Reflection:
+    """Reflect on rollouts of these items, all made under the skill itself."""
+    repeats = len(rollouts) // len(items)
+    requests = requests_for(skill, items, range(repeats))
+    return await reflect(optimizer, skill, requests, rollouts, context, **more)
 
 
 def finished(outcomes: Sequence[Outcome]) -> list[asyncio.Task[Outcome]]:

@@ -199,4 +199,4 @@ async def test_the_rewrite_modes_merge_their_own_payload(mode, field, payload):
     merged = await aggregate(it.optimizer, SKILL, patches, step=1)
     assert merged.proposals[0].payload.title == "merged"
     assert merged.support_counts == [2]
-    assert merged.as_dict(mode)[field][0]["support_count"] == 2
+    assert merged.record().proposals[0].support == 2

@@ -4,7 +4,16 @@ from skillfit.models.protocol import BadReply
 from skillfit.optimize.reflect import Context, diagnose, worth_diagnosing
 from skillfit.optimize.trajectories import Case
 from skillfit.run.events import ReflectionFinished
-from tests.optimize.scripted_optimizer import SKILL, analysis, append, broken, item, outcome, text_of, world
+from tests.optimize.scripted_optimizer import (
+    SKILL,
+    analysis,
+    append,
+    broken,
+    item,
+    outcome,
+    text_of,
+    world,
+)
 
 
 def case(name: str, hard: float, feedback: str = "") -> Case:

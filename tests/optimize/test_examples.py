@@ -2,11 +2,19 @@ import pytest
 
 from skillfit.optimize.examples import propose_examples, solved_examples
 from skillfit.optimize.patch import edits_of
-from skillfit.optimize.reflect import Context, reflect
+from skillfit.optimize.reflect import Context
 from skillfit.optimize.update import apply
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples, with_examples
 from skillfit.tasks.item import Item
-from tests.optimize.scripted_optimizer import SKILL, analysis, finished, item, outcome, world
+from tests.optimize.scripted_optimizer import (
+    SKILL,
+    analysis,
+    finished,
+    item,
+    outcome,
+    reflect_on,
+    world,
+)
 
 TEXTS = {
     "train": "When does the train to Basel leave the station?",
@@ -84,7 +92,7 @@ def test_applying_writes_the_fenced_section_and_leaves_the_rest_alone():
         SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1
     )
     done = apply(SKILL, patch.proposals)
-    assert [row["status"] for row in done.report] == ["applied_example"]
+    assert [row.status for row in done.report] == ["applied_example"]
     assert examples(done.skill) == (Example(TEXTS["bus"], "gold of bus", "bus"),)
     assert done.skill.body.startswith(SKILL.body.rstrip())
     assert not apply(done.skill, patch.proposals).changed
@@ -166,11 +174,11 @@ def test_long_items_are_shown_cut():
 async def test_a_model_cannot_make_up_an_example():
     made_up = {"op": "Example", "content": '{"item_id": "x", "input": "q", "output": "a"}'}
     it = world(lambda request: analysis(made_up))
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
     done = apply(SKILL, reflection.patches[0].proposals)
-    assert done.report[0]["status"] == "skipped_unknown_op" and done.skill == SKILL
+    assert done.report[0].status == "skipped_unknown_op" and done.skill == SKILL
 
 
 def test_likeness_does_not_need_words():

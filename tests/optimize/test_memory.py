@@ -45,7 +45,7 @@ def test_a_pattern_never_claims_items_that_succeeded():
 
 
 def test_rejected_edits_are_told_with_their_scores():
-    rejected = Proposal(Edit("append", content="Shout."), "failure", ("a",)).as_dict()
+    rejected = Proposal(Edit("append", content="Shout."), "failure", ("a",)).record()
     entry = StepMemory(
         3,
         "reject",
@@ -60,7 +60,7 @@ def test_rejected_edits_are_told_with_their_scores():
     assert "Step 3: reject, score 0.500 -> 0.250; 2 of 8 rollouts failed" in told
     assert "Shout." in told and "format" in told
     assert "support_count" not in told
-    assert entry.as_dict()["failure_patterns"][0]["task_ids"] == ("a",)
+    assert entry.failure_patterns[0].task_ids == ("a",)
 
 
 def test_an_empty_memory_says_nothing():
@@ -68,7 +68,8 @@ def test_an_empty_memory_says_nothing():
 
 
 def test_the_memory_is_bounded_and_drops_the_oldest_first():
-    edits = tuple({"op": "append", "content": "x" * 5_000} for _ in range(8))
+    long = Proposal(Edit("append", content="x" * 5_000), "failure").record()
+    edits = (long,) * 8
     entries = [StepMemory(step, "reject", 8, 2, (), 0.5, 0.25, edits) for step in range(1, 21)]
     told = render_memory(entries)
     assert len(told) < 13_000

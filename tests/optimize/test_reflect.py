@@ -17,7 +17,7 @@ from skillfit.models.protocol import (
     Refused,
 )
 from skillfit.optimize.patch import edits_of
-from skillfit.optimize.reflect import Context, reflect
+from skillfit.optimize.reflect import Context
 from skillfit.run.events import ReflectionFinished
 from skillfit.tasks.item import Step
 from tests.optimize.scripted_optimizer import (
@@ -28,6 +28,7 @@ from tests.optimize.scripted_optimizer import (
     finished,
     item,
     outcome,
+    reflect_on,
     text_of,
     world,
 )
@@ -41,7 +42,7 @@ async def test_failures_and_successes_fill_groups_of_their_own_in_planned_order(
     it = world(lambda request: analysis(append("A rule.")), minibatch_size=2)
     items = [item(str(n)) for n in range(7)]
     scores = [0, 1, 0.5, 1, 0, 1, 1]
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer,
         SKILL,
         items,
@@ -83,7 +84,7 @@ def test_grouping_depends_on_the_plan_and_never_on_who_finishes_first(scores, sh
             return broken(str(n)) if scores[n] is None else outcome(str(n), scores[n])
 
         tasks = [asyncio.create_task(roll(n)) for n in range(len(items))]
-        work = asyncio.create_task(reflect(it.optimizer, SKILL, items, tasks, Context(1, 4)))
+        work = asyncio.create_task(reflect_on(it.optimizer, SKILL, items, tasks, Context(1, 4)))
         for n in order.sample(range(len(items)), len(items)):
             gates[n].set()
             await asyncio.sleep(0)
@@ -108,7 +109,7 @@ async def test_a_group_starts_while_the_rest_of_the_batch_still_runs():
 
     tasks = [*finished([outcome("0", 0), outcome("1", 0)]), asyncio.create_task(slow())]
     work = asyncio.create_task(
-        reflect(it.optimizer, SKILL, [item("0"), item("1"), item("2")], tasks, Context(1, 4))
+        reflect_on(it.optimizer, SKILL, [item("0"), item("1"), item("2")], tasks, Context(1, 4))
     )
     await asyncio.wait_for(asked.wait(), 5)
     late.set_result(outcome("2", 0))
@@ -117,7 +118,7 @@ async def test_a_group_starts_while_the_rest_of_the_batch_still_runs():
 
 async def test_broken_rollouts_are_left_out():
     it = world(lambda request: analysis(append("A rule.")))
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer,
         SKILL,
         [item("0"), item("1")],
@@ -130,7 +131,7 @@ async def test_broken_rollouts_are_left_out():
 
 async def test_failure_only_leaves_successes_out():
     it = world(lambda request: analysis(append("A rule.")), failure_only=True)
-    await reflect(
+    await reflect_on(
         it.optimizer,
         SKILL,
         [item("0"), item("1")],
@@ -149,7 +150,7 @@ async def test_repeats_of_an_item_meet_in_one_contrast_group():
         outcome("0", 1, answer="second", repeat=1),
         outcome("1", 1, repeat=1),
     ]
-    reflection = await reflect(it.optimizer, SKILL, items, finished(rollouts), Context(1, 4))
+    reflection = await reflect_on(it.optimizer, SKILL, items, finished(rollouts), Context(1, 4))
     assert [patch.source for patch in reflection.patches] == ["contrast", "success"]
     contrast = text_of(it.asked("reflect.failure")[0])
     assert "both failed and successful attempts" in contrast
@@ -160,7 +161,7 @@ async def test_repeats_of_an_item_meet_in_one_contrast_group():
 async def test_the_prompt_carries_skill_scheduled_budget_memory_and_meta_skill():
     it = world(lambda request: analysis())
     context = Context(3, 2, memory="Step 2 was rejected", meta_skill="Short rules work best")
-    await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), context)
+    await reflect_on(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), context)
     (request,) = it.model.requests
     for part in (
         SKILL.body.strip(),
@@ -178,7 +179,7 @@ async def test_the_prompt_carries_skill_scheduled_budget_memory_and_meta_skill()
 
 async def test_no_limit_is_not_told_as_a_number():
     it = world(lambda request: analysis(*(append(f"Rule {n}.") for n in range(9))))
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, None)
     )
     assert "Edit budget" not in text_of(it.model.requests[0])
@@ -187,7 +188,7 @@ async def test_no_limit_is_not_told_as_a_number():
 
 async def test_a_group_proposes_no_more_than_the_edit_budget():
     it = world(lambda request: analysis(*(append(f"Rule {n}.") for n in range(5))))
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 3)
     )
     assert [edit.content for edit in edits_of(reflection.patches[0].proposals)] == [
@@ -203,7 +204,7 @@ async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
         lambda request: error if "fail_000" in request.purpose else analysis(append("A rule.")),
         minibatch_size=1,
     )
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer,
         SKILL,
         [item("0"), item("1")],
@@ -228,13 +229,15 @@ async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
 async def test_what_no_call_can_get_past_stops_the_stage(error):
     it = world(lambda request: error)
     with pytest.raises(type(error)):
-        await reflect(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4))
+        await reflect_on(
+            it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
+        )
 
 
 async def test_an_unreachable_optimizer_is_not_mistaken_for_nothing_to_learn():
     it = world(lambda request: NetworkFailed("connection refused"), minibatch_size=1)
     with pytest.raises(InfrastructureError, match="connection refused"):
-        await reflect(
+        await reflect_on(
             it.optimizer,
             SKILL,
             [item("0"), item("1")],
@@ -245,7 +248,7 @@ async def test_an_unreachable_optimizer_is_not_mistaken_for_nothing_to_learn():
 
 async def test_analysts_that_all_talk_nonsense_are_counted_as_such():
     it = world(lambda request: "I would rather not use JSON")
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
     assert reflection.discarded == reflection.groups == 1 and not reflection.patches
@@ -261,7 +264,7 @@ async def test_a_prompt_too_long_is_sent_once_more_with_half_the_room():
 
     it = world(script, context_window=60_000)
     long = outcome("0", 0, steps=[Step("message", "word " * 100_000)])
-    reflection = await reflect(it.optimizer, SKILL, [item("0")], finished([long]), Context(1, 4))
+    reflection = await reflect_on(it.optimizer, SKILL, [item("0")], finished([long]), Context(1, 4))
     first, second = (len(text_of(request)) for request in it.model.requests)
     assert second < 0.7 * first
     assert len(reflection.patches) == 1 and not it.discarded
@@ -275,14 +278,14 @@ async def test_a_failing_rollout_waits_for_the_calls_already_paid_for():
 
     tasks = [*finished([outcome("0", 0)]), asyncio.create_task(fail())]
     with pytest.raises(AuthFailed):
-        await reflect(it.optimizer, SKILL, [item("0"), item("1")], tasks, Context(1, 4))
+        await reflect_on(it.optimizer, SKILL, [item("0"), item("1")], tasks, Context(1, 4))
     assert list(groups_of(it.events)) == ["minibatch_fail_000"]
 
 
 async def test_small_models_get_smaller_replies_and_prompts_that_fit():
     it = world(lambda request: analysis(append("A rule.")), context_window=8_192)
     long = [outcome(str(n), 0, steps=[Step("message", "word " * 50_000)]) for n in range(8)]
-    await reflect(
+    await reflect_on(
         it.optimizer, SKILL, [item(str(n)) for n in range(8)], finished(long), Context(1, 4)
     )
     (request,) = it.model.requests
@@ -293,7 +296,7 @@ async def test_small_models_get_smaller_replies_and_prompts_that_fit():
 async def test_skill_aware_reflection_sorts_lapses_into_notes():
     reply = analysis(append("A rule."), appendix_notes=["Check the sum.", None, " "])
     it = world(lambda request: reply, use_skill_aware_reflection=True)
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer,
         SKILL,
         [item("0"), item("1")],
@@ -308,11 +311,11 @@ async def test_skill_aware_reflection_sorts_lapses_into_notes():
 async def test_notes_from_failures_only_leave_the_success_prompt_alone():
     prompts = []
     for wanted in (
-        {"skill_aware": True, "appendix_source": "failure_only"},
-        {"skill_aware": False},
+        {"use_skill_aware_reflection": True, "skill_aware_appendix_source": "failure_only"},
+        {"use_skill_aware_reflection": False},
     ):
         it = world(lambda request: analysis(appendix_notes=["nobody asked"]), **wanted)
-        reflection = await reflect(
+        reflection = await reflect_on(
             it.optimizer, SKILL, [item("0")], finished([outcome("0", 1)]), Context(1, 4)
         )
         assert reflection.patches[0].appendix_notes == ()
@@ -322,7 +325,7 @@ async def test_notes_from_failures_only_leave_the_success_prompt_alone():
 
 async def test_without_skill_awareness_notes_are_neither_asked_for_nor_kept():
     it = world(lambda request: analysis(append("A rule."), appendix_notes=["Check the sum."]))
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
     assert "EXECUTION_LAPSE" not in text_of(it.model.requests[0])
@@ -335,7 +338,7 @@ async def test_analysts_may_name_only_items_they_were_shown():
         {"failure_type": "other", "count": 9},
     ]
     it = world(lambda request: {**analysis(append("A rule.")), "failure_summary": summary})
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer,
         SKILL,
         [item("0"), item("1")],
@@ -370,22 +373,19 @@ async def test_the_rewrite_modes_carry_their_own_payload(mode, field, entry, tok
         skill_update_mode=mode,
         context_window=400_000,
     )
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
     (proposal,) = reflection.patches[0].proposals
     assert field in text_of(it.model.requests[0])
     assert it.model.requests[0].max_tokens == tokens
-    assert (
-        reflection.patches[0].as_reflection(mode)["patch"][field][0]["title"]
-        == proposal.payload.title
-        == "t"
-    )
+    record = reflection.patches[0].record().proposals[0]
+    assert record.as_json()["title"] == proposal.payload.title == "t"
 
 
 async def test_proposals_beside_the_summary_instead_of_in_the_patch_are_found():
     it = world(lambda request: {"reasoning": "r", "edits": [append("A rule.")]})
-    reflection = await reflect(
+    reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
     assert [edit.content for edit in edits_of(reflection.patches[0].proposals)] == ["A rule."]
@@ -405,7 +405,7 @@ async def test_no_more_calls_run_at_one_time_than_there_are_workers():
     it = world(lambda request: analysis(), minibatch_size=1, workers=3)
     it.model._script = slow
     items = [item(str(n)) for n in range(9)]
-    await reflect(
+    await reflect_on(
         it.optimizer, SKILL, items, finished([outcome(str(n), 0) for n in range(9)]), Context(1, 4)
     )
     assert most == 3

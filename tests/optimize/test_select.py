@@ -5,6 +5,7 @@ from skillfit.optimize.patch import Patch, Proposal, SkillCandidate
 from skillfit.optimize.reflect import Context
 from skillfit.optimize.select import select
 from skillfit.run.events import EditsSelected
+from skillfit.run.records import SelectionDecision
 from skillfit.skill import Edit
 from tests.optimize.scripted_optimizer import SKILL, text_of, world
 
@@ -23,7 +24,7 @@ def contents(selection):
 
 async def test_within_the_budget_nobody_is_asked():
     it = world(lambda request: {})
-    selection = await select(it.optimizer, SKILL, patch(1, 2), Context(1, 2))
+    selection = await select(it.optimizer, SKILL, patch(1, 2), Context(1, 2), control="fixed")
     assert contents(selection) == ["Rule 0.", "Rule 1."]
     assert not it.model.requests
 
@@ -31,14 +32,18 @@ async def test_within_the_budget_nobody_is_asked():
 async def test_over_the_budget_the_optimizer_ranks():
     it = world(lambda request: {"reasoning": "r", "selected_indices": [2, 2, 9, "0", 1, None]})
     selection = await select(
-        it.optimizer, SKILL, patch(1, 2, 3), Context(1, 2, meta_skill="Prefer short rules")
+        it.optimizer,
+        SKILL,
+        patch(1, 2, 3),
+        Context(1, 2, meta_skill="Prefer short rules"),
+        control="fixed",
     )
     assert contents(selection) == ["Rule 2.", "Rule 0."]
-    assert selection.decision == {"selected_indices": [2, 0], "reasoning": "r"}
+    assert selection.decision == SelectionDecision(selected_indices=(2, 0), reasoning="r")
     prompt = text_of(it.asked("rank")[0])
     assert "Prefer short rules" in prompt and "Rule 1." in prompt and "3 items" in prompt
     (event,) = [event for event in it.events if isinstance(event, EditsSelected)]
-    assert event.edit_budget == 2 and [edit["support_count"] for edit in event.edits] == [3, 1]
+    assert event.edit_budget == 2 and [edit.support for edit in event.edits] == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -46,15 +51,17 @@ async def test_over_the_budget_the_optimizer_ranks():
 )
 async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
     it = world(lambda request: reply)
-    selection = await select(it.optimizer, SKILL, patch(1, 3, 2, 3), Context(1, 2))
+    selection = await select(it.optimizer, SKILL, patch(1, 3, 2, 3), Context(1, 2), control="fixed")
     assert contents(selection) == ["Rule 1.", "Rule 3."]
-    assert selection.decision["fallback"] is True
+    assert selection.decision.fallback is True
     assert [said.stage for said in it.discarded] == ["rank"]
 
 
 async def test_a_budget_of_zero_applies_nothing_and_asks_nobody():
     it = world(lambda request: {})
-    assert (await select(it.optimizer, SKILL, patch(1, 1), Context(1, 0))).proposals == ()
+    assert (
+        await select(it.optimizer, SKILL, patch(1, 1), Context(1, 0), control="fixed")
+    ).proposals == ()
     assert not it.model.requests
 
 
@@ -81,14 +88,14 @@ async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budg
         control="autonomous",
     )
     assert selection.edit_budget == len(selection.proposals) == budget
-    assert selection.decision["learning_rate"] == budget and selection.decision["fallback"] is False
+    assert selection.decision.learning_rate == budget and selection.decision.fallback is False
     assert "Step 1 was rejected" in text_of(it.asked("lr_autonomous")[0])
 
 
 async def test_no_usable_learning_rate_is_zero_and_said():
     it = world(lambda request: {"learning_rate": "a lot"})
     selection = await select(it.optimizer, SKILL, patch(1, 1), Context(1, 4), control="autonomous")
-    assert selection.proposals == () and selection.decision["fallback"] is True
+    assert selection.proposals == () and selection.decision.fallback is True
     assert it.discarded[0].stage == "lr_autonomous"
 
 
@@ -97,7 +104,9 @@ async def test_whole_rewrites_are_never_cut():
     whole = Patch(
         tuple(Proposal(SkillCandidate("t", (), f"# {n}"), "failure") for n in range(3)), "failure"
     )
-    assert (await select(it.optimizer, SKILL, whole, Context(1, 1))).proposals == whole.proposals
+    assert (
+        await select(it.optimizer, SKILL, whole, Context(1, 1), control="fixed")
+    ).proposals == whole.proposals
 
 
 async def test_proposals_that_do_not_fit_the_window_are_shown_cut():
@@ -106,6 +115,6 @@ async def test_proposals_that_do_not_fit_the_window_are_shown_cut():
         tuple(Proposal(Edit("append", content=f"{n}" * 20_000), "failure") for n in range(3)),
         "failure",
     )
-    await select(it.optimizer, SKILL, long, Context(1, 1))
+    await select(it.optimizer, SKILL, long, Context(1, 1), control="fixed")
     assert "characters cut" in text_of(it.model.requests[0])
     assert len(text_of(it.model.requests[0])) / 4 + it.model.requests[0].max_tokens <= 8_000

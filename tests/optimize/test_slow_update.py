@@ -24,12 +24,10 @@ PAIRS = (pair("up", 0, 1), pair("down", 1, 0.5), pair("stuck", 0, 0), pair("fine
 
 def test_pairs_are_named_by_what_changed():
     assert [p.kind for p in PAIRS] == ["improved", "regressed", "persistent_fail", "stable_success"]
-    assert PAIRS[1].as_dict() == {
-        "id": "down",
-        "category": "regressed",
-        "prev_hard": 1,
-        "curr_hard": 0.5,
-    }
+    record = PAIRS[1].record()
+    assert (record.id, record.category) == ("down", "regressed")
+    assert (record.prev_hard, record.curr_hard) == (1, 0.5)
+    assert (record.prev_answer, record.curr_answer) == ("old down", "new down")
 
 
 def test_only_items_scored_under_both_skills_are_paired():

@@ -6,11 +6,11 @@ import pytest
 
 from skillfit.models.practice.practice_optimizer import reply
 from skillfit.optimize.merge import aggregate
-from skillfit.optimize.reflect import Context, reflect
+from skillfit.optimize.reflect import Context
 from skillfit.optimize.select import select
 from skillfit.optimize.update import update
 from skillfit.skill import Skill, slow_update_text, with_slow_update
-from tests.optimize.scripted_optimizer import finished, item, outcome, text_of, world
+from tests.optimize.scripted_optimizer import finished, item, outcome, reflect_on, text_of, world
 
 LETTERS = {
     "billing": "My invoice shows a double charge on the receipt number",
@@ -27,16 +27,18 @@ ITEMS = [
 @pytest.mark.parametrize("mode", ["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"])
 async def test_a_step_learns_rules_from_failures_in_every_mode(mode):
     it = world(
-        lambda request: reply(request.stage, text_of(request)), skill_update_mode=mode, minibatch_size=4
+        lambda request: reply(request.stage, text_of(request)),
+        skill_update_mode=mode,
+        minibatch_size=4,
     )
     skill = with_slow_update(
         Skill.from_text("# Sorting letters\n\nAnswer with a label.\n"), "Look at the subject first."
     )
     outcomes = [outcome(each.id, 0, feedback="wrong label", answer="general") for each in ITEMS]
     context = Context(1, 3)
-    reflection = await reflect(it.optimizer, skill, ITEMS, finished(outcomes), context)
+    reflection = await reflect_on(it.optimizer, skill, ITEMS, finished(outcomes), context)
     patch = await aggregate(it.optimizer, skill, reflection.patches, step=1)
-    selection = await select(it.optimizer, skill, patch, context)
+    selection = await select(it.optimizer, skill, patch, context, control="fixed")
     done = await update(it.optimizer, skill, selection.proposals, context)
     assert reflection.groups == 3 and not reflection.discarded
     assert all(proposal.support in (4, 8, 12) for proposal in patch.proposals)

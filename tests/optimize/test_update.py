@@ -25,12 +25,12 @@ async def test_patch_mode_applies_the_edits_and_reports_each():
     )
     done = await update(it.optimizer, SKILL, made, Context(1))
     assert done.changed and done.skill.body.endswith("Check it.\n")
-    assert [row["status"] for row in done.report] == [
+    assert [row.status for row in done.report] == [
         "applied_append",
         "skipped_replace_target_not_found",
         "skipped_unknown_op",
     ]
-    assert done.report[0]["support_count"] == 2
+    assert done.report[0].edit.support_count == 2
     assert not it.model.requests
 
 
@@ -43,7 +43,7 @@ async def test_a_candidate_equal_to_the_incumbent_is_no_change():
 async def test_edits_that_would_pass_the_token_ceiling_are_skipped():
     it = world(lambda request: {}, max_skill_tokens=SKILL.tokens + 5)
     done = await update(it.optimizer, SKILL, edits(Edit("append", content="x" * 400)), Context(1))
-    assert done.report[0]["status"] == "skipped_over_token_ceiling" and not done.changed
+    assert done.report[0].status == "skipped_over_token_ceiling" and not done.changed
 
 
 def test_part_of_a_patch_can_be_applied_alone():
@@ -66,7 +66,7 @@ async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
     done = await update(it.optimizer, skill, [SUGGESTION], Context(4, memory="Step 3 was rejected"))
     assert done.changed and "A sum is a total." in done.skill.body
     assert slow_update_text(done.skill) == "Remember the carry."
-    assert done.change_summary == ("clearer",) and done.detail["reasoning"] == "r"
+    assert done.change_summary == ("clearer",) and done.rewrite["reasoning"] == "r"
     (request,) = it.asked("rewrite")
     assert (request.max_tokens, request.reasoning_effort) == (50_000, "high")
     assert "Say what a sum is." in text_of(request) and "Step 3 was rejected" in text_of(request)
@@ -86,7 +86,9 @@ async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
     "reply", [BadReply("no"), "no JSON", {"new_skill": " "}, {"new_skill": "x" * 4_000}]
 )
 async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
-    it = world(lambda request: reply, skill_update_mode="rewrite_from_suggestions", max_skill_tokens=500)
+    it = world(
+        lambda request: reply, skill_update_mode="rewrite_from_suggestions", max_skill_tokens=500
+    )
     done = await update(it.optimizer, SKILL, [SUGGESTION], Context(1))
     assert done.skill is None and not done.changed
     assert it.discarded[0].stage == "rewrite"
@@ -99,7 +101,9 @@ async def test_an_unreachable_optimizer_stops_the_rewrite():
 
 
 async def test_a_rewrite_that_says_the_same_is_no_change():
-    it = world(lambda request: {"new_skill": SKILL.body}, skill_update_mode="rewrite_from_suggestions")
+    it = world(
+        lambda request: {"new_skill": SKILL.body}, skill_update_mode="rewrite_from_suggestions"
+    )
     assert not (await update(it.optimizer, SKILL, [SUGGESTION], Context(1))).changed
 
 
@@ -114,7 +118,7 @@ async def test_full_rewrites_take_the_first_usable_candidate():
     assert (
         done.skill.body.startswith("# B") and slow_update_text(done.skill) == "Remember the carry."
     )
-    assert done.detail["title"] == "b" and not it.model.requests
+    assert done.rewrite["title"] == "b" and not it.model.requests
 
 
 async def test_full_rewrites_without_a_usable_candidate_leave_none():

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from skillfit.report.page import chart, markdown, page, shorten
 
 from skillfit.report import read_story, write_report
-from skillfit.report.page import chart, markdown, page, shorten
 from skillfit.rollout.outcome import Outcome
 from skillfit.tasks.item import Attempt, Score, Step
 from tests.report.runs import BEST, INITIAL, Told, before_its_first_word, improved

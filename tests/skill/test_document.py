@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.skill import Skill, estimate_tokens
+from skillfit.skill.document import folder_name
 
 SKILL = b"---\nname: tables\ndescription: Read tables.\n---\n# Tables\n\n- look first\n"
 
@@ -136,7 +138,7 @@ def test_bytes_that_are_not_utf8_are_an_error_with_line_and_offset(tmp_path: Pat
 
 def test_a_document_of_five_megabytes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "big.md").write_bytes(b"x" * 5_000_000)
-    with pytest.raises(InputError, match="5,000,000 bytes"):
+    with pytest.raises(InputError, match="larger than 1,000,000 bytes"):
         Skill.load(tmp_path / "big.md")
 
 
@@ -185,7 +187,34 @@ def test_saving_never_writes_through_a_linked_subfolder(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "scripts").symlink_to(tmp_path / "outside")
-    with pytest.raises(InputError, match="leads out"):
+    with pytest.raises(InputError, match="is outside"):
         skill.save(tmp_path / "target")
     assert not list((tmp_path / "outside").iterdir())
     assert not (tmp_path / "target" / "SKILL.md").exists()
+
+
+@pytest.mark.parametrize("name", ["notes.md", "SKILL.md"])
+def test_a_pipe_is_refused_instead_of_read(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match="is not a regular file"):
+        Skill.load(tmp_path / name)
+
+
+def test_a_device_is_refused_instead_of_read() -> None:
+    with pytest.raises(InputError, match="is not a regular file"):
+        Skill.load("/dev/zero")
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("../../escaped", "escaped"),
+        ("/etc/passwd", "etc-passwd"),
+        ("nul\0name", "nul-name"),
+        ("Ünïcode Name", "unicode-name"),
+        ("..", ""),
+        ("a" * 100, "a" * 64),
+    ],
+)
+def test_a_folder_name_is_safe_whatever_the_skill_is_called(name: str, folder: str) -> None:
+    assert folder_name(name) == folder

@@ -16,7 +16,10 @@ from skillfit.skill import (
     with_notes,
 )
 
-BODY = "# Title\n\nIntro text here.\n\n## Rules\n\n- first rule\n- second  rule\n\n## Rules for tables\n\nLast words.\n"
+BODY = (
+    "# Title\n\nIntro text here.\n\n## Rules\n\n- first rule\n- second  rule\n\n"
+    "## Rules for tables\n\nLast words.\n"
+)
 SLOW = "<!-- SLOW_UPDATE_START -->\nguidance\n<!-- SLOW_UPDATE_END -->\n"
 FENCED = BODY + "\n<!-- PROTECTED_START -->\nby hand\n<!-- PROTECTED_END -->\n\nAfter.\n\n" + SLOW
 HEAD = "---\nname: x\ndescription: d\n---\n"

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from skills_ref import validate
 
-from skillfit.skill import lint
+from skillfit.skill import Skill, document_problems, lint
 
 GOOD = "---\nname: tables\ndescription: Read tables.\n---\n# Tables\n\nlook first\n"
 
@@ -102,7 +103,8 @@ def test_dashes_that_cut_the_frontmatter_short_for_other_readers_are_reported(
 
 def test_markers_that_do_not_pair_up_are_reported(tmp_path: Path) -> None:
     (tmp_path / "plain.md").write_text(
-        "# T\n<!-- APPENDIX_END -->\n<!-- SLOW_UPDATE_START -->\n<!-- PROTECTED_START -->\n<!-- PROTECTED_START -->\n"
+        "# T\n<!-- APPENDIX_END -->\n<!-- SLOW_UPDATE_START -->\n"
+        "<!-- PROTECTED_START -->\n<!-- PROTECTED_START -->\n"
         "<!-- PROTECTED_END -->\n<!-- PROTECTED_END -->\n<!-- PROTECTED_START -->\nrest\n"
     )
     problems = lint(tmp_path / "plain.md")
@@ -123,7 +125,10 @@ def test_a_second_region_of_a_kind_is_reported(tmp_path: Path) -> None:
 
 
 def test_files_the_body_names_but_the_folder_lacks_are_reported(tmp_path: Path) -> None:
-    body = "see [this](references/here.md#top), [that](gone.md) or\n`scripts/run.py`; [web](https://x.y/z) [top](#top)\n"
+    body = (
+        "see [this](references/here.md#top), [that](gone.md) or\n"
+        "`scripts/run.py`; [web](https://x.y/z) [top](#top)\n"
+    )
     folder = skill_folder(tmp_path, GOOD + body)
     (folder / "references").mkdir()
     (folder / "references" / "here.md").write_text("x")
@@ -147,3 +152,26 @@ def test_a_skill_that_cannot_be_read_is_a_problem_not_a_crash(tmp_path: Path) ->
     assert found(tmp_path / "bad.md") == found(tmp_path / "none.md") == [(1, "error", "readable")]
     (tmp_path / "empty").mkdir()
     assert found(tmp_path / "empty") == [(1, "error", "readable")]
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [
+        ("---\nname: tables\ndescription: a: b\n---\nx\n", 3),
+        ("---\nname: tables\ndescription: never closed\n\n# T\n", 1),
+        (f"---\nname: {'[' * 3000}\n---\nx\n", 1),
+        ("---\nname: &a [*a]\nb: *c\n---\nx\n", 3),
+    ],
+)
+def test_frontmatter_that_cannot_be_read_is_an_error_in_any_markdown_file(
+    tmp_path: Path, document: str, line: int
+) -> None:
+    (tmp_path / "plain.md").write_text(document)
+    (problem,) = document_problems(Skill.load(tmp_path / "plain.md"))
+    assert (problem.path, problem.line, problem.severity) == ("plain.md", line, "error")
+    assert "frontmatter" in problem.message
+    assert lint(tmp_path / "plain.md") == [replace(problem, path=str(tmp_path / "plain.md"))]
+
+
+def test_a_thematic_break_at_the_top_is_not_unclosed_frontmatter() -> None:
+    assert document_problems(Skill.from_text("---\n\n# Title\n\nNote: text\n")) == []

@@ -54,10 +54,8 @@ def test_several_slow_update_regions_become_one_at_the_end() -> None:
 
 def test_an_empty_appendix_can_be_put_in() -> None:
     skill = with_notes(BASE)
-    assert (
-        skill.text
-        == "# T\n\nbody\n\n<!-- APPENDIX_START -->\n## Execution Notes Appendix\n<!-- APPENDIX_END -->\n"
-    )
+    appendix = "<!-- APPENDIX_START -->\n## Execution Notes Appendix\n<!-- APPENDIX_END -->\n"
+    assert skill.text == f"# T\n\nbody\n\n{appendix}"
     assert with_notes(skill) is skill and appendix_notes(skill) == ()
 
 

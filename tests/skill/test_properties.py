@@ -52,6 +52,9 @@ PIECES = [
     "PROTECTED_START -->",
     "-->",
     "<!-- SLOW_UPDATE_<!-- APPENDIX_END -->START -->",
+    "<!-- protected start -->",
+    "<!—\u00a0PROTECTED\u200b-END\u00a0—>",
+    "<!--\u00a0",
     *PLAIN,
     "---\nname: x\n---\n",
     "```\ncode\n```\n",
@@ -70,7 +73,8 @@ BLOCKS = [
     "<!-- SLOW_UPDATE_START -->\nslow words\n<!-- SLOW_UPDATE_END -->",
     "<!-- APPENDIX_START -->\n## Execution Notes Appendix\n\n- alpha rule\n<!-- APPENDIX_END -->",
     "<!-- EXAMPLES_START -->\n## Examples\n<!-- EXAMPLES_END -->",
-    "<!-- PROTECTED_START --><!-- PROTECTED_START -->a<!-- PROTECTED_END -->b<!-- PROTECTED_END -->",
+    "<!-- PROTECTED_START --><!-- PROTECTED_START -->a<!-- PROTECTED_END -->"
+    "b<!-- PROTECTED_END -->",
     "<!-- PROTECTED_START -->never closed\n",
 ]
 HEADS = ["", "", "---\nname: x\ndescription: words\n---\n", "---\nname: x\n---"]

@@ -22,9 +22,9 @@ from skillfit.config import load_config
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Event
 from skillfit.training.assemble import Listener
+from skillfit.training.components import Control
 from skillfit.training.inputs import Inputs, read_inputs
 from skillfit.training.start import Result, start
-from skillfit.training.components import Control
 from tests.support.chat_server import Answer, Call, ChatServer, completion
 
 COLOURS = {"red": "r", "green": "g", "blue": "b", "gold": "o", "pink": "p", "teal": "t"}
@@ -239,21 +239,21 @@ class World:
             },
         }
 
-    def material(self, *settings: str) -> Inputs:
+    def inputs(self, *settings: str) -> Inputs:
         return read_inputs(load_config(self.config(), [*self.settings, *settings]))
 
     async def train(
         self,
         *settings: str,
         run: str = "run",
-        anyway: bool = False,
+        force: bool = False,
         listeners: Iterable[Listener] = (),
         control: Control | None = None,
     ) -> Result:
         return await start(
-            self.material(*settings),
+            self.inputs(*settings),
             self.folder / run,
-            anyway=anyway,
+            force=force,
             listeners=list(listeners),
             control=control,
         )

@@ -11,7 +11,7 @@ from tests.training.practice_project import World, items
 
 
 def of(world: World, *settings: str) -> Estimate:
-    material = world.material(*settings)
+    material = world.inputs(*settings)
     return estimate(material.config, material.task, material.skill, material.plan())
 
 

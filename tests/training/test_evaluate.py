@@ -5,8 +5,8 @@ import pytest
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.skill import Skill
-from skillfit.training.measure import evaluate
 from skillfit.training.inputs import read_inputs
+from skillfit.training.measure import evaluate
 from tests.training.making import MakeWorld
 from tests.training.practice_project import SKILL, items
 
@@ -18,7 +18,7 @@ async def test_skills_are_measured_side_by_side_with_intervals_and_types(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(rows=items(4, 8, 0))
-    old, new = await evaluate(world.material(), SKILLS, world.folder / "measured", repeats=2)
+    old, new = await evaluate(world.inputs(), SKILLS, world.folder / "measured", repeats=2)
     assert (old.name, old.tally.hard, old.tally.planned) == ("old", 0.25, 16)
     assert (new.name, new.tally.hard) == ("new", 1.0)
     assert old.by_type["red"].hard == 1.0
@@ -31,11 +31,11 @@ async def test_what_was_measured_is_not_paid_for_again_and_more_is_added(
 ) -> None:
     world = make_world(rows=items(4, 8, 0))
     for _ in range(2):
-        await evaluate(world.material(), SKILLS, world.folder / "measured")
+        await evaluate(world.inputs(), SKILLS, world.folder / "measured")
     assert len(world.calls) == 16
-    await evaluate(world.material(), SKILLS, world.folder / "measured", repeats=2)
+    await evaluate(world.inputs(), SKILLS, world.folder / "measured", repeats=2)
     assert len(world.calls) == 32
-    await evaluate(world.material(), SKILLS, world.folder / "measured", split="train")
+    await evaluate(world.inputs(), SKILLS, world.folder / "measured", split="train")
     assert len(world.calls) == 40
 
 
@@ -43,17 +43,15 @@ async def test_another_way_of_answering_is_refused_rather_than_mixed_in(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(rows=items(4, 8, 0))
-    await evaluate(world.material(), SKILLS, world.folder / "measured")
+    await evaluate(world.inputs(), SKILLS, world.folder / "measured")
     with pytest.raises(InputError, match=r"env\.prompt"):
-        await evaluate(
-            world.material("env.prompt='Do: {skill}'"), SKILLS, world.folder / "measured"
-        )
+        await evaluate(world.inputs("env.prompt='Do: {skill}'"), SKILLS, world.folder / "measured")
     with pytest.raises(InputError, match="temperature"):
         await evaluate(
-            world.material("model.agent.temperature=0.5"), SKILLS, world.folder / "measured"
+            world.inputs("model.agent.temperature=0.5"), SKILLS, world.folder / "measured"
         )
     with pytest.raises(InputError, match="described"):
-        await evaluate(world.material("env.grader=contains"), SKILLS, world.folder / "measured")
+        await evaluate(world.inputs("env.grader=contains"), SKILLS, world.folder / "measured")
 
 
 async def test_neither_an_optimizer_nor_splits_are_needed(
@@ -85,6 +83,6 @@ async def test_the_price_of_an_optimizer_that_is_not_asked_need_not_be_known(
 async def test_a_split_that_is_empty_or_unknown_is_named(make_world: MakeWorld) -> None:
     world = make_world(rows=items(4, 8, 0))
     with pytest.raises(InputError, match="test split is empty"):
-        await evaluate(world.material(), SKILLS, world.folder / "measured", split="test")
+        await evaluate(world.inputs(), SKILLS, world.folder / "measured", split="test")
     with pytest.raises(InputError, match="no split 'validation'"):
-        await evaluate(world.material(), SKILLS, world.folder / "measured", split="validation")
+        await evaluate(world.inputs(), SKILLS, world.folder / "measured", split="validation")

@@ -1,4 +1,4 @@
-"""The end of a run: validated, pruned, shipped, tested once, and summed up."""
+"""The end of a run: composed, shipped, tested once, and summarised."""
 
 from __future__ import annotations
 
@@ -12,21 +12,34 @@ import pytest
 from skillfit.errors import Exit, InputError
 from skillfit.report import read_story
 from skillfit.run.events import (
-    CreditAssigned,
     Discarded,
     EvaluationFinished,
     PreflightFinished,
     RolloutFinished,
     ShipTested,
 )
-from skillfit.skill import Skill
 from skillfit.training.start import PreflightStopped
 from tests.support.chat_server import Call
 from tests.training.making import MakeWorld
-from tests.training.practice_project import SKILL, World, analyse, append, item, items, knowing, system, task
+from tests.training.practice_project import (
+    SKILL,
+    World,
+    analyse,
+    append,
+    item,
+    items,
+    knowing,
+    system,
+    task,
+)
 
-ALONE = ("optimizer.use_slow_update=false", "optimizer.use_meta_skill=false")
-STRICT = ("evaluation.gate=strict", "evaluation.prune=false", "evaluation.ship_test=false")
+ALONE = (
+    "evaluation.gate=strict",
+    "optimizer.use_slow_update=false",
+    "optimizer.use_meta_skill=false",
+)
+SCREENING = ("evaluation.gate=screening",)
+STRICT = ("evaluation.gate=strict", "evaluation.ship_test=false")
 
 
 def constant_evaluator(folder: Path, score: float) -> list[str]:
@@ -42,7 +55,7 @@ def constant_evaluator(folder: Path, score: float) -> list[str]:
 
 
 async def test_a_clear_gain_is_called_improved_on_fresh_rollouts(make_world: MakeWorld) -> None:
-    world = make_world(rows=items(8, 8, 4))
+    world = make_world(*ALONE, rows=items(8, 8, 4))
     result = await world.train()
     [shipped] = world.events(ShipTested)
     assert (result.finish_reason, result.exit_code) == ("improved", Exit.OK)
@@ -62,10 +75,10 @@ async def test_several_finalists_meet_the_initial_skill_when_asked_for(
     make_world: MakeWorld,
 ) -> None:
     steps = (
+        "evaluation.gate=strict",
         "train.batch_size=2",
         "train.num_epochs=2",
         "optimizer.learning_rate=1",
-        "evaluation.prune=false",
     )
     spent = {}
     for count in (1, 2):
@@ -78,7 +91,7 @@ async def test_several_finalists_meet_the_initial_skill_when_asked_for(
         )
         await world.train()
         [shipped] = world.events(ShipTested)
-        spent[count] = shipped.evidence["rollouts"] / shipped.repeats
+        spent[count] = shipped.evidence.rollouts / shipped.repeats
         before, after = map(read_story(world.folder / "run").point, ("ship_initial", "ship_best"))
         assert before and after and after.score - before.score == pytest.approx(shipped.difference)
     assert spent == {1: 2 * 12, 2: 3 * 12}
@@ -90,7 +103,7 @@ async def test_a_gain_too_small_to_prove_is_inconclusive(make_world: MakeWorld) 
         for split in ("train", "selection")
         for n in range(6)
     ]
-    result = await (world := make_world(rows=rows)).train()
+    result = await (world := make_world(*ALONE, rows=rows)).train()
     assert (result.finish_reason, result.exit_code) == ("inconclusive", Exit.INCONCLUSIVE)
     assert "add items" in result.diagnosis
     assert world.summary()["ship"]["difference"] > 0
@@ -139,8 +152,11 @@ async def test_the_test_split_is_read_once_for_each_distinct_skill(make_world: M
     )
     assert summary["test_delta_hard"] == 0.75
     by_type = json.loads((world.folder / "run/test_eval/summary.json").read_text())
+    whole = by_type.pop("overall")
+    assert whole == {"total": 4, "hard_acc": 1.0, "soft_acc": 1.0}
     assert by_type == {
-        colour: {"total": 1.0, "hard_acc": 1.0} for colour in ("blue", "gold", "green", "red")
+        colour: {"total": 1, "hard_acc": 1.0, "soft_acc": 1.0}
+        for colour in ("blue", "gold", "green", "red")
     }
     assert (
         json.loads((world.folder / "run/test_eval_baseline/summary.json").read_text())["gold"][
@@ -175,48 +191,6 @@ async def test_the_final_skill_is_promoted_when_it_is_better_also_without_a_test
     assert final.hard == 1.0
 
 
-async def test_a_useless_edit_that_came_along_is_pruned(make_world: MakeWorld) -> None:
-    def with_padding(call: Call) -> str:
-        reply = analyse(call)
-        reply["patch"]["edits"].append(
-            {"op": "append", "target": "", "content": "- Take your time and be kind to everyone."}
-        )
-        return json.dumps(reply)
-
-    world = make_world(*ALONE, rows=items(8, 12, 0), optimizer={"reflect.failure": with_padding})
-    result = await world.train()
-    [credit] = world.events(CreditAssigned)
-    fate = {entry["edit"]["content"]: entry["kept"] for entry in credit.edits if entry["edit"]}
-    assert fate["- Take your time and be kind to everyone."] is False
-    assert fate["- green means g."] is True
-    assert "be kind" not in world.best()
-    assert "green means g." in world.best()
-    assert world.summary()["best_origin"] == "pruned"
-    assert world.summary()["skill_tokens"]["best"] == credit.tokens_after < credit.tokens_before
-    assert result.finish_reason == "improved"
-    assert {entry["step"] for entry in credit.edits if entry["edit"]} == {
-        1
-    }  # old text belongs to no step
-
-
-async def test_old_text_goes_when_a_loss_can_be_excluded(make_world: MakeWorld) -> None:
-    skill = (
-        SKILL
-        + "\nThese words are long, and no colour is named in them, so nobody misses them when they are gone.\n"
-    )
-    world = make_world(*ALONE, "evaluation.candidates=8", rows=items(8, 32, 0), skill=skill)
-    assert (await world.train()).finish_reason == "improved"
-    [credit] = world.events(CreditAssigned)
-    old = {entry["label"][:15]: entry["kept"] for entry in credit.edits if not entry["edit"]}
-    assert not old["old text: These"]
-    assert "These words" not in world.best() and "red means r" in world.best()
-    few = make_world(
-        *ALONE, "evaluation.candidates=8", rows=items(8, 12, 0), skill=skill, name="few"
-    )
-    await few.train()
-    assert "These words" in few.best()
-
-
 def unsteady(call: Call) -> str:
     """Knows what the skill says, most of the time."""
     return (
@@ -246,9 +220,9 @@ async def test_the_selection_scores_are_the_shipped_skills_on_the_ship_tests_own
     )
     result = await world.train()
     baseline, best = selection(world)
-    assert best - baseline == pytest.approx(result.summary["ship"]["difference"]) != 0
+    assert best - baseline == pytest.approx(result.summary.ship.difference) != 0
     fresh = [event for event in world.events(RolloutFinished) if event.phase == "ship"]
-    initial = world.material().skill.hash
+    initial = world.inputs().skill.hash
     assert baseline == pytest.approx(
         mean(event.hard for event in fresh if event.skill_hash == initial)
     )
@@ -276,36 +250,6 @@ async def test_where_nothing_was_accepted_the_best_selection_score_is_the_baseli
     assert selection(world) == (measured, measured)
 
 
-async def test_without_a_ship_test_a_pruned_skill_is_measured_before_its_score_is_told(
-    make_world: MakeWorld,
-) -> None:
-    def with_padding(call: Call) -> str:
-        reply = analyse(call)
-        reply["patch"]["edits"].append(
-            {"op": "append", "target": "", "content": "- Take your time and be kind to everyone."}
-        )
-        return json.dumps(reply)
-
-    world = make_world(
-        *ALONE,
-        "evaluation.ship_test=false",
-        rows=items(8, 12, 0),
-        optimizer={"reflect.failure": with_padding},
-    )
-    result = await world.train()
-    assert world.summary()["best_origin"] == "pruned" and result.finish_reason == "improved"
-    assert (
-        result.diagnosis
-        == "The skill is better by +0.750 on the selection split; there was no check on fresh rollouts."
-    )
-    shipped = world.material().skill.with_document(Skill.from_text(world.best())).hash
-    [told] = [event for event in world.events(EvaluationFinished) if event.name == "pruned"]
-    assert (told.skill_hash, told.hard) == (shipped, selection(world)[1])
-    story = read_story(world.folder / "run")
-    assert story.selection == selection(world)
-    assert "best so far 100\u00a0% against 25\u00a0%" in story.verdict
-
-
 async def test_the_report_shows_what_each_item_asked_and_expected(make_world: MakeWorld) -> None:
     world = make_world(*STRICT, *ALONE)
     await world.train()
@@ -324,7 +268,7 @@ async def test_weights_of_items_decide_and_belong_to_the_run(make_world: MakeWor
     assert world.summary()["baseline_selection_hard"] == pytest.approx(10 / 16)
     assert world.summary()["baseline_test_hard"] == pytest.approx(5 / 8)
     plain = make_world(*STRICT, *ALONE, rows=items(8, 8, 4), name="plain")
-    assert plain.material().identity()["task"] != world.material().identity()["task"]
+    assert plain.inputs().identity()["task"] != world.inputs().identity()["task"]
 
 
 async def test_the_reports_scores_on_fresh_rollouts_are_weighted_as_their_difference_is(
@@ -413,30 +357,22 @@ async def test_a_ceiling_the_person_chose_is_what_the_probe_tries(make_world: Ma
     }
 
 
-async def test_a_candidate_that_breaks_a_must_pass_item_is_vetoed(make_world: MakeWorld) -> None:
+async def test_an_edit_that_breaks_a_must_pass_item_is_dropped(make_world: MakeWorld) -> None:
     def trading(call: Call) -> str:
-        reply = analyse(call)
-        reply["patch"]["edits"] = [
-            {
-                "op": "append",
-                "target": "",
-                "content": "- green means g.\n- blue means b.\n- red means no.",
-            }
-        ]
-        return json.dumps(reply)
+        return json.dumps(append("- green means g.\n- blue means b.\n- red means no."))
 
-    settings = (*ALONE, "evaluation.must_pass=[selection-00]")
-    world = make_world(*settings, rows=items(8, 12, 0), optimizer={"reflect.failure": trading})
+    settings = (*ALONE, *SCREENING, "train.num_epochs=6", "evaluation.must_pass=[selection-00]")
+    world = make_world(*settings, rows=items(8, 24, 0), optimizer={"reflect.failure": trading})
     await world.train()
-    record = world.history()[0]
-    assert record["action"] == "reject"
-    assert "must-pass" in record["reason"]
-    assert "selection-00" in record["reason"]
+    effects = json.loads((world.folder / "run/edit_effects.json").read_text())
+    [dropped] = [effect for effect in effects if effect["status"] == "dropped"]
+    assert "must-pass item selection-00" in dropped["reason"]
+    assert world.best() == SKILL
 
 
-def test_must_pass_items_need_the_race(make_world: MakeWorld) -> None:
-    with pytest.raises(InputError, match="race"):
-        make_world().material("evaluation.gate=strict", "evaluation.must_pass=[selection-00]")
+def test_must_pass_items_need_the_screening_gate(make_world: MakeWorld) -> None:
+    with pytest.raises(InputError, match="screening"):
+        make_world().inputs("evaluation.gate=strict", "evaluation.must_pass=[selection-00]")
 
 
 async def test_a_second_grader_ships_and_the_gap_is_reported(make_world: MakeWorld) -> None:
@@ -449,7 +385,6 @@ async def test_a_second_grader_ships_and_the_gap_is_reported(make_world: MakeWor
         *ALONE,
         "env.grader={contains: {}}",
         "evaluation.ship_grader=exact",
-        "evaluation.prune=false",
     )
     rows = [{**row, "answer": f"{row['answer']}]"} for row in items(8, 8, 0)]
     world = make_world(*settings, rows=rows, agent=wordy)
@@ -471,7 +406,7 @@ async def test_equal_graders_have_no_gap_whatever_the_luck_of_the_rollouts(
     await world.train()
     [shipped] = world.events(ShipTested)
     assert shipped.repeats and shipped.difference
-    assert shipped.evidence["gap"] == world.summary()["ship"]["gap"] == 0.0
+    assert shipped.gap == world.summary()["ship"]["gap"] == 0.0
     assert "by the one trained on, the gain is the same" in read_story(world.folder / "run").verdict
 
 
@@ -613,7 +548,7 @@ async def test_too_few_items_are_refused_or_the_result_labelled_unverified(
     result = await world.train("env.allow_fit_only=true")
     assert (result.finish_reason, result.exit_code) == ("unverified", Exit.INCONCLUSIVE)
     assert "unverified" in result.diagnosis
-    assert world.best() != SKILL
+    assert world.best() == SKILL
 
 
 class TestPreflight:
@@ -651,8 +586,8 @@ class TestPreflight:
         )
         await world.train()
         [report] = world.events(PreflightFinished)
-        [blind] = [check for check in report.checks if check["name"] == "blind"]
-        assert blind["verdict"] == "go" and "all of it gone" in blind["detail"]
+        [blind] = [check for check in report.checks if check.name == "blind"]
+        assert blind.verdict == "go" and "all of it gone" in blind.detail
 
     async def test_a_skill_that_solves_everything_is_saturated(self, make_world: MakeWorld) -> None:
         world = make_world("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))
@@ -677,11 +612,10 @@ class TestPreflight:
         with pytest.raises(PreflightStopped):  # any letter will do, so the grader is blind, too
             await world.train()
         [report] = world.events(PreflightFinished)
-        told = {check["name"]: check for check in report.checks}
-        assert told["gold"]["verdict"] == "warn" and "train-03" in told["gold"]["message"]
+        told = {check.name: check for check in report.checks}
+        assert told["gold"].verdict == "warn" and "train-03" in told["gold"].message
         assert (
-            "agent (openai/agent)" in told["keys"]["message"]
-            and "optimizer" in told["keys"]["message"]
+            "agent (openai/agent)" in told["keys"].message and "optimizer" in told["keys"].message
         )
 
     async def test_no_gold_answer_is_called_proven_when_only_a_judge_grades(
@@ -694,8 +628,8 @@ class TestPreflight:
         world.settings.append(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
         await world.train(force=True)
         [report] = world.events(PreflightFinished)
-        [gold] = [check for check in report.checks if check["name"] == "gold"]
-        assert "judge" in gold["message"] and "score 1" not in gold["message"]
+        [gold] = [check for check in report.checks if check.name == "gold"]
+        assert "judge" in gold.message and "score 1" not in gold.message
 
     async def test_a_judge_that_only_ships_does_not_spare_the_grader_the_empty_answer(
         self, make_world: MakeWorld
@@ -718,9 +652,7 @@ class TestPreflight:
         with pytest.raises(PreflightStopped, match="ship grader rejects every gold answer"):
             await world.train()
         [report] = world.events(PreflightFinished)
-        assert {
-            check["name"]: check["verdict"] for check in report.checks if "gold" in check["name"]
-        } == {
+        assert {check.name: check.verdict for check in report.checks if "gold" in check.name} == {
             "gold": "go",
             "ship gold": "stop",
         }

@@ -40,7 +40,7 @@ def test_a_setting_that_could_not_act_is_refused(
     make_world: MakeWorld, settings: list[str], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        make_world(rows=ROWS).material(*settings)
+        make_world(rows=ROWS).inputs(*settings)
 
 
 def test_a_second_grader_is_refused_where_the_task_brings_its_own_scores(
@@ -51,7 +51,7 @@ def test_a_second_grader_is_refused_where_the_task_brings_its_own_scores(
     world = make_world()
     for tasks in (f"{script}:evaluate", f"'command: true < {world.folder / 'tasks.jsonl'}'"):
         with pytest.raises(InputError, match="ship_grader: this task brings its own scores"):
-            world.material(f"env.tasks={tasks}", "env.grader=null", "evaluation.ship_grader=exact")
+            world.inputs(f"env.tasks={tasks}", "env.grader=null", "evaluation.ship_grader=exact")
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,9 @@ def test_a_model_nobody_asks_is_refused(tmp_path: Path, make_world: MakeWorld) -
         with pytest.raises(
             InputError, match=r"model\.agent: this task or agent runs items in its own way"
         ):
-            world.material(f"env.tasks={tasks}", "env.grader=null")
+            world.inputs(f"env.tasks={tasks}", "env.grader=null")
         assert (
-            world.material(
-                f"env.tasks={tasks}", "env.grader=null", "model.agent=null"
-            ).task.evaluator
+            world.inputs(f"env.tasks={tasks}", "env.grader=null", "model.agent=null").task.evaluator
             is not None
         )
 

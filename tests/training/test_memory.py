@@ -35,7 +35,6 @@ from tests.training.practice_project import (
 
 STRICT = (
     "evaluation.gate=strict",
-    "evaluation.prune=false",
     "evaluation.ship_test=false",
     "evaluation.eval_test=false",
 )
@@ -242,7 +241,7 @@ async def test_the_pair_policy_decides_which_items_the_optimizer_looks_back_on(
     )
     await world.train()
     _, second = world.events(SlowUpdateFinished)
-    assert {pair["category"] for pair in second.pairs} == kept
+    assert {pair.category for pair in second.pairs} == kept
     [call] = world.asked("slow_update")
     assert f"the same {len(second.pairs)} training items" in call.text
 
@@ -263,8 +262,8 @@ async def test_the_changed_policy_tops_up_from_items_not_tried_yet(make_world: M
     await world.train()
     _, second = world.events(SlowUpdateFinished)
     assert len(second.pairs) == 2
-    assert all(pair["category"] == "improved" for pair in second.pairs)
-    assert len({pair["id"] for pair in second.all_pairs}) == len(second.all_pairs)
+    assert all(pair.category == "improved" for pair in second.pairs)
+    assert len({pair.id for pair in second.all_pairs}) == len(second.all_pairs)
 
 
 async def test_the_meta_skill_written_after_an_epoch_is_in_the_prompts_of_the_next(
@@ -275,7 +274,7 @@ async def test_the_meta_skill_written_after_an_epoch_is_in_the_prompts_of_the_ne
         *STRICT, "train.num_epochs=3", "optimizer.learning_rate=1", "optimizer.min_learning_rate=1"
     )
     await world.train()
-    assert [event.result["action"] for event in world.events(MetaSkillFinished)] == [
+    assert [event.result.action for event in world.events(MetaSkillFinished)] == [
         "skip_first_epoch",
         "write_meta_skill",
         "write_meta_skill",
@@ -304,7 +303,7 @@ async def test_a_lesson_that_passes_the_token_ceiling_is_left_out_and_said(
     await world.train()
     assert [event.action for event in world.events(SlowUpdateFinished)] == [
         "inject_placeholder",
-        "no_content",
+        "unchanged",
     ]
     assert any(
         event.stage == "slow_update" and "200 are allowed" in event.reason

@@ -18,8 +18,8 @@ from skillfit.config import describe_keys
 from skillfit.config.schema import Section
 from skillfit.errors import InputError
 from skillfit.models.spec import ModelSpec
-from skillfit.training.start import start
 from skillfit.training.estimate import estimate
+from skillfit.training.start import start
 from tests.support.chat_server import Call
 from tests.training.making import MakeWorld
 from tests.training.practice_project import Script, analyse, append, fingerprint, items, readable
@@ -28,7 +28,7 @@ SRC = Path(skillfit.__file__).parent
 # A recipe fills the other settings (test_recipes); where a window would not act it is refused
 # (below).
 ELSEWHERE = {"recipe", "model.agent.context_window", "model.judge.context_window"}
-EPOCHS = ("train.num_epochs=2",)
+EPOCHS = ("train.num_epochs=3",)
 STEPS = (
     "train.batch_size=2",
     "gradient.minibatch_size=1",
@@ -100,11 +100,8 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "evaluation.sel_env_num": ("evaluation.sel_env_num=4", ()),
     "evaluation.test_env_num": ("evaluation.test_env_num=1", ()),
     "evaluation.eval_test": ("evaluation.eval_test=false", ()),
-    "evaluation.candidates": ("evaluation.candidates=1", ("optimizer.learning_rate=1",)),
-    "evaluation.rollout_budget": ("evaluation.rollout_budget=15", ()),
     "evaluation.ship_test": ("evaluation.ship_test=false", ()),
     "evaluation.ship_grader": ("evaluation.ship_grader=contains", ()),
-    "evaluation.prune": ("evaluation.prune=false", ()),
     "evaluation.preflight": ("evaluation.preflight=true", ()),
     "env.prompt": ("env.prompt='Do: {skill}'", ()),
     "env.grader": ("env.grader={regex: never}", ()),
@@ -112,6 +109,8 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "env.split_ratio": ("env.split_ratio=1:1:1", ("env.split_mode=ratio",)),
     "env.split_seed": ("env.split_seed=7", ("env.split_mode=ratio",)),
     "env.limit": ("env.limit=6", ()),
+    "train.lag": ("train.lag=1", ("train.batch_size=4",)),
+    "evaluation.finalists": ("evaluation.finalists=2", ("train.batch_size=4",)),
     "budget.usd": ("budget.usd=0.001", (PRICES,)),
     "budget.tokens": ("budget.tokens=9000", ()),
     "budget.calls": ("budget.calls=9", ()),
@@ -209,7 +208,7 @@ async def test_every_setting_is_read_by_a_run(
     world = make_world(
         *EPOCHS, *DEEP, *AWARE, grader, "evaluation.preflight=true", script=empty_at_first
     )
-    material = world.material(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
+    material = world.inputs(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
     await start(material, world.folder / "run", force=True)
     estimate(material.config, material.task, material.skill, material.plan())
     names = {id(section): prefix for prefix, section in sections(material.config)}

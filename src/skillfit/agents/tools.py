@@ -12,7 +12,7 @@ from skillfit.agents.chat import ModelAgent, item_messages, shorten
 from skillfit.agents.workspace import Workspace, workspace_for
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
 from skillfit.models.structured import whole_json
-from skillfit.sandbox.isolation import run_isolated
+from skillfit.sandbox.isolation import run_untrusted
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Step
 
@@ -191,7 +191,7 @@ class _Session:
     async def _run(self, command: str) -> str:
         timeout = self.agent.command_timeout
         argv = ["/bin/sh", "-c", command]
-        done = await run_isolated(
+        done = await run_untrusted(
             argv, cwd=self.workspace.work, timeout=timeout, memory=self.agent.command_memory
         )
         if done.isolation != self.isolation:

@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from skillfit import __version__
-from skillfit.cli import evaluate, runs, setup, train
+from skillfit.cli import data, evaluate, runs, setup, train
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -35,6 +35,7 @@ app = typer.Typer(
 for module in (setup, train, evaluate, runs):
     for command in module.COMMANDS:
         app.command(command.__name__.rstrip("_"))(command)
+app.add_typer(data.app, name="data")
 
 
 @app.callback(invoke_without_command=True)

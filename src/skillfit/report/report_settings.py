@@ -27,7 +27,9 @@ class Settings:
 
 
 def settings_of_config(config: Mapping[str, Any]) -> Settings:
-    usual = {setting.key: setting.value for setting in flat_settings(Config().model_dump(mode="json"))}
+    usual = {
+        setting.key: setting.value for setting in flat_settings(Config().model_dump(mode="json"))
+    }
     for role in ("agent", "optimizer", "judge"):
         for setting in flat_settings(ModelSpec(id="").model_dump(mode="json"), f"model.{role}."):
             usual.setdefault(setting.key, setting.value)

@@ -332,6 +332,8 @@ def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> 
 def _retries(error: ModelError | TaskFailure) -> int:
     if isinstance(error, WorkerLost):
         return _WORKER_RETRIES
+    if error.kind == "sandbox":  # the program never ran; the next start may work
+        return _RETRIES
     if isinstance(error, ModelError) and error.retryable and error.kind != "timeout":
         return _RETRIES
     return 0

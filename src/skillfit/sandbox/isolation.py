@@ -1,12 +1,7 @@
-"""Running code nobody has read: no network, no environment, limited memory and time, and a result
-that says which isolation it got.
+"""Run programs nobody has checked: what they can see and reach is limited, and the result says how.
 
-bubblewrap: its own view of the file system (system folders read-only, only the working folder
-writable), processes and network. unshare:    its own processes and network; files are those of the
-user. landlock:   other processes are seen, but their memory and environment are not; network and
-files are those of the user. rlimits:    limits and a killed process tree only. Without namespaces
-or Landlock nothing keeps a process from what its user may read: the environment of every other
-process of the user, with the keys in it, is among that.
+Which isolation is used depends on the machine. `ISOLATIONS` lists them, the strongest first; the
+documentation page docs/isolation.md has the same table in words.
 """
 
 from __future__ import annotations
@@ -15,123 +10,306 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from skillfit.sandbox.process import Result, run_process
+from skillfit.errors import InputError
+from skillfit.sandbox.installation import (
+    SYSTEM,
+    SYSTEM_SETTINGS,
+    is_system,
+    python_installation,
+)
+from skillfit.sandbox.launcher import landlock_version
+from skillfit.sandbox.process import LAUNCHER, Launch, ProcessResult, run_process
 
-Isolation = Literal["bubblewrap", "unshare", "landlock", "rlimits"]
+SandboxMode = Literal["auto", "require", "off"]
+IsolationName = Literal["bubblewrap", "namespaces+landlock", "landlock", "namespaces", "none"]
 
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix")
-_LINKER = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d")
-_ETC = (*_LINKER, "passwd", "group", "nsswitch.conf", "localtime", "ssl", "hosts")
-_PROGRAMS: Mapping[Isolation, str] = {
-    "bubblewrap": "bwrap",
-    "unshare": "unshare",
-    "landlock": sys.executable,
-}
-
-# Whoever is in a Landlock domain may look into processes of that domain alone, whatever its rules
-# are about. These are about moving files between folders, which any domain forbids unless it is
-# allowed (everywhere, here). The powers of root would lead around it.
-_LANDLOCK = """
-import ctypes, os, struct, sys
-libc = ctypes.CDLL(None)
-libc.syscall.argtypes = libc.prctl.argtypes = [ctypes.c_long] * 5
-create, add_rule, restrict, path_beneath, no_new_privileges, drop_capability, moving = 444, 445, 446, 1, 38, 24, 1 << 13
-for capability in range(64):
-    libc.prctl(drop_capability, capability, 0, 0, 0)
-handled = ctypes.create_string_buffer(struct.pack("=Q", moving))
-allowed = ctypes.create_string_buffer(struct.pack("=Qi", moving, os.open("/", os.O_PATH)))
-rules = libc.syscall(create, ctypes.addressof(handled), 8, 0, 0)
-done = (rules, libc.syscall(add_rule, rules, path_beneath, ctypes.addressof(allowed), 0),
-        libc.prctl(no_new_privileges, 1, 0, 0, 0), libc.syscall(restrict, rules, 0, 0, 0))
-if min(done) < 0:
-    sys.exit("Landlock does not work here.")
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
+_MOST_LINKS = 40  # as in the kernel
+_FILE_SIZE = 1 << 30  # bytes: the largest file a limited program may write
 
 
-async def run_isolated(
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """One way to isolate a program, and what it guarantees."""
+
+    name: IsolationName
+    hides_files: bool  # only the files and folders it was given can be read
+    hides_processes: bool  # environment and memory of other processes cannot be read
+    cuts_network: Literal["all", "tcp", "no"]  # what is cut when no network was asked for
+    own_users: bool = False  # a user namespace: the kernel counts its processes apart from others
+    ends_with_parent: bool = False  # the isolation itself ends all processes with skillfit
+
+    @property
+    def full(self) -> bool:
+        """Whether it is enough for `sandbox: require`."""
+        return self.hides_files and self.hides_processes
+
+
+ISOLATIONS: tuple[Isolation, ...] = (
+    Isolation("bubblewrap", True, True, "all", own_users=True, ends_with_parent=True),
+    Isolation("namespaces+landlock", True, True, "all", own_users=True),
+    Isolation("landlock", True, True, "tcp"),
+    Isolation("namespaces", False, True, "all", own_users=True),
+    Isolation("none", False, False, "no"),
+)
+_BY_NAME: Mapping[str, Isolation] = {isolation.name: isolation for isolation in ISOLATIONS}
+NONE = _BY_NAME["none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a sandboxed program may use besides the system's own programs and libraries."""
+
+    writable: tuple[Path, ...]
+    readable: tuple[Path, ...] = ()
+    empty: tuple[Path, ...] = ()  # inside the folders above, shown as empty (bubblewrap only)
+    network: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sandboxed program may use up. None: no limit."""
+
+    cpu_seconds: float | None = None
+    memory: int | None = None  # bytes of address space, per process
+    processes: int | None = None
+
+    def resources(self, isolation: Isolation) -> dict[str, int]:
+        """By the names in `resource`."""
+        limits = {"CORE": 0}
+        if self.cpu_seconds is not None:
+            limits |= {"CPU": int(self.cpu_seconds) + 1, "FSIZE": _FILE_SIZE}
+        if self.memory is not None:
+            limits["AS"] = self.memory
+        if self.processes is not None and isolation.own_users:
+            limits["NPROC"] = self.processes
+        return limits
+
+
+async def run_sandboxed(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    timeout: float,
+    env: Mapping[str, str],
+    access: Access,
+    limits: Limits | None = None,
+    stdin: bytes = b"",
+    max_output: int = 1 << 16,
+    isolation: Isolation | None = None,
+) -> ProcessResult:
+    """Run `argv` under an isolation (default: the best one here) with this environment.
+
+    The result names the isolation. Raises `SandboxNotStarted` when the program never ran.
+    """
+    chosen = isolation or best_isolation()
+    launch = _launch(chosen, cwd.resolve(), access, limits or Limits())
+    result = await run_process(
+        argv,
+        cwd=cwd.resolve(),
+        timeout=timeout,
+        env=env,
+        stdin=stdin,
+        max_output=max_output,
+        launch=launch,
+    )
+    return replace(result, isolation=chosen.name)
+
+
+async def run_untrusted(
     argv: Sequence[str],
     *,
     cwd: Path,
     timeout: float,
     memory: int = 1 << 30,
+    processes: int = 256,
+    readable: tuple[Path, ...] = (),
+    network: bool = False,
     stdin: bytes = b"",
     max_output: int = 1 << 16,
     isolation: Isolation | None = None,
-) -> Result:
-    """Run `argv` in `cwd`, the one folder it may write to. `memory` is in bytes of address space;
-    PATH, HOME (the working folder) and LANG are all the environment it gets. `isolation`: the best
-    there is unless one is named.
+) -> ProcessResult:
+    """Run code nobody has read in `cwd`, the one folder it may write to.
+
+    PATH, HOME (the working folder) and LANG are all the environment it gets.
     """
     cwd = cwd.resolve()
-    chosen = isolation or best_isolation()
-    path = os.pathsep.join(
-        dict.fromkeys([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"])
-    )
-    env = {"PATH": path, "HOME": str(cwd), "LANG": "C.UTF-8"}
-    wrapped = [*_wrapper(chosen, cwd), *_limits(timeout, memory), *argv]
-    result = await run_process(
-        wrapped,
+    folders = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
+    env = {"PATH": os.pathsep.join(dict.fromkeys(folders)), "HOME": str(cwd), "LANG": "C.UTF-8"}
+    return await run_sandboxed(
+        argv,
         cwd=cwd,
         timeout=timeout,
         env=env,
+        access=Access((cwd,), readable, network=network),
+        limits=Limits(timeout, memory, processes),
         stdin=stdin,
         max_output=max_output,
-        contained=chosen in ("bubblewrap", "unshare"),
+        isolation=isolation,
     )
-    return replace(result, isolation=chosen)
+
+
+def choose_isolation(mode: SandboxMode) -> Isolation:
+    """The isolation for a setting `sandbox`. `require` is an error where there is no full one."""
+    if mode == "off":
+        return NONE
+    best = best_isolation()
+    if mode == "require" and not best.full:
+        raise InputError(
+            f"env.sandbox: require: this machine offers no full isolation (best: {best.name}).",
+            hint="Install bubblewrap (apt install bubblewrap), use a Linux kernel with Landlock, "
+            "or set env.sandbox: auto.",
+        )
+    return best
 
 
 @cache
 def best_isolation() -> Isolation:
-    """The strongest isolation that works here; tried once."""
-    return next((candidate for candidate in _PROGRAMS if works(candidate)), "rlimits")
+    """The strongest isolation that works on this machine. Tried once per process."""
+    return next(isolation for isolation in ISOLATIONS if works(isolation))
 
 
 def works(isolation: Isolation) -> bool:
-    """Whether this machine has it."""
-    argv = [*_wrapper(isolation, Path("/")), "true"]
-    return (
-        shutil.which(argv[0]) is not None
-        and subprocess.run(argv, capture_output=True, timeout=10, check=False).returncode == 0
+    """Whether a program can be run under this isolation here."""
+    if isolation == NONE:
+        return True
+    if sys.platform != "linux":
+        return False
+    if "landlock" in isolation.name and landlock_version() < 1:
+        return False
+    program = _WRAPPERS.get(isolation.name)
+    if program is not None and shutil.which(program) is None:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        cwd = Path(folder).resolve()
+        readable, writable = os.pipe()
+        try:
+            launch = _launch(isolation, cwd, Access((cwd,)), Limits())
+            tried = subprocess.run(
+                launch.command([sys.executable, "-I", "-S", "-c", "print('it works')"], writable),
+                cwd=cwd,
+                pass_fds=[writable],
+                capture_output=True,
+                timeout=20,
+                check=False,
+            )
+        finally:
+            os.close(readable)
+            os.close(writable)
+    return tried.returncode == 0 and b"it works" in tried.stdout
+
+
+_WRAPPERS: Mapping[IsolationName, str] = {
+    "bubblewrap": "bwrap",
+    "namespaces+landlock": "unshare",
+    "namespaces": "unshare",
+}
+
+
+def _launch(isolation: Isolation, cwd: Path, access: Access, limits: Limits) -> Launch:
+    access = replace(access, readable=(*python_installation(), LAUNCHER, *access.readable))
+    wrapper: list[str] = []
+    if isolation.name == "bubblewrap":
+        wrapper = _bubblewrap(cwd, access)
+    elif isolation.name.startswith("namespaces"):
+        wrapper = _unshare(network=access.network)
+    # NPROC does not bind root, nor programs outside a user namespace. Their processes are counted.
+    counted = limits.processes if os.geteuid() == 0 or not isolation.own_users else None
+    landlock = "landlock" in isolation.name
+    return Launch(
+        wrapper=tuple(wrapper),
+        contained=isolation.ends_with_parent,
+        limits=limits.resources(isolation),
+        landlock=landlock,
+        readable=_landlock_readable(access) if landlock else (),
+        writable=_landlock_writable(access) if landlock else (),
+        network=access.network,
+        most_processes=counted,
     )
 
 
-def _wrapper(isolation: Isolation, cwd: Path) -> list[str]:
-    if isolation == "rlimits":
-        return []
-    name = _PROGRAMS[isolation]
-    program = shutil.which(name) or name
-    if isolation == "landlock":
-        return [program, "-I", "-S", "-c", _LANDLOCK]
-    if isolation == "unshare":
-        return [
-            program,
-            "--user",
-            "--map-current-user",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "--net",
-        ]
-    interpreter = {str(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix)}
-    shown = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *sorted(interpreter)]
-    binds = [part for path in shown for part in ("--ro-bind-try", path, path)]
-    writable = ["--bind", str(cwd), str(cwd), "--chdir", str(cwd)] if cwd != Path("/") else []
-    apart = ["--unshare-all", "--die-with-parent", "--new-session", "--tmpfs", "/tmp"]
-    return [program, *apart, *binds, "--proc", "/proc", "--dev", "/dev", *writable, "--"]
+def _landlock_readable(access: Access) -> tuple[Path, ...]:
+    paths = [*SYSTEM, *SYSTEM_SETTINGS, Path("/proc"), *access.readable]
+    return tuple(dict.fromkeys(path.resolve() for path in paths))
 
 
-def _limits(timeout: float, memory: int) -> list[str]:
-    """Set by a shell right before the program, so that no Python runs between fork and exec."""
-    limits = (
-        f"ulimit -c 0; ulimit -t {int(timeout) + 1}; ulimit -f 2097152; ulimit -v {memory // 1024}"
-    )
-    return ["/bin/sh", "-c", f'{limits}; exec "$@"', "sh"]
+def _landlock_writable(access: Access) -> tuple[Path, ...]:
+    devices = (Path("/dev", name) for name in _DEVICES)
+    return tuple(dict.fromkeys(path.resolve() for path in (*devices, *access.writable)))
+
+
+def _unshare(*, network: bool) -> list[str]:
+    command = [shutil.which("unshare") or "unshare", "--user", "--map-current-user", "--pid"]
+    command += ["--fork", "--kill-child", "--mount-proc", "--ipc"]
+    return command if network else [*command, "--net"]
+
+
+def _bubblewrap(cwd: Path, access: Access) -> list[str]:
+    command = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent"]
+    command += ["--new-session", *(["--share-net"] if access.network else [])]
+    command += ["--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev"]
+    view = _View()
+    for path in (*SYSTEM, *SYSTEM_SETTINGS):
+        view.show(path)
+    for path in sorted(set(access.readable), key=lambda path: len(path.parts)):
+        if not is_system(path):
+            view.show(path)
+    for path in access.writable:
+        view.show(path, writable=True)
+    for path in access.empty:
+        view.hide(path)
+    return [*command, *view.arguments, "--chdir", str(cwd), "--"]
+
+
+@dataclass(slots=True)
+class _View:
+    """The part of the file system that bubblewrap shows, as its arguments."""
+
+    arguments: list[str] = field(default_factory=list)
+    _shown: list[Path] = field(default_factory=list)
+    _linked: set[Path] = field(default_factory=set)
+
+    def show(self, path: Path, *, writable: bool = False) -> None:
+        """Show a file or folder under its own name, with the symbolic links that lead to it."""
+        real = self._follow(path)
+        if not real.exists() or (not writable and self._is_shown(real)):
+            return
+        self.arguments += ["--bind" if writable else "--ro-bind", str(real), str(real)]
+        self._shown.append(real)
+
+    def hide(self, path: Path) -> None:
+        """Show an empty folder or file in place of the one there."""
+        real = self._follow(path)
+        if real.is_dir():
+            self.arguments += ["--tmpfs", str(real)]
+        elif real.exists():
+            self.arguments += ["--ro-bind", "/dev/null", str(real)]
+
+    def _follow(self, path: Path) -> Path:
+        """The path without symbolic links. Links on the way are made inside the view as well."""
+        done = Path(path.anchor)
+        waiting = list(path.parts[1:])
+        links = 0
+        while waiting and links < _MOST_LINKS:
+            step = done / waiting.pop(0)
+            if not step.is_symlink():
+                done = step
+                continue
+            links += 1
+            target = step.readlink()
+            if step not in self._linked and not self._is_shown(step):
+                self.arguments += ["--symlink", str(target), str(step)]
+                self._linked.add(step)
+            whole = Path(os.path.normpath(step.parent / target))
+            done, waiting = Path(whole.anchor), [*whole.parts[1:], *waiting]
+        return done
+
+    def _is_shown(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in self._shown)

@@ -1,5 +1,7 @@
-"""Running a program so that it ends: time limit, capped output, everyone it started killed with it,
-our keys kept from it.
+"""Run a program so that it really ends: time limit, capped output, no process left behind.
+
+Every program is started through launcher.py, which supervises it. When the program ends, reaches
+its time limit, is cancelled, or when skillfit itself is killed, all processes it has started end.
 """
 
 from __future__ import annotations
@@ -9,46 +11,215 @@ import contextlib
 import os
 import secrets
 import signal
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+from skillfit.errors import Exit, SkillfitError
+from skillfit.sandbox.launcher import STARTED
+from skillfit.sandbox.scratch import MARK, kill_marked, process_mark
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
 
 _LOCALE = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
-_KEPT = (
-    *_LOCALE,
-    "PATH",
-    "HOME",
-    "TMPDIR",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "VIRTUAL_ENV",
-    "PYTHONPATH",
-)
-_MARK = "SKILLFIT_PROCESS"
+_PLACES = ("PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "SHELL", "VIRTUAL_ENV", "PYTHONPATH")
+_GRACE = 3.0  # seconds the supervisor gets to end a program's processes
+_LOOK_EVERY = 0.05  # seconds between two counts of a program's processes
+
+
+class SandboxNotStarted(SkillfitError):
+    """The program never ran: the isolation around it could not be set up."""
+
+    kind = "sandbox"
+    exit_code = Exit.INFRASTRUCTURE
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    code: int | None  # None: killed at the time limit
+class ProcessResult:
+    """How a program ended and what it printed."""
+
+    code: int | None  # the exit code; None when it was killed at a limit
     stdout: str
     stderr: str
+    killed: Literal["", "time limit", "process limit"] = ""
     isolation: str = "none"
 
     @property
     def timed_out(self) -> bool:
-        return self.code is None
+        return self.killed == "time limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start a program: the command that isolates it, and what launcher.py applies to it.
+
+    `wrapper` is a command line in front of the launcher. With `contained`, the wrapper itself ends
+    all processes when it is killed or when skillfit is gone; otherwise launcher.py supervises it.
+    """
+
+    wrapper: tuple[str, ...] = ()
+    contained: bool = False
+    limits: Mapping[str, int] = field(default_factory=dict)  # as in `resource`, without RLIMIT_
+    landlock: bool = False
+    readable: tuple[Path, ...] = ()  # for Landlock
+    writable: tuple[Path, ...] = ()
+    network: bool = True
+    most_processes: int | None = None  # counted from outside, for users whom NPROC does not bind
+
+    def command(self, argv: Sequence[str], status: int) -> list[str]:
+        """The whole command line; `status` is the descriptor for the launcher's report."""
+        settings = [f"status={status}", *(f"{name}={value}" for name, value in self.limits.items())]
+        if self.landlock:
+            settings += ["landlock", *(["network"] if self.network else [])]
+            settings += [f"readable={path}" for path in self.readable]
+            settings += [f"writable={path}" for path in self.writable]
+        supervised = [f"parent={os.getpid()}"] if sys.platform == "linux" else []
+        if self.contained:
+            return [*self.wrapper, *_launcher(settings), *argv]
+        if self.wrapper:
+            return [*_launcher(supervised), *self.wrapper, *_launcher(settings), *argv]
+        return [*_launcher([*supervised, *settings]), *argv]
+
+
+def _launcher(settings: Sequence[str]) -> list[str]:
+    return [sys.executable, "-I", "-S", str(LAUNCHER), *settings, "--"]
 
 
 def plain_environment() -> dict[str, str]:
-    """What a child may know of our environment: where programs and home are; no keys."""
-    return {name: os.environ[name] for name in _KEPT if name in os.environ}
+    """The part of our environment that a child process may see: places and language, no keys."""
+    return {name: os.environ[name] for name in (*_LOCALE, *_PLACES) if name in os.environ}
+
+
+async def run_process(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    timeout: float,
+    env: Mapping[str, str],
+    stdin: bytes = b"",
+    max_output: int = 1 << 20,
+    launch: Launch | None = None,
+) -> ProcessResult:
+    """Run a program to its end or to the time limit.
+
+    Raises `SandboxNotStarted` when the isolation or the program could not be started. No process
+    that the program started is left when this function returns, raises or is cancelled.
+    """
+    launch = launch or Launch()
+    mark = f"{process_mark()}/{secrets.token_hex(8)}"
+    outputs = {name: _Output(max_output) for name in ("stdout", "stderr", "status")}
+    # These are our own pipes: asyncio's `wait` would otherwise wait until every process that
+    # inherited its pipes has closed them.
+    readers, writable = [], {}
+    for name, output in outputs.items():
+        readable, writable[name] = os.pipe()
+        readers.append(asyncio.ensure_future(_drain(readable, output)))
+    killed: Literal["", "time limit", "process limit"] = ""
+    code: int | None = None
+    try:
+        command = launch.command(argv, writable["status"])
+        process = await _start(command, cwd, {**env, MARK: mark}, stdin, writable)
+        counting = asyncio.ensure_future(_until_too_many(process.pid, launch.most_processes))
+        try:
+            ended = asyncio.ensure_future(process.wait())
+            await asyncio.wait(
+                {ended, counting}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if ended.done():
+                code = ended.result()
+            else:
+                killed = "process limit" if counting.done() else "time limit"
+        finally:
+            counting.cancel()
+            await _end(process, gently=not launch.contained)
+    finally:
+        if code is None:
+            kill_marked(mark)
+        # A process that escaped every kill may still hold a pipe open.
+        await asyncio.wait(readers, timeout=0.5)
+        for reader in readers:
+            reader.cancel()
+    _require_started(argv, outputs, killed)
+    return ProcessResult(code, outputs["stdout"].text(), outputs["stderr"].text(), killed)
+
+
+def _require_started(argv: Sequence[str], outputs: Mapping[str, _Output], killed: str) -> None:
+    started, _, problem = outputs["status"].text().partition(STARTED.decode())
+    said = started or problem or outputs["stderr"].text().strip()[-500:]
+    if problem or (not killed and STARTED.decode() not in outputs["status"].text()):
+        raise SandboxNotStarted(
+            f"{Path(argv[0]).name} could not be started: {said or 'no reason was given'}",
+            hint="`skillfit check` shows which isolation works on this machine.",
+        )
+
+
+async def _start(
+    command: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    stdin: bytes,
+    writable: Mapping[str, int],
+) -> asyncio.subprocess.Process:
+    try:
+        with tempfile.TemporaryFile() as given:
+            given.write(stdin)
+            given.seek(0)
+            return await asyncio.create_subprocess_exec(
+                *command,
+                cwd=cwd,
+                env=env,
+                stdin=given,
+                stdout=writable["stdout"],
+                stderr=writable["stderr"],
+                pass_fds=[writable["status"]],
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise SandboxNotStarted(f"{command[0]} could not be started: {error}") from error
+    finally:
+        for end in writable.values():
+            os.close(end)
+
+
+async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
+    """End the process and its group. A supervisor first gets a moment to end what it supervises."""
+    try:
+        if gently and process.returncode is None:
+            process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _GRACE)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+async def _until_too_many(pid: int, most: int | None) -> None:
+    """Return when the process has more than `most` descendants. Without a limit: never."""
+    if most is None:
+        await asyncio.Event().wait()
+    while count_descendants(pid, most or 0) <= (most or 0):  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_EVERY)
+
+
+def count_descendants(pid: int, enough: int) -> int:
+    """How many descendants a process has; stops counting soon after `enough`."""
+    found = [pid]
+    for each in found:  # grows while it is read
+        if len(found) > enough + 1:
+            break
+        for children in Path(f"/proc/{each}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += [int(child) for child in children.read_text().split()]
+    return len(found) - 1
 
 
 @dataclass(slots=True)
 class _Output:
-    """Beginning and end of what a program says: the last line is often the one that counts."""
+    """The beginning and the end of what a program prints: the last line often matters most."""
 
     limit: int
     head: bytearray = field(default_factory=bytearray)
@@ -62,80 +233,6 @@ class _Output:
 
     def text(self) -> str:
         return bytes(self.head + self.tail).decode(errors="replace")
-
-
-async def run_process(
-    argv: Sequence[str],
-    *,
-    cwd: Path,
-    timeout: float,
-    env: Mapping[str, str],
-    stdin: bytes = b"",
-    max_output: int = 1 << 20,
-    contained: bool = False,
-) -> Result:
-    """Run to the end or to the time limit. Raises OSError when the program cannot be started.
-    Whoever it left behind is killed with it, on the way out and on cancellation too. `contained`:
-    nobody outlives it when it ends by itself; saves looking for them.
-    """
-    kept = (_Output(max_output), _Output(max_output))
-    mark = secrets.token_hex(8)
-    # Pipes of our own: asyncio's `wait` would go on until everyone who inherited its pipes has
-    # closed them.
-    readers, ends = [], []
-    for into in kept:
-        readable, writable = os.pipe()
-        ends.append(writable)
-        readers.append(asyncio.ensure_future(_drain(readable, into)))
-    code: int | None = None
-    try:
-        process = await _start(argv, cwd, {**env, _MARK: mark}, stdin, ends)
-        try:
-            with contextlib.suppress(TimeoutError):
-                code = await asyncio.wait_for(process.wait(), timeout)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    finally:
-        if code is None or not contained:
-            _kill_marked(mark)
-        await asyncio.wait(
-            readers, timeout=0.5
-        )  # someone who dropped the mark may still hold the other end
-        for reader in readers:
-            reader.cancel()
-    return Result(code, *(one.text() for one in kept))
-
-
-async def _start(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], stdin: bytes, ends: Sequence[int]
-) -> asyncio.subprocess.Process:
-    try:
-        with tempfile.TemporaryFile() as given:
-            given.write(stdin)
-            given.seek(0)
-            return await asyncio.create_subprocess_exec(
-                *argv,
-                cwd=cwd,
-                env=env,
-                stdin=given,
-                stdout=ends[0],
-                stderr=ends[1],
-                start_new_session=True,
-            )
-    finally:
-        for end in ends:
-            os.close(end)
-
-
-def _kill_marked(mark: str) -> None:
-    """Kill whoever left the process group: descendants still carry the mark in their environment."""
-    wanted = f"{_MARK}={mark}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if wanted in (entry / "environ").read_bytes():
-                os.kill(int(entry.name), signal.SIGKILL)
 
 
 async def _drain(pipe: int, into: _Output) -> None:

@@ -1,4 +1,4 @@
-"""The skill document: package, frontmatter and body, protected regions, edits, diff, lint."""
+"""The skill document: frontmatter, body, protected regions, edits, removable units, diff, lint."""
 
 from skillfit.skill.diff import DiffLine, Hunk, diff, diff_hunks
 from skillfit.skill.document import Skill, estimate_tokens
@@ -13,12 +13,11 @@ from skillfit.skill.edits import (
     apply_edits,
     example_edit,
 )
-from skillfit.skill.lint import Problem, lint
-from skillfit.skill.regions import (
+from skillfit.skill.lint import Problem, document_problems, lint
+from skillfit.skill.owned_regions import (
     Example,
     appendix_notes,
     examples,
-    rewrite,
     slow_update_text,
     with_consolidated_notes,
     with_examples,
@@ -26,6 +25,8 @@ from skillfit.skill.regions import (
     with_slow_update,
     without_placeholder,
 )
+from skillfit.skill.regions import rewrite
+from skillfit.skill.units import Unit, units, without
 
 __all__ = [
     "EXAMPLE_OP",
@@ -40,19 +41,23 @@ __all__ = [
     "Hunk",
     "Problem",
     "Skill",
+    "Unit",
     "appendix_notes",
     "apply_edits",
     "diff",
     "diff_hunks",
+    "document_problems",
     "estimate_tokens",
     "example_edit",
     "examples",
     "lint",
     "rewrite",
     "slow_update_text",
+    "units",
     "with_consolidated_notes",
     "with_examples",
     "with_notes",
     "with_slow_update",
+    "without",
     "without_placeholder",
 ]

@@ -1,6 +1,7 @@
-"""The skill: a markdown document with optional frontmatter, and the files of its package.
+"""The skill: a markdown document with optional frontmatter, and the files of its folder.
 
-A skill on disk: reading its files within safe bounds, writing them whole.
+The second half of the module reads skills from disk, with limits on size and place, and writes
+files atomically.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import stat
 import tempfile
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,35 +22,39 @@ import yaml
 
 from skillfit.errors import InputError
 
-# A block between `---` lines at the very top counts when its first entry looks like `key:`; a
-# thematic break does not.
+# Frontmatter is a block between `---` lines at the very top whose first entry looks like `key:`.
+# A thematic break at the top is not frontmatter.
+_FENCE_LINE = r"---[ \t]*"
+_BLANK_OR_COMMENT = r"[ \t\r]*(?:#[^\n]*)?\n"
+_FIRST_KEY = r"[\w\"'][^\n:]*:"
+_FRONTMATTER_START = re.compile(rf"{_FENCE_LINE}\r?\n[\w-]+:(?:[ \t\r\n]|$)")
 _FRONTMATTER = re.compile(
-    r"---[ \t]*\r?\n(?P<block>(?:[ \t\r]*(?:#[^\n]*)?\n)*[\w\"'][^\n:]*:.*?\n)---[ \t]*(?:\r?\n|\Z)",
+    rf"{_FENCE_LINE}\r?\n(?P<block>(?:{_BLANK_OR_COMMENT})*{_FIRST_KEY}.*?\n)"
+    rf"{_FENCE_LINE}(?:\r?\n|\Z)",
     re.DOTALL,
 )
 BOM = "\ufeff"
 
 
 def estimate_tokens(text: str) -> int:
-    """Tokens of a text, within some 20 % for prose in any script: a quarter of its UTF-8 bytes."""
+    """A rough number of tokens: a quarter of the UTF-8 bytes. Usually within 20 % for prose."""
     return (len(text.encode("utf-8", "replace")) + 3) // 4
 
 
 DOCUMENT_NAMES = ("SKILL.md", "skill.md")
-DOCUMENT_SUFFIXES = (
-    ".md",
-    ".markdown",
-    ".txt",
-)  # a path that ends so is a document; any other, a folder
+# A path with one of these endings is a document; any other path is a folder.
+DOCUMENT_SUFFIXES = (".md", ".markdown", ".txt")
 
 
 @dataclass(frozen=True)
 class Skill:
-    """What the agent is given. Made by `load` or `from_text`; changed copies come from `with_body`
-    and the functions of this room.
+    """The instructions that are given to the agent.
 
-    `head` is the frontmatter with its fences, untouched by edits; `files` are the package's other
-    files by relative path.
+    Create one with `load` or `from_text`. A skill never changes; `with_body` and the functions of
+    `skillfit.skill` return changed copies.
+
+    `head` is the frontmatter with its `---` lines, which edits never change. `files` are the other
+    files of the skill folder, by relative path.
     """
 
     head: str = ""
@@ -57,12 +63,12 @@ class Skill:
     modes: Mapping[str, int] = field(default_factory=dict, hash=False, compare=False, repr=False)
     bom: bool = field(default=False, compare=False)
     document_name: str = field(default=DOCUMENT_NAMES[0], compare=False)
-    title: str = field(default="", compare=False)  # the name to go by when the frontmatter has none
+    title: str = field(default="", compare=False)  # used as name when the frontmatter has none
 
     @classmethod
     def load(cls, path: str | Path) -> Skill:
-        """Read a skill folder, a SKILL.md with its references/, scripts/ and assets/, or any
-        markdown file.
+        """Read a skill folder, a SKILL.md with the references/, scripts/ and assets/ beside it, or
+        any markdown file.
         """
         path = Path(path)
         try:
@@ -70,9 +76,8 @@ class Skill:
                 return cls._read_package(find_document(path))
             if path.name in DOCUMENT_NAMES:
                 return cls._read_package(path, only=RESOURCE_FOLDERS)
-            return replace(
-                cls.from_text(read_document(path), name=path.stem), document_name=path.name
-            )
+            skill = cls.from_text(read_document(path), name=path.stem)
+            return replace(skill, document_name=path.name)
         except OSError as error:
             raise InputError(
                 f"Cannot read the skill {path}: {error.strerror}.", hint="Check the path."
@@ -84,20 +89,18 @@ class Skill:
         if document.is_symlink() and not document.resolve().is_relative_to(folder.resolve()):
             raise InputError(
                 f"{document} is a symbolic link out of its folder.",
-                hint="Give the file it points to.",
+                hint="Give the path of the file that it points to.",
             )
         skill = cls.from_text(read_document(document), name=folder.resolve().name)
-        files, modes = read_files(folder, document, only)
-        return replace(skill, files=files, modes=modes, document_name=document.name)
+        found = _read_files(folder, document, only)
+        return replace(skill, files=found.contents, modes=found.modes, document_name=document.name)
 
     @classmethod
     def from_text(
         cls, text: str, *, name: str = "", files: Mapping[str, bytes] | None = None
     ) -> Skill:
         """A skill from the text of its document."""
-        text = text.encode(
-            "utf-8", "replace"
-        ).decode()  # a lone surrogate from a model's JSON could never be written
+        text = _encodable(text)
         bom, text = text.startswith(BOM), text.removeprefix(BOM)
         match = _FRONTMATTER.match(text)
         end = match.end() if match else 0
@@ -110,10 +113,12 @@ class Skill:
         )
 
     def with_body(self, body: str) -> Skill:
-        """The same skill with another body. Newlines become those of the skill; text that would
-        pass for frontmatter does not.
+        """The same skill with another body.
+
+        Newlines are converted to those of the skill. A body that looks like frontmatter gets a
+        newline in front, so that it stays body.
         """
-        body = body.encode("utf-8", "replace").decode()
+        body = _encodable(body)
         head = self.head
         if self.newline == "\r\n":
             body = body.replace("\r\n", "\n").replace("\n", "\r\n")
@@ -128,8 +133,9 @@ class Skill:
         return replace(self, head=other.head, body=other.body)
 
     def save(self, path: str | Path) -> None:
-        """Write the document alone to a markdown path, or the whole package into a folder. What did
-        not change keeps its bytes.
+        """Write the document to a markdown path, or the document and its files into a folder.
+
+        Files that already have the right content are not touched.
         """
         path = Path(path)
         data = (BOM * self.bom + self.text).encode()
@@ -140,7 +146,7 @@ class Skill:
         for name in self.files:
             if not (path / check_relative(name)).parent.resolve().is_relative_to(path.resolve()):
                 raise InputError(
-                    f"{path / name} leads out of {path}.", hint="Remove the symbolic link there."
+                    f"{path / name} is outside {path}.", hint="Remove the symbolic link there."
                 )
         for name, content in self.files.items():
             write_whole(path / name, content, self.modes.get(name))
@@ -154,29 +160,27 @@ class Skill:
 
     @cached_property
     def newline(self) -> str:
-        """CRLF when every line of the document ends so. With other newlines among them nothing is
-        translated.
+        """CRLF when every line of the document ends with it, else LF. In a document with mixed line
+        ends nothing is converted.
         """
         crlf = self.text.count("\r\n")
         return "\r\n" if crlf and crlf == self.text.count("\n") == self.text.count("\r") else "\n"
 
     @property
     def unix_body(self) -> str:
-        """The body as edits see it: with the newlines models send. `with_body` puts the skill's own
-        back.
-        """
+        """The body with LF line ends, as edits see it. `with_body` restores the skill's own."""
         return self.body.replace("\r\n", "\n") if self.newline == "\r\n" else self.body
 
     @property
     def frontmatter_block(self) -> str:
-        """The YAML between the fences, from line 2 of the document on."""
+        """The YAML between the `---` lines. It starts on line 2 of the document."""
         match = _FRONTMATTER.match(self.head)
         return match["block"] if match else ""
 
     @cached_property
     def frontmatter(self) -> Mapping[str, Any]:
-        """The frontmatter's values, all strings; empty when it is not a YAML mapping (`lint` says
-        why).
+        """The values of the frontmatter, all as strings. Empty when it is not a YAML mapping, which
+        `lint` reports.
         """
         try:
             loaded = yaml.load(self.frontmatter_block, Loader=yaml.BaseLoader)
@@ -185,13 +189,21 @@ class Skill:
         return loaded if isinstance(loaded, dict) else {}
 
     @property
+    def unclosed_frontmatter(self) -> bool:
+        """The document begins like frontmatter, but the closing `---` line is missing."""
+        return not self.head and _FRONTMATTER_START.match(self.body) is not None
+
+    @property
     def name(self) -> str:
+        """The name in the frontmatter, else that of the file or folder. Any text: use `folder_name`
+        to make a path of it.
+        """
         given = self.frontmatter.get("name")
         return given.strip() if isinstance(given, str) and given.strip() else self.title or "skill"
 
     @cached_property
     def hash(self) -> str:
-        """16 hex digits over everything the agent sees: the document and every file."""
+        """16 hex digits that identify the content: the document and every file."""
         digest = hashlib.sha256()
         for name, data in [("", self.text.encode()), *sorted(self.files.items())]:
             digest.update(f"{name}\0{len(data)}\0".encode())
@@ -204,12 +216,17 @@ class Skill:
         return estimate_tokens(self.text)
 
 
+def _encodable(text: str) -> str:
+    """The text without lone surrogates, which JSON from a model may contain and UTF-8 may not."""
+    return text.encode("utf-8", "replace").decode()
+
+
 DOCUMENT_LIMIT = 1_000_000
 PACKAGE_LIMIT = 32_000_000
-# The format's folders. A SKILL.md named on its own brings only these along: what else lies beside
-# it may be tasks with answers.
+# The resource folders of the Agent Skills format. When the user names a SKILL.md file, only these
+# are read with it: other files in its folder may be tasks with answers.
 RESOURCE_FOLDERS = ("references", "scripts", "assets")
-# Task data, caches and hidden files (.env, .git) are not part of what the agent may see.
+# Never given to the agent: task data and caches. The same holds for hidden files (.env, .git).
 _NOT_SKILL = ("evals", "__pycache__", "node_modules")
 
 
@@ -228,14 +245,13 @@ def find_document(folder: Path) -> Path:
 
 
 def read_document(path: Path) -> str:
-    """Text of a markdown file; anything but UTF-8 of a sane size is an error that says where."""
-    size = path.stat().st_size
-    if size > DOCUMENT_LIMIT:
+    """The text of a markdown file."""
+    data = read_regular_file(path, DOCUMENT_LIMIT)
+    if data is None:
         raise InputError(
-            f"{path} has {size:,} bytes; a skill document may have {DOCUMENT_LIMIT:,} at most.",
-            hint="An agent reads all of it each time: move detail to references/.",
+            f"{path} is larger than {DOCUMENT_LIMIT:,} bytes, the limit for a skill document.",
+            hint="The agent reads all of it for each task: move detail to references/.",
         )
-    data = path.read_bytes()
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -246,12 +262,28 @@ def read_document(path: Path) -> str:
         ) from error
 
 
-def read_files(
-    folder: Path, document: Path, only: tuple[str, ...] = ()
-) -> tuple[dict[str, bytes], dict[str, int]]:
-    """Contents and modes of a skill's other files, by path relative to the folder."""
-    files: dict[str, bytes] = {}
-    modes: dict[str, int] = {}
+def read_regular_file(path: Path, limit: int) -> bytes | None:
+    """The bytes of a file; None when there are more than `limit`.
+
+    Pipes and devices are refused: reading them could block or never end.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise InputError(f"{path} is not a regular file.", hint="Give the path of a text file.")
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    return data if len(data) <= limit else None
+
+
+@dataclass(frozen=True, slots=True)
+class _PackageFiles:
+    """Contents and modes of the other files of a skill, by path relative to the folder."""
+
+    contents: dict[str, bytes] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+
+
+def _read_files(folder: Path, document: Path, only: tuple[str, ...] = ()) -> _PackageFiles:
+    found = _PackageFiles()
     total = 0
     for path in _walk(folder, folder.resolve(), only):
         relative = path.relative_to(folder).as_posix()
@@ -261,22 +293,23 @@ def read_files(
         total += info.st_size
         if total > PACKAGE_LIMIT:
             raise InputError(
-                f"{folder} holds more than {PACKAGE_LIMIT:,} bytes (at {relative}).",
-                hint="Give the skill a folder of its own.",
+                f"{folder} contains more than {PACKAGE_LIMIT:,} bytes (at {relative}).",
+                hint="Move the skill into a folder of its own.",
             )
-        files[relative] = path.read_bytes()
-        modes[relative] = stat.S_IMODE(info.st_mode)
-    return files, modes
+        found.contents[relative] = path.read_bytes()
+        found.modes[relative] = stat.S_IMODE(info.st_mode)
+    return found
 
 
 def _walk(folder: Path, root: Path, only: tuple[str, ...] = ()) -> Iterator[Path]:
+    """The files of a skill folder, sorted. At the top level only the names in `only`, if given."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name in _NOT_SKILL or (only and path.name not in only):
             continue
         if path.is_symlink() and (path.is_dir() or not path.resolve().is_relative_to(root)):
             raise InputError(
                 f"{path} is a symbolic link out of the skill or to a folder.",
-                hint="Put the files themselves there.",
+                hint="Copy the files themselves into the skill.",
             )
         if path.is_dir():
             yield from _walk(path, root)
@@ -285,7 +318,7 @@ def _walk(folder: Path, root: Path, only: tuple[str, ...] = ()) -> Iterator[Path
 
 
 def check_relative(name: str) -> str:
-    """The name of a package file, refused when it could lead out of the folder."""
+    """Return the name of a package file, or raise when it could point outside the folder."""
     parts = PurePosixPath(name).parts
     if (
         not parts
@@ -303,18 +336,21 @@ def check_relative(name: str) -> str:
 
 
 def folder_name(name: str) -> str:
-    """The name as the format wants folders to be called: small letters, digits and hyphens; empty
-    when none are left.
+    """A name that is safe as a folder name and follows the Agent Skills format: lower-case letters,
+    digits and hyphens, up to 64. Empty when nothing of the name remains.
     """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64].rstrip("-")
+    without_accents = re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", name))
+    return re.sub(r"[^a-z0-9]+", "-", without_accents.lower()).strip("-")[:64].rstrip("-")
 
 
 def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
-    """The file appears complete or not at all; one that already holds these bytes is left alone."""
+    """Write a file atomically: it appears complete or not at all. A file that already has this
+    content and mode is not touched.
+    """
     try:
         _write(path, data, mode)
     except OSError as error:
-        hint = "Check the path, its permissions, and the room on the disk."
+        hint = "Check the path, its permissions, and the free space on the disk."
         raise InputError(f"Cannot write {path}: {error.strerror}.", hint=hint) from error
 
 

@@ -18,7 +18,6 @@ import inspect
 import json
 import shlex
 import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -28,7 +27,8 @@ from typing import Any, ClassVar
 
 from skillfit.errors import InputError
 from skillfit.models.structured import whole_json
-from skillfit.sandbox.process import plain_environment, run_process
+from skillfit.sandbox.process import SandboxNotStarted, plain_environment, run_process
+from skillfit.sandbox.scratch import scratch_folder
 from skillfit.skill import Skill
 from skillfit.skill.document import find_document
 from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure, stable_hash
@@ -123,9 +123,9 @@ class CommandEvaluator(Evaluator):
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
         where = f"{Path(self.argv[0]).name} on item {item.id}"
         stdin = json.dumps(plain(item), ensure_ascii=False).encode()
-        with tempfile.TemporaryDirectory(prefix="skillfit-command-") as folder:
-            skill.save(Path(folder) / "skill")
-            document = find_document(Path(folder) / "skill")
+        with scratch_folder("command") as folder:
+            skill.save(folder / "skill")
+            document = find_document(folder / "skill")
             env = {
                 **plain_environment(),
                 "SKILLFIT_SKILL": str(document),
@@ -135,8 +135,8 @@ class CommandEvaluator(Evaluator):
                 result = await run_process(
                     self.argv, cwd=self.cwd, timeout=self.timeout, env=env, stdin=stdin
                 )
-            except OSError as error:
-                raise TaskFailure("command", f"{where}: cannot be started: {error}") from error
+            except SandboxNotStarted as error:
+                raise TaskFailure("command", f"{where}: {error.message}") from error
         if result.timed_out:
             raise TaskFailure(
                 "timeout", f"{where}: still running after {self.timeout:g} s; killed."

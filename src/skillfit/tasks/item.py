@@ -147,13 +147,16 @@ class Item:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        images = self.content().get("images", ())
-        paths = [
-            self.base / str(path) for path in ([images] if isinstance(images, str) else images)
-        ]
-        return tuple(
-            Image(path, mimetypes.guess_type(path.name)[0] or "image/png") for path in paths
-        )
+        """The row's images. A column `image_detail` says how finely the model should look."""
+        content = self.content()
+        images = content.get("images", ())
+        detail = content.get("image_detail", "auto")
+        found = []
+        for name in [images] if isinstance(images, str) else images:
+            path = self.base / str(name)
+            media_type = mimetypes.guess_type(path.name)[0] or "image/png"
+            found.append(Image(path, media_type, detail))
+        return tuple(found)
 
     def attachments(self) -> tuple[Path, ...]:
         """Every file and image the item needs."""

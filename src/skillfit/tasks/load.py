@@ -14,7 +14,7 @@ from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Model
 from skillfit.tasks.evaluator import CommandEvaluator
 from skillfit.tasks.item import Grader, Item
-from skillfit.tasks.rows import SPLIT_NAMES, SUFFIXES, Row, items_of, parse_json, read_rows
+from skillfit.tasks.rows import Row, folder_rows, items_of, parse_json, read_rows
 from skillfit.tasks.sources import (
     LoadContext,
     SourceItems,
@@ -70,7 +70,7 @@ def load_task(
         return _from_rows(
             _eval_rows(evals), replace(settings, grader=settings.grader or "checklist"), judge
         )
-    return _from_rows(_folder_rows(path) if path.is_dir() else read_rows(path), settings, judge)
+    return _from_rows(folder_rows(path) if path.is_dir() else read_rows(path), settings, judge)
 
 
 def _from_rows(rows: Iterator[Row], settings: TaskSettings, judge: Model | None) -> Task:
@@ -82,30 +82,6 @@ def _from_rows(rows: Iterator[Row], settings: TaskSettings, judge: Model | None)
         judge=judge,
         base=settings.base,
     )
-
-
-def _folder_rows(folder: Path) -> Iterator[Row]:
-    """`train/ val/ test/` with a file of items each, or `train.jsonl val.jsonl test.jsonl`."""
-    found = [
-        child
-        for child in sorted(folder.iterdir())
-        if child.stem in SPLIT_NAMES and (child.is_dir() or child.suffix in SUFFIXES)
-    ]
-    if not any(SPLIT_NAMES[child.stem] == "train" for child in found):
-        raise InputError(
-            f"{folder}: no train/ in this folder.",
-            hint="Expected train/, val/ and test/, each with a JSON, JSONL or CSV file.",
-        )
-    for child in found:
-        files = (
-            [file for file in sorted(child.iterdir()) if file.suffix in SUFFIXES]
-            if child.is_dir()
-            else [child]
-        )
-        if not files:
-            raise InputError(f"{child}: no JSON, JSONL or CSV file in this folder.")
-        for file in files:
-            yield from (replace(row, split=SPLIT_NAMES[child.stem]) for row in read_rows(file))
 
 
 def _evals_file(path: Path) -> Path | None:

@@ -51,6 +51,30 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise InputError(f"{path}: no items in this file.")
 
 
+def folder_rows(folder: Path) -> Iterator[Row]:
+    """`train/ val/ test/` with a file of items each, or `train.jsonl val.jsonl test.jsonl`."""
+    found = [
+        child
+        for child in sorted(folder.iterdir())
+        if child.stem in SPLIT_NAMES and (child.is_dir() or child.suffix in SUFFIXES)
+    ]
+    if not any(SPLIT_NAMES[child.stem] == "train" for child in found):
+        raise InputError(
+            f"{folder}: no train/ in this folder.",
+            hint="Expected train/, val/ and test/, each with a JSON, JSONL or CSV file.",
+        )
+    for child in found:
+        files = (
+            [file for file in sorted(child.iterdir()) if file.suffix in SUFFIXES]
+            if child.is_dir()
+            else [child]
+        )
+        if not files:
+            raise InputError(f"{child}: no JSON, JSONL or CSV file in this folder.")
+        for file in files:
+            yield from (replace(row, split=SPLIT_NAMES[child.stem]) for row in read_rows(file))
+
+
 def items_of(rows: Iterable[Row], fields: Mapping[str, str]) -> list[Item]:
     """Items with stable ids. Rows without an id get one from their content; an id used twice is
     refused.

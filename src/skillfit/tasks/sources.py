@@ -37,6 +37,7 @@ ENTRY_POINT_GROUP = "skillfit.tasks"
 # Name -> "module:function". Given as text, because these modules import from higher layers.
 BUILT_IN_SOURCES: dict[str, str] = {
     "inspect": "skillfit.plugins.inspect_tasks:inspect_source",
+    "searchqa": "skillfit.benchmarks.searchqa.searchqa:searchqa",
 }
 
 
@@ -114,6 +115,13 @@ def source_names() -> list[str]:
     """Every registered name, sorted."""
     installed = {entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)}
     return sorted(installed | set(BUILT_IN_SOURCES))
+
+
+def source_module(name: str) -> str:
+    """The module that a registered name refers to; empty for a name that is not registered."""
+    installed = [entry.value for entry in _entry_points(name)]
+    target = BUILT_IN_SOURCES.get(name) or next(iter(installed), "")
+    return target.partition(":")[0]
 
 
 def _entry_points(name: str) -> list[EntryPoint]:

@@ -44,6 +44,7 @@ EXIT_OF = {
 
 async def finish(run: Components, closing: Closing, state: TrainingState) -> RunFinished:
     """Compose, ship test, test split, verdict."""
+    state, final = await _validate(run, state)
     with run.stage(Place(), "compose"), run.selection.during("compose", 0, UsageByStage()):
         finalists = await run.gate.compose()
     fresh = ShipRollouts(
@@ -53,7 +54,7 @@ async def finish(run: Components, closing: Closing, state: TrainingState) -> Run
     )
     ship = await _ship(run, finalists, fresh)
     found = _found(run, finalists, ship)
-    ending = _ending(run, state, found, ship)
+    ending = _ending(run, found, ship, final)
     ending = replace(ending, scores=_selection_scores(run, state, ending, fresh))
     ending = replace(ending, tests=await _tests(run, state, ending))
     _audit(run, state, ending)
@@ -147,10 +148,23 @@ def _found(run: Components, finalists: list[Skill], ship: ShipResult | None) -> 
     return finalists[0] if finalists else run.initial
 
 
-def _ending(run: Components, state: TrainingState, found: Skill, ship: ShipResult | None) -> Ending:
+def _ending(run: Components, found: Skill, ship: ShipResult | None, final: Tally | None) -> Ending:
     trusted = ship is None or ship.verdict == "improved"
-    handed_back = found if trusted else run.initial
-    return Ending(handed_back=handed_back, found=found, ship=ship, final=_tally(run, state.skill))
+    return Ending(found if trusted else run.initial, found, ship=ship, final=final)
+
+
+async def _validate(run: Components, state: TrainingState) -> tuple[TrainingState, Tally | None]:
+    """Without a pool, the last skill is measured like any other and may become the best one."""
+    if run.gate.pools_edits:
+        return state, None
+    stage = run.stage(Place(), "final", len(run.task.selection))
+    with stage, run.selection.during("final", 0, UsageByStage()):
+        tally = await run.gate.adopt(state.skill)
+        # Recorded rollouts, reported once more for this stage's files.
+        requests = requests_for(state.skill, run.task.selection)
+        await run.engine.run(requests, phase="final", series="selection")
+    emit_score(run, "final", state.skill, tally)
+    return state.tracking_best(run.gate, state.best_step or len(state.records)), tally
 
 
 def _tally(run: Components, skill: Skill) -> Tally | None:
@@ -231,7 +245,8 @@ def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason:
     stats = run.engine.stats
     baseline = state.baseline_score
     before, after = _values(run, state, ending)
-    noise = run.gate.noise() or baseline * (1 - baseline) / 2
+    measured = run.gate.noise() if state.baseline is not None else None
+    noise = measured or baseline * (1 - baseline) / 2
     repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1
     improved = "improved" if finish_reason == "improved" else ""
     blind = any(check.name == "blind" and check.verdict == "stop" for check in state.checks)

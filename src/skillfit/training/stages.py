@@ -159,7 +159,7 @@ async def reflect(
         outcomes = await rollouts.outcomes()
         finished = [outcome for batch in outcomes for outcome in batch]
         raise_if_skipped(finished, run.path)
-        diagnosed = await _diagnose(run, planned, skill, rollouts, outcomes, context)
+        diagnosed = await _diagnose(run, planned, skill, rollouts, outcomes, context, log)
     examples = _examples(run, planned, skill, finished, context)
     return Reflections(
         tuple(reflected.patches for reflected in found),
@@ -189,6 +189,7 @@ async def _diagnose(
     rollouts: StepRollouts,
     outcomes: Sequence[Sequence[Outcome]],
     context: Context,
+    log: StepLog,
 ) -> tuple[Patch, ...]:
     gradient = run.config.gradient
     if run.optimizer is None or not gradient.deep_reflection:
@@ -209,6 +210,7 @@ async def _diagnose(
             again, phase="reflect", step=planned.step, series=series, instruction=instruction
         )
         raise_if_skipped(new, run.path)
+        log.usage.add_outcomes("rollout", new)
         return new
 
     limit = gradient.deep_reflection_items

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 import secrets
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field, PrivateAttr
 
-from skillfit.sandbox.isolation import run_isolated
+from skillfit.sandbox.isolation import run_untrusted
+from skillfit.sandbox.process import SandboxNotStarted
+from skillfit.sandbox.scratch import scratch_folder
 from skillfit.tasks.graders.base import BuiltIn, Given, listed
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure, as_score, stable_hash
 from skillfit.tasks.user_code import call, described, load_object, plain
@@ -91,23 +91,21 @@ class Code(BuiltIn, name="code", short="column"):
     async def _run(self, code: str, test: str) -> str:
         """Why the test fails; empty when it passes."""
         word = secrets.token_hex(16)
-        with tempfile.TemporaryDirectory(prefix="skillfit-code-") as folder:
+        with scratch_folder("code") as folder:
             for name, text in (("answer.py", code), ("tests.py", test), ("harness.py", _HARNESS)):
-                (Path(folder) / name).write_text(text, encoding="utf-8", errors="replace")
+                (folder / name).write_text(text, encoding="utf-8", errors="replace")
             argv = [sys.executable, "-I", "harness.py"]
             try:
-                result = await run_isolated(
+                result = await run_untrusted(
                     argv,
-                    cwd=Path(folder),
+                    cwd=folder,
                     timeout=self.timeout,
                     memory=self.memory_mb << 20,
                     stdin=word.encode(),
                 )
-            except OSError as error:
-                raise TaskFailure(
-                    "sandbox", f"the sandbox could not be started: {error}"
-                ) from error
-            said = Path(folder) / "passed"
+            except SandboxNotStarted as error:
+                raise TaskFailure("sandbox", error.message, hint=error.hint) from error
+            said = folder / "passed"
             passed = said.is_file() and said.read_bytes() == word.encode()
         if result.timed_out:
             return f"no end after {self.timeout:g} s."

@@ -1,0 +1,249 @@
+"""What a benchmark consists of, and where its data is found.
+
+`env.tasks: NAME` reads the data that `skillfit data get NAME` or `data make NAME` prepared,
+`NAME:sample` the items that come with skillfit, and `NAME:PATH` a file or folder in the
+benchmark's own format.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from skillfit.errors import InputError, did_you_mean
+from skillfit.tasks.item import Item
+from skillfit.tasks.rows import SPLIT_NAMES, SUFFIXES, Row, folder_rows, items_of, read_rows
+from skillfit.tasks.sources import (
+    LoadContext,
+    SourceItems,
+    SourceReference,
+    TaskSource,
+    source_module,
+    source_names,
+)
+
+SAMPLE = "sample"
+MANIFEST = "dataset.json"  # in a prepared folder: what it was made from
+FOLDER_COLUMN = "folder"  # of a prepared row: where its relative paths start
+
+Convert = Callable[[Row], Mapping[str, Any] | None]
+"""A row in the benchmark's format -> the same in skillfit's (`input`, `answers`, …); None: skip."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubFiles:
+    """Files of a data set on the Hugging Face Hub, by patterns of their paths."""
+
+    repo: str
+    patterns: tuple[str, ...]
+    revision: str = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """A file at a fixed address."""
+
+    url: str
+    sha256: str = ""  # empty: the publisher names none; the one found is shown and recorded
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSplits:
+    """Lists of item ids for train, val and test, published as `FOLDER/{train,val,test}/items.json`.
+    Rows that no list names are left out.
+    """
+
+    url: str  # of the folder
+    counts: tuple[int, int, int]
+
+
+def skillopt_splits(name: str, train: int, selection: int, test: int) -> PublishedSplits:
+    """The lists that the SkillOpt authors publish in the data folder of their repository."""
+    root = "https://raw.githubusercontent.com/microsoft/SkillOpt/main/data"
+    return PublishedSplits(f"{root}/{name}", (train, selection, test))
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark without its data.
+
+    `read` finds the rows in the layout that the publisher distributes. `row_id` tells which id a
+    row has in the published splits.
+    """
+
+    name: str
+    title: str
+    homepage: str
+    licence: str
+    folder: Path
+    downloads: tuple[HubFiles | PublishedFile, ...] = ()
+    splits: PublishedSplits | None = None
+    gated: bool = False  # the publisher asks for an account: HF_TOKEN must be set
+    read: Callable[[Path], Iterator[Row]] = field(default=lambda path: read_any(path))
+    row_id: Callable[[Row], str] = field(default=lambda row: text(row, "id"))
+
+    def source(
+        self,
+        reference: SourceReference,
+        convert: Convert,
+        *,
+        how: Callable[[LoadContext], SourceItems] = lambda context: SourceItems(()),
+        config: Mapping[str, Any] | None = None,
+    ) -> TaskSource:
+        """The task source. `how` brings a grader or evaluator that no config value can name;
+        `config` is laid over the values of NAME.yaml.
+        """
+
+        def load(context: LoadContext) -> SourceItems:
+            return replace(how(context), items=self.items(reference, convert))
+
+        return TaskSource(load, self._config(config or {}))
+
+    def items(self, reference: SourceReference, convert: Convert) -> list[Item]:
+        converted = (
+            replace(row, values=values, at=None)
+            for row in self.rows(reference)
+            if (values := convert(row)) is not None
+        )
+        items = items_of(converted, {})
+        if not items:
+            raise InputError(
+                f"{self.name}: no items in {self.path(reference)} fit the options of env.task_args."
+            )
+        return items
+
+    def rows(self, reference: SourceReference) -> Iterator[Row]:
+        """The rows that a reference names, in the benchmark's format."""
+        path = self.path(reference)
+        if has_splits(path):
+            rows = folder_rows(path)
+        elif (path / MANIFEST).is_file():
+            rows = read_rows(path / "items.jsonl")
+        else:
+            rows = self.read(path)
+        for row in rows:
+            folder = row.values.get(FOLDER_COLUMN) if isinstance(row.values, Mapping) else None
+            yield replace(row, base=row.base / str(folder)) if folder else row
+
+    def path(self, reference: SourceReference) -> Path:
+        """The file or folder that a reference names."""
+        if reference.argument == SAMPLE:
+            return self.folder / "sample"
+        path = reference.base / reference.argument if reference.argument else prepared(self.name)
+        if path.exists():
+            return path
+        if reference.argument:
+            raise InputError(
+                f"env.tasks: {self.name}:{reference.argument}: {path} does not exist.",
+                hint=f"{self.name}:{SAMPLE} is a small sample that comes with skillfit.",
+            )
+        raise InputError(
+            f"env.tasks: there is no data for {self.name} in {path}.",
+            hint=f"Run `skillfit data get {self.name}`, or `skillfit data make {self.name} --from "
+            f"PATH` with a copy of your own, or use {self.name}:{SAMPLE}, a small sample.",
+        )
+
+    def _config(self, over: Mapping[str, Any]) -> dict[str, Any]:
+        text_ = (self.folder / f"{self.name}.yaml").read_text(encoding="utf-8")
+        config: dict[str, Any] = yaml.safe_load(text_) or {}
+        skill = {"env": {"skill": str(self.folder / f"{self.name}.md")}}
+        for layer in (skill, over):
+            for section, values in layer.items():
+                config[section] = {**config.get(section, {}), **values}
+        return config
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """The benchmark of this name: the constant BENCHMARK in the module of the task source."""
+    module = source_module(name)
+    found = getattr(import_module(module), "BENCHMARK", None) if module else None
+    if not isinstance(found, Benchmark):
+        known = benchmark_names()
+        raise InputError(
+            f"{name!r} is not a benchmark with data to prepare.",
+            hint=did_you_mean(name, known) or f"Known: {', '.join(known)}.",
+        )
+    return found
+
+
+def benchmark_names() -> list[str]:
+    """The task sources that are benchmarks with data to prepare."""
+    modules = {name: source_module(name) for name in source_names()}
+    return [
+        name
+        for name, module in modules.items()
+        if module and isinstance(getattr(import_module(module), "BENCHMARK", None), Benchmark)
+    ]
+
+
+def data_home() -> Path:
+    """Where prepared benchmarks are kept: SKILLFIT_DATA, or a folder of the user's cache."""
+    chosen = os.environ.get("SKILLFIT_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "skillfit" / "data"
+
+
+def prepared(name: str) -> Path:
+    """The folder of a prepared benchmark."""
+    return data_home() / name
+
+
+def has_splits(path: Path) -> bool:
+    """Whether a folder is divided into train, val and test."""
+    return path.is_dir() and any(
+        SPLIT_NAMES.get(child.stem) == "train" and (child.is_dir() or child.suffix in SUFFIXES)
+        for child in path.iterdir()
+    )
+
+
+def read_any(path: Path) -> Iterator[Row]:
+    """The rows of a JSON, JSONL, CSV or Parquet file, or of all such files in a folder."""
+    files = [path]
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.suffix in (*SUFFIXES, ".parquet"))
+        files = [file for file in found if file.name != MANIFEST]
+    if not files:
+        raise InputError(f"{path}: no JSON, JSONL, CSV or Parquet file in this folder.")
+    for file in files:
+        yield from read_parquet(file) if file.suffix == ".parquet" else read_rows(file)
+
+
+def read_parquet(path: Path) -> Iterator[Row]:
+    """The rows of a Parquet file, a batch at a time."""
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise InputError(
+            f"{path}: reading Parquet files needs pyarrow.", hint="pip install 'skillfit[data]'"
+        ) from error
+    number = 0
+    with ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=256):
+            for values in batch.to_pylist():
+                number += 1
+                yield Row(values, f"{path}: row {number}", path.parent)
+
+
+def text(row: Row, *columns: str) -> str:
+    """The first of these columns that holds something, as text. One of them must."""
+    value = optional(row, *columns)
+    if not value:
+        raise InputError(
+            f"{row.where}: no {' or '.join(columns)}.",
+            hint=f"Columns here: {', '.join(map(str, row.values)) or 'none'}.",
+        )
+    return value
+
+
+def optional(row: Row, *columns: str) -> str:
+    """As `text`, but empty when no column holds anything."""
+    values = (row.values.get(column) for column in columns)
+    return next((str(value).strip() for value in values if value not in (None, "", [])), "")

@@ -1,0 +1,182 @@
+"""`skillfit data get` and `make`: downloads, checksums, splits, errors without network."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from skillfit.benchmarks.benchmark import benchmark_names, find_benchmark
+from skillfit.benchmarks.prepare import get, make
+from skillfit.cli.app import app
+from skillfit.errors import InputError
+from skillfit.tasks import TaskSettings, load_task
+from tests.support.file_server import FileServer
+
+pyarrow = pytest.importorskip("pyarrow")
+SPLITS = "/microsoft/SkillOpt/main/data/searchqa_id_split"
+TREE = "/api/datasets/lucadiliello/searchqa/tree/main"
+FILE = "/datasets/lucadiliello/searchqa/resolve/main/data/train-00000-of-00001.parquet"
+
+
+def rows(count: int = 5) -> list[dict[str, Any]]:
+    """As in the published data set."""
+    return [
+        {
+            "key": f"key{number}",
+            "question": f"Question number {number} about thing {number * 7}?",
+            "context": f"[DOC] [TLE] Thing {number * 7} [PAR] Words on number {number}.",
+            "answers": [f"answer {number}"],
+            "labels": [{"start": [1], "end": [2]}],
+        }
+        for number in range(count)
+    ]
+
+
+def parquet(records: list[dict[str, Any]]) -> bytes:
+    from pyarrow import Table, parquet
+
+    buffer = io.BytesIO()
+    parquet.write_table(Table.from_pylist(records), buffer)
+    return buffer.getvalue()
+
+
+def ids(*keys: str) -> bytes:
+    return json.dumps([{"id": key} for key in keys]).encode()
+
+
+def published(data: bytes, sha256: str | None = None) -> dict[str, bytes]:
+    oid = hashlib.sha256(data).hexdigest() if sha256 is None else sha256
+    tree = [
+        {"type": "directory", "path": "data"},
+        {"type": "file", "path": "README.md", "size": 3},
+        {"type": "file", "path": FILE.partition("main/")[2], "lfs": {"oid": oid}},
+    ]
+    return {
+        TREE: json.dumps(tree).encode(),
+        FILE: data,
+        f"{SPLITS}/train/items.json": ids("key3", "key0"),
+        f"{SPLITS}/val/items.json": ids("key1"),
+        f"{SPLITS}/test/items.json": ids("key4"),
+    }
+
+
+def error_of(name: str, address: str) -> InputError:
+    """What `get` raises."""
+    with pytest.raises(InputError) as raised:
+        get(name, mirror=address)
+    return raised.value
+
+
+def test_get_downloads_verifies_and_divides_as_published(no_user_data: Path) -> None:
+    data = parquet(rows())
+    with FileServer(published(data)) as server:
+        result = get("searchqa", mirror=server.url)
+    assert result.counts == {"train": 2, "selection": 1, "test": 1}
+    assert result.licence == "not stated by the publisher"
+    (file,) = result.files
+    assert file.sha256 == hashlib.sha256(data).hexdigest() and file.verified
+    task = load_task(TaskSettings("searchqa", grader="normalized"))
+    splits = {item.id: item.split for item in task.items}
+    assert splits == {"key0": "train", "key3": "train", "key1": "selection", "key4": "test"}
+    manifest = json.loads((no_user_data / "searchqa" / "dataset.json").read_text())
+    assert manifest["source"] == "https://huggingface.co/datasets/lucadiliello/searchqa"
+
+
+def test_get_again_downloads_no_file_twice() -> None:
+    with FileServer(published(parquet(rows()))) as server:
+        get("searchqa", mirror=server.url)
+        get("searchqa", mirror=server.url)
+        fetched = [path for path, _ in server.requests if path != TREE]
+    assert len(fetched) == len(set(fetched)) == 4
+
+
+def test_a_wrong_checksum_is_an_error() -> None:
+    with FileServer(published(parquet(rows()), sha256="0" * 64)) as server:
+        raised = error_of("searchqa", server.url)
+    assert "but the publisher says 0000" in raised.message
+
+
+def test_the_hubs_token_goes_to_the_hub_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_of_the_tests")
+    with FileServer(published(parquet(rows())), private=("/api", "/datasets")) as server:
+        get("searchqa", mirror=server.url)
+        tokens = {path.split("/")[1]: token for path, token in server.requests}
+    assert tokens == {
+        "api": "Bearer hf_of_the_tests",
+        "datasets": "Bearer hf_of_the_tests",
+        "microsoft": "",
+    }
+
+
+def test_data_behind_an_account_says_where_to_ask() -> None:
+    with FileServer(published(parquet(rows())), private=("/api",)) as server:
+        raised = error_of("searchqa", server.url)
+    assert "answers 401" in raised.message
+    assert "Request access" in raised.hint and "HF_TOKEN" in raised.hint
+
+
+def test_a_reorganised_data_set_is_named() -> None:
+    tree = json.dumps([{"type": "file", "path": "other.bin"}]).encode()
+    with FileServer({TREE: tree}) as server:
+        raised = error_of("searchqa", server.url)
+    assert "matches data/*.parquet" in raised.message and "other.bin" in raised.hint
+
+
+@pytest.mark.parametrize("name", benchmark_names())
+def test_without_network_the_error_says_what_to_download_and_where_to_put_it(
+    name: str, no_user_data: Path
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        raised = error_of(name, address)
+    assert "Cannot download" in raised.message
+    hint = raised.hint
+    assert f"skillfit data make {name} --from {no_user_data / name / 'download'}" in hint
+    assert "hf download" in hint or "https://" in hint
+    assert find_benchmark(name).licence
+
+
+def test_make_takes_a_local_copy_with_or_without_splits(tmp_path: Path) -> None:
+    (tmp_path / "copy" / "data").mkdir(parents=True)
+    (tmp_path / "copy" / "data" / "train.parquet").write_bytes(parquet(rows()))
+    result = make("searchqa", tmp_path / "copy")
+    assert result.counts == {"items": 5}
+    for split, keys in {"train": ["key3"], "val": ["key1"], "test": ["key2", "key4"]}.items():
+        (tmp_path / "splits" / split).mkdir(parents=True)
+        (tmp_path / "splits" / split / "items.json").write_bytes(ids(*keys))
+    result = make("searchqa", tmp_path / "copy", splits=tmp_path / "splits")
+    assert result.counts == {"train": 1, "selection": 1, "test": 2}
+    assert not (Path(result.folder) / "items.jsonl").exists()
+
+
+def test_ids_that_the_data_does_not_have_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    (tmp_path / "splits" / "train").mkdir(parents=True)
+    (tmp_path / "splits" / "train" / "items.json").write_bytes(ids("key1", "key99"))
+    with pytest.raises(InputError, match=r"1 of 2 ids .* key99"):
+        make("searchqa", tmp_path / "rows.jsonl", splits=tmp_path / "splits")
+
+
+def test_the_commands_print_licence_checksum_and_counts(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    runner = CliRunner()
+    made = runner.invoke(app, ["data", "make", "searchqa", "--from", str(tmp_path / "rows.jsonl")])
+    assert made.exit_code == 0, made.output
+    assert "not stated by the publisher" in made.output and "5 items" in made.output
+    assert hashlib.sha256((tmp_path / "rows.jsonl").read_bytes()).hexdigest() in made.output
+    listed = runner.invoke(app, ["data", "list", "--json"])
+    found = {one["name"]: one["prepared"] for one in json.loads(listed.output)["benchmarks"]}
+    assert found["searchqa"] is True
+
+
+def test_an_unknown_benchmark_is_named() -> None:
+    with pytest.raises(InputError, match=r"'serchqa' is not a benchmark.*Did you mean 'searchqa'"):
+        get("serchqa")

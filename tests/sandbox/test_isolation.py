@@ -1,0 +1,334 @@
+"""The sandbox keeps what its name promises, under every isolation this machine has."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.errors import InputError
+from skillfit.sandbox.isolation import (
+    ISOLATIONS,
+    Access,
+    Isolation,
+    best_isolation,
+    choose_isolation,
+    run_sandboxed,
+    run_untrusted,
+    works,
+)
+from skillfit.sandbox.launcher import landlock_version
+from skillfit.sandbox.process import ProcessResult, SandboxNotStarted
+from tests.sandbox.processes import is_gone, is_running, leaving_a_child
+
+AVAILABLE = [isolation for isolation in ISOLATIONS if works(isolation)]
+BUBBLEWRAP = ISOLATIONS[0]
+
+each = pytest.mark.parametrize("isolation", AVAILABLE, ids=lambda isolation: isolation.name)
+with_bubblewrap = pytest.mark.skipif(
+    BUBBLEWRAP not in AVAILABLE, reason="bubblewrap does not work on this machine"
+)
+
+
+async def python(
+    code: str, cwd: Path, isolation: Isolation, timeout: float = 30, **options: Any
+) -> ProcessResult:
+    argv = [sys.executable, "-c", code]
+    return await run_untrusted(argv, cwd=cwd, timeout=timeout, isolation=isolation, **options)
+
+
+@each
+async def test_it_runs_in_its_folder_and_names_its_isolation(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    code = "import os, sys; open('out', 'w').write(sys.stdin.read()); print(os.getcwd())"
+    done = await python(code, tmp_path, isolation, stdin=b"hi")
+
+    assert (done.code, done.stdout.strip(), done.isolation) == (0, str(tmp_path), isolation.name)
+    assert (tmp_path / "out").read_text() == "hi"
+
+
+@each
+async def test_the_environment_of_skillfit_stays_out(
+    tmp_path: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    done = await python("import os; print(dict(os.environ))", tmp_path, isolation)
+
+    assert "sk-secret" not in done.stdout
+    assert f"'HOME': '{tmp_path}'" in done.stdout
+
+
+@each
+@pytest.mark.parametrize("network", [True, False], ids=["with network", "without"])
+async def test_the_network_is_cut_as_documented(
+    tmp_path: Path, isolation: Isolation, network: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = ("127.0.0.1", server.getsockname()[1])
+        code = f"import socket; socket.create_connection({address}, 5); print('reached')"
+        done = await python(code, tmp_path, isolation, network=network)
+
+    cut = isolation.cuts_network == "all" or (
+        isolation.cuts_network == "tcp" and landlock_version() >= 4
+    )
+    assert ("reached" in done.stdout) == (network or not cut)
+
+
+LOOK_FOR_KEYS = """
+import pathlib
+for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+    try:
+        variables = path.read_text().split(chr(0))
+    except OSError:
+        continue
+    print(*(line for line in variables if line.startswith("A_KEY_OF_OURS=")))
+"""
+
+
+@each
+async def test_the_environment_of_other_processes_is_hidden_as_documented(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    other = await asyncio.create_subprocess_exec("sleep", "600", env={"A_KEY_OF_OURS": "sesame"})
+    try:
+        done = await python(LOOK_FOR_KEYS, tmp_path, isolation)
+    finally:
+        other.kill()
+        await other.wait()
+
+    assert done.code == 0
+    assert ("sesame" in done.stdout) != isolation.hides_processes
+
+
+@each
+async def test_other_files_are_hidden_as_documented(tmp_path: Path, isolation: Isolation) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "secret").write_text("sesame")
+    code = f"print(open({str(tmp_path / 'secret')!r}).read())"
+    done = await python(code, tmp_path / "in", isolation)
+
+    assert ("sesame" in done.stdout) != isolation.hides_files
+
+
+@each
+async def test_readable_folders_can_be_read_but_not_written(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    work, corpus = tmp_path / "work", tmp_path / "corpus"
+    work.mkdir()
+    corpus.mkdir()
+    (corpus / "page.txt").write_text("sesame")
+    read = await python(
+        f"print(open({str(corpus / 'page.txt')!r}).read())", work, isolation, readable=(corpus,)
+    )
+    await python(f"open({str(corpus / 'new')!r}, 'w')", work, isolation, readable=(corpus,))
+
+    assert read.stdout == "sesame\n"
+    assert (corpus / "new").exists() != isolation.hides_files
+
+
+@each
+async def test_files_may_be_moved_between_folders(tmp_path: Path, isolation: Isolation) -> None:
+    code = "import os; os.mkdir('d'); open('f', 'w').close(); os.rename('f', 'd/f')"
+    done = await python(code, tmp_path, isolation)
+
+    assert (done.code, done.stderr) == (0, "")
+    assert (tmp_path / "d" / "f").exists()
+
+
+def test_the_best_isolation_is_the_first_that_works() -> None:
+    assert best_isolation() == AVAILABLE[0]
+
+
+@with_bubblewrap
+async def test_under_bubblewrap_an_entry_of_a_visible_folder_can_be_shown_empty(
+    tmp_path: Path,
+) -> None:
+    login = tmp_path / "login"
+    (login / "history").mkdir(parents=True)
+    for name in ("credentials", "settings", "history/chat"):
+        (login / name).write_text(f"sesame {name}")
+    access = Access(
+        (tmp_path / "work", login), empty=(login / "history", login / "settings"), network=False
+    )
+    (tmp_path / "work").mkdir()
+    done = await run_sandboxed(
+        ["/bin/sh", "-c", f"cd {login}; cat credentials settings; ls history; echo new > token"],
+        cwd=tmp_path / "work",
+        timeout=20,
+        env={"PATH": "/usr/bin:/bin"},
+        access=access,
+        isolation=BUBBLEWRAP,
+    )
+
+    assert done.stdout == "sesame credentials", done.stderr
+    assert (login / "token").read_text() == "new\n"
+
+
+@with_bubblewrap
+async def test_a_bubblewrap_that_fails_at_run_time_is_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "bin" / "bwrap"
+    broken.parent.mkdir()
+    broken.write_text(
+        "#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n"
+    )
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
+
+    with pytest.raises(SandboxNotStarted, match="setting up uid map"):
+        await python("print(1)", tmp_path, BUBBLEWRAP)
+
+
+SANDBOXED_SUM = """
+import asyncio, sys, tempfile
+from pathlib import Path
+from skillfit.sandbox.isolation import ISOLATIONS, run_untrusted, works
+
+async def main():
+    with tempfile.TemporaryDirectory() as folder:
+        for isolation in filter(works, ISOLATIONS):
+            argv = [sys.executable, "-c", "import json; print(6 * 7)"]
+            done = await run_untrusted(argv, cwd=Path(folder), timeout=30, isolation=isolation)
+            print(isolation.name, done.stdout.strip(), done.stderr)
+
+asyncio.run(main())
+"""
+
+
+def test_a_python_environment_reached_through_a_symbolic_link_works(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(Path(sys.prefix).parent)
+    (tmp_path / "b").symlink_to("a")
+    interpreter = tmp_path / "b" / Path(sys.executable).relative_to(Path(sys.prefix).parent)
+    done = subprocess.run(
+        [str(interpreter), "-c", SANDBOXED_SUM],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+
+    assert done.stdout.split() == [word for each in AVAILABLE for word in (each.name, "42")]
+
+
+@each
+async def test_a_program_that_is_not_visible_is_no_result(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    with pytest.raises(SandboxNotStarted, match="nothing-here"):
+        await run_untrusted(
+            [str(tmp_path / "nothing-here")], cwd=tmp_path, timeout=20, isolation=isolation
+        )
+
+
+@each
+async def test_the_time_limit_ends_every_process(tmp_path: Path, isolation: Isolation) -> None:
+    word = f"skillfit-limit-{os.getpid()}-{isolation.name}"
+    done = await python(leaving_a_child(word, "time.sleep(600)"), tmp_path, isolation, timeout=3)
+
+    assert done.timed_out and done.code is None and done.stdout.strip() == "up"
+    assert await is_gone(word)
+
+
+@each
+async def test_processes_left_after_a_normal_end_are_killed(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    word = f"skillfit-left-{os.getpid()}-{isolation.name}"
+    done = await python(leaving_a_child(word, "pass"), tmp_path, isolation)
+
+    assert (done.code, done.stdout.strip()) == (0, "up")
+    assert await is_gone(word)
+
+
+@each
+async def test_cancelling_ends_the_program(tmp_path: Path, isolation: Isolation) -> None:
+    word = f"skillfit-cancel-{os.getpid()}-{isolation.name}"
+    argv = [sys.executable, "-c", "import time; time.sleep(600)", word]
+    running = asyncio.ensure_future(
+        run_untrusted(argv, cwd=tmp_path, timeout=600, isolation=isolation)
+    )
+    while not is_running(word):  # noqa: ASYNC110  # another process comes up; there is no event
+        await asyncio.sleep(0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert await is_gone(word)
+
+
+@each
+async def test_cancelling_while_it_starts_leaves_no_process(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    word = f"skillfit-early-{os.getpid()}-{isolation.name}"
+    argv = [sys.executable, "-c", "import time; time.sleep(600)", word]
+    for milliseconds in range(0, 60, 6):
+        running = asyncio.ensure_future(
+            run_untrusted(argv, cwd=tmp_path, timeout=600, isolation=isolation)
+        )
+        await asyncio.sleep(milliseconds / 1000)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    assert await is_gone(word)
+
+
+@each
+async def test_memory_is_limited(tmp_path: Path, isolation: Isolation) -> None:
+    code = "x = bytearray(800 << 20); print('got it')"
+    done = await python(code, tmp_path, isolation, memory=512 << 20)
+
+    assert done.code != 0 and "MemoryError" in done.stderr
+
+
+@each
+async def test_the_number_of_processes_is_limited(tmp_path: Path, isolation: Isolation) -> None:
+    word = f"skillfit-many-{os.getpid()}-{isolation.name}"
+    code = f"""
+import subprocess, sys, time
+for number in range(200):
+    subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)", "{word}"])
+print("started them all")
+time.sleep(600)
+"""
+    done = await python(code, tmp_path, isolation, processes=30, timeout=60)
+
+    assert "started them all" not in done.stdout
+    assert done.killed == "process limit" or "BlockingIOError" in done.stderr
+    assert await is_gone(word)
+
+
+@each
+async def test_output_is_capped_and_the_program_is_not_blocked(
+    tmp_path: Path, isolation: Isolation
+) -> None:
+    code = "import sys; print('x' * 3_000_000); print('y' * 3_000_000, file=sys.stderr)"
+    done = await python(code, tmp_path, isolation, max_output=1000)
+
+    assert (done.code, len(done.stdout), len(done.stderr)) == (0, 1000, 1000)
+
+
+def test_the_setting_off_means_no_isolation() -> None:
+    assert choose_isolation("off").name == "none"
+
+
+def test_the_setting_require_is_refused_where_there_is_no_full_isolation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weak = next(isolation for isolation in ISOLATIONS if not isolation.full)
+    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: weak)
+
+    with pytest.raises(InputError, match="no full isolation"):
+        choose_isolation("require")
+    assert choose_isolation("auto") == weak
