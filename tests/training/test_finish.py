@@ -233,7 +233,7 @@ async def test_the_selection_scores_are_the_shipped_skills_on_the_ship_tests_own
 async def test_where_nothing_was_accepted_the_best_selection_score_is_the_baseline(
     make_world: MakeWorld, shipping: tuple[str, ...]
 ) -> None:
-    useless = {"reflect.failure": json.dumps(append("- Be kind."))}
+    useless = {"reflect.failure": json.dumps(append())}
     world = make_world(
         *ALONE,
         *shipping,
@@ -248,17 +248,6 @@ async def test_where_nothing_was_accepted_the_best_selection_score_is_the_baseli
         event.hard for event in world.events(EvaluationFinished) if event.name == "baseline"
     ]
     assert selection(world) == (measured, measured)
-
-
-async def test_the_report_shows_what_each_item_asked_and_expected(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, *ALONE)
-    await world.train()
-    shown = {item.id: item for item in read_story(world.folder / "run").items}
-    rows = {row["id"]: row for row in items(8, 8, 4)}
-    assert (
-        shown["test-01"].input == rows["test-01"]["input"]
-        and shown["selection-02"].expected == rows["selection-02"]["answer"]
-    )
 
 
 async def test_weights_of_items_decide_and_belong_to_the_run(make_world: MakeWorld) -> None:
@@ -295,9 +284,7 @@ async def test_types_are_weighted_as_the_whole_is(make_world: MakeWorld) -> None
         event for event in world.events(EvaluationFinished) if event.name == "test_baseline"
     ]
     assert (
-        tested.by_type["all alike"]["hard_acc"]
-        == pytest.approx(tested.hard)
-        == pytest.approx(5 / 8)
+        tested.by_type["all alike"].hard_acc == pytest.approx(tested.hard) == pytest.approx(5 / 8)
     )
 
 
@@ -317,29 +304,23 @@ class TestBudget:
         last = [event for event in world.events(RolloutFinished) if event.phase in ("ship", "test")]
         return len(world.calls), len(world.calls) - len(last)
 
-    async def test_that_ends_before_the_ship_test_leaves_an_unverified_best(
+    async def test_that_does_not_reach_the_ship_test_hands_back_the_initial_skill(
         self, make_world: MakeWorld
     ) -> None:
-        _, before_ship = await self.spent(make_world)
-        world = make_world(*ALONE, f"budget.calls={before_ship + 3}")
+        world = make_world(*ALONE, "budget.calls=25")
         result = await world.train()
-        assert result.finish_reason == "budget" and world.best() != SKILL
-        assert f"The budget of {before_ship + 3} calls is reached" in result.diagnosis
-        assert "before the ship test: the best skill so far is not verified" in result.diagnosis
-        assert world.summary()["best_selection_hard"] == 1.0
-        assert (
-            world.summary()["best_origin"] == "step_0001"
-        )  # whatever pruning had found, it is handed back as the gate knows it
+        assert result.finish_reason == "budget" and world.best() == SKILL
+        assert "The budget of 25 calls is reached" in result.diagnosis
 
-    async def test_that_ends_after_the_ship_test_keeps_what_it_showed(
+    async def test_is_kept_for_the_ship_test_when_training_would_use_all_of_it(
         self, make_world: MakeWorld
     ) -> None:
-        whole, _ = await self.spent(make_world)
-        world = make_world(*ALONE, f"budget.calls={whole - 1}")
+        world = make_world(*ALONE, "train.num_epochs=40", "budget.calls=150")
         result = await world.train()
-        assert result.finish_reason == "budget" and world.summary()["ship"]["verdict"] == "improved"
-        assert "better by +0.750 on fresh rollouts" in result.diagnosis
-        assert "improved, +75.0 points" in read_story(world.folder / "run").verdict
+        assert result.finish_reason == "improved"
+        assert world.events(ShipTested)[0].verdict == "improved"
+        assert len(world.calls) <= 150
+        assert len(world.history()) < 40
 
     async def test_that_ends_before_anything_was_measured_says_so(
         self, make_world: MakeWorld
@@ -365,8 +346,8 @@ async def test_an_edit_that_breaks_a_must_pass_item_is_dropped(make_world: MakeW
     world = make_world(*settings, rows=items(8, 24, 0), optimizer={"reflect.failure": trading})
     await world.train()
     effects = json.loads((world.folder / "run/edit_effects.json").read_text())
-    [dropped] = [effect for effect in effects if effect["status"] == "dropped"]
-    assert "must-pass item selection-00" in dropped["reason"]
+    reasons = [effect["reason"] for effect in effects if effect["status"] == "dropped"]
+    assert any("must-pass item selection-00" in reason for reason in reasons)
     assert world.best() == SKILL
 
 
@@ -485,9 +466,6 @@ async def test_a_proposal_that_quotes_the_graders_rule_or_a_selection_item_is_bl
         and hidden not in world.best()
         and "green means g." in world.best()
     )
-    story = read_story(world.folder / "run")
-    told = [notice for notice in story.notices if notice.kind == "blocked"]
-    assert len(told) == 2 and "^g(?#house rule)$" in told[0].text
 
 
 @pytest.mark.parametrize("mode", ["rewrite_from_suggestions", "full_rewrite_minibatch"])

@@ -40,6 +40,7 @@ AWARE = ("optimizer.use_skill_aware_reflection=true",)
 DEEP = ("gradient.deep_reflection=true",)
 PARTLY = ("env.grader=f1",)
 STRICT = ("evaluation.gate=strict",)
+FALLING = ("optimizer.lr_scheduler=linear", "optimizer.learning_rate=4")
 PRICES = "model.prices={agent: {input: 1, output: 1}, optimizer: {input: 1, output: 1}}"
 # Key -> a change of it that shows in requests or files, and the settings beneath that give it
 # something to do.
@@ -62,8 +63,8 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gradient.deep_reflection": ("gradient.deep_reflection=true", ()),
     "gradient.deep_reflection_items": ("gradient.deep_reflection_items=1", DEEP),
     "optimizer.learning_rate": ("optimizer.learning_rate=1", ()),
-    "optimizer.min_learning_rate": ("optimizer.min_learning_rate=3", STEPS),
-    "optimizer.lr_scheduler": ("optimizer.lr_scheduler=constant", STEPS),
+    "optimizer.min_learning_rate": ("optimizer.min_learning_rate=1", (*STEPS, *FALLING)),
+    "optimizer.lr_scheduler": ("optimizer.lr_scheduler=constant", (*STEPS, *FALLING)),
     "optimizer.lr_control_mode": ("optimizer.lr_control_mode=autonomous", ()),
     "optimizer.skill_update_mode": ("optimizer.skill_update_mode=rewrite_from_suggestions", ()),
     "optimizer.proposer": ("optimizer.proposer=both", ()),
@@ -83,7 +84,7 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "optimizer.skill_aware_consolidate_threshold": (
         "optimizer.skill_aware_consolidate_threshold=1",
-        AWARE,
+        (*AWARE, *STRICT),
     ),
     "optimizer.rewrite_reasoning_effort": ("optimizer.rewrite_reasoning_effort=high", REWRITING),
     "optimizer.rewrite_max_completion_tokens": (
@@ -110,7 +111,10 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "env.split_seed": ("env.split_seed=7", ("env.split_mode=ratio",)),
     "env.limit": ("env.limit=6", ()),
     "train.lag": ("train.lag=1", ("train.batch_size=4",)),
-    "evaluation.finalists": ("evaluation.finalists=2", ("train.batch_size=4",)),
+    "evaluation.finalists": (
+        "evaluation.finalists=2",
+        (*STRICT, "train.batch_size=2", "optimizer.learning_rate=1"),
+    ),
     "budget.usd": ("budget.usd=0.001", (PRICES,)),
     "budget.tokens": ("budget.tokens=9000", ()),
     "budget.calls": ("budget.calls=9", ()),

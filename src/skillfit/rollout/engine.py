@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -73,12 +74,16 @@ class RolloutStats:
 
     def __init__(self) -> None:
         self._scored: dict[str, bool] = {}
+        self.usage = Usage()  # of the scored rollouts
         self._scores: set[float] = set()
         self._skills: set[str] = set()
 
     def add(self, key: str, skill_hash: str, outcome: Outcome) -> None:
+        known = key in self._scored
         self._scored[key] = outcome.score is not None
         if outcome.score is not None:
+            if not known:
+                self.usage += outcome.usage
             self._scores |= {outcome.score.hard, outcome.score.soft}
             self._skills.add(skill_hash)
 
@@ -115,6 +120,8 @@ class Rollouts:
     the most expensive rollout so far cost. With `careful` (there is a cap on dollars or tokens) the
     first rollout runs alone.
 
+    `count_rollout`: entered around each attempt at a rollout, for a cap on rollouts.
+
     `timeout`: seconds of work, not of waiting for a slot.
     """
 
@@ -127,6 +134,7 @@ class Rollouts:
         *,
         executor: Executor | None = None,
         meter: Meter | None = None,
+        count_rollout: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         price: Callable[[Usage], Usage] = lambda usage: usage,
         careful: bool = False,
         timeout: float | None = None,
@@ -139,6 +147,7 @@ class Rollouts:
         self._events = events
         self._executor = executor or LocalExecutor()
         self._meter = meter
+        self._count_rollout = count_rollout
         self._price = price
         self._highest_cost = Usage(calls=1)  # of a metered rollout so far
         self._cost_unknown, self._alone = meter is not None and careful, asyncio.Lock()
@@ -290,7 +299,8 @@ class Rollouts:
         )
         begun, used = time.monotonic(), self._highest_cost
         try:
-            attempt, score = await self._executor.run(self._worker, assignment)
+            async with self._count_rollout():
+                attempt, score = await self._executor.run(self._worker, assignment)
             used = self._price(attempt.usage)
         except ModelError as error:
             used = error.usage = self._price(error.usage)

@@ -242,6 +242,7 @@ def _rollouts(
         run.events,
         executor=_executor(config.executor),
         meter=None if in_sight else models.budget,
+        count_rollout=models.budget.rollout,
         price=models.price_of_agent,
         careful=config.budget.usd is not None or config.budget.tokens is not None,
         timeout=config.env.exec_timeout,

@@ -12,16 +12,18 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 
-from skillfit.config.schema import Config
+from skillfit.config.schema import BudgetSection, Config
 from skillfit.errors import Exit, SkillfitError
 from skillfit.gate import Gate, GateSettings, Leak, LeakIndex
+from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.optimize.optimizer import Optimizer
 from skillfit.optimize.patch import Patch, Payload, SkillCandidate, Suggestion
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
-from skillfit.run.budget import Budget
+from skillfit.run.budget import Amounts, Budget
 from skillfit.run.events import Discarded, Event, StageFinished, StageStarted
 from skillfit.run.journal import Journal
 from skillfit.run.records import TokenCounts
@@ -31,6 +33,7 @@ from skillfit.tasks.task import Task
 from skillfit.training.plan import Place, Plan
 
 Emit = Callable[[Event], None]
+_SAFETY = 1.2  # the ship test may cost this much more than rollouts did so far
 
 
 class Interrupted(SkillfitError):
@@ -291,7 +294,7 @@ class Components:
         return Stage(self.emit, place, name, total, log)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Closing:
     """What only the end of a run needs."""
 
@@ -299,10 +302,46 @@ class Closing:
     budget: Budget
     ship_task: Task | None  # the same items under the second grader, where there is one
     ship_engine: Rollouts | None
+    ship_repeats: int = MOST_REPEATS  # rollouts per item and skill that the budget has room for
+    _reserved: bool = False
 
     def reserve_ship_test(self, run: Components) -> None:
-        """Keep a part of the budget for the ship test, sized by what rollouts cost so far."""
+        """Keep a part of the budget for the ship test, sized by what rollouts cost so far.
+
+        At most half of a cap is kept; where that is too little, the test gets fewer repeats.
+        """
+        caps, stats = run.config.budget, run.engine.stats
+        if not run.config.evaluation.ship_test or not stats.scored:
+            return
+        items = len(run.task.selection)
+        for repeats in range(MOST_REPEATS, 0, -1):
+            rollouts = (1 + run.config.evaluation.finalists) * repeats * items + 2 * items
+            share = rollouts / stats.scored * _SAFETY
+            used = stats.usage
+            need = Amounts(
+                usd=(used.usd or 0.0) * share,
+                tokens=ceil(used.tokens * share),
+                calls=ceil(used.calls * share),
+                rollouts=rollouts,
+            )
+            self.ship_repeats = repeats
+            if _fits_half(need, caps):
+                break
+        self.budget.hold_back(need)
+        self._reserved = True
 
     def release_ship_test(self) -> bool:
         """Free what was kept; False when nothing was."""
-        return False
+        self.budget.release_held()
+        reserved, self._reserved = self._reserved, False
+        return reserved
+
+
+def _fits_half(need: Amounts, caps: BudgetSection) -> bool:
+    pairs = [
+        (need.usd, caps.usd),
+        (need.tokens, caps.tokens),
+        (need.calls, caps.calls),
+        (need.rollouts, caps.rollouts),
+    ]
+    return all(cap is None or amount <= cap / 2 for amount, cap in pairs)

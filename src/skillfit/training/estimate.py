@@ -122,6 +122,8 @@ def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
     steps, later_epochs = plan.total_steps, len(plan.epochs) - 1
     items = sum(len(batch.items) for batch in plan.batches)
     strict = evaluation.gate == "strict"
+    # A rewrite gets a paired test: up to two passes for each of the two skills.
+    judged = 1 if strict or optimizer.skill_update_mode == "patch" else 4
     # A skill that changes outside the gate is measured too.
     noted = steps * selection if strict and optimizer.use_skill_aware_reflection else 0
     compared = min(optimizer.slow_update_samples, len(task.train))
@@ -140,7 +142,7 @@ def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
         "diagnosis": Range(0, steps * gradient.deep_reflection_items)
         if gradient.deep_reflection
         else _NOTHING,
-        "gate": Range(0, steps * selection + noted),
+        "gate": Range(0, steps * judged * selection + noted),
         "slow_update": Range(0, slow),
         "compose": _NOTHING if strict else Range(0, 2 * selection),
         "ship": Range(0, ship) if evaluation.ship_test else _NOTHING,

@@ -28,7 +28,7 @@ from skillfit.training.components import (
 from skillfit.training.measure import Measured
 from skillfit.training.plan import Place
 from skillfit.training.ship_rollouts import ShipRollouts
-from skillfit.training.state import Ending, SelectionScores, TrainingState
+from skillfit.training.state import ComparedTallies, Ending, TrainingState
 from skillfit.training.step_end import emit_score
 from skillfit.training.summary import count_actions, summarise
 
@@ -44,6 +44,7 @@ EXIT_OF = {
 
 async def finish(run: Components, closing: Closing, state: TrainingState) -> RunFinished:
     """Compose, ship test, test split, verdict."""
+    closing.release_ship_test()
     state, final = await _validate(run, state)
     with run.stage(Place(), "compose"), run.selection.during("compose", 0, UsageByStage()):
         finalists = await run.gate.compose()
@@ -52,7 +53,7 @@ async def finish(run: Components, closing: Closing, state: TrainingState) -> Run
         run.gate_settings,
         second_grader=closing.ship_engine is not None,
     )
-    ship = await _ship(run, finalists, fresh)
+    ship = await _ship(run, finalists, fresh, closing.ship_repeats)
     found = _found(run, finalists, ship)
     ending = _ending(run, found, ship, final)
     ending = replace(ending, scores=_selection_scores(run, state, ending, fresh))
@@ -109,7 +110,9 @@ def conclude(
     return event
 
 
-async def _ship(run: Components, finalists: list[Skill], fresh: ShipRollouts) -> ShipResult | None:
+async def _ship(
+    run: Components, finalists: list[Skill], fresh: ShipRollouts, repeats: int
+) -> ShipResult | None:
     """Compare the finalists with the initial skill on fresh rollouts."""
     evaluation = run.config.evaluation
     if not evaluation.ship_test:
@@ -122,6 +125,7 @@ async def _ship(run: Components, finalists: list[Skill], fresh: ShipRollouts) ->
             finalists[: evaluation.finalists],
             run.gate_settings,
             noise=run.gate.noise(),
+            most_repeats=repeats,
             fit_only=run.task.fit_only,
         )
     result = replace(result, gap=fresh.gap(result.skill, run.initial))
@@ -176,21 +180,21 @@ def _tally(run: Components, skill: Skill) -> Tally | None:
 
 def _selection_scores(
     run: Components, state: TrainingState, ending: Ending, fresh: ShipRollouts
-) -> SelectionScores | None:
+) -> ComparedTallies | None:
     """Initial and found skill on the ship test's rollouts, or on what the gate measured."""
     before, after = fresh.tally(run.initial), fresh.tally(ending.found)
     if before is not None and after is not None:
-        return SelectionScores(before, after)
+        return ComparedTallies(before, after)
     return _known_scores(run, state, ending)
 
 
-def _known_scores(run: Components, state: TrainingState, ending: Ending) -> SelectionScores | None:
+def _known_scores(run: Components, state: TrainingState, ending: Ending) -> ComparedTallies | None:
     if state.baseline is None:
         return None
     if ending.found.hash == run.initial.hash:
-        return SelectionScores(state.baseline, state.baseline)
+        return ComparedTallies(state.baseline, state.baseline)
     best = _tally(run, ending.found)
-    return SelectionScores(state.baseline, best) if best is not None else None
+    return ComparedTallies(state.baseline, best) if best is not None else None
 
 
 def _values(run: Components, state: TrainingState, ending: Ending) -> tuple[float, float]:

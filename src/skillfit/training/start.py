@@ -76,8 +76,8 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
     try:
         state = replace(state, checks=await _preflight(ready, force))
         try:
-            async for reached in train(run, state):
-                state = reached
+            async for current in train(run, state):
+                state = current
                 closing.reserve_ship_test(run)
         except BudgetReached:
             if state.baseline is None or not closing.release_ship_test():

@@ -68,7 +68,7 @@ class TrainingState:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectionScores:
+class ComparedTallies:
     """The initial skill and the one that was found, on comparable selection rollouts."""
 
     baseline: Tally
@@ -81,7 +81,7 @@ class Ending:
 
     handed_back: Skill  # best_skill.md: the initial skill unless the run improved it
     found: Skill  # what training arrived at
-    scores: SelectionScores | None = None
+    scores: ComparedTallies | None = None
     ship: ShipResult | None = None
     final: Tally | None = None  # the last incumbent on the selection items
     tests: Mapping[str, Tally] = field(default_factory=dict)  # baseline, best, final
