@@ -33,7 +33,7 @@ ITEMS = [
 ]
 QUICK: dict[str, Any] = {
     "train": {"num_epochs": 1, "batch_size": 20},
-    "evaluation": {"preflight": False, "prune": False, "candidates": 1},
+    "evaluation": {"preflight": False},
     "settings": {"optimizer": {"use_slow_update": False}, "optimizer.use_meta_skill": False},
 }
 

@@ -51,9 +51,9 @@ def write_config(world: World, settings: Mapping[str, Any]) -> Path:
     return path
 
 
-async def train(world: World, anyway: bool = False, **settings: Any) -> Result:
+async def train(world: World, force: bool = False, **settings: Any) -> Result:
     material = read_inputs(load_config(write_config(world, settings)))
-    return await start(material, world.folder / "run", force=anyway)
+    return await start(material, world.folder / "run", force=force)
 
 
 def scored(world: World) -> list[RolloutFinished]:
@@ -190,7 +190,7 @@ async def test_a_command_that_reads_the_item_and_prints_a_score(
     )
     monkeypatch.chdir(world.folder)
     env = {"tasks": f"command: {sys.executable} -S grade.py < items.jsonl", "grader": None}
-    short = {"preflight": False, "ship_test": False, "prune": False, "gate": "strict"}
+    short = {"preflight": False, "ship_test": False, "gate": "strict"}
     result = await train(
         world, env=env, model={"agent": None}, train={"num_epochs": 1}, evaluation=short
     )
@@ -218,7 +218,6 @@ async def test_an_agent_that_works_with_tools_in_a_workspace(make_world: MakeWor
     short = {
         "preflight": False,
         "ship_test": False,
-        "prune": False,
         "gate": "strict",
         "eval_test": False,
     }
@@ -329,7 +328,7 @@ async def test_text_beyond_ascii_and_long_prompts_go_through(make_world: MakeWor
     skill = f"# Farben — 色\n\nAnswer with the letter.\n\n- red means r.\n\n{long}\n"
     world = make_world(skill=skill, rows=items(4, 4, 0))
     assert len(skill.encode()) > 60_000
-    short = {"preflight": False, "ship_test": False, "prune": False, "gate": "strict"}
+    short = {"preflight": False, "ship_test": False, "gate": "strict"}
     result = await train(world, train={"num_epochs": 1}, evaluation=short)
     assert result.finish_reason == "improved"
     assert world.best().startswith(skill.rstrip())

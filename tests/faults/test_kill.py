@@ -47,15 +47,15 @@ STRICT = [
     *SETTINGS,
     "train.num_epochs=2",
     "train.batch_size=2",
-    *(f"evaluation.{s}" for s in ("gate=strict", "prune=false", "ship_test=false")),
+    *(f"evaluation.{s}" for s in ("gate=strict", "ship_test=false")),
 ]
-RACE = [
+SCREENING = [
     *SETTINGS,
     "optimizer.use_skill_aware_reflection=true",
     "evaluation.ship_test=false",
 ]
 SHIPPED = [*SETTINGS, "evaluation.eval_test=false"]
-GATES = {"strict": STRICT, "race": RACE}
+GATES = {"strict": STRICT, "screening": SCREENING}
 
 
 def with_note(call: Call) -> str:

@@ -188,8 +188,8 @@ async def test_a_changed_config_is_refused_with_what_changed(make_world: MakeWor
     world = make_world(rows=items(4, 4, 2))
     await world.train()
     with pytest.raises(InputError, match=r"config\.train\.seed: 42 -> 7") as refused:
-        await world.train("train.seed=7")
-    assert "config.evaluation.candidates: 4 -> 2" in refused.value.message
+        await world.train("train.seed=7", "evaluation.coverage_floor=0.5")
+    assert "config.evaluation.coverage_floor: 0.6 -> 0.5" in refused.value.message
     assert "batch_size" not in refused.value.message
 
 
@@ -226,10 +226,10 @@ class TestBudget:
     ) -> None:
         world = make_world(*SETTINGS, rows=items(4, 4, 2))
         result = await world.train(f"budget.calls={calls}")
-        assert len(world.calls) == calls
+        assert len(world.calls) <= calls
         assert (result.finish_reason, result.exit_code) == ("budget", Exit.BUDGET)
         assert f"{calls} calls" in result.diagnosis
-        assert world.best() == best_of(world)
+        assert world.best() == SKILL  # nothing is proven without the ship test
 
     async def test_extended_and_started_again_the_run_ends_as_with_the_whole_budget(
         self, make_world: MakeWorld

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 
-from skillfit.gate import Candidate
+from skillfit.gate import Arm, Candidate
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import Item, Score
@@ -49,14 +49,14 @@ class Scripted:
         self.asked: list[tuple[str, str, str, int]] = []  # series, skill hash, item, repeat
 
     async def __call__(
-        self, arms: Sequence[tuple[Skill, Item]], *, repeat: int, series: str
+        self, arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
     ) -> list[Outcome]:
-        self.asked += [(series, skill.hash, item.id, repeat) for skill, item in arms]
+        self.asked += [(series, arm.skill.hash, item.id, repeat) for arm, item in arms]
         if self._shuffle:
-            skill, item = arms[0]
+            skill, item = arms[0][0].skill, arms[0][1]
             for _ in range(int(10 * uniform(self._shuffle, skill.hash, item.id, repeat))):
                 await asyncio.sleep(0)
-        return [self._outcome(skill, item.id, repeat, series) for skill, item in arms]
+        return [self._outcome(arm.skill, item.id, repeat, series) for arm, item in arms]
 
     def _outcome(self, skill: Skill, item: str, repeat: int, series: str) -> Outcome:
         if self._fails(skill, item, repeat):

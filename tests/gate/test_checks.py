@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 
 from skillfit.gate.checks import (
-    Check,
     blindness_check,
     cost_check,
     coverage_check,
@@ -14,11 +13,16 @@ from skillfit.gate.checks import (
 )
 from skillfit.gate.diagnosis import Facts, diagnose
 from skillfit.gate.shortcut_audit import audit, shortcuts
+from skillfit.run.records import CheckResult
 from skillfit.tasks.item import Item
 
 
 def test_the_worst_check_is_the_verdict():
-    checks = [Check("a", "go", ""), Check("b", "stop", ""), Check("c", "warn", "")]
+    checks = [
+        CheckResult("a", "go", ""),
+        CheckResult("b", "stop", ""),
+        CheckResult("c", "warn", ""),
+    ]
     assert overall(checks) == "stop" and overall(checks[::2]) == "warn" and overall([]) == "go"
 
 

@@ -33,7 +33,7 @@ def project(folder: Path, optimizer: str) -> Path:
     config.write_text(
         f"model: {{agent: practice/agent, optimizer: {optimizer}}}\n"
         "train: {num_epochs: 1, batch_size: 9}\n"
-        "evaluation: {preflight: false, candidates: 1}\n"
+        "evaluation: {preflight: false}\n"
         "env: {skill: ./triage, tasks: ./tasks.jsonl, grader: exact}\n"
     )
     return config

@@ -18,7 +18,6 @@ import pytest
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     CandidateBuilt,
-    CreditAssigned,
     EditsSelected,
     EvaluationFinished,
     Event,
@@ -35,8 +34,43 @@ from skillfit.run.events import (
     StageFinished,
     StepFinished,
 )
+from skillfit.run.records import (
+    EditEffect,
+    Evidence,
+    MetaSkillRecord,
+    PairRecord,
+    PatchRecord,
+    ProposalRecord,
+    RunSummary,
+    SelectionDecision,
+    SlowUpdateRecord,
+    Standings,
+    StepMemory,
+    StepRecord,
+    TypeScore,
+)
+from skillfit.skill import Edit, EditResult
 
 ROOT = Path(__file__).parents[2]
+APPEND = Edit("append", content="- a rule")
+
+
+def standings(score: float, step: int) -> Standings:
+    return Standings(
+        current_score=score,
+        current_origin=f"step_{step:04d}",
+        best_score=step / 10,
+        best_step=step,
+        best_origin=f"step_{step:04d}",
+    )
+
+
+def pair(name: str) -> PairRecord:
+    return PairRecord(name, "improved", 0.0, 1.0, task="t", prev_answer="a", curr_answer="b")
+
+
+def effect(status: str) -> EditEffect:
+    return EditEffect("s0001e00", 1, APPEND, status, 0.1, 0.0, 0.2, 0.9, 12)
 
 
 def rollouts(phase: str, step: int, skill: str, count: int = 3) -> list[Event]:
@@ -82,32 +116,58 @@ def story(mode: str = "patch") -> Iterator[Event]:
             step=2 * epoch,
             decision="accept",
             reason="",
-            evidence={},
+            evidence=Evidence(),
         )
         yield SlowUpdateFinished(
             epoch=epoch,
             action="accept",
-            result={
-                "slow_update_content": "x",
-                "current_score": 0.9,
-                "prev_hash": f"s{2 * epoch - 2}",
-            },
-            pairs=[{"id": 1}],
-            all_pairs=[{"id": 1}, {"id": 2}],
+            result=SlowUpdateRecord(
+                action="accept",
+                standings=standings(0.9, 2 * epoch),
+                slow_update_content="x",
+                prev_hash=f"s{2 * epoch - 2}",
+            ),
+            pairs=[pair("1")],
+            all_pairs=[pair("1"), pair("2")],
             candidate=f"# slow candidate {epoch}\n",
             skill=f"# v{2 * epoch} slow\n",
             best_skill=f"# best {2 * epoch}\n",
         )
-        yield MetaSkillFinished(epoch=epoch, result={"action": "write_meta_skill"})
+        yield MetaSkillFinished(epoch=epoch, result=MetaSkillRecord(action="write_meta_skill"))
     for name, skill in (("test_baseline", "s0"), ("test_best", "s4"), ("test_final", "s4")):
         yield from rollouts("test", 0, skill)
         yield evaluation(name, "test", skill)
     yield ShipTested(
-        verdict="improved", difference=0.1, interval=[0.0, 0.2], probability=0.97, repeats=2
+        verdict="improved",
+        reason="",
+        difference=0.1,
+        interval=(0.0, 0.2),
+        p_value=0.01,
+        repeats=2,
+        skill_hash="s4",
+        evidence=Evidence(),
     )
-    yield CreditAssigned(edits=[{"step": 1}], tokens_before=10, tokens_after=8, skill="# pruned\n")
     yield RunFinished(
-        finish_reason="improved", diagnosis="", best_skill="# pruned\n", summary={"best_step": 4}
+        finish_reason="no_improvement",
+        diagnosis="",
+        best_skill="# v0\n",
+        unproven_skill="# composed\n",
+        summary=summary(),
+    )
+
+
+def summary() -> RunSummary:
+    return RunSummary(
+        version="1",
+        finish_reason="no_improvement",
+        diagnosis="",
+        config={},
+        total_steps=4,
+        steps_done=4,
+        total_accepts=4,
+        total_rejects=0,
+        total_skips=0,
+        edits_blocked=0,
     )
 
 
@@ -118,33 +178,30 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
         group="minibatch_fail_000",
         source="failure",
         items=["a"],
-        patch={"batch_size": 2},
+        patch=PatchRecord((), "failure", ("a", "b")),
     )
     yield ReflectionFinished(
         step=step,
         group="batch_1/minibatch_succ_000",
         source="success",
         items=["b"],
-        patch={"batch_size": 1},
+        patch=PatchRecord((), "success", ("b",)),
     )
-    yield PatchMerged(step=step, patch={"edits": [1, 2]})
+    proposal = ProposalRecord("failure", ("a",), APPEND)
+    yield PatchMerged(step=step, patch=PatchRecord((proposal,), "failure"))
     yield EditsSelected(
         step=step,
         edit_budget=2,
-        edits=[{"op": "append"}],
-        decision={"learning_rate": 2, "reasoning": "why"},
+        edits=[proposal],
+        decision=SelectionDecision(learning_rate=2, rate_reasoning="why"),
     )
     yield CandidateBuilt(
         step=step,
-        number=0,
-        label="all",
+        label="patch",
         skill=f"# c{step}\n",
         skill_hash=f"s{step}",
-        report=[{"status": "x"}],
-        detail={"r": 1},
-    )
-    yield CandidateBuilt(
-        step=step, number=1, label="one", skill=f"# d{step}\n", skill_hash=f"d{step}", report=[]
+        report=[EditResult(APPEND, "applied_append")],
+        rewrite={"r": 1},
     )
     yield from rollouts("gate", step, f"s{step}")
     yield GateDecided(
@@ -152,7 +209,8 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
         step=step,
         decision="accept",
         reason="better",
-        evidence={"fixed": ["item1"]},
+        evidence=Evidence(fixed=("item1",)),
+        effects=[effect("promoted")],
     )
     yield StageFinished(epoch=epoch, step=step, stage="gate", seconds=1.5)
     yield StepFinished(
@@ -162,21 +220,27 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
         skill=f"# v{step}\n",
         skill_hash=f"s{step}",
         best_skill=f"# best {step}\n",
-        record={
-            "step": step,
-            "current_score": step / 10,
-            "best_score": step / 10,
-            "best_step": step,
-            "wall_time_s": step * 1.5,
-        },
-        digest={"step": step},
+        record=StepRecord(
+            step=step,
+            epoch=epoch,
+            step_in_epoch=step - 2 * (epoch - 1),
+            action="accept",
+            lr_control_mode="fixed",
+            gate_metric="hard",
+            standings=standings(step / 10, step),
+            skill_len=5,
+            timing={},
+            tokens={},
+            wall_time_s=step * 1.5,
+        ),
+        digest=StepMemory(step, "accept", 3, 1),
         appendix_notes=["look twice"],
     )
 
 
 def evaluation(name: str, split: str, skill: str) -> EvaluationFinished:
     by_type = (
-        {"math": {"total": 3, "hard_acc": 0.5}} if split == "test" else {}
+        {"math": TypeScore(3, 0.5, 0.5)} if split == "test" else {}
     )  # nobody measures types on selection
     return EvaluationFinished(
         name=name,
@@ -193,7 +257,7 @@ def evaluation(name: str, split: str, skill: str) -> EvaluationFinished:
 def later(event: Event) -> Event:
     """The same event with the clocks of another process."""
     if isinstance(event, StepFinished):
-        return replace(event, record={**event.record, "wall_time_s": 0.001})
+        return replace(event, record=replace(event.record, wall_time_s=0.001))
     if isinstance(event, (StageFinished, RolloutFinished)):
         return replace(event, seconds=0.0001)
     return event
@@ -235,8 +299,7 @@ def test_every_file_the_reference_writes_is_at_its_place(whole: Path) -> None:
         "selection_eval/results.jsonl",
         "rollout/results.jsonl",
         "verdict.json",
-        "candidates/01/candidate_skill.md",
-        "candidates/01/edit_apply_report.json",
+        "edit_effects.json",
     }
     epoch = {
         "verdict.json",
@@ -257,7 +320,7 @@ def test_every_file_the_reference_writes_is_at_its_place(whole: Path) -> None:
     }
     expected = (
         top
-        | {"preflight.json", "ship_test.json", "credit.json"}
+        | {"preflight.json", "ship_test.json", "edit_effects.json", "unproven_skill.md"}
         | {f"skills/skill_v{n:04d}.md" for n in range(5)}
         | {f"skills/skill_v{n:04d}_slow_update.md" for n in (2, 4)}
         | {f"steps/step_{n:04d}/{name}" for n in range(1, 5) for name in step}
@@ -287,17 +350,22 @@ def test_their_content_is_what_the_events_said(whole: Path) -> None:
         "current_skill_path": "skills/skill_v0004_slow_update.md",
         "best_skill_path": "best_skill.md",
         "current_score": 0.9,
-        "current_origin": None,
+        "current_origin": "step_0004",
         "best_score": 0.4,
         "best_step": 4,
-        "best_origin": None,
+        "best_origin": "step_0004",
     }
-    assert (whole / "best_skill.md").read_text() == "# pruned\n"
+    assert (whole / "best_skill.md").read_text() == "# v0\n"
+    assert (whole / "unproven_skill.md").read_text() == "# composed\n"
+    assert load(whole, "steps/step_0001/lr_decision.json")["reasoning"] == "why"
     assert (
         whole / "skills/skill_v0002.md"
     ).read_text() == "# v2\n"  # the slow update did not write over it
     assert (whole / "skills/skill_v0002_slow_update.md").read_text() == "# v2 slow\n"
-    assert load(whole, "test_eval/summary.json") == {"math": {"total": 3, "hard_acc": 0.5}}
+    assert load(whole, "test_eval/summary.json") == {
+        "math": {"total": 3, "hard_acc": 0.5, "soft_acc": 0.5},
+        "overall": {"total": 3, "hard_acc": 0.5, "soft_acc": 0.5},
+    }
     rows = [
         json.loads(line)
         for line in (whole / "steps/step_0002/selection_eval/results.jsonl")

@@ -33,7 +33,13 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
-from skillfit.run.records import PAYLOAD_FIELD, PatchRecord, SlowUpdateRecord, StepRecord
+from skillfit.run.records import (
+    PAYLOAD_FIELD,
+    EditEffect,
+    PatchRecord,
+    SlowUpdateRecord,
+    StepRecord,
+)
 
 _EVALUATIONS = {
     "baseline": "selection_eval_baseline",
@@ -68,6 +74,7 @@ class RunFiles:
         self._step = 0
         self._history: dict[int, StepRecord] = {}
         self._rates: dict[int, dict[str, Any]] = {}
+        self._effects: list[EditEffect] = []  # the pool after the last decision
         self._rollouts: defaultdict[tuple[str, int], dict[str, RolloutFinished]] = defaultdict(dict)
 
     def __call__(self, stored: Stored) -> None:
@@ -180,8 +187,7 @@ class RunFiles:
         self._directory.write_json(f"{folder}/verdict.json", verdict)
         if event.effects:
             self._directory.write_json(f"{folder}/edit_effects.json", event.effects)
-            if self._caught_up:
-                self._directory.write_json("edit_effects.json", event.effects)
+            self._effects = event.effects
 
     @_on.register
     def _(self, event: StepFinished) -> None:
@@ -239,6 +245,8 @@ class RunFiles:
         self._directory.write_text("best_skill.md", best_skill)
         history = [flat_record(record) for record in self._history.values()]
         self._directory.write_json("history.json", history)
+        if self._effects:
+            self._directory.write_json("edit_effects.json", self._effects)
         last = self._history.get(self._step)
         record = update or last
         standings = asdict(record.standings) if record is not None else {}

@@ -327,7 +327,7 @@ class Closing:
             self.ship_repeats = repeats
             if _fits_half(need, caps):
                 break
-        self.budget.hold_back(need)
+        self.budget.hold_back(_at_most_half(need, caps))
         self._reserved = True
 
     def release_ship_test(self) -> bool:
@@ -335,6 +335,15 @@ class Closing:
         self.budget.release_held()
         reserved, self._reserved = self._reserved, False
         return reserved
+
+
+def _at_most_half(need: Amounts, caps: BudgetSection) -> Amounts:
+    return Amounts(
+        usd=need.usd if caps.usd is None else min(need.usd, caps.usd / 2),
+        tokens=need.tokens if caps.tokens is None else min(need.tokens, caps.tokens // 2),
+        calls=need.calls if caps.calls is None else min(need.calls, caps.calls // 2),
+        rollouts=need.rollouts if caps.rollouts is None else min(need.rollouts, caps.rollouts // 2),
+    )
 
 
 def _fits_half(need: Amounts, caps: BudgetSection) -> bool:

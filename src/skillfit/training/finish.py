@@ -42,8 +42,17 @@ EXIT_OF = {
 }
 
 
-async def finish(run: Components, closing: Closing, state: TrainingState) -> RunFinished:
-    """Compose, ship test, test split, verdict."""
+async def finish(
+    run: Components,
+    closing: Closing,
+    state: TrainingState,
+    cut_short: BudgetReached | None = None,
+) -> RunFinished:
+    """Compose, ship test, test split, verdict.
+
+    `cut_short`: the cap that ended training early. The ship test still runs, on what was kept for
+    it; without an improvement the run counts as ended by its budget.
+    """
     closing.release_ship_test()
     state, final = await _validate(run, state)
     with run.stage(Place(), "compose"), run.selection.during("compose", 0, UsageByStage()):
@@ -60,6 +69,10 @@ async def finish(run: Components, closing: Closing, state: TrainingState) -> Run
     ending = replace(ending, tests=await _tests(run, state, ending))
     _audit(run, state, ending)
     reason = _finish_reason(run, state, ending)
+    if cut_short is not None and reason != "improved":
+        facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
+        message = f"{diagnose(facts).message} {cut_short}"
+        return conclude(run, closing, state, ending, "budget", message)
     diagnosis = diagnose(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
         reason = "infrastructure"  # the scores say nothing about the skill; resuming tries again
@@ -147,7 +160,9 @@ async def _ship(
 
 def _found(run: Components, finalists: list[Skill], ship: ShipResult | None) -> Skill:
     """What training arrived at: the finalist that the ship test chose, or the first one."""
-    if ship is not None and ship.repeats:
+    if ship is None:
+        return run.gate.best
+    if ship.repeats:
         return ship.skill
     return finalists[0] if finalists else run.initial
 

@@ -79,9 +79,10 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
             async for current in train(run, state):
                 state = current
                 closing.reserve_ship_test(run)
-        except BudgetReached:
+        except BudgetReached as reached:
             if state.baseline is None or not closing.release_ship_test():
                 raise
+            return await finish(run, closing, state, cut_short=reached)
         return await finish(run, closing, state)
     except BudgetReached as reached:
         return end_by_budget(run, closing, state, reached)
