@@ -64,7 +64,7 @@ def test_train_improves_a_skill_and_the_run_can_be_opened_again(tmp_path: Path) 
         listeners=[heard.append],
         **QUICK,
     )
-    assert run.finish_reason == "improved" and run.summary["finish_reason"] == "improved"
+    assert run.finish_reason == "improved" and run.summary.finish_reason == "improved"
     assert isinstance(heard[-1].event, RunFinished)
     opened = skillfit.Run.open("r")
     assert opened.best_skill.text == run.best_skill.text != opened.initial_skill.text == SKILL

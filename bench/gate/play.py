@@ -113,9 +113,7 @@ async def screened(world: World, gate: ScreeningGate, plan: Plan) -> int:
             tuple(one.sources for one in joining),
             step=steps,
         )
-        await gate.judge(
-            name, candidate if joining else None, observed if plan.training else ()
-        )
+        await gate.judge(name, candidate if joining else None, observed if plan.training else ())
     return steps
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.throughput.world import CONTEXT, SKILL, gold, question, report, settings
 from skillfit.agents import ChatAgent
 from skillfit.models import ModelSpec, connect
-from skillfit.rollout import Outcome, Rollouts
+from skillfit.rollout import Outcome, Rollouts, requests_for
 from skillfit.run.events import EventLog
 from skillfit.run.journal import Journal, RecordedModel
 from skillfit.skill import Skill
@@ -50,9 +50,11 @@ async def run(
     rollouts = Rollouts(task, agent, journal, events, timeout=120, max_in_flight=2 * concurrency)
     skill = Skill.from_text(SKILL)
     begun, cpu = time.perf_counter(), time.process_time()
-    outcomes = await rollouts.run(skill, task.items, phase="baseline", series="selection")
+    outcomes = await rollouts.run(
+        requests_for(skill, task.items), phase="baseline", series="selection"
+    )
     done, cpu = time.perf_counter(), time.process_time() - cpu
-    await rollouts.run(skill, task.items, phase="baseline", series="selection")
+    await rollouts.run(requests_for(skill, task.items), phase="baseline", series="selection")
     again = time.perf_counter()
     await client.close()
     return outcomes, done - begun, cpu, again - done

@@ -161,7 +161,12 @@ class Run:
 
         axes = ax or plt.subplots()[1]
         points = [score for score in self.scores if score.split == "selection"]
-        rejected = {verdict.name for verdict in self.verdicts if verdict.decision != "accept"}
+        # A rejected candidate has a point of its own; an estimate is of the incumbent.
+        rejected = {
+            verdict.name
+            for verdict in self.verdicts
+            if verdict.decision != "accept" and verdict.candidates
+        }
         carried = [
             (at, score.hard) for at, score in enumerate(points) if score.name not in rejected
         ]

@@ -1,6 +1,6 @@
 import pytest
 
-from skillfit.gate import GateSettings, StrictGate
+from skillfit.gate import Arm, GateSettings, StrictGate
 from skillfit.gate.samples import NotMeasured, Sampler
 from tests.gate.scripted import BASE, Scripted, by_rule, candidate, items
 
@@ -121,6 +121,6 @@ async def test_a_skill_that_was_never_measured_has_no_tally():
 async def test_the_same_skill_and_item_twice_in_one_request_are_two_rollouts():
     measure = Scripted(by_rule(0.5))
     sampler = Sampler(measure, "selection", GateSettings())
-    outcomes = await sampler.sample([(BASE, item) for _ in range(2) for item in items(3)])
+    outcomes = await sampler.sample([(Arm(BASE), item) for _ in range(2) for item in items(3)])
     assert [outcome.repeat for outcome in outcomes] == [0, 0, 0, 1, 1, 1]
     assert [outcome.item_id for outcome in outcomes] == ["i000", "i001", "i002"] * 2

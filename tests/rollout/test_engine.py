@@ -2,6 +2,7 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +12,7 @@ from skillfit.agents import AgentFailure, AttemptContext
 from skillfit.agents.workspace import new_workspace
 from skillfit.models.limiter import Limiter
 from skillfit.models.protocol import Usage
-from skillfit.rollout import Tally
+from skillfit.rollout import Tally, requests_for
 from skillfit.run.budget import Budget, BudgetReached, Caps
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score
@@ -28,7 +29,7 @@ async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(worl
         return Attempt(answer, usage=Usage(calls=2, input=30, output=5, usd=0.25))
 
     outcomes = await world.engine(odd_ones).run(
-        SKILL, items(4), phase="baseline", series="selection"
+        requests_for(SKILL, items(4)), phase="baseline", series="selection"
     )
     assert [outcome.score for outcome in outcomes] == [Score(0), Score(1), Score(0), Score(1)]
     assert Tally.of(outcomes) == Tally(0.5, 0.5, 4, 4)
@@ -62,7 +63,7 @@ def test_outcomes_stand_in_planned_order_however_they_finish(
             return right(item)
 
         outcomes = await world.engine(in_turn).run(
-            SKILL, items(6), phase="rollout", series="step_1"
+            requests_for(SKILL, items(6)), phase="rollout", series="step_1"
         )
         world.close()
         return [outcome.item_id for outcome in outcomes]
@@ -77,8 +78,12 @@ async def test_a_recorded_rollout_is_never_run_again(world: World) -> None:
         ran[item.id] += 1
         return right(item)
 
-    first = await world.engine(counted).run(SKILL, items(5), phase="gate", series="selection")
-    again = await world.engine(counted).run(SKILL, items(6), phase="gate", series="selection")
+    first = await world.engine(counted).run(
+        requests_for(SKILL, items(5)), phase="gate", series="selection"
+    )
+    again = await world.engine(counted).run(
+        requests_for(SKILL, items(6)), phase="gate", series="selection"
+    )
     assert again[:5] == first
     assert set(ran.values()) == {1} and len(ran) == 6
 
@@ -93,7 +98,7 @@ async def test_a_recorded_rollout_is_never_run_again(world: World) -> None:
     ],
 )
 async def test_series_skill_repeat_and_instruction_make_a_rollout_another(
-    world: World, other: dict[str, object]
+    world: World, other: dict[str, Any]
 ) -> None:
     ran: list[str] = []
 
@@ -101,10 +106,17 @@ async def test_series_skill_repeat_and_instruction_make_a_rollout_another(
         ran.append(context.instruction)
         return right(item)
 
-    asked = {"skill": SKILL, "items": items(1), "phase": "gate", "series": "selection"}
     engine = world.engine(noted)
-    await engine.run(**asked)  # type: ignore[arg-type]
-    await engine.run(**(asked | other))  # type: ignore[arg-type]
+    for change in ({}, other):
+        requests = requests_for(
+            change.get("skill", SKILL), items(1), change.get("repeats", range(1))
+        )
+        await engine.run(
+            requests,
+            phase="gate",
+            series=change.get("series", "selection"),
+            instruction=change.get("instruction", ""),
+        )
     assert ran == ["", other.get("instruction", "")]
 
 
@@ -117,12 +129,12 @@ async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(world
 
     for skill in (SKILL, Skill.from_text("Guess.")):
         await world.engine(noted, seed=7).run(
-            skill, items(3), phase="gate", series="selection", repeats=range(2)
+            requests_for(skill, items(3), range(2)), phase="gate", series="selection"
         )
     assert seeds[:6] == seeds[6:]
     assert len(set(seeds)) == 6 == len({seed for _, seed in seeds})
     await world.engine(noted, seed=8).run(
-        SKILL, items(3), phase="gate", series="other", repeats=range(2)
+        requests_for(SKILL, items(3), range(2)), phase="gate", series="other"
     )
     assert len({seed for _, seed in seeds}) == 12
 
@@ -132,7 +144,7 @@ async def test_a_task_that_brings_its_own_evaluator_needs_no_agent(world: World)
         return Attempt(f"{skill.name}:{seed > 0}"), Score(0.5, 0.75)
 
     outcomes = await world.engine(None, Sums(None, evaluate)).run(
-        SKILL, items(2), phase="test", series="test"
+        requests_for(SKILL, items(2)), phase="test", series="test"
     )
     assert [outcome.score for outcome in outcomes] == [Score(0.5, 0.75)] * 2
 
@@ -154,7 +166,7 @@ async def test_the_window_bounds_what_runs_and_a_straggler_blocks_nobody(world: 
         return right(item)
 
     tasks = world.engine(watched, max_in_flight=4).start(
-        SKILL, items(40), phase="rollout", series="step_1"
+        requests_for(SKILL, items(40)), phase="rollout", series="step_1"
     )
     assert len(tasks) == 40
     await asyncio.wait(tasks)
@@ -178,7 +190,7 @@ async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_
         return "never"
 
     (outcome,) = await world.engine(slow, timeout=0.2).run(
-        SKILL, items(1), phase="rollout", series="step_1"
+        requests_for(SKILL, items(1)), phase="rollout", series="step_1"
     )
     assert outcome.failure is not None and outcome.failure.kind == "timeout"
     assert "env.exec_timeout" in outcome.failure.message
@@ -194,7 +206,7 @@ async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(world
         return right(item)
 
     outcomes = await world.engine(one_at_a_time, timeout=0.25).run(
-        SKILL, items(6), phase="rollout", series="step_1"
+        requests_for(SKILL, items(6)), phase="rollout", series="step_1"
     )
     assert {outcome.status for outcome in outcomes} == {"scored"}
 
@@ -215,7 +227,7 @@ async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(world: 
             )
 
     outcomes = await world.engine(writing, Sums(FileGrader())).run(
-        SKILL, items(2), phase="rollout", series="step_1"
+        requests_for(SKILL, items(2)), phase="rollout", series="step_1"
     )
     assert all(outcome.succeeded for outcome in outcomes)
     assert len(left) == 2 and not any(folder.exists() for folder in left)
@@ -230,7 +242,7 @@ async def test_calls_out_of_our_sight_are_metered_and_billed_with_their_rollout(
 
     engine = world.engine(program, meter=Budget(Caps(usd=1), world.journal), max_in_flight=1)
     with pytest.raises(BudgetReached):
-        await engine.run(SKILL, items(9), phase="rollout", series="step_1")
+        await engine.run(requests_for(SKILL, items(9)), phase="rollout", series="step_1")
     assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 1.0
 
 
@@ -253,7 +265,7 @@ async def test_what_a_program_costs_is_learnt_from_the_first_alone_so_that_no_ca
     meter = Budget(Caps(usd=1), world.journal)
     with pytest.raises(BudgetReached):
         await world.engine(program, meter=meter, price=price, careful=True).run(
-            SKILL, items(9), phase="rollout", series="step_1"
+            requests_for(SKILL, items(9)), phase="rollout", series="step_1"
         )
     assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 1.0
     assert most == 3  # beside each other once the cost is known
@@ -267,11 +279,13 @@ async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(wor
         return right(item)
 
     engine = world.engine(stopping, max_in_flight=3)
-    outcomes = await engine.run(SKILL, items(6), phase="rollout", series="step_1")
+    outcomes = await engine.run(requests_for(SKILL, items(6)), phase="rollout", series="step_1")
     assert [outcome.status for outcome in outcomes] == ["scored"] * 3 + ["skipped"] * 3
     assert engine.stopping and Tally.of(outcomes).coverage == 1.0
     assert len(world.finished()) == 3
-    resumed = await world.engine(solve).run(SKILL, items(6), phase="rollout", series="step_1")
+    resumed = await world.engine(solve).run(
+        requests_for(SKILL, items(6)), phase="rollout", series="step_1"
+    )
     assert resumed[:3] == outcomes[:3] and {outcome.status for outcome in resumed} == {"scored"}
 
 
@@ -281,10 +295,11 @@ async def test_an_agent_that_breaks_makes_a_failed_outcome_outside_the_mean(worl
             raise AgentFailure("The browser did not start.", kind="sandbox", hint="Install one.")
         return right(item)
 
-    outcomes = await world.engine(broken).run(SKILL, items(4), phase="gate", series="selection")
+    outcomes = await world.engine(broken).run(
+        requests_for(SKILL, items(4)), phase="gate", series="selection"
+    )
     assert outcomes[0].status == "failed" and outcomes[0].score is None
     assert Tally.of(outcomes) == Tally(1.0, 1.0, 3, 4)
-    assert (
-        world.finished()[-1].failure == ""
-        and "sandbox: The browser" in {e.item: e for e in world.finished()}["sum-000"].failure
-    )
+    failures = {event.item: event.failure for event in world.finished()}
+    assert "sandbox: The browser" in failures.pop("sum-000")
+    assert set(failures.values()) == {""}

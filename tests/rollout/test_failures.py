@@ -23,7 +23,8 @@ from skillfit.models.protocol import (
     Refused,
     Usage,
 )
-from skillfit.rollout import Failure, WorkerLost
+from skillfit.rollout import Failure, requests_for
+from skillfit.rollout.executor import WorkerLost
 from skillfit.run.budget import Budget, BudgetReached, Caps
 from skillfit.tasks.item import Item, TaskFailure
 from tests.rollout.scripted_agents import SKILL, World, items, right
@@ -52,7 +53,9 @@ class Faulty:
 )
 async def test_a_failure_that_may_pass_is_tried_again(world: World, error: ModelError) -> None:
     agent = Faulty(lambda _, before: error if before == 0 else None)
-    outcomes = await world.engine(agent).run(SKILL, items(3), phase="gate", series="selection")
+    outcomes = await world.engine(agent).run(
+        requests_for(SKILL, items(3)), phase="gate", series="selection"
+    )
     assert {outcome.status for outcome in outcomes} == {"scored"}
     assert set(agent.tried.values()) == {2}
 
@@ -70,7 +73,9 @@ async def test_tries_are_bounded_by_the_class_of_error(
     world: World, error: ModelError, tries: int
 ) -> None:
     agent = Faulty(lambda *_: error)
-    (outcome,) = await world.engine(agent).run(SKILL, items(1), phase="gate", series="selection")
+    (outcome,) = await world.engine(agent).run(
+        requests_for(SKILL, items(1)), phase="gate", series="selection"
+    )
     assert outcome.failure is not None and outcome.failure.kind == error.kind
     assert agent.tried["sum-000"] == tries
 
@@ -80,7 +85,7 @@ async def test_a_broken_grader_or_program_is_a_failed_rollout_of_its_kind(world:
         lambda item, _: TaskFailure("grader", "check.py:3: KeyError") if item == "sum-000" else None
     )
     outcome, *others = await world.engine(agent).run(
-        SKILL, items(3), phase="gate", series="selection"
+        requests_for(SKILL, items(3)), phase="gate", series="selection"
     )
     assert outcome.failure == Failure("grader", "check.py:3: KeyError") and all(
         other.succeeded for other in others
@@ -91,7 +96,7 @@ async def test_what_failed_tries_cost_is_booked_once_each(world: World) -> None:
     agent = Faulty(
         lambda *_: AgentFailure("gone", kind="command", usage=Usage(calls=1, output=7, usd=0.5))
     )
-    await world.engine(agent).run(SKILL, items(1), phase="gate", series="selection")
+    await world.engine(agent).run(requests_for(SKILL, items(1)), phase="gate", series="selection")
     assert world.losses() == agent.tried["sum-000"] == 2
     assert sum(spend.usage.output for spend in world.journal.bill()) == 14
 
@@ -105,7 +110,7 @@ async def test_errors_that_meet_everybody_stop_the_run_before_it_spends(
     agent = Faulty(lambda item, _: error if item == "sum-002" else None)
     with pytest.raises(type(error)):
         await world.engine(agent, max_in_flight=4).run(
-            SKILL, items(50), phase="rollout", series="step_1"
+            requests_for(SKILL, items(50)), phase="rollout", series="step_1"
         )
     assert (
         len(agent.tried) <= 6
@@ -129,7 +134,7 @@ async def test_a_spent_budget_stops_the_run_at_its_cap_and_keeps_what_was_paid(
 
     with pytest.raises(BudgetReached):
         await world.engine(paying, max_in_flight=3).run(
-            SKILL, items(20), phase="rollout", series="step_1"
+            requests_for(SKILL, items(20)), phase="rollout", series="step_1"
         )
     assert paid == 5 == len(world.finished())
 
@@ -138,19 +143,21 @@ async def test_all_handoff_prompts_are_written_before_the_run_stops(world: World
     agent = Faulty(lambda item, _: AnswerPending(f"{item} waits"))
     with pytest.raises(AnswerPending, match="sum-000"):
         await world.engine(agent, max_in_flight=2).run(
-            SKILL, items(12), phase="rollout", series="step_1"
+            requests_for(SKILL, items(12)), phase="rollout", series="step_1"
         )
     assert len(agent.tried) == 12
 
 
 async def test_recorded_rollouts_still_come_back_after_the_run_was_stopped(world: World) -> None:
     await world.engine(Faulty(lambda *_: None)).run(
-        SKILL, items(3), phase="gate", series="selection"
+        requests_for(SKILL, items(3)), phase="gate", series="selection"
     )
     engine = world.engine(Faulty(lambda *_: AuthFailed("bad key")))
     with pytest.raises(AuthFailed):
-        await engine.run(SKILL, items(4), phase="gate", series="selection")
-    assert len(await engine.run(SKILL, items(3), phase="gate", series="selection")) == 3
+        await engine.run(requests_for(SKILL, items(4)), phase="gate", series="selection")
+    assert (
+        len(await engine.run(requests_for(SKILL, items(3)), phase="gate", series="selection")) == 3
+    )
 
 
 async def test_a_run_whose_first_rollouts_all_fail_alike_stops_with_the_real_message(
@@ -161,7 +168,7 @@ async def test_a_run_whose_first_rollouts_all_fail_alike_stops_with_the_real_mes
         InfrastructureError, match=r"first 5 rollouts all failed.*Connection refused"
     ):
         await world.engine(agent, max_in_flight=4).run(
-            SKILL, items(200), phase="baseline", series="selection"
+            requests_for(SKILL, items(200)), phase="baseline", series="selection"
         )
     assert len(agent.tried) <= 12
 
@@ -172,7 +179,7 @@ async def test_a_run_that_can_no_longer_reach_its_coverage_stops(world: World) -
         InfrastructureError, match=r"9 of 20 rollouts failed, too many for a coverage of 60%"
     ):
         await world.engine(agent, max_in_flight=1).run(
-            SKILL, items(20), phase="gate", series="selection"
+            requests_for(SKILL, items(20)), phase="gate", series="selection"
         )
     assert len(agent.tried) == 18
 
@@ -182,7 +189,7 @@ async def test_a_candidate_that_breaks_its_own_rollouts_does_not_stop_a_run_that
 ) -> None:
     agent = Faulty(lambda *_: None)
     engine = world.engine(agent)
-    await engine.run(SKILL, items(8), phase="baseline", series="selection")
+    await engine.run(requests_for(SKILL, items(8)), phase="baseline", series="selection")
     agent._faults = lambda *_: ContextTooLong("The skill is too long.")
     outcomes = await engine.run(
         SKILL.with_body("long " * 99), items(8), phase="gate", step=1, series="selection"
@@ -193,23 +200,31 @@ async def test_a_candidate_that_breaks_its_own_rollouts_does_not_stop_a_run_that
 async def test_a_set_up_that_never_worked_stops_whatever_the_kind(world: World) -> None:
     agent = Faulty(lambda *_: AgentFailure("solve.py: No such file", kind="command"))
     with pytest.raises(InfrastructureError, match="No such file"):
-        await world.engine(agent).run(SKILL, items(8), phase="baseline", series="selection")
+        await world.engine(agent).run(
+            requests_for(SKILL, items(8)), phase="baseline", series="selection"
+        )
 
 
 async def test_a_failure_the_run_went_on_with_stays_one_on_replay_and_is_tried_again_at_the_next_asking(
     world: World,
 ) -> None:
     once = Faulty(lambda item, _: Refused("no") if item == "sum-001" else None)
-    first = await world.engine(once).run(SKILL, items(5), phase="gate", step=1, series="selection")
+    first = await world.engine(once).run(
+        requests_for(SKILL, items(5)), phase="gate", step=1, series="selection"
+    )
     well = Faulty(lambda *_: None)
     replayed = await world.engine(well).run(
-        SKILL, items(5), phase="gate", step=1, series="selection"
+        requests_for(SKILL, items(5)), phase="gate", step=1, series="selection"
     )
     assert replayed == first and not well.tried
-    later = await world.engine(well).run(SKILL, items(5), phase="gate", step=2, series="selection")
+    later = await world.engine(well).run(
+        requests_for(SKILL, items(5)), phase="gate", step=2, series="selection"
+    )
     assert later[1].status == "scored" and list(well.tried) == ["sum-001"]
     assert (
-        await world.engine(well).run(SKILL, items(5), phase="gate", step=1, series="selection")
+        await world.engine(well).run(
+            requests_for(SKILL, items(5)), phase="gate", step=1, series="selection"
+        )
         == first
     )
 
@@ -218,11 +233,11 @@ async def test_failures_nobody_could_go_on_with_are_tried_again_by_the_next_run(
     world: World,
 ) -> None:
     await world.engine(Faulty(lambda item, _: Refused("no") if item > "sum-000" else None)).run(
-        SKILL, items(4), phase="gate", step=1, series="selection"
+        requests_for(SKILL, items(4)), phase="gate", step=1, series="selection"
     )
     well = Faulty(lambda *_: None)
     outcomes = await world.engine(well).run(
-        SKILL, items(4), phase="gate", step=1, series="selection"
+        requests_for(SKILL, items(4)), phase="gate", step=1, series="selection"
     )
     assert {outcome.status for outcome in outcomes} == {"scored"} and len(well.tried) == 3
     assert {event.status for event in world.finished()} == {"scored"}

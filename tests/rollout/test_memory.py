@@ -13,7 +13,7 @@ ON_DISK = 100  # rows that the items share: each is read anew at every use, so m
 RUN = """
 import asyncio, json, resource, sys
 from pathlib import Path
-from skillfit.rollout import Tally
+from skillfit.rollout import requests_for, Tally
 from skillfit.tasks.item import Item, RowAt
 from tests.rollout.scripted_agents import SKILL, World
 
@@ -25,7 +25,7 @@ async def main(folder, count, length, on_disk):
 
     rows = Path(folder, "rows.jsonl")
     items = [Item(f"long-{at}", RowAt(rows, at % on_disk * length, length)) for at in range(count)]
-    outcomes = await World(Path(folder)).engine(read).run(SKILL, items, phase="baseline", series="selection")
+    outcomes = await World(Path(folder)).engine(read).run(requests_for(SKILL, items), phase="baseline", series="selection")
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"scored": Tally.of(outcomes).hard * len(outcomes), "megabytes": megabytes}))
 

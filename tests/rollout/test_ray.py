@@ -22,7 +22,7 @@ import pytest
 from skillfit.agents import AgentFailure, AttemptContext
 from skillfit.models.protocol import Message, Model, NetworkFailed, Reply, Request, Usage
 from skillfit.plugins.ray_executor import RayExecutor
-from skillfit.rollout import Rollouts, gather
+from skillfit.rollout import Rollouts, gather, requests_for
 from skillfit.run.budget import Budget, BudgetReached, Caps
 from skillfit.run.journal import RecordedModel
 from skillfit.skill import Skill
@@ -163,15 +163,17 @@ async def test_results_journal_and_limits_are_those_of_a_local_run(
     (tmp_path / "local").mkdir()
     local, near = World(tmp_path / "local"), Adder()
     expected = await engine(local, near, marks).run(
-        SKILL, items(6), phase="gate", series="selection"
+        requests_for(SKILL, items(6)), phase="gate", series="selection"
     )
     model = Adder(Budget(Caps(calls=6), world.journal))
 
     async def work(executor: RayExecutor) -> Any:
         rollouts = engine(world, model, marks, executor=executor)
-        outcomes = await rollouts.run(SKILL, items(6), phase="gate", series="selection")
+        outcomes = await rollouts.run(
+            requests_for(SKILL, items(6)), phase="gate", series="selection"
+        )
         with pytest.raises(BudgetReached):
-            await rollouts.run(SKILL, items(7), phase="gate", series="selection")
+            await rollouts.run(requests_for(SKILL, items(7)), phase="gate", series="selection")
         return outcomes
 
     outcomes = await on_ray(work)
@@ -194,7 +196,7 @@ async def test_a_row_on_the_drivers_disk_travels_with_its_item(
 
     async def work(executor: RayExecutor) -> Any:
         task = engine(world, Adder(), marks, executor=executor).start(
-            SKILL, [item], phase="gate", series="selection"
+            requests_for(SKILL, [item]), phase="gate", series="selection"
         )[0]
         await until(lambda: executor._packed)
         file.unlink()
@@ -209,10 +211,12 @@ async def test_failures_in_a_worker_keep_their_kind_and_a_calls_cost_is_booked_o
     async def work(executor: RayExecutor) -> Any:
         calls = engine(world, Adder(), marks, executor=executor)
         broken = await calls.run(
-            SKILL, [Item("broken", {"input": "broken + 1"})], phase="gate", series="selection"
+            requests_for(SKILL, [Item("broken", {"input": "broken + 1"})]),
+            phase="gate",
+            series="selection",
         )
         return broken + await engine(world, Adder(), marks, "fail", executor).run(
-            SKILL, items(1), phase="gate", series="selection"
+            requests_for(SKILL, items(1)), phase="gate", series="selection"
         )
 
     call, agent = await on_ray(work)
@@ -228,7 +232,7 @@ async def test_a_worker_killed_mid_rollout_is_replaced_and_its_call_is_not_paid_
 
     async def work(executor: RayExecutor) -> Any:
         return await engine(world, model, marks, "die", executor).run(
-            SKILL, items(2), phase="gate", series="selection"
+            requests_for(SKILL, items(2)), phase="gate", series="selection"
         )
 
     outcomes = await on_ray(work)
@@ -241,7 +245,7 @@ async def test_a_rollout_over_its_time_ends_in_its_worker(
 ) -> None:
     async def work(executor: RayExecutor) -> Any:
         return await engine(world, Adder(), marks, "hang", executor, timeout=1).run(
-            SKILL, items(1), phase="gate", series="selection"
+            requests_for(SKILL, items(1)), phase="gate", series="selection"
         )
 
     (outcome,) = await on_ray(work)
@@ -259,7 +263,7 @@ async def test_functions_from_a_file_the_person_named_travel_to_the_workers(
 
     async def work(executor: RayExecutor) -> Any:
         rollouts = Rollouts(task, None, world.journal, world.events, executor=executor)
-        return await rollouts.run(SKILL, task.items, phase="gate", series="selection")
+        return await rollouts.run(requests_for(SKILL, task.items), phase="gate", series="selection")
 
     assert [outcome.score.feedback for outcome in await on_ray(work)] == ["with a neighbour"] * 2
 
@@ -272,7 +276,7 @@ async def test_a_node_that_dies_mid_rollout_loses_nothing(
 
     async def work(executor: RayExecutor) -> Any:
         tasks = engine(world, model, marks, f"hang on {victim.node_id}", executor).start(
-            SKILL, items(6), phase="gate", series="selection"
+            requests_for(SKILL, items(6)), phase="gate", series="selection"
         )
         await until(lambda: victim.node_id in {mark.read_text() for mark in marks.iterdir()})
         cluster.remove_node(victim, allow_graceful=False)
@@ -293,7 +297,7 @@ async def main(address, folder, trouble):
     join(address)
     executor, world, model = RayExecutor(cpus=0.5), World(Path(folder)), Adder()
     rollouts = engine(world, model, Path(folder) / "marks", trouble, executor)
-    outcomes = await rollouts.run(SKILL, items(6), phase="gate", series="selection")
+    outcomes = await rollouts.run(requests_for(SKILL, items(6)), phase="gate", series="selection")
     (Path(folder) / "result").write_text(f"{len(model.asked)} {sum(outcome.succeeded for outcome in outcomes)}")
     await executor.close()
 

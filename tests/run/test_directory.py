@@ -17,6 +17,7 @@ from skillfit.models.protocol import Usage
 from skillfit.run import lock
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, RunStarted, Warned
+from tests.support.records import run_summary
 
 IDENTITY = {"train": {"seed": 1, "batch_size": 8}, "tasks": ["a", "b"], "skill": "hash"}
 
@@ -73,7 +74,9 @@ async def test_a_run_that_has_only_tried_its_models_may_be_another_and_keeps_its
             usage=lambda _: Usage(calls=1, input=7),
         )
         run.events.emit(
-            RunFinished(finish_reason="infrastructure", diagnosis="", best_skill="", summary={})
+            RunFinished(
+                finish_reason="infrastructure", diagnosis="", best_skill="", summary=run_summary()
+            )
         )
     with RunDirectory.open(tmp_path / "run", {"model": "right"}) as run:
         assert not run.resumed and run.journal.spent().input == 7
@@ -257,16 +260,24 @@ def test_a_folder_without_permission_is_said() -> None:
 def test_the_view_for_faces_follows_a_run_from_outside(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as run:
         view = RunDirectory.read(tmp_path / "run")
-        assert (view.run_id, view.config, view.finished, view.summary) == (run.run_id, {}, None, {})
+        assert (view.run_id, view.config, view.finished, view.summary) == (
+            run.run_id,
+            {},
+            None,
+            None,
+        )
         run.events.emit(started(seed=1))
         run.events.emit(Warned(what="w", message="m"))
         assert view.config == {"seed": 1}
         run.events.emit(
             RunFinished(
-                finish_reason="improved", diagnosis="", best_skill="# B\n", summary={"a": 1}
+                finish_reason="improved",
+                diagnosis="",
+                best_skill="# B\n",
+                summary=run_summary(best_step=1),
             )
         )
-        assert view.summary == {"a": 1}
+        assert view.summary == run_summary(best_step=1)
         assert len(list(view.events.read())) == 3
         view.close()
     with RunDirectory.open(tmp_path / "run", {}):

@@ -20,6 +20,7 @@ from skillfit.run.events import (
     Warned,
     as_json,
 )
+from tests.support.records import run_summary
 
 ROLLOUT = RolloutFinished(
     rollout="r1",
@@ -43,7 +44,7 @@ STARTED = RunStarted(
     total_epochs=1,
     steps_per_epoch=1,
 )
-FINISHED = RunFinished(finish_reason="budget", diagnosis="d", best_skill="s", summary={})
+FINISHED = RunFinished(finish_reason="budget", diagnosis="d", best_skill="s", summary=run_summary())
 
 
 @pytest.fixture

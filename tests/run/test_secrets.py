@@ -14,6 +14,7 @@ from skillfit.models.secrets import remember_secret
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, RunStarted, StepFinished, Warned
 from skillfit.run.journal import RecordedModel
+from tests.support.records import run_summary, step_record
 
 VARIABLES = (
     "OPENAI_API_KEY",
@@ -80,11 +81,16 @@ async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(
                 skill=said,
                 skill_hash="",
                 best_skill=said,
-                record={"said": said},
+                record=step_record(reason=said),
             )
         )
         run.events.emit(
-            RunFinished(finish_reason="", diagnosis=said, best_skill=said, summary={"said": said})
+            RunFinished(
+                finish_reason="",
+                diagnosis=said,
+                best_skill=said,
+                summary=run_summary(diagnosis=said),
+            )
         )
         run.write_text("a.txt", said)
         run.write_json("b.json", {said: [said]})

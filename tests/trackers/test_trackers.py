@@ -19,8 +19,10 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored
+from skillfit.run.records import TokenCounts, UsageTotals
 from skillfit.trackers import Tracker, make
 from tests.report.runs import BEST, improved
+from tests.support.records import run_summary
 
 
 @pytest.fixture
@@ -178,12 +180,12 @@ def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
         "total_epochs": 1,
         "steps_per_epoch": 1,
     }
-    tokens = {"reflect.failure": {"calls": 1, "prompt_tokens": 100, "completion_tokens": 20}}
+    tokens = {"reflect.failure": TokenCounts(1, 100, 20)}
     step = {
         "skill": "",
         "skill_hash": "",
         "best_skill": "",
-        "record": {"tokens": tokens, "best_score": 0.5},
+        "record": step_record(tokens=tokens, standings=standings(best_score=0.5)),
     }
     said = [
         RunStarted(run="r1", config={"model": model}, **shared),
@@ -198,7 +200,7 @@ def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
             finish_reason="improved",
             diagnosis="",
             best_skill="",
-            summary={"usage": {"input": 100, "output": 20, "usd": 0.1}},
+            summary=run_summary(usage=UsageTotals(input=100, output=20, usd=0.1)),
         ),
     ]
     for _ in range(2):  # a run and its replay

@@ -1,0 +1,51 @@
+"""Records with every required field filled, for tests that only care about some of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skillfit.run.records import RunSummary, Standings, StepRecord
+
+
+def standings(**fields: Any) -> Standings:
+    given = {
+        "current_score": 0.0,
+        "current_origin": "initial",
+        "best_score": 0.0,
+        "best_step": 0,
+        "best_origin": "initial",
+    }
+    return Standings(**{**given, **fields})
+
+
+def step_record(step: int = 1, **fields: Any) -> StepRecord:
+    given: dict[str, Any] = {
+        "step": step,
+        "epoch": 1,
+        "step_in_epoch": step,
+        "action": "accept",
+        "lr_control_mode": "fixed",
+        "gate_metric": "hard",
+        "standings": standings(),
+        "skill_len": 0,
+        "timing": {},
+        "tokens": {},
+        "wall_time_s": 0.0,
+    }
+    return StepRecord(**{**given, **fields})
+
+
+def run_summary(**fields: Any) -> RunSummary:
+    given: dict[str, Any] = {
+        "version": "skillfit-0",
+        "finish_reason": "improved",
+        "diagnosis": "",
+        "config": {},
+        "total_steps": 1,
+        "steps_done": 1,
+        "total_accepts": 1,
+        "total_rejects": 0,
+        "total_skips": 0,
+        "edits_blocked": 0,
+    }
+    return RunSummary(**{**given, **fields})
