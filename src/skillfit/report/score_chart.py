@@ -136,7 +136,8 @@ def _label(frame: _Frame, x: float, point: Point, *, value: bool) -> Markup:
         for row, line in enumerate(lines)
     ]
     if value:
-        parts.append(_text(x + 9, frame.y(point.score) - 8, percent(point.score), "value"))
+        above = max(_TOP - 2, frame.y(point.high) - 8)
+        parts.append(_text(x, above, percent(point.score), "value middle"))
     return Markup("").join(parts)
 
 
