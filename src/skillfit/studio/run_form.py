@@ -47,7 +47,9 @@ class FormField:
 
     @property
     def label(self) -> str:
-        return self.key.rpartition(".")[2].replace("_", " ")
+        section, _, name = self.key.rpartition(".")
+        words = name.replace("_", " ")
+        return f"budget: {words}" if section == "budget" else words
 
 
 @cache
