@@ -175,7 +175,7 @@ class WrittenRun:
                 None if score is None else Score(score, feedback=f"graded {score}"),
                 failure,
                 Attempt(text, steps or (Step("message", text),)),
-                Usage(calls=1, input=10, output=2, usd=0.01),
+                Usage(calls=1, input=10, output=2, usd=0.25),
             )
 
             async def effect(outcome: Outcome = outcome) -> Outcome:
@@ -204,7 +204,7 @@ class WrittenRun:
                     failure=f"{failure.kind}: {failure.message}" if failure else "",
                     calls=1,
                     tokens=12,
-                    usd=0.01,
+                    usd=0.25,
                     answer=text[:200],
                     feedback=f"graded {score}",
                 )
@@ -294,13 +294,13 @@ class WrittenRun:
             )
         )
 
-    def finish(self, finish_reason: str, best: str, unproven: str = "", **fields: Any) -> None:
+    def finish(self, finish_reason: str, best: str, found: str = "", **fields: Any) -> None:
         self.emit(
             RunFinished(
                 finish_reason=finish_reason,
                 diagnosis="Why.",
                 best_skill=best,
-                unproven_skill=unproven,
+                unproven_skill=found,
                 summary=summary(finish_reason, **fields),
             )
         )

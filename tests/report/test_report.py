@@ -1,196 +1,192 @@
 """The report: one file that stands alone, for every run there can be, whatever texts are in it."""
 
-import asyncio
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from skillfit.report.page import chart, markdown, page, shorten
 
+from skillfit.errors import InputError
 from skillfit.report import read_story, write_report
+from skillfit.report.forest import ForestRow, forest_plot
+from skillfit.report.html_report import html_report
+from skillfit.report.markdown_report import markdown_report
+from skillfit.report.score_chart import score_chart, sparkline
+from skillfit.report.trajectory import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
 from skillfit.tasks.item import Attempt, Score, Step
-from tests.report.runs import BEST, INITIAL, Told, before_its_first_word, improved
+from tests.report.runs import BEST, INITIAL, WrittenRun, before_first_event, improved, screening_run
 
-EVIL = "</script></pre><script>document.title = 'broken'</script><img src=x onerror=alert(1)>\" & {{ 7 * 7 }}"
-VOID = {"meta", "img", "br", "line", "circle", "path"}
+EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202edetcelfer\u2066'
 
 
-class Page(HTMLParser):
-    """The tags of a page, and whether each is closed where it should be."""
+class _Page(HTMLParser):
+    """Collects what a browser would load or run."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.text = ""
-        self._open: list[str] = []
-        self.feed(text)
-        assert not self._open
+        self.scripts = 0
+        self.loaded: list[str] = []
+        self.handlers: list[str] = []
+        self.images = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] not in ("style", "script"):
-            self.text += data
+        self.scripts += tag == "script"
+        self.images += tag == "img"
+        for name, value in attrs:
+            if name in ("src", "srcset") or (name == "href" and tag == "link"):
+                self.loaded.append(value or "")
+            if name.startswith("on") or name == "style":
+                self.handlers.append(name)
 
 
-async def test_the_page_has_every_part_of_the_story(tmp_path: Path) -> None:
-    out = write_report(await improved(tmp_path / "run"))
-    assert out == tmp_path / "run" / "report.html"
-    page = Page(out.read_text())
-    for part in (
-        "The skill is better",
-        "practice models",
-        "step 1 · +50.0 points",
-        "earns its place",
-        "leak blocked",
-        "graded 1",
-    ):
-        assert part in page.text
-    for heading in (
-        "Scores",
-        "What changed in the skill",
-        "Items",
-        "Steps",
-        "Worth knowing",
-        "Cost",
-        "Settings",
-        "Repeat it",
-    ):
-        assert heading in page.text
-    assert "ticket t00" in page.text
+def parsed(text: str) -> _Page:
+    page = _Page()
+    page.feed(text)
+    return page
 
 
-async def test_the_page_loads_nothing_from_anywhere(tmp_path: Path) -> None:
-    page = Page(write_report(await improved(tmp_path / "run")).read_text())
-    assert not [
-        value for name, value in page.attributes if name in ("src", "href", "action") and value
-    ]
-    assert ("http-equiv", "Content-Security-Policy") in page.attributes
+async def test_the_file_stands_alone(tmp_path: Path) -> None:
+    path = write_report(await improved(tmp_path / "run"))
+    text = path.read_text()
+    page = parsed(text)
+    assert page.scripts == 1 and not page.loaded and not page.handlers
+    assert "http://" not in text and "https://" not in text
+    assert "default-src 'none'" in text and "unsafe-inline" not in text
 
 
-async def test_skills_and_trajectories_that_look_like_html_stay_text(tmp_path: Path) -> None:
-    page = Page(
-        write_report(
-            await improved(tmp_path / "run", skill=BEST + EVIL + "\n", text=EVIL)
-        ).read_text()
-    )
-    assert page.tags.count("script") == 1
-    assert "img" not in page.tags
-    assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert page.text.count(EVIL) >= 1 + 2 * 8
+async def test_it_says_what_was_tried_and_what_was_rejected_and_why(tmp_path: Path) -> None:
+    text = write_report(await improved(tmp_path / "run")).read_text()
+    assert "carries gold answer of item t03" in text
+    assert "The answer to t03 is 42." in text
+    assert "dropped" in text and "because" in text
 
 
-async def test_markdown_survives_a_skill_with_fences(tmp_path: Path) -> None:
-    skill = INITIAL + "````\n```diff\n</details>\n````\n"
-    text = write_report(await improved(tmp_path / "run", skill=skill), format="md").read_text()
-    fences = [line for line in text.splitlines() if line.startswith("`````")]
-    assert fences == ["`````diff", "`````"]
-    assert "| Fresh rollouts | 8 | 50\u00a0% | 87.5\u00a0% | +37.5 points |" in text
-    assert "leak blocked" in text
-    assert "Practice models" in text
+async def test_it_names_date_data_models_and_version(tmp_path: Path) -> None:
+    text = write_report(await improved(tmp_path / "run")).read_text()
+    for expected in ("/somewhere/tasks.jsonl", "8 selection", "practice/agent", "1.2.3", "hard sc"):
+        assert expected in text
+    assert re.search(r"Started</td><td>20\d\d-\d\d-\d\d \d\d:\d\d", text)
 
 
-@pytest.mark.parametrize("format", ["html", "md"])
-def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path, format: str) -> None:
-    Told(tmp_path / "run").close()
-    out = write_report(tmp_path / "run", tmp_path / "out" / f"r.{format}", format=format)
-    assert "nothing is measured yet" in out.read_text()
+async def test_a_shared_report_has_no_path_of_this_machine(tmp_path: Path) -> None:
+    path = await improved(tmp_path / "run", text=f"I looked at {tmp_path}/run/secret.txt")
+    shared = write_report(path, tmp_path / "shared.html", share=True).read_text()
+    for folder in (str(tmp_path), str(Path.home()), "/somewhere"):
+        assert folder not in shared
+    assert "tasks.jsonl" in shared and "secret.txt" in shared
+    assert str(tmp_path) in write_report(path).read_text()
 
 
-async def test_a_model_without_a_price_is_said_in_both_forms(tmp_path: Path) -> None:
-    story = read_story(await improved(tmp_path / "run"))
-    unpriced = replace(story, total=replace(story.total, usd=None))
-    assert "tokens, no price known\n" in markdown(unpriced) and "no price known" in page(unpriced)
+async def test_the_final_skill_can_be_copied(tmp_path: Path) -> None:
+    text = write_report(await improved(tmp_path / "run")).read_text()
+    [skill] = re.findall(r'<textarea id="skill-text"[^>]*>(.*?)</textarea>', text, re.DOTALL)
+    assert skill == BEST
+
+
+def test_an_unproven_result_is_said_to_be_unproven(tmp_path: Path) -> None:
+    path = screening_run(tmp_path / "run", steps=8, finish="no_improvement")
+    text = write_report(path).read_text()
+    assert "The initial skill is handed back" in text
+    assert "What was found, unproven" in text
+    assert "skillfit apply" not in text, "nothing recommends applying it"
+    markdown = write_report(path, format="md").read_text()
+    assert "What was found, unproven" in markdown
+
+
+def test_many_items_make_no_endless_page(tmp_path: Path) -> None:
+    path = screening_run(tmp_path / "run", steps=8, items=360, rollouts=720)
+    text = write_report(path).read_text()
+    assert text.count('<details class="item"') == 360
+    assert text.count('<details class="chunk" open>') == 1, "one page of items is open"
+    assert text.count('<details class="chunk">') == 14
+    assert 'id="item-search"' in text
+
+
+async def test_nothing_a_model_or_user_wrote_is_run_or_hidden(tmp_path: Path) -> None:
+    skill = INITIAL + EVIL + "\n"
+    text = write_report(await improved(tmp_path / "run", skill=skill, text=EVIL)).read_text()
+    page = parsed(text)
+    assert page.scripts == 1 and page.images == 0 and not page.handlers
+    assert "\x1b" not in text and "\u202e" not in text
+    assert "\\x1b[2K\\u202edetcelfer" in text
 
 
 async def test_a_report_written_twice_is_the_same_bytes(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
-    assert (
-        write_report(path, tmp_path / "a").read_bytes()
-        == write_report(path, tmp_path / "b").read_bytes()
-    )
+    first = write_report(path, tmp_path / "a").read_bytes()
+    assert first == write_report(path, tmp_path / "b").read_bytes()
+
+
+async def test_unknown_prices_are_said(tmp_path: Path) -> None:
+    story = read_story(await improved(tmp_path / "run"))
+    unpriced = replace(story, total=replace(story.total, usd=None))
+    assert "no price known" in markdown_report(unpriced)
+    assert "no price known" in html_report(unpriced)
+
+
+def test_every_state_has_a_report(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a run directory"):
+        write_report(tmp_path)
+    assert not list(tmp_path.iterdir())
+    before_first_event(tmp_path / "empty")
+    assert write_report(tmp_path / "empty").is_file()
+    WrittenRun(tmp_path / "stopped").close()
+    assert "Stopped before" in write_report(tmp_path / "stopped").read_text()
+    with pytest.raises(InputError, match="Unknown report format"):
+        write_report(tmp_path / "stopped", format="pdf")
 
 
 def test_long_trajectories_are_cut_and_say_by_how_much() -> None:
     steps = tuple(Step("tool_result", "x" * 10_000, name="sh") for _ in range(40))
-    short = shorten(Outcome("a", 0, "scored", Score(1.0), None, Attempt("done", steps)))
-    shown = sum(len(turn.text) for turn in short.steps)
-    assert shown < 60_000
-    assert short.steps[-1].text == "done"
+    outcome = Outcome("a", 0, "scored", Score(1.0), None, Attempt("done", steps))
+    short = short_trajectory(outcome)
+    assert sum(len(turn.text) for turn in short.turns) < 60_000
+    assert short.turns[-1].text == "done"
     assert short.cut == 400_004 - 23 * 2_000 - 4
+    assert sum(len(turn.text) for turn in full_trajectory(outcome).turns) == 400_004
 
 
-async def test_a_run_of_many_items_keeps_the_file_small(tmp_path: Path) -> None:
+def test_tool_calls_are_readable() -> None:
+    steps = (
+        Step("tool_call", '{"command": "ls -l\\nwc"}', name="bash"),
+        Step("tool_call", '{"path": "a", "line": 2}', name="read"),
+        Step("tool_call", "not json", name="odd"),
+    )
+    turns = full_trajectory(Outcome("a", 0, "scored", Score(1), None, Attempt("", steps))).turns
+    assert [turn.text for turn in turns] == [
+        "ls -l\nwc",
+        '{\n  "path": "a",\n  "line": 2\n}',
+        "not json",
+    ]
+
+
+async def test_a_run_of_long_answers_keeps_the_file_small(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run", text="y" * 100_000)
     assert write_report(path).stat().st_size < 400_000
 
 
 async def test_the_curve_says_its_numbers_to_those_who_cannot_see_it(tmp_path: Path) -> None:
-    drawn = chart(read_story(await improved(tmp_path / "run")))
-    (label,) = re.findall(r'aria-label="([^"]*)"', drawn)
+    drawn = score_chart(read_story(await improved(tmp_path / "run")))
+    [label] = re.findall(r'aria-label="([^"]*)"', drawn)
     assert "initial 42.9\u00a0%, step 1 87.5\u00a0%" in label
     assert drawn.count("<circle") == 4
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium here")
-@pytest.mark.parametrize("width", [390, 1100])
-def test_no_page_is_wider_than_the_screen(tmp_path: Path, width: int) -> None:
-    """Measured by a browser: in a frame of that width, with every item open."""
-    report = write_report(asyncio.run(improved(tmp_path / "run", text="w" * 500)))
-    probe = tmp_path / "probe.html"
-    opened = report.read_text().replace("<details", "<details open")
-    opened = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", opened)
-    measure = "<script>const e = document.documentElement; document.title = `${e.clientWidth} ${e.scrollWidth}`</script></body>"
-    (tmp_path / "open.html").write_text(opened.replace("</body>", measure))
-    told = "<script>f.onload = () => { document.body.dataset.found = f.contentDocument.title }</script>"
-    probe.write_text(
-        f'<body><iframe id="f" src="open.html" style="width:{width}px;height:900px;border:0"></iframe>{told}</body>'
-    )
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
+def test_a_forest_plot_shows_each_row_on_one_axis() -> None:
+    rows = [
+        ForestRow("helps", 0.1, 0.05, 0.15, "promoted", rollouts=40),
+        ForestRow("unclear", 0.0, -0.05, 0.05, "pending"),
+        ForestRow("harms", -0.1, -0.15, -0.05, "dropped", note="z = −2"),
+        ForestRow("new", None),
     ]
-    flags += [
-        "--disable-component-update",
-        "--disable-sync",
-        "--allow-file-access-from-files",
-        "--virtual-time-budget=5000",
-    ]
-    command = [
-        "chromium",
-        *flags,
-        f"--user-data-dir={tmp_path / 'profile'}",
-        "--dump-dom",
-        probe.as_uri(),
-    ]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    room, wide = map(int, re.findall(r'data-found="(\d+) (\d+)"', shown)[0])
-    assert width - 20 <= wide == room
+    drawn = forest_plot(rows, heading="Line")
+    assert [drawn.count(f'<g class="{kind}">') for kind in ("up", "open", "down")] == [1, 1, 1]
+    assert "not measured" in drawn and "+10.0" in drawn and "−15.0 to −5.0" in drawn
+    assert forest_plot([]) == ""
 
 
-def test_what_is_no_run_is_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="is not a run directory"):
-        write_report(tmp_path)
-    assert not list(tmp_path.iterdir())
-    before_its_first_word(tmp_path / "run")
-    assert write_report(tmp_path / "run").is_file()
+def test_a_sparkline_needs_two_scores() -> None:
+    assert sparkline([0.5]) == ""
+    assert "from 50\u00a0% to 70\u00a0%" in sparkline([0.5, 0.6, 0.7])

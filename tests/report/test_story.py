@@ -1,139 +1,213 @@
-"""The story of a run: what its events come down to, whatever way it ended."""
+"""The story of a run: what its events add up to, however it ended."""
 
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from skillfit.report import Teller, read_story
-from skillfit.run.directory import RunDirectory
-from skillfit.run.events import RunFinished, StageStarted
+from skillfit.errors import InputError
+from skillfit.report import RunFollower, StoryBuilder, open_run, read_story
+from skillfit.report.skill_margin import skill_lines
+from skillfit.report.story_items import (
+    count_changes,
+    read_items,
+    read_matrix,
+    rollouts_of_item,
+    worst_first,
+)
+from skillfit.run.directory import JOURNAL
+from skillfit.run.events import (
+    EventLog,
+    PersonDecided,
+    RolloutFinished,
+    StageStarted,
+    StepFinished,
+)
 from skillfit.run.lock import in_use
-from tests.report.runs import ADDED, BEST, INITIAL, Told, before_its_first_word, improved
+from skillfit.run.steering import request_steering
+from tests.report.runs import (
+    ADDED,
+    BEST,
+    INITIAL,
+    ITEMS,
+    WrittenRun,
+    before_first_event,
+    improved,
+    screening_run,
+    step_record,
+)
 
 
 async def test_an_improved_run_is_told_with_its_evidence(tmp_path: Path) -> None:
     story = read_story(await improved(tmp_path / "run"))
-    assert (
-        story.verdict
-        == "The skill is better: 50\u00a0% → 87.5\u00a0% on fresh rollouts, +37.5 points (90 % interval +5.0 to +70.0)."
+    assert story.verdict == (
+        "The skill is better: 50\u00a0% → 87.5\u00a0% on fresh rollouts,"
+        " +37.5 points (90 % interval +5.0 to +70.0)."
     )
     assert story.state == "finished"
     assert story.practice
-    assert [(d.label, d.accepted) for d in story.decided] == [("step 1", True), ("step 2", False)]
-    assert [(edit.content, edit.worth, edit.step) for edit in story.edits] == [(ADDED, 0.5, 1)]
-    assert (
-        story.count("fixed"),
-        story.count("broken"),
-        story.count("both"),
-        story.count("neither"),
-    ) == (4, 1, 3, 0)
-    assert story.items[0].input == "ticket t00"
-    assert story.seconds == 75.0
-
-
-async def test_every_point_has_an_interval_around_its_score_and_failed_rollouts_are_in_none(
-    tmp_path: Path,
-) -> None:
-    story = read_story(await improved(tmp_path / "run"))
-    assert [point.name for point in story.points] == [
-        "baseline",
-        "step_0001",
-        "ship_initial",
-        "ship_best",
+    assert [(gate.label, gate.accepted) for gate in story.gates] == [
+        ("step 1", True),
+        ("step 2", False),
     ]
+    assert [(edit.text, edit.status, edit.step) for edit in story.edits] == [
+        (ADDED, "promoted", 1),
+        (ADDED, "dropped", 2),
+    ]
+    assert story.seconds == 75.0
+    assert story.data.splits == {"train": 8, "selection": 8, "test": 0}
+    assert story.data.types == {"billing": 4, "delivery": 4}
+    assert [version.name for version in story.versions] == ["initial", "1", "best"]
+
+
+async def test_every_point_has_an_interval_around_its_score(tmp_path: Path) -> None:
+    story = read_story(await improved(tmp_path / "run"))
+    names = [point.name for point in story.points]
+    assert names == ["baseline", "step_0001", "ship_initial", "ship_best"]
     for point in story.points:
         assert 0 <= point.low < point.score < point.high <= 1
-    assert story.points[0].items == 7
-    assert any(
-        notice.kind == "failed" and notice.text.startswith("1 of 32 rollouts failed")
-        for notice in story.notices
-    )
+    failed = [notice.text for notice in story.notices if notice.kind == "failed"]
+    assert failed == ["1 of 32 rollouts failed and entered no score: no answer in time"]
 
 
-async def test_a_skill_without_rollouts_of_its_own_has_the_interval_of_the_one_it_says_the_same_as(
-    tmp_path: Path,
-) -> None:
-    run = Told(tmp_path / "run")
-    await run.roll("selection", "old", [1, 0, 1, 0, 1, 0, 1, 0], phase="baseline")
-    run.measured("baseline", "old", 0.5)
-    run.measured("slow_update_epoch_01", "old with an empty region", 0.5)
-    run.close()
-    before, after = read_story(tmp_path / "run").points
-    assert (before.low, before.high, before.items) == (
-        after.low,
-        after.high,
-        after.items,
-    ) and 0 < after.low < after.high < 1
-
-
-async def test_blocked_leaks_and_warnings_are_told(tmp_path: Path) -> None:
+async def test_rejected_proposals_have_their_reason(tmp_path: Path) -> None:
     story = read_story(await improved(tmp_path / "run"))
-    kinds = {notice.kind: notice for notice in story.notices}
-    assert kinds["blocked"].text == "carries gold answer of item t03"
-    assert kinds["blocked"].detail == "The answer to t03 is 42."
-    assert "80 %" in kinds["warning"].text
+    [blocked] = story.rejections
+    assert blocked.leak
+    assert blocked.reason == "carries gold answer of item t03"
+    assert blocked.what == "The answer to t03 is 42."
+    assert any("80 %" in notice.text for notice in story.notices if notice.kind == "warning")
 
 
-async def test_rollouts_are_billed_to_what_they_were_for_and_the_sum_is_the_journals(
-    tmp_path: Path,
-) -> None:
+async def test_the_bill_is_the_journals(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
     story = read_story(path)
-    assert {cost.stage: cost.calls for cost in story.costs} == {
-        "rollouts: baseline": 8,
-        "rollouts: gate": 8,
-        "rollouts: ship": 16,
-    }
-    with RunDirectory.open(path, {"test": 1}) as run:
+    with open_run(path) as run:
         spent = run.journal.spent()
     assert (story.total.calls, story.total.tokens) == (spent.calls, spent.tokens)
     assert story.total.usd == pytest.approx(spent.usd)
 
 
+def test_a_pool_of_edits_keeps_the_history_of_each_effect(tmp_path: Path) -> None:
+    story = read_story(screening_run(tmp_path / "run", steps=8))
+    first = story.edit("s0001e01")
+    assert first is not None
+    assert [point.step for point in first.history] == list(range(1, 8))
+    widths = [point.high - point.low for point in first.history]
+    assert widths == sorted(widths, reverse=True), "more rollouts, narrower intervals"
+    assert first.status == first.history[-1].status != "pending"
+    assert story.gates[0].entered == ("s0001e01", "s0001e02")
+    decided = {name for gate in story.gates for name in (*gate.promoted, *gate.dropped)}
+    assert decided == {edit.id for edit in story.edits if edit.status != "pending"}
+    assert all(point.kept for point in story.points), "no step of a pool is a rejected skill"
+
+
+def test_a_skill_has_the_origin_and_worth_of_each_line(tmp_path: Path) -> None:
+    story = read_story(screening_run(tmp_path / "run", steps=8))
+    lines = skill_lines(story.found_skill, story.edits)
+    written = [line for line in lines if line.edit]
+    assert written and all(line.first and line.worth is not None for line in written)
+    assert [line.text for line in lines if not line.edit] == ["# Triage", "", "Say which queue."]
+
+
+def test_protected_regions_are_marked_line_by_line() -> None:
+    text = "---\nname: x\n---\n# A\n<!-- PROTECTED_START -->\nkeep\n<!-- PROTECTED_END -->\nfree\n"
+    lines = skill_lines(text, [])
+    assert [line.number for line in lines if line.region] == [5, 6, 7]
+    assert [line.number for line in lines if line.frontmatter] == [1, 2, 3]
+
+
+async def test_a_run_that_did_not_improve_hands_back_the_initial_skill(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    await run.roll("ship", "old", [0, 0, 0, 0, 1, 1, 1, 1])
+    await run.roll("ship", "new", [0, 0, 0, 0, 1, 1, 1, 0])
+    run.ship("no improvement", -0.125, (-0.3, 0.1))
+    run.finish("no_improvement", INITIAL, BEST, unproven=True)
+    run.close()
+    story = read_story(tmp_path / "run")
+    assert story.verdict.startswith("No improvement: −12.5 points")
+    assert "The initial skill is handed back" in story.verdict
+    assert story.best_skill == INITIAL
+    assert story.found_skill == BEST
+    assert [version.name for version in story.versions] == ["initial", "unproven", "best"]
+
+
+async def test_graded_scores_are_higher_and_lower_not_only_fixed_and_broken(
+    tmp_path: Path,
+) -> None:
+    run = WrittenRun(tmp_path / "run", {"evaluation": {"gate_metric": "soft"}})
+    run.items()
+    await run.roll("ship", "old", [0.1, 0.2, 0.6, 0.7, 0.1, 0.3, 0.9, 0.4])
+    await run.roll("ship", "new", [0.4, 0.4, 0.9, 0.9, 0.3, 0.2, 0.9, 0.8])
+    run.ship("improved", 0.276, (0.1, 0.4))
+    run.finish("improved", BEST)
+    run.close()
+    story = read_story(tmp_path / "run")
+    assert story.graded and story.metric == "soft"
+    assert "(soft score)" in story.verdict
+    with open_run(tmp_path / "run") as view:
+        items = read_items(view.events, story)
+    counts = count_changes(items)
+    assert (counts["higher"], counts["lower"], counts["fixed"], counts["broken"]) == (5, 1, 1, 0)
+
+
+async def test_items_are_listed_worst_first(tmp_path: Path) -> None:
+    path = await improved(tmp_path / "run")
+    with open_run(path) as view:
+        items = worst_first(read_items(view.events, read_story(path)))
+    assert items[0].id == "t07" and items[0].change == "broken"
+    assert items[1].input == f"ticket {items[1].id}"
+
+
+def test_items_are_followed_over_the_steps_in_few_columns(tmp_path: Path) -> None:
+    path = screening_run(tmp_path / "run", steps=30, items=10, rollouts=20)
+    with open_run(path) as view:
+        matrix = read_matrix(view.events, read_story(path), most=10)
+        rollouts = rollouts_of_item(view.events, "ticket-0003")
+    assert len(matrix.columns) <= 11
+    assert matrix.columns[0] == "1–3" and matrix.columns[-1] == "fresh"
+    counted = sum(cell.rollouts for cell in matrix.cells["ticket-0003"].values())
+    assert counted == sum(row.hard is not None for row in rollouts)
+
+
 def test_a_run_without_steps_says_so(tmp_path: Path) -> None:
-    Told(tmp_path / "run").close()
+    WrittenRun(tmp_path / "run").close()
     story = read_story(tmp_path / "run")
     assert story.state == "stopped"
-    assert (
-        story.verdict
-        == "Stopped before the first step was done, and can go on from there; nothing is measured yet."
+    assert story.verdict == (
+        "Stopped before the first step was done; it can be resumed; nothing is measured yet."
     )
 
 
-def test_a_directory_where_nothing_was_told_yet_has_a_story_too(tmp_path: Path) -> None:
-    before_its_first_word(tmp_path / "run")
+def test_a_directory_without_events_has_a_story_too(tmp_path: Path) -> None:
+    before_first_event(tmp_path / "run")
     assert read_story(tmp_path / "run").state == "stopped"
 
 
 def test_a_run_that_is_being_written_is_running_and_one_whose_writer_died_is_not(
     tmp_path: Path,
 ) -> None:
-    run = Told(tmp_path / "run")
+    run = WrittenRun(tmp_path / "run")
     assert read_story(tmp_path / "run").state == "running"
     run.close()
     assert not in_use(tmp_path / "run")
-    writer = "import os, sys; from skillfit.run.directory import RunDirectory as R; kept = R.open(sys.argv[1], {}); os._exit(9)"
+    writer = (
+        "import os, sys; from skillfit.run.directory import RunDirectory as R;"
+        " kept = R.open(sys.argv[1], {}); os._exit(9)"
+    )
     subprocess.run([sys.executable, "-c", writer, str(tmp_path / "dead")], check=False)
-    assert (tmp_path / "dead" / "run.lock").read_text()
     assert not in_use(tmp_path / "dead")
 
 
-def test_looking_at_a_run_leaves_its_lock_to_the_next_writer(tmp_path: Path) -> None:
-    Told(tmp_path / "run").close()
-    before = (tmp_path / "run" / "run.lock").read_text()
-    assert not in_use(tmp_path / "run")
-    assert (tmp_path / "run" / "run.lock").read_text() == before
-    Told(tmp_path / "run").close()
-
-
 def test_a_run_with_unanswered_prompts_is_waiting(tmp_path: Path) -> None:
-    Told(tmp_path / "run").close()
+    WrittenRun(tmp_path / "run").close()
     (tmp_path / "run" / "handoff").mkdir()
     (tmp_path / "run" / "handoff" / "merge-1.prompt.md").write_text("?")
     story = read_story(tmp_path / "run")
-    assert story.state == "waiting"
+    assert (story.state, story.prompts) == ("waiting", 1)
     assert story.verdict.startswith("Waiting for answers to handoff prompts")
 
 
@@ -142,50 +216,149 @@ def test_a_run_with_unanswered_prompts_is_waiting(tmp_path: Path) -> None:
     [
         (
             "budget",
-            "The budget was reached before the end, so nothing is verified; best so far 87.5\u00a0% against 37.5\u00a0%",
+            "The budget was reached before the end, so nothing is verified;"
+            " best so far 87.5\u00a0%, initial skill 37.5\u00a0%",
         ),
-        (
-            "infrastructure",
-            "The machinery failed before the end, so nothing can be said about the skill",
-        ),
+        ("infrastructure", "The run failed before finishing, so nothing can be said"),
         ("unverified", "A suggestion, not verified"),
         ("inconclusive", "Ended (inconclusive)"),
         ("something_new", "Ended (something new)"),
     ],
 )
 async def test_runs_that_ended_early_claim_nothing(tmp_path: Path, reason: str, said: str) -> None:
-    run = Told(tmp_path / "run")
-    await run.roll("selection", "old", [0, 0, 0, 0, 0, 1, 1, 1])
+    run = WrittenRun(tmp_path / "run")
     run.measured("baseline", "old", 3 / 8)
-    await run.roll("selection", "new", [1, 1, 1, 1, 1, 1, 1, 0])
     run.step(1, "accept", BEST, "new")
     run.measured("step_0001", "new", 7 / 8)
-    run.say(RunFinished(finish_reason=reason, diagnosis="Why.", best_skill=BEST, summary={}))
+    run.finish(reason, BEST)
     run.close()
     story = read_story(tmp_path / "run")
     assert story.verdict.startswith(said)
-    assert [(edit.content, edit.worth) for edit in story.edits] == [(ADDED, None)], (
-        "edits are told without their worth"
-    )
-    assert story.count("fixed") == 5
+    assert [(edit.text, edit.mean) for edit in story.edits] == [(ADDED, None)]
+    assert story.failed == (reason == "infrastructure")
 
 
 def test_no_improvement_leaves_the_skill_as_it_is(tmp_path: Path) -> None:
-    run = Told(tmp_path / "run")
-    run.say(
-        RunFinished(finish_reason="no_improvement", diagnosis="", best_skill=INITIAL, summary={})
-    )
+    run = WrittenRun(tmp_path / "run")
+    run.finish("no_improvement", INITIAL)
     run.close()
     story = read_story(tmp_path / "run")
     assert not story.changed
     assert story.verdict.startswith("No improvement: no candidate beat the initial skill")
 
 
-async def test_a_run_that_went_on_after_its_end_is_not_finished(tmp_path: Path) -> None:
+async def test_a_story_that_follows_a_run_agrees_with_one_read_at_the_end(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    follower = RunFollower(tmp_path / "run")
+    follower.story()
+    run.items()
+    run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
+    await run.roll("selection", "old", [0, 0, 0, 0, 1, 1, 1, None], phase="baseline")
+    stage = follower.story().running_stage
+    assert stage is not None
+    assert (stage.stage, stage.done, stage.failed, stage.share) == ("baseline", 8, 1, 1.0)
+    run.step(1, "accept", BEST, "new")
+    await run.roll("ship", "old", [0, 0, 0, 0, 1, 1, 1, 1])
+    await run.roll("ship", "new", [1, 1, 1, 1, 1, 1, 1, 0])
+    run.ship("improved", 0.375, (0.05, 0.7))
+    run.finish("improved", BEST)
+    run.close()
+    assert follower.story() == read_story(tmp_path / "run")
+
+
+async def test_a_terminal_fed_with_every_event_counts_as_a_reader_does(tmp_path: Path) -> None:
+    path = screening_run(tmp_path / "run", steps=3, items=10, rollouts=20)
+    builder = StoryBuilder()
+    with open_run(path) as view:
+        for stored in view.events.read():
+            builder(stored)
+    live, read = builder.story(), read_story(path)
+    assert live.stages == read.stages
+    assert (live.rollouts, live.rollouts_failed) == (read.rollouts, read.rollouts_failed)
+    assert live.points == read.points
+
+
+def test_the_time_left_is_predicted_from_the_last_steps(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", total_epochs=1, steps_per_epoch=4)
+    for step in (1, 2, 3):
+        record = step_record(step, "reject")
+        run.emit(
+            StepFinished(
+                epoch=1,
+                step=step,
+                action="reject",
+                skill=INITIAL,
+                skill_hash="old",
+                best_skill=INITIAL,
+                record=record,
+            )
+        )
+    run.close()
+    with EventLog(tmp_path / "run" / JOURNAL)._db._connection as db:  # type: ignore[union-attr]
+        db.execute("UPDATE events SET at = 1000 + 60 * seq")
+    story = read_story(tmp_path / "run")
+    assert story.seconds_left == 60.0
+
+
+async def test_a_run_that_was_resumed_after_its_end_is_not_finished(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
-    with RunDirectory.open(path, {"test": 1}) as run:
-        teller = Teller()
-        for stored in run.events.read():
-            teller(stored)
-        run.events.emit(StageStarted(epoch=1, step=3, stage="rollout", total=1))
-        assert read_story(path).finish_reason == ""
+    builder = StoryBuilder()
+    with open_run(path) as view:
+        for stored in view.events.read():
+            builder(stored)
+            last = stored
+    assert builder.story().state == "finished"
+    person = PersonDecided(number=1, action="apply", command="skillfit apply run")
+    builder(type(last)(last.seq + 1, last.at, person))
+    assert builder.story().state == "finished", "applying a result does not resume the run"
+    stage = StageStarted(epoch=1, step=3, stage="rollout", total=1)
+    builder(type(last)(last.seq + 2, last.at, stage))
+    assert builder.story().finish_reason == ""
+
+
+def test_requests_of_people_stand_in_the_story_until_the_run_takes_them_up(
+    tmp_path: Path,
+) -> None:
+    run = WrittenRun(tmp_path / "run")
+    request_steering(tmp_path / "run", "veto", "s0001e01")
+    request_steering(tmp_path / "run", "reword", "s0001e02", "- Say it in one word.")
+    command = "skillfit steer runs/run veto s0001e01"
+    run.emit(PersonDecided(number=1, action="veto", target="s0001e01", command=command))
+    run.close()
+    first, second = read_story(tmp_path / "run").decisions
+    assert (first.action, first.target, first.done) == ("veto", "s0001e01", True)
+    assert (second.action, second.text, second.done) == ("reword", "- Say it in one word.", False)
+
+
+def test_a_damaged_journal_is_an_error_that_names_the_run(tmp_path: Path) -> None:
+    path = screening_run(tmp_path / "run", steps=3, items=10, rollouts=20)
+    data = (path / JOURNAL).read_bytes()
+    (path / JOURNAL).write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match=str(path)):
+        read_story(path)
+
+
+def test_a_run_of_200_steps_and_100000_rollouts_is_read_without_parsing_its_rollouts(
+    tmp_path: Path,
+) -> None:
+    """Rollouts cost a fraction of what parsing their events would: counted in processor time."""
+    path = screening_run(tmp_path / "run", steps=40, items=100, rollouts=500, journaled=False)
+    began = time.process_time()
+    story = read_story(path)
+    reading = time.process_time() - began
+    began = time.process_time()
+    with open_run(path) as view:
+        rows = [
+            stored for stored in view.events.read() if isinstance(stored.event, RolloutFinished)
+        ]
+    parsing = time.process_time() - began
+    assert story.rollouts == len(rows) == 20_400
+    assert reading < parsing
+
+
+def test_a_story_is_plain_data(tmp_path: Path) -> None:
+    from dataclasses import asdict
+
+    story = read_story(screening_run(tmp_path / "run", steps=2, items=4, rollouts=8))
+    assert json.dumps(asdict(story))
+    assert ITEMS

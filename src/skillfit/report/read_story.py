@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
-from skillfit.errors import InputError
 from skillfit.models.providers.handoff import pending
 from skillfit.report.story import RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.report.story_costs import CostTotals
-from skillfit.report.story_parts import Cost, Notice, PersonDecision, State
+from skillfit.report.story_parts import Cost, Notice, PersonDecision
 from skillfit.report.verdict_text import verdict_sentence
 from skillfit.run.directory import RunDirectory, RunView
 from skillfit.run.events import RolloutFinished
-from skillfit.run.lock import in_use
+from skillfit.run.listing import state_of
 from skillfit.run.steering import read_requests
 
 
@@ -75,7 +73,7 @@ class RunFollower:
             story,
             run=run_id or story.run,
             path=str(self.path),
-            state=_state(self.path, finished=self._builder.finished is not None),
+            state=state_of(self.path, finished=self._builder.finished is not None),
             costs=costs,
             total=reduce(Cost.plus, costs, Cost("total")),
             notices=(*story.notices, *retried),
@@ -87,23 +85,9 @@ class RunFollower:
 
 @contextmanager
 def open_run(path: Path) -> Iterator[RunView]:
-    """The run for reading, closed at the end. A damaged journal is reported as such."""
+    """The run for reading, closed at the end."""
     with closing(RunDirectory.read(path)) as view:
-        try:
-            yield view
-        except sqlite3.DatabaseError as error:
-            raise InputError(
-                f"The journal of {path} is damaged: {error}.",
-                hint="Restore it from a copy, or remove the run directory.",
-            ) from error
-
-
-def _state(path: Path, *, finished: bool) -> State:
-    if in_use(path):
-        return "running"
-    if finished:
-        return "finished"
-    return "waiting" if pending(path / "handoff") else "stopped"
+        yield view
 
 
 def _with_requests(path: Path, recorded: tuple[PersonDecision, ...]) -> tuple[PersonDecision, ...]:

@@ -136,7 +136,8 @@ def _label(frame: _Frame, x: float, point: Point, *, value: bool) -> Markup:
         for row, line in enumerate(lines)
     ]
     if value:
-        parts.append(_text(x + 9, frame.y(point.score) - 8, percent(point.score), "value"))
+        above = max(_TOP - 2, frame.y(point.high) - 8)
+        parts.append(_text(x, above, percent(point.score), "value middle"))
     return Markup("").join(parts)
 
 
@@ -171,3 +172,47 @@ def sparkline(scores: Sequence[float], width: int = 96, height: int = 24) -> Mar
         '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}">'
         '<path d="M{}"/><circle cx="{:.1f}" cy="{:.1f}" r="2.5"/></svg>'
     ).format(width, height, description, line, xs[-1], ys[-1])
+
+
+def compare_chart(
+    runs: Sequence[tuple[str, RunStory]], width: int = 860, height: int = 320
+) -> Markup:
+    """The score curves of several runs on one axis, each with its name at the end of its line."""
+    curves = []
+    for number, (name, story) in enumerate(runs):
+        points = [point for point in _points_of(story, "selection") if point.kept]
+        if points:
+            curves.append((number, name, points))
+    if not curves:
+        return Markup("")
+    frame = _frame([point for _, _, points in curves for point in points], width, height)
+    longest = max(len(points) for _, _, points in curves)
+    right = width - 150
+    step = (right - _LEFT - 10) / max(1, longest - 1)
+    parts = list(_axis(frame))
+    labels: list[tuple[float, int, str]] = []
+    for number, name, points in curves:
+        places = [round(_LEFT + 10 + step * at, 1) for at in range(len(points))]
+        line = "L".join(f"{x} {frame.y(p.score)}" for x, p in zip(places, points, strict=True))
+        parts.append(Markup('<path class="curve c{}" d="M{}"/>').format(number, line))
+        for x, point in zip(places, points, strict=True):
+            parts.append(
+                Markup(
+                    '<circle class="c{}" cx="{}" cy="{}" r="3"><title>{}</title></circle>'
+                ).format(
+                    number,
+                    x,
+                    frame.y(point.score),
+                    f"{name}, {point.label}: {percent(point.score)}",
+                )
+            )
+        labels.append((frame.y(points[-1].score), number, name))
+    below = -100.0
+    for y, number, name in sorted(labels):
+        below = max(y, below + 15)  # names never overlap
+        short = name if len(name) <= 20 else "…" + name[-19:]
+        parts.append(_text(right + 10, below + 4, short, f"name c{number}"))
+    words = "; ".join(f"{name}: {percent(points[-1].score)}" for _, name, points in curves)
+    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        width, height, f"Score curves. {words}", Markup("\n").join(parts)
+    )

@@ -95,9 +95,10 @@ class ItemSummary:
 
 
 def worst_first(items: Iterable[ItemSummary]) -> list[ItemSummary]:
-    """Broken items first, then by the score under the skill that was found."""
+    """Broken and lower items first, then the others by their score under the skill found."""
+    urgency = {"broken": 0, "lower": 1}
     return sorted(
-        items, key=lambda item: (CHANGES.index(item.change), item.latest, item.split, item.id)
+        items, key=lambda item: (urgency.get(item.change, 2), item.latest, item.split, item.id)
     )
 
 

@@ -29,7 +29,10 @@ class ScoreBook:
             self._typed[event.name] = event
         if event.split not in ("selection", "test"):
             return
-        decision = gate.action if gate and not gate.accepted else "accept"
+        # With a pool of edits the score is that of the skill the loop goes on with, whatever was
+        # decided about single edits.
+        rejected = gate is not None and not gate.accepted and gate.pending is None
+        decision = gate.action if gate is not None and rejected else "accept"
         found, estimated = event.estimate, False
         if found is None:
             score = self.settings.value(event.hard, event.soft)

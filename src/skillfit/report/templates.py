@@ -50,7 +50,7 @@ def shown(value: Any) -> Any:
 
 def words(name: str) -> str:
     """A record's word as people say it: "skip_no_edits" becomes "skip no edits"."""
-    return _WORDS.get(name) or re.sub(r"_0*", " ", name)
+    return _WORDS.get(name) or re.sub(r"_0*(?=\d)|_", " ", name)
 
 
 def shorten(text: str, limit: int) -> str:

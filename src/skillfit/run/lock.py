@@ -61,12 +61,18 @@ def in_use(directory: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Holder:
+class Holder:
+    """The process that holds a run, or held it last."""
+
     pid: int
     host: str
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+    def is_here(self) -> bool:
+        """Whether that process is one of this machine."""
+        return self.host == socket.gethostname()
 
     def is_dead(self) -> bool:
         """Whether that process is known to have ended."""
@@ -81,6 +87,11 @@ class _Holder:
         return False
 
 
+def read_holder(directory: Path) -> Holder | None:
+    """The process that holds the run in a directory, or held it last; None where none is known."""
+    return _read_holder(directory / LOCK)
+
+
 def _write_holder(descriptor: int) -> None:
     # The first byte stays blank: on Windows it is the locked one, which others cannot read.
     text = f" {json.dumps({'pid': os.getpid(), 'host': socket.gethostname()})}"
@@ -88,12 +99,12 @@ def _write_holder(descriptor: int) -> None:
     os.write(descriptor, text.encode())
 
 
-def _read_holder(path: Path) -> _Holder | None:
+def _read_holder(path: Path) -> Holder | None:
     """The last holder; None where the file does not say."""
     try:
         with path.open("rb") as file:
             file.seek(1 if os.name == "nt" else 0)
             said = json.loads(file.read())
-        return _Holder(int(said["pid"]), str(said["host"]))
+        return Holder(int(said["pid"]), str(said["host"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from skillfit.errors import InputError, did_you_mean
+from skillfit.run.lock import in_use, read_holder
 
 FILE = "steering.jsonl"
 _LOCK = ".steering.lock"
@@ -78,6 +80,20 @@ def request_steering(run: Path, action: str, target: str = "", text: str = "") -
             file.flush()
             os.fsync(file.fileno())
     return request
+
+
+def stop_run(run: Path) -> None:
+    """Ask a running run to stop: what is in progress finishes and is saved."""
+    holder = read_holder(run)
+    if holder is None or not in_use(run):
+        raise InputError(f"The run in {run} is not running.")
+    if not holder.is_here():
+        raise InputError(
+            f"The run in {run} is running on {holder.host}.",
+            hint=f"Stop it there: skillfit steer {run} stop",
+        )
+    request_steering(run, "stop")
+    os.kill(holder.pid, signal.SIGINT)
 
 
 def read_requests(run: Path, after: int = 0) -> list[SteeringRequest]:

@@ -1,5 +1,1 @@
-"""The runs of a folder in the browser, on this machine."""
-
-from skillfit.studio.app import make_app, serve
-
-__all__ = ["make_app", "serve"]
+"""The runs of a folder in the browser: watch, understand and steer them."""

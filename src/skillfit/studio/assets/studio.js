@@ -1,0 +1,98 @@
+"use strict";
+document.documentElement.classList.add("scripted");
+
+// Parts of the page that the server sends again when they changed.
+function replacePart(element, html) {
+  const active = document.activeElement;
+  if (active && element.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName)) return;
+  const open = new Set();
+  for (const details of element.querySelectorAll("details[open]")) open.add(keyOf(details));
+  const chosen = new Set();
+  for (const box of element.querySelectorAll("input[type=checkbox]:checked")) chosen.add(box.value);
+  element.innerHTML = html;
+  for (const details of element.querySelectorAll("details")) {
+    if (open.has(keyOf(details))) details.open = true;
+  }
+  for (const box of element.querySelectorAll("input[type=checkbox]")) {
+    if (chosen.has(box.value)) box.checked = true;
+  }
+}
+
+function keyOf(details) {
+  return details.dataset.keep || details.querySelector("summary")?.textContent.trim() || "";
+}
+
+const live = document.body.dataset.live;
+if (live) {
+  const stream = new EventSource(live);
+  stream.addEventListener("parts", (event) => {
+    for (const [name, html] of Object.entries(JSON.parse(event.data))) {
+      const element = document.querySelector(`[data-part="${name}"]`);
+      if (element) replacePart(element, html);
+    }
+  });
+  stream.addEventListener("problem", (event) => {
+    const problem = document.querySelector("#problem");
+    problem.textContent = JSON.parse(event.data);
+    problem.hidden = false;
+    stream.close();
+  });
+  window.addEventListener("pagehide", () => stream.close());
+}
+
+// The pool of edits as it was after an earlier step.
+const scrub = document.querySelector(".scrub");
+if (scrub) {
+  const range = scrub.querySelector("input");
+  const then = document.querySelector("#pool-then");
+  const now = document.querySelector('[data-part="pool"]');
+  const show = async () => {
+    const latest = range.value === range.max;
+    document.querySelector("#pool-now").textContent = range.value;
+    if (!latest) {
+      const wanted = range.value;
+      const reply = await fetch(`${scrub.dataset.pool}?step=${wanted}`);
+      if (range.value !== wanted) return;
+      then.innerHTML = await reply.text();
+    }
+    then.hidden = latest;
+    now.hidden = !latest;
+  };
+  range.addEventListener("input", show);
+  scrub.querySelector("#pool-latest").addEventListener("click", () => {
+    range.value = range.max;
+    show();
+  });
+}
+
+// Lines of a skill by worth.
+const least = document.querySelector("#least-worth");
+if (least) {
+  least.addEventListener("input", () => {
+    const bound = least.value === "" ? -Infinity : Number(least.value) / 100;
+    for (const line of document.querySelectorAll(".doc [data-worth]")) {
+      line.hidden = Number(line.dataset.worth) < bound;
+    }
+  });
+}
+
+document.addEventListener("submit", (event) => {
+  const question = event.target.dataset.confirm;
+  if (question && !window.confirm(question)) {
+    event.preventDefault();
+    return;
+  }
+  const busy = event.submitter?.dataset.busy;
+  if (busy) event.submitter.textContent = busy;
+});
+document.addEventListener("click", (event) => {
+  const copy = event.target.closest("button[data-copy]");
+  if (!copy) return;
+  navigator.clipboard.writeText(document.querySelector(copy.dataset.copy).value).then(
+    () => { copy.textContent = "Copied"; },
+    () => { copy.textContent = "Copying is not allowed here"; });
+});
+// Filters take effect when they are changed, without the button.
+for (const select of document.querySelectorAll("form.filters[method=get] select")) {
+  select.addEventListener("change", () => select.form.requestSubmit());
+}

@@ -1,0 +1,75 @@
+"""Requests of people to a run: whole lines, numbered, also from several processes at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skillfit.errors import InputError
+from skillfit.run.steering import FILE, read_requests, request_steering
+
+
+def test_requests_are_numbered_and_read_in_order(tmp_path: Path) -> None:
+    request_steering(tmp_path, "veto", "s0001e01")
+    request_steering(tmp_path, "budget", "usd", "10")
+    assert [(one.number, one.action, one.target, one.text) for one in read_requests(tmp_path)] == [
+        (1, "veto", "s0001e01", ""),
+        (2, "budget", "usd", "10"),
+    ]
+    assert [one.number for one in read_requests(tmp_path, after=1)] == [2]
+
+
+def test_a_request_knows_the_command_that_does_the_same(tmp_path: Path) -> None:
+    reworded = request_steering(tmp_path, "reword", "s0001e01", "- Use one word; no more.")
+    assert reworded.command("runs/a") == (
+        "skillfit steer runs/a reword s0001e01 '- Use one word; no more.'"
+    )
+    assert request_steering(tmp_path, "undo").command("runs/a") == "skillfit apply runs/a --undo"
+
+
+def test_requests_of_many_processes_never_mix(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from skillfit.run.steering import request_steering\n"
+        "for n in range(10): request_steering(Path(sys.argv[1]), 'reword', sys.argv[2], 'x' * 5000)"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), f"e{n}"]) for n in range(3)
+    ]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    requests = read_requests(tmp_path)
+    assert [one.number for one in requests] == list(range(1, 31))
+    assert {len(one.text) for one in requests} == {5000}
+
+
+def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path: Path) -> None:
+    request_steering(tmp_path, "stop")
+    with (tmp_path / FILE).open("a") as file:
+        file.write('{"number": 2, "acti')
+    assert [one.action for one in read_requests(tmp_path)] == ["stop"]
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "text", "said"),
+    [
+        ("vetoo", "", "", "Did you mean 'veto'"),
+        ("veto", "", "", "needs a target"),
+        ("reword", "s0001e01", " ", "needs a text"),
+        ("reword", "s0001e01", "x" * 30_000, "20,000 are allowed"),
+        ("budget", "euros", "3", "no budget 'euros'"),
+        ("budget", "usd", "nan", "not a budget"),
+        ("budget", "usd", "-1", "not a budget"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(
+    tmp_path: Path, action: str, target: str, text: str, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        request_steering(tmp_path, action, target, text)
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_line_that_is_no_request_is_named(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("{}\n")
+    with pytest.raises(InputError, match=r"Line 1 of .*steering\.jsonl"):
+        read_requests(tmp_path)
