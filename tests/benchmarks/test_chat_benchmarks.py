@@ -55,6 +55,14 @@ async def test_gold_answers_score_1_and_wrong_ones_0(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
+def test_check_proves_the_gold_answers(name: str, make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(solve=lambda call: "", judge=lambda call: judged("incorrect"))
+    checks = lab.check(f"{name}:sample")
+    assert checks["gold"]["verdict"] == "go", checks["gold"]
+    assert "gold answers" in checks["gold"]["message"]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
 async def test_a_training_run_on_the_sample_learns(name: str, make_lab: Callable[..., Lab]) -> None:
     answers: dict[tuple[str, ...], str] = {}
     for item in sample_task(name).items:
