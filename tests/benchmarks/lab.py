@@ -14,8 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+from typer.testing import CliRunner
+
 import skillfit
+from skillfit.cli.app import app
 from skillfit.config import load_config
+from skillfit.errors import Exit
 from skillfit.tasks import Task
 from skillfit.training.assemble import read_material
 from tests.support.chat_server import Answer, Call, ChatServer
@@ -95,6 +100,17 @@ class Lab:
     async def train(self, tasks: str, **env: Any) -> skillfit.Run:
         config = self.config(tasks, **env)
         return await skillfit.train_async(config=config, run=self.folder / "run")
+
+    def check(self, tasks: str, **env: Any) -> dict[str, dict[str, str]]:
+        """What `skillfit check` says about these tasks: name of the check -> its result."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.folder / "check.yaml"
+        config.write_text(yaml.safe_dump(self.config(tasks, **env)))
+        run = str(self.folder / "checked")
+        done = CliRunner().invoke(app, ["check", str(config), "--run", run, "--json"])
+        assert done.exit_code in (0, Exit.PREFLIGHT), done.output
+        report = json.loads(done.stdout.strip().splitlines()[-1])
+        return {check["name"]: check for check in report["checks"]}
 
     async def evaluate(self, tasks: str, skill: str, **env: Any) -> dict[str, float]:
         """Mean hard score of a skill text on all items, by name `skill`."""

@@ -26,7 +26,7 @@ def test_images_are_found_from_the_rows_folder_upwards_or_in_a_named_folder(tmp_
     (tmp_path / "other" / "images" / "b.png").touch()
     row = Row({}, "rows.csv:1", tmp_path / "data" / "splits" / "train")
     assert find_image(row, "data/pages/a.png") == str(tmp_path / "data" / "pages" / "a.png")
-    found = find_image(row, "b.png", str(tmp_path / "other"))
+    found = find_image(row, "b.png", tmp_path / "other")
     assert found == str(tmp_path / "other" / "images" / "b.png")
     with pytest.raises(InputError, match=r"rows.csv:1: the image b.png is not in"):
         find_image(row, "b.png")

@@ -218,6 +218,6 @@ def test_any_subset_of_units_can_be_removed_in_any_order(
     gone = {number for unit in chosen for number in range(unit.start - 1, unit.end)}
     kept = [line for number, line in enumerate(lines) if number not in gone]
     assert nonblank(shorter.text.split("\n")) == nonblank(kept)
-    assert protected(shorter.unix_body) == protected(skill.unix_body)
+    assert protected(shorter.body) == protected(skill.body)
     assert shorter.head.rstrip("\r\n") == skill.head.rstrip("\r\n")
     assert without(skill, sorted(chosen, key=lambda unit: unit.start)).text == shorter.text

@@ -7,16 +7,22 @@ from typing import Literal, get_args
 
 from skillfit.errors import InputError
 from skillfit.tasks.rows import Row
+from skillfit.tasks.sources import SourceReference
 
 ImageDetail = Literal["auto", "low", "high"]
 
 
-def find_image(row: Row, name: str, root: str = "") -> str:
-    """The image file, as an absolute path. It is looked for in `root`, then from the row's own
+def image_root(reference: SourceReference, data_root: str) -> Path | None:
+    """The folder that the option `data_root` names; None when it is not set."""
+    return reference.base / Path(data_root).expanduser() if data_root else None
+
+
+def find_image(row: Row, name: str, root: Path | None = None) -> str:
+    """The image file, as an absolute path. It is looked for in `root`, or from the row's own
     folder upwards, each time also in a folder `images`.
     """
     base = row.base.resolve()
-    folders = [Path(root).expanduser()] if root else [base, *base.parents]
+    folders = [root.resolve()] if root else [base, *base.parents]
     for folder in folders:
         for candidate in (folder / name, folder / "images" / name):
             if candidate.is_file():

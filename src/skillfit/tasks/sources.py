@@ -34,10 +34,19 @@ from skillfit.tasks.item import Grader, Item
 
 ENTRY_POINT_GROUP = "skillfit.tasks"
 
+BENCHMARKS = (
+    "babyvision",
+    "docvqa",
+    "livemathematicianbench",
+    "mathverse",
+    "mmrb",
+    "sealqa",
+    "searchqa",
+)
 # Name -> "module:function". Given as text, because these modules import from higher layers.
 BUILT_IN_SOURCES: dict[str, str] = {
     "inspect": "skillfit.plugins.inspect_tasks:inspect_source",
-    "searchqa": "skillfit.benchmarks.searchqa.searchqa:searchqa",
+    **{name: f"skillfit.benchmarks.{name}.{name}:{name}" for name in BENCHMARKS},
 }
 
 

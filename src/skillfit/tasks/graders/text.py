@@ -13,15 +13,13 @@ from skillfit.tasks.graders.extract import Pattern, compiled, first_match
 from skillfit.tasks.item import Attempt, Item, Score
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalized(text: str) -> str:
     """SQuAD's normal form: lower case, no punctuation, no articles, single spaces."""
-    return " ".join(
-        word
-        for word in text.lower().translate(_PUNCTUATION).split()
-        if word not in ("a", "an", "the")
-    )
+    without_punctuation = text.lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", without_punctuation).split())
 
 
 def token_f1(text: str, gold: str) -> float:

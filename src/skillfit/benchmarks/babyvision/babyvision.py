@@ -1,0 +1,75 @@
+"""BabyVision: visual puzzles that small children solve.
+
+Rows: `taskId`, `type`, `subtype`, `question`, `image`, `ansType` (choice or blank), `options` with
+`choiceAns` (position from 0, label or text), `blankAns`, and `coT`, a worked solution that only
+analysts of failures see. Choices are scored by the label; free answers that do not plainly equal
+the gold answer are put to a judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, text
+from skillfit.benchmarks.choices import read_options, right_option, show_options
+from skillfit.benchmarks.images import check_detail, find_image, image_root
+from skillfit.benchmarks.match_or_judge import MatchOrJudge
+from skillfit.errors import InputError
+from skillfit.tasks.rows import Row
+from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
+
+BENCHMARK = Benchmark(
+    name="babyvision",
+    title="BabyVision: visual puzzles that small children solve",
+    homepage="https://huggingface.co/datasets/UnipatAI/BabyVision",
+    licence="see the data set's page",
+    folder=Path(__file__).parent,
+    downloads=(HubFiles("UnipatAI/BabyVision", ("data/*.parquet",)),),
+    row_id=lambda row: text(row, "taskId", "id"),
+)
+
+
+def babyvision(
+    reference: SourceReference,
+    *,
+    data_root: str = "",
+    image_detail: str = "auto",
+    judge: bool = True,
+) -> TaskSource:
+    """`judge: false` counts free answers that are not plainly equal as wrong."""
+    check_detail(image_detail)
+    root = image_root(reference, data_root)
+
+    def convert(row: Row) -> Mapping[str, Any]:
+        item: dict[str, Any] = {
+            "id": text(row, "taskId", "id"),
+            "type": optional(row, "subtype", "type"),
+            "input": text(row, "question"),
+            "images": [find_image(row, text(row, "image", "image_path"), root)],
+            "image_detail": image_detail,
+            "reference": optional(row, "coT", "cot"),
+        }
+        options = read_options(row.values.get("options"))
+        if optional(row, "ansType") != "choice" and not options:
+            blank = row.values.get("blankAns")
+            return {
+                **item,
+                "answers": blank if isinstance(blank, list) else [text(row, "blankAns")],
+            }
+        right = right_option(row.values.get("choiceAns"), options)
+        if right is None:
+            raise InputError(f"{row.where}: choiceAns is none of the options.")
+        return {
+            **item,
+            "input": f"{item['input']}\n\n{show_options(options)}",
+            "choices": {option.label: option.text for option in options},
+            "answers": [right.label],
+        }
+
+    def how(context: LoadContext) -> SourceItems:
+        grader = MatchOrJudge.create(context.judge, use_judge=judge, extract=["boxed", "last_line"])
+        return SourceItems((), grader=grader)
+
+    return BENCHMARK.source(reference, convert, how=how)
