@@ -22,7 +22,7 @@ from skillfit.run.events import Stored
 from skillfit.run.records import TokenCounts, UsageTotals
 from skillfit.trackers import Tracker, make
 from tests.report.runs import BEST, improved
-from tests.support.records import run_summary
+from tests.support.records import run_summary, standings, step_record
 
 
 @pytest.fixture
