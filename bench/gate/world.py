@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillfit.models.protocol import Usage
-from skillfit.rollout.outcome import Failure, Outcome
+from skillfit.rollout.outcome import Arm, Failure, Outcome
 from skillfit.skill import Edit, Skill
 from skillfit.tasks.item import Item, Score
 
@@ -223,9 +223,9 @@ class World:
         self.spent += rollouts
 
     async def __call__(
-        self, arms: Sequence[tuple[Skill, Item]], *, repeat: int, series: str
+        self, arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
     ) -> list[Outcome]:
-        return self.roll_out(arms, repeat)
+        return self.roll_out([(arm.skill, item) for arm, item in arms], repeat)
 
     def roll_out(self, arms: Sequence[tuple[Skill, Item]], repeat: int = 0) -> list[Outcome]:
         self.spend(len(arms))
