@@ -15,7 +15,7 @@ from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import ItemsRead, RunStarted
+from skillfit.run.events import ItemsRead, RunStarted, Warned
 from skillfit.tasks import Item
 from skillfit.training.assemble import Listener, assemble
 from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, so_far
@@ -58,6 +58,8 @@ async def start(
         async with assemble(material, run, listeners, control or Control()) as parts:
             parts.emit(_started(parts))
             parts.emit(_items(parts))
+            for message in parts.task.warnings:
+                parts.emit(Warned(what=f"splits: {message}", message=message))
             progress = Progress(skill=parts.initial)
             try:
                 await _preflight(parts, anyway)
