@@ -51,7 +51,7 @@ async def test_the_program_gets_item_skill_and_seed_and_its_score_comes_back(
     assert json.loads((tmp_path / "got.json").read_text()) == {
         "id": "3",
         "input": "question 3",
-        "answers": "yes",
+        "answers": ["yes"],
     }
     assert (tmp_path / "skill").read_text() == "---\nname: s\n---\nAlways say yes.\nmore"
     assert (tmp_path / "args").read_text() == "--strict 7\n"

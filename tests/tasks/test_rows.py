@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.tasks import Item, RowAt, TaskSettings, load_task
 from skillfit.tasks.rows import items_of, read_rows
+from skillfit.tasks.user_code import plain
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -49,9 +52,9 @@ def test_an_unknown_field_is_refused_with_the_nearest_name(tmp_path: Path) -> No
 
 
 def test_a_missing_input_names_the_line_the_columns_and_the_way_out(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "t.jsonl", [{"input": "fine"}, {"question": "q", "gold": "g"}])
+    path = write_jsonl(tmp_path / "t.jsonl", [{"input": "fine"}, {"query": "q", "gold": "g"}])
     with pytest.raises(
-        InputError, match=r"t\.jsonl:2: no input\. Columns here: question, gold\..*env\.fields"
+        InputError, match=r"t\.jsonl:2: no input\. Columns here: query, gold\..*env\.fields"
     ):
         load(path)
 
@@ -72,7 +75,7 @@ def test_half_a_character_is_refused_where_it_stands(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(
         '{"input": "whole \\ud83d\\ude00"}\n{"input": "half \\ud83d"}\n'
     )
-    with pytest.raises(InputError, match=r"t\.jsonl:2: half a character.*ud83d"):
+    with pytest.raises(InputError, match=r"t\.jsonl:2: half a surrogate pair.*ud83d"):
         load(tmp_path / "t.jsonl")
 
 
@@ -291,3 +294,134 @@ def test_a_folder_without_train_is_refused(tmp_path: Path) -> None:
 def test_a_path_that_is_not_there_is_refused_with_what_may_be_given(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither a file nor a folder"):
         load_task(TaskSettings("nope.jsonl", base=tmp_path))
+
+
+def test_a_context_is_part_of_what_the_agent_gets(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "question": "Who?", "context": "Anna left. Ben stayed.", "answers": ["Ben"]},
+        {"id": "b", "input": "Why?", "context": ["one", "two"]},
+        {
+            "id": "c",
+            "messages": [
+                {"role": "user", "content": "Hello"},
+                {"role": "assistant", "content": "Hi"},
+                {"role": "user", "content": "Who?"},
+            ],
+            "context": "Anna left.",
+        },
+    ]
+    first, second, third = load(write_jsonl(tmp_path / "t.jsonl", rows))
+    asked = "## Context\nAnna left. Ben stayed.\n\n## Question\nWho?"
+    assert first.input == asked and [turn.content for turn in first.messages] == [asked]
+    assert second.messages[0].content == "## Context\none\n\ntwo\n\n## Question\nWhy?"
+    assert [turn.content for turn in third.messages] == [
+        "Hello",
+        "Hi",
+        "## Context\nAnna left.\n\n## Question\nWho?",
+    ]
+
+
+def test_a_single_answer_is_a_list_for_graders_in_python(tmp_path: Path) -> None:
+    rows = [{"id": "a", "input": "q", "answer": "Paris"}, {"id": "b", "input": "q2", "answer": 7}]
+    first, second = load(write_jsonl(tmp_path / "t.jsonl", rows))
+    assert plain(first)["answers"] == ["Paris"] and plain(second)["answers"] == [7]
+    assert "" not in plain(first)["answers"]
+
+
+def test_files_outside_the_folder_of_the_tasks_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("key")
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "fine.txt").write_text("fine")
+    for row in (
+        {"input": "q", "files": ["../secret.txt"]},
+        {"input": "q", "files": {"a.txt": str(tmp_path / "secret.txt")}},
+        {"input": "q", "files": ["link.txt"]},
+        {"input": "q", "images": ["../secret.txt"]},
+    ):
+        with pytest.raises(
+            InputError, match=r"t\.jsonl:1: .* is outside the folder of the tasks, "
+        ):
+            load(write_jsonl(folder / "t.jsonl", [row]))
+    row = {"input": "q", "files": [str(folder / "fine.txt")]}
+    assert load(write_jsonl(folder / "t.jsonl", [row]))[0].files == {
+        "fine.txt": folder / "fine.txt"
+    }
+
+
+def test_files_of_a_split_folder_may_stand_beside_the_splits(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "p.png").write_bytes(b"png")
+    for name, count in (("train", 2), ("val", 4)):
+        (tmp_path / name).mkdir()
+        rows = [
+            {"input": f"{name} {at}", "answer": "1", "images": "../pages/p.png"}
+            for at in range(count)
+        ]
+        write_jsonl(tmp_path / name / "items.jsonl", rows)
+    items = load_task(TaskSettings(".", base=tmp_path)).items
+    assert len(items) == 6 and all(item.images[0].path.is_file() for item in items)
+
+
+def test_a_folder_in_files_stands_for_every_file_in_it(tmp_path: Path) -> None:
+    (tmp_path / "docs" / "deep").mkdir(parents=True)
+    (tmp_path / "docs" / "a.txt").write_text("a")
+    (tmp_path / "docs" / "deep" / "b.txt").write_text("b")
+    (item,) = load(write_jsonl(tmp_path / "t.jsonl", [{"input": "q", "files": ["docs"]}]))
+    assert list(item.files) == ["docs/a.txt", "docs/deep/b.txt"]
+    (tmp_path / "docs" / "deep" / "link").symlink_to("/etc/hostname")
+    with pytest.raises(InputError, match="is outside the folder"):
+        load(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"input": "q", "answer": ' + "9" * 5000 + "}", "too many digits"),
+        ('{"input": "q", "weight": ' + "9" * 400 + "}", "weight .* is not a number above 0"),
+        ('{"input": "q", "x": ' + "[" * 600 + "]" * 600 + "}", "nested too deeply"),
+        ('{"input": "q", "image_detail": "huge"}', "unknown image_detail 'huge'"),
+    ],
+)
+def test_numbers_and_nesting_beyond_all_measure_are_named(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    (tmp_path / "t.jsonl").write_text('{"input": "fine"}\n' + line + "\n")
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(400)
+    try:
+        with pytest.raises(InputError, match=rf"t\.jsonl:2: .*{message}"):
+            load(tmp_path / "t.jsonl")
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+@pytest.mark.parametrize("name", ["tasks.jsonl", "evals.json", "folder"])
+def test_a_named_pipe_as_tasks_is_an_error_and_does_not_hang(tmp_path: Path, name: str) -> None:
+    pipe = tmp_path / name
+    if name == "folder":
+        (pipe / "train").mkdir(parents=True)
+        pipe = pipe / "train" / "items.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="not a regular file"):
+        load_task(TaskSettings(name, base=tmp_path))
+
+
+def test_a_named_pipe_among_the_files_of_an_item_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe is not a regular file"):
+        load(write_jsonl(tmp_path / "t.jsonl", [{"input": "q", "files": ["pipe"]}]))
+
+
+def test_a_folder_with_one_file_of_all_items_is_enough(tmp_path: Path) -> None:
+    rows = [{"id": str(number), "input": f"item {number}", "answer": "1"} for number in range(20)]
+    (tmp_path / "items.json").write_text(json.dumps(rows))
+    task = load_task(TaskSettings(".", base=tmp_path))
+    assert [len(split) for split in (task.train, task.selection, task.test)] == [8, 8, 4]
+
+
+def test_long_cells_of_csv_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"input,answer\n{'word ' * 40_000},a\n")
+    (item,) = load(tmp_path / "t.csv")
+    assert len(item.input) == 200_000

@@ -9,7 +9,7 @@ import pytest
 
 from skillfit.config import load_config
 from skillfit.errors import InputError
-from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks import Attempt, Item, TaskSettings, build_grader, load_task
 from skillfit.tasks.sources import find_source, source_names
 
 PACKAGE = """
@@ -140,3 +140,34 @@ def test_task_args_without_a_named_source_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"input": "a", "answer": "b"}\n')
     with pytest.raises(InputError, match="take no arguments"):
         load_task(TaskSettings("tasks.jsonl", base=tmp_path, task_args={"a": 1}))
+
+
+def test_the_source_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    section = docs.partition("## A task source in a package")[2]
+    entry = section.partition("```toml\n")[2].partition("```")[0]
+    code = section.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "tasks.py").write_text(code)
+    info = tmp_path / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    group, line = entry.strip().splitlines()
+    assert group == '[project.entry-points."skillfit.tasks"]'
+    (info / "entry_points.txt").write_text("[skillfit.tasks]\n" + line.replace('"', "") + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = load_config({"env": {"tasks": "capitals", "task_args": {"continent": "africa"}}})
+    assert (config.env.grader, config.env.max_turns) == ("normalized", 1)
+    task = load_task(TaskSettings("capitals?continent=africa", grader=config.env.grader))
+    assert [item.input for item in task.items] == ["Capital of Kenya?"]
+
+
+async def test_the_grader_of_the_docs_refuses_parts_of_the_answer(tmp_path: Path) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    section = docs.partition("### A grader in Python")[2]
+    (tmp_path / "grade.py").write_text(section.partition("```python\n")[2].partition("```")[0])
+    grader = build_grader("grade.py:grade", base=tmp_path)
+    item = Item("a", {"input": "q", "answer": "Delivery"})
+    answers = ["delivery", " Delivery\n", "", "liver", "deliver"]
+    scores = [(await grader.grade(item, Attempt(answer))).hard for answer in answers]
+    assert scores == [1, 1, 0, 0, 0]

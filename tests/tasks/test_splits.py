@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from skillfit.errors import InputError
 from skillfit.tasks import Item, SplitSettings
-from skillfit.tasks.splits import SPLITS, make_splits, parse_ratio, similar_groups, split_items
+from skillfit.tasks.similar import similar_groups
+from skillfit.tasks.splits import SPLITS, make_splits, parse_ratio, split_items, split_named
 
 _WORDS = [
     f"{a}{b}"
@@ -252,7 +253,7 @@ def test_ratio_mode_deals_out_given_splits_anew() -> None:
 
 
 def test_split_dir_mode_without_splits_is_refused() -> None:
-    with pytest.raises(InputError, match="carry no splits"):
+    with pytest.raises(InputError, match="tasks have no splits"):
         split_items(items_of_types(["x"] * 20), SplitSettings(mode="split_dir"))
 
 
@@ -261,15 +262,74 @@ def test_some_items_without_a_split_are_refused() -> None:
         split_items([*given_splits(5, 5, 0), Item("odd", {"input": "odd"})], SplitSettings())
 
 
-def test_too_small_a_selection_is_refused_or_labelled_fit_only() -> None:
+def test_a_small_selection_is_used_with_a_warning_or_merged_into_train_on_request() -> None:
     items = items_of_types(["x"] * 8)
-    with pytest.raises(InputError, match=r"3 selection items .*env.allow_fit_only"):
-        split_items(items, SplitSettings())
+    splits = split_items(items, SplitSettings())
+    assert len(splits.selection) == 3 and not splits.fit_only
+    assert "3 selection items (train 3, test 2): with fewer than 4" in splits.warnings[0]
     splits = split_items(items, SplitSettings(allow_fit_only=True))
-    assert splits.fit_only
+    assert splits.fit_only and "unverified" in splits.warnings[0]
     assert splits.selection == splits.train
     assert len(splits.train) + len(splits.test) == 8
     assert not {item.id for item in splits.train} & {item.id for item in splits.test}
+
+
+def test_no_selection_items_at_all_are_refused() -> None:
+    with pytest.raises(InputError, match=r"0 selection items .*env.allow_fit_only"):
+        split_items(given_splits(5, 0, 5), SplitSettings())
+
+
+def test_near_duplicates_across_given_splits_can_be_accepted_with_a_warning() -> None:
+    items = [
+        *given_splits(5, 5, 1),
+        Item("copy", {"input": sentence("train0").upper()}, split="test"),
+    ]
+    splits = split_items(items, SplitSettings(allow_duplicates=True))
+    assert "train0 (train) ~ copy (test)" in splits.warnings[0]
+    assert len(splits.test) == 2
+
+
+REFERENCE = {
+    "train": ["7", "9", "5"],
+    "val": ["6", "14"],
+    "test": ["10", "12", "8", "1", "2", "13", "15", "4", "11", "0", "3"],
+}
+
+
+def test_the_shuffle_method_divides_as_skillopt_does() -> None:
+    """Expected ids: skillopt 0.2.0, SplitDataLoader(split_mode="ratio", split_ratio="2:1:7")."""
+    items = items_of_types(["x", "y"] * 8)
+    splits = split_items(items, SplitSettings(method="shuffle", ratio="2:1:7", seed=42))
+    assert [item.id for item in splits.train] == REFERENCE["train"]
+    assert [item.id for item in splits.selection] == REFERENCE["val"]
+    assert [item.id for item in splits.test] == REFERENCE["test"]
+    assert {item.split for item in splits.test} == {"test"}
+
+
+def test_a_task_that_runs_its_items_is_split_by_id_when_their_text_is_the_same() -> None:
+    same = [Item(str(at), {"input": "Help the customer."}) for at in range(20)]
+    assert len(similar_groups(same)) == 1
+    assert len(similar_groups(same, whole_rows=True)) == 20
+    told = [
+        Item(str(at), {"input": "Help the customer.", "metadata": {"case": sentence(at)}})
+        for at in range(20)
+    ]
+    copy = Item("copy", {"input": "Help the customer.", "metadata": {"case": sentence(3) + "!"}})
+    groups = similar_groups([*told, copy], whole_rows=True)
+    assert [group for group in groups if len(group) > 1] == [[3, 20]]
+
+
+def test_every_known_name_of_a_split_is_understood() -> None:
+    names = ["train", "val", "valid_seen", "test", "valid_unseen"]
+    assert [split_named(name) for name in names] == [
+        "train",
+        "selection",
+        "selection",
+        "test",
+        "test",
+    ]
+    with pytest.raises(InputError, match=r"no split 'tset'.*valid_unseen"):
+        split_named("tset")
 
 
 def test_ten_items_are_enough_at_the_default_ratio() -> None:

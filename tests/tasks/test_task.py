@@ -144,7 +144,7 @@ def test_a_failure_travels_between_processes() -> None:
 
 
 def test_evaluate_goes_with_neither_run_nor_grade() -> None:
-    with pytest.raises(InputError, match="neither"):
+    with pytest.raises(InputError, match="excludes `run` and `grade`"):
         Task(ROWS, evaluate=lambda skill, item: 1, grade="exact")
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from skillfit.errors import InputError, did_you_mean
 from skillfit.tasks.item import Item
-from skillfit.tasks.rows import SPLIT_NAMES, SUFFIXES, Row, folder_rows, items_of, read_rows
+from skillfit.tasks.rows import SUFFIXES, Row, folder_rows, items_of, read_rows
 from skillfit.tasks.sources import (
     LoadContext,
     SourceItems,
@@ -27,6 +27,7 @@ from skillfit.tasks.sources import (
     source_module,
     source_names,
 )
+from skillfit.tasks.splits import SPLIT_NAMES
 
 SAMPLE = "sample"
 MANIFEST = "dataset.json"  # in a prepared folder: what it was made from
@@ -129,7 +130,7 @@ class Benchmark:
             rows = self.read(path)
         for row in rows:
             folder = row.values.get(FOLDER_COLUMN) if isinstance(row.values, Mapping) else None
-            yield replace(row, base=row.base / str(folder)) if folder else row
+            yield replace(row, base=row.base / str(folder), root=None) if folder else row
 
     def path(self, reference: SourceReference) -> Path:
         """The file or folder that a reference names."""

@@ -164,6 +164,10 @@ class EnvSection(Section):
     """
     task_args: dict[str, Any] = Field(default_factory=dict)
     """Options of a named source, for example the arguments of an Inspect task."""
+    model_roles: dict[str, Literal["agent", "judge"]] = Field(default_factory=dict)
+    """Inspect tasks: which of our models plays each of the task's model roles. The role `grader` is
+    the judge, where there is one; all others are the agent's model.
+    """
     grader: str | dict[str, Any] | None = None
     """A grader's name, or {name: settings}, or a list under `all`/`any`/`mean`. Default: exact; for
     evals.json, checklist.
@@ -192,8 +196,14 @@ class EnvSection(Section):
     """auto: the items' split field or folders if there, else made by ratio, stratified by type."""
     split_ratio: str = "4:4:2"
     """train:selection:test"""
+    split_method: Literal["balanced", "shuffle"] = "balanced"
+    """How splits are made by ratio. balanced: the types in equal shares, near-duplicates in the
+    same split; shuffle: one shuffle of all items in file order, as SkillOpt divides them.
+    """
     split_seed: int = 42
     """Another seed, another division into splits."""
+    allow_duplicates: bool = False
+    """Warn about near-duplicate items in different splits instead of refusing them."""
     allow_fit_only: bool = False
     """Train although too few items are left for selection; the result is labelled unverified."""
     limit: int = Field(default=0, ge=0)
@@ -243,7 +253,7 @@ RECIPES: dict[str, dict[str, Any]] = {
             "preflight": False,
             "leak_check": False,
         },
-        "env": {"split_ratio": "2:1:7"},
+        "env": {"split_ratio": "2:1:7", "split_method": "shuffle", "allow_duplicates": True},
     },
     # Fewer than about 20 items: short epochs, small groups, few candidates, every rollout spent on
     # measuring.

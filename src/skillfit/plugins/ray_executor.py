@@ -236,7 +236,7 @@ def _portable(assignment: Assignment) -> Assignment:
     """With the item's row inside: the file it stands in may be on this machine only."""
     item = assignment.item
     if isinstance(item.row, RowAt):
-        item = replace(item, row=item.content(), fields={})
+        item = item.loaded()
     return replace(assignment, item=item)
 
 

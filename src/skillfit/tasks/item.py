@@ -1,8 +1,7 @@
-"""Items: the task instances a skill is measured on. Big rows stay on disk and are read at the
-moment of use.
+"""Items, the attempts an agent makes at them, and the scores that graders give.
 
-What an agent did on an item (the attempt, with its trajectory) and what a grader thinks of it (the
-score).
+An item is one task instance. Its row can stay on disk (`RowAt`) and is then read whenever one of
+its fields is used, so that a hundred thousand long rows need little memory.
 """
 
 from __future__ import annotations
@@ -11,36 +10,21 @@ import hashlib
 import json
 import math
 import mimetypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, SupportsFloat
 
 from skillfit.errors import Exit, SkillfitError
 from skillfit.models.protocol import Image, Message, Usage
+from skillfit.tasks.columns import canonical
 
 Split = Literal["train", "selection", "test"]
-
-# canonical name -> the columns it may come from, unless env.fields says otherwise
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "id": ("id",),
-    "input": ("input", "prompt"),
-    "messages": ("messages",),
-    "answers": ("answers", "answer", "expected"),
-    "type": ("type",),
-    "split": ("split",),
-    "files": ("files",),
-    "images": ("images", "image"),
-    "reference": ("reference",),
-    "weight": ("weight",),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class RowAt:
-    """Where an item's JSON row stands in a JSONL file, for rows too big to keep in memory by the
-    thousand.
-    """
+    """The place of an item's row in a JSONL file, for rows too long to keep in memory."""
 
     path: Path
     offset: int
@@ -54,9 +38,9 @@ class RowAt:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One task instance. `row` holds the canonical fields: input, messages, answers, reference,
-    files, images, and anything else the user's grader wants. Read them through the properties; a
-    `RowAt` row is loaded anew at each read.
+    """One task instance. `row` holds its fields: input, messages, answers, reference, files,
+    images, and whatever else the user's grader reads. Use the properties to read them; a `RowAt`
+    row is read from disk each time.
     """
 
     id: str
@@ -64,182 +48,235 @@ class Item:
     type: str = ""
     split: Split | None = None
     weight: float = 1.0
-    fields: Mapping[str, str] = field(
-        default_factory=dict
-    )  # canonical name -> the user's column, from env.fields
-    base: Path = Path()  # folder that relative files and images stand in
-    digest: str = ""  # the fingerprint, when the loader has computed it
-    _content: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.row, RowAt):
-            object.__setattr__(self, "_content", canonical(self.row, self.fields))
+    fields: Mapping[str, str] = field(default_factory=dict)  # canonical name -> the user's column
+    base: Path = Path()  # the folder that relative paths of files and images start from
+    digest: str = ""  # the fingerprint, if the loader has computed it
+    _content: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     def content(self) -> Mapping[str, Any]:
         """The whole row under canonical names."""
-        return (
-            canonical(self.row.read(), self.fields)
-            if isinstance(self.row, RowAt)
-            else self._content
-        )
+        if self._content is not None:
+            return self._content
+        if isinstance(self.row, RowAt):
+            return canonical(self.row.read(), self.fields)
+        content = canonical(self.row, self.fields)
+        object.__setattr__(self, "_content", content)
+        return content
+
+    @classmethod
+    def from_content(
+        cls,
+        id: str,
+        content: Mapping[str, Any],
+        *,
+        type: str = "",
+        split: Split | None = None,
+        weight: float = 1.0,
+        base: Path = Path(),
+        digest: str = "",
+    ) -> Item:
+        """An item from content that has canonical names already."""
+        item = cls(id, content, type, split, weight, _NO_FIELDS, base, digest)
+        object.__setattr__(item, "_content", content)
+        return item
 
     def loaded(self) -> Item:
-        """The same item with its row in memory, for whoever reads several fields."""
-        return replace(self, row=self.row.read()) if isinstance(self.row, RowAt) else self
+        """The same item with its row in memory. Call it before you read several fields."""
+        if not isinstance(self.row, RowAt):
+            return self
+        content = self.content()
+        loaded = replace(self, row=content, fields=_NO_FIELDS)
+        object.__setattr__(loaded, "_content", content)
+        return loaded
+
+    def in_split(self, split: Split) -> Item:
+        """The same item, assigned to this split."""
+        if self.split == split:
+            return self
+        # Several times faster than `dataclasses.replace`, which matters at 100,000 items.
+        moved = Item(
+            self.id, self.row, self.type, split, self.weight, self.fields, self.base, self.digest
+        )
+        object.__setattr__(moved, "_content", self._content)
+        return moved
 
     @property
     def input(self) -> str:
-        """The task text. A row with `messages` has its user turns joined here."""
+        """The task text as the agent gets it: the context, if there is one, and the input. A row
+        with `messages` has its user turns joined here.
+        """
         content = self.content()
         if "input" in content:
-            return str(content["input"])
-        return "\n\n".join(
-            str(turn.get("content", ""))
-            for turn in content.get("messages", ())
-            if turn.get("role") == "user"
-        )
+            return _with_context(content, str(content["input"]))
+        turns = content.get("messages", ())
+        texts = [str(turn.get("content", "")) for turn in turns if turn.get("role") == "user"]
+        return _with_context(content, "\n\n".join(texts))
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation to answer: the row's turns, or the input as one user turn; images go
-        with the last user turn.
+        """The conversation to answer: the row's turns, or the input as one user turn. Context and
+        images go into the last user turn.
         """
+        content = self.content()
+        if not content.get("messages"):
+            return (Message("user", self.input, self.images),)
         turns = [
-            Message(turn["role"], str(turn.get("content", "")))
-            for turn in self.content().get("messages", ())
+            Message(turn["role"], str(turn.get("content", ""))) for turn in content["messages"]
         ]
-        turns = turns or [Message("user", self.input)]
-        if images := self.images:
-            last = max(
-                (at for at, turn in enumerate(turns) if turn.role == "user"), default=len(turns) - 1
-            )
-            turns[last] = replace(turns[last], images=images)
+        users = [at for at, turn in enumerate(turns) if turn.role == "user"]
+        last = users[-1] if users else len(turns) - 1
+        text = _with_context(content, turns[last].content)
+        turns[last] = replace(turns[last], content=text, images=self.images)
         return tuple(turns)
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Gold answers, any of which will do; empty when the grader needs none."""
-        answers = self.content().get("answers", ())
-        listed = answers if isinstance(answers, (list, tuple)) else [answers]
-        given = [answer for answer in listed if answer is not None]
+        """Gold answers, any of which is right; empty when the grader needs none."""
         return tuple(
             answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-            for answer in given
+            for answer in listed_answers(self.content())
         )
 
     @property
     def reference(self) -> str:
-        """Hidden reference text: analysts may read it for training items, the agent never does."""
+        """Hidden reference text. The optimizer may read it for training items; the agent never
+        sees it.
+        """
         return str(self.content().get("reference", ""))
 
     @property
     def files(self) -> dict[str, Path]:
-        """Files to place in the agent's workspace: name there -> where the file stands now."""
+        """Files for the agent's workspace: name there -> path here. A folder stands for every file
+        in it.
+        """
         files = self.content().get("files", ())
         if isinstance(files, Mapping):
-            return {str(name): self.base / str(path) for name, path in files.items()}
-        paths = [Path(path) for path in ([files] if isinstance(files, str) else files)]
-        return {
-            path.name if path.is_absolute() or ".." in path.parts else path.as_posix(): self.base
-            / path
-            for path in paths
-        }
+            named = {str(name): self.base / str(path) for name, path in files.items()}
+        else:
+            named = {_workspace_name(Path(path)): self.base / path for path in _as_sequence(files)}
+        found: dict[str, Path] = {}
+        for name, path in named.items():
+            if not path.is_dir():
+                found[name] = path
+                continue
+            inside = sorted(each for each in path.rglob("*") if each.is_file())
+            found |= {f"{name}/{each.relative_to(path).as_posix()}": each for each in inside}
+        return found
 
     @property
     def images(self) -> tuple[Image, ...]:
         """The row's images. A column `image_detail` says how finely the model should look."""
         content = self.content()
-        images = content.get("images", ())
+        if "images" not in content:
+            return ()
         detail = content.get("image_detail", "auto")
-        found = []
-        for name in [images] if isinstance(images, str) else images:
-            path = self.base / str(name)
-            media_type = mimetypes.guess_type(path.name)[0] or "image/png"
-            found.append(Image(path, media_type, detail))
-        return tuple(found)
+        paths = [self.base / str(path) for path in _as_sequence(content["images"])]
+        return tuple(
+            Image(path, mimetypes.guess_type(path.name)[0] or "image/png", detail) for path in paths
+        )
 
     def attachments(self) -> tuple[Path, ...]:
-        """Every file and image the item needs."""
+        """Every file and image of the item."""
         return (*self.files.values(), *(image.path for image in self.images))
 
     def fingerprint(self) -> str:
-        """Stable hash of id, row and attached files: changes with the item's meaning, not when it
-        moves to another split.
+        """A stable hash of id, row and attached files. Moving the item to another split, or giving
+        it another weight, does not change it.
         """
         if self.digest:
             return self.digest
-        meaning = {
-            name: value for name, value in self.content().items() if name not in ("split", "weight")
-        }
+        content = self.content()
+        meaning = without_placement(content)
+        if "files" not in content and "images" not in content:
+            return stable_hash([self.id, meaning])
         attached = [hashlib.sha256(path.read_bytes()).hexdigest() for path in self.attachments()]
         return stable_hash([self.id, meaning, attached] if attached else [self.id, meaning])
 
 
-def canonical(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
-    """The row with its columns renamed to canonical names; others keep theirs. A column that holds
-    nothing is not there.
-    """
-    found = {}
-    for name, usual in COLUMNS.items():
-        columns = (fields[name],) if name in fields else usual
-        column = next((column for column in columns if row.get(column) not in (None, "")), None)
-        if column is not None:
-            found[name] = column
-    claimed = {*found.values(), *COLUMNS}
-    rest = {name: value for name, value in row.items() if name not in claimed}
-    return {name: row[column] for name, column in found.items()} | rest
+_NO_FIELDS: Mapping[str, str] = {}
+
+
+def _with_context(content: Mapping[str, Any], text: str) -> str:
+    context = content.get("context")
+    if not context:
+        return text
+    if isinstance(context, list) and all(isinstance(part, str) for part in context):
+        context = "\n\n".join(context)
+    elif not isinstance(context, str):
+        context = json.dumps(context, ensure_ascii=False)
+    return f"## Context\n{context}\n\n## Question\n{text}"
+
+
+def _workspace_name(path: Path) -> str:
+    return path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
+
+
+def _as_sequence(value: Any) -> Sequence[Any]:
+    return [value] if isinstance(value, (str, Path)) else value
+
+
+def listed_answers(content: Mapping[str, Any]) -> list[Any]:
+    """The gold answers of a row as a list, whether it holds one, several or none."""
+    answers = content.get("answers", ())
+    several = answers if isinstance(answers, (list, tuple)) else [answers]
+    return [answer for answer in several if answer is not None]
+
+
+def without_placement(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The content without `split` and `weight`, which are not part of what the item means."""
+    if "split" not in content and "weight" not in content:
+        return content
+    return {name: value for name, value in content.items() if name not in ("split", "weight")}
 
 
 def weights_of(items: Iterable[Item]) -> dict[str, float]:
-    """Item id -> how much it counts, of the items that don't count 1."""
+    """Item id -> weight, for the items whose weight is not 1."""
     return {item.id: item.weight for item in items if item.weight != 1.0}
 
 
+_STABLE = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
+
+
 def stable_hash(value: Any) -> str:
-    """Sixteen hex digits that depend on the value alone, not on key order."""
-    return hashlib.sha256(
-        json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode()
-    ).hexdigest()[:16]
+    """Sixteen hex digits that depend on the value alone, not on the order of keys."""
+    return hashlib.sha256(_STABLE.encode(value).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happened in a trajectory. The skill and the item's own text are not repeated
-    here: renderers know them.
-    """
+    """One event of a trajectory. The skill and the item's own text are not repeated here."""
 
     kind: Literal["message", "tool_call", "tool_result", "note"]
     text: str
     role: str = "assistant"
-    name: str = ""  # the tool
+    name: str = ""  # of the tool
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
+    """What the agent did on an item."""
+
     answer: str
     steps: tuple[Step, ...] = ()
-    workspace: str = ""  # folder with the files the agent left, while graders run; gone afterwards
-    skill_read: bool | None = None  # None: the agent cannot tell
+    workspace: str = ""  # folder with the files the agent left; removed after grading
+    skill_read: bool | None = None  # None: unknown
     usage: Usage = field(default_factory=Usage)
-    bare: bool = (
-        False  # the answer stands alone (a gold answer being proved): graders extract nothing
-    )
+    bare: bool = False  # the answer is a gold answer being checked: graders do not extract from it
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`hard` is 0/1 or a fraction of checks passed; `soft` is a graded 0..1 (equal to hard where
-    the grader has none). `feedback` may reach the optimizer; `evidence` (judge words, patterns,
-    gold) never does.
+    """`hard` is 0 or 1, or the fraction of checks passed. `soft` is a graded 0..1, equal to `hard`
+    when the grader has none. The optimizer may see `feedback`. It never sees `evidence` (a judge's
+    reasons, patterns, gold answers).
     """
 
     hard: float
-    soft: float = -1.0  # filled with hard when not given
+    soft: float = -1.0  # set to `hard` when not given
     feedback: str = ""
     evidence: tuple[str, ...] = ()
-    trained: tuple[float, float] | None = (
-        None  # hard and soft by the grader trained on, beside a score of the ship grader
-    )
+    # Hard and soft by the grader used in training, when the score is the ship grader's.
+    trained: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.soft < 0:
@@ -247,8 +284,8 @@ class Score:
 
 
 class TaskFailure(SkillfitError):
-    """The machinery around an item broke (a program, a function, a sandbox): a failed rollout,
-    never a score.
+    """Something around the item broke (a program, a function, a sandbox): a failed rollout, never
+    a score.
     """
 
     exit_code = Exit.INFRASTRUCTURE
@@ -262,55 +299,56 @@ class TaskFailure(SkillfitError):
 
 
 class Grader(Protocol):
-    """Scores an attempt. Raises `ModelError` when a judge could not be reached: that is a failure,
-    not a zero.
+    """Scores attempts. Raises `ModelError` when a judge cannot be reached: that is a failed
+    rollout, not a score of 0.
     """
 
     async def grade(self, item: Item, attempt: Attempt) -> Score: ...
 
     def patterns(self) -> tuple[str, ...]:
-        """What would give the grader away if it stood in a skill (regexes, rubric lines): the leak
-        check reads it.
+        """Texts that would reveal the grader if a skill contained them (regexes, rubric lines).
+        The leak check looks for them.
         """
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Settings that make this grader this grader, for the run's identity."""
+        """The grader's settings as JSON, for the run's identity."""
         ...
 
 
 def as_score(value: Any, *, source: str) -> Score:
-    """What a user's function or program gave back, as a score: a number in 0..1, a bool, (score,
-    feedback or soft), a mapping with `score` or `hard`, or a Score. Anything else is a failure of
-    `source`, not a zero.
+    """The score that a user's function or program returned: a number in 0..1, a bool, a pair
+    (score, feedback) or (hard, soft), a mapping with `score` or `hard`, or a `Score`. Anything else
+    is a `TaskFailure` that names `source`.
     """
+    feedback, evidence = "", tuple[str, ...]()
     if isinstance(value, Mapping):
-        evidence = value.get("evidence") or ()
         hard = value.get("hard", value.get("score"))
         soft = hard if value.get("soft") is None else value["soft"]
         feedback = str(value.get("feedback") or "")
-        evidence = (
-            (evidence,) if isinstance(evidence, str) else tuple(str(line) for line in evidence)
-        )
+        lines = value.get("evidence") or ()
+        evidence = (lines,) if isinstance(lines, str) else tuple(str(line) for line in lines)
     elif isinstance(value, Score):
         hard, soft, feedback, evidence = value.hard, value.soft, value.feedback, value.evidence
+    elif isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
+        hard = soft = value[0]
+        feedback = value[1]
     elif isinstance(value, tuple) and len(value) == 2:
-        hard, other = value
-        soft, feedback, evidence = (hard, other, ()) if isinstance(other, str) else (other, "", ())
+        hard, soft = value
     else:
-        hard, soft, feedback, evidence = value, value, "", ()
+        hard = soft = value
     hard, soft = _number(hard), _number(soft)
     if not 0 <= hard <= 1 or not 0 <= soft <= 1:
         raise TaskFailure(
             "grader",
-            f"{source} gave {value!r:.200}, which is not a score.",
-            hint="Give a number from 0 to 1.",
+            f"{source} returned {value!r:.200}, which is not a score.",
+            hint="Return a number from 0 to 1.",
         )
     return Score(hard, soft, feedback, evidence)
 
 
 def _number(value: Any) -> float:
-    """Numbers of every library, numpy's bools too; NaN for what is none."""
+    """Numbers of any library, including numpy's bools; NaN for everything else."""
     try:
         return float(value) if isinstance(value, SupportsFloat) else math.nan
     except (TypeError, ValueError, OverflowError):

@@ -1,5 +1,5 @@
-"""From what a person wrote under `env` to a task: files, folders, evals.json, Python, commands,
-Inspect.
+"""Load the task that `env` describes: from files, folders, evals.json, Python, a command, or a named
+source.
 """
 
 from __future__ import annotations
@@ -13,15 +13,10 @@ from typing import Any, Literal
 from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Model
 from skillfit.tasks.evaluator import CommandEvaluator
+from skillfit.tasks.garbage import collector_paused
 from skillfit.tasks.item import Grader, Item
 from skillfit.tasks.rows import Row, folder_rows, items_of, parse_json, read_rows
-from skillfit.tasks.sources import (
-    LoadContext,
-    SourceItems,
-    find_source,
-    is_source,
-    source_names,
-)
+from skillfit.tasks.sources import LoadContext, TaskSource, find_source, is_source, source_names
 from skillfit.tasks.splits import SplitSettings
 from skillfit.tasks.task import Task
 from skillfit.tasks.user_code import errors_in, load_object
@@ -29,16 +24,19 @@ from skillfit.tasks.user_code import errors_in, load_object
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """What says which task it is. `tasks`: a string as in env.tasks, or a Task."""
+    """The settings of `env` that say which task it is. `tasks`: a string as in env.tasks, or a
+    Task.
+    """
 
     tasks: str | Task
-    base: Path = Path()  # the config's folder: paths are relative to it
-    grader: str | Mapping[str, Any] | Grader | None = None  # None: exact, for evals.json checklist
+    base: Path = Path()  # the folder that relative paths start from: the config's
+    grader: str | Mapping[str, Any] | Grader | None = None  # None: exact; for evals.json checklist
     fields: Mapping[str, str] = field(default_factory=dict)
     splits: SplitSettings = field(default_factory=SplitSettings)
     task_args: Mapping[str, Any] = field(default_factory=dict)  # options of a named source
     timeout: float = 120.0  # seconds one command may take
-    skill_as: Literal["message", "file"] = "message"  # how Inspect tasks are given the skill
+    skill_as: Literal["message", "file"] = "message"  # how Inspect tasks get the skill
+    model_roles: Mapping[str, Literal["agent", "judge"]] = field(default_factory=dict)
 
 
 def load_task(
@@ -47,37 +45,42 @@ def load_task(
     """The task. `judge` is the model for graders that need one; `model` is the agent's, for
     evaluators that call it themselves.
     """
+    with collector_paused():
+        return _load(settings, judge, model)
+
+
+def _load(settings: TaskSettings, judge: Model | None, model: Model | None) -> Task:
     tasks = settings.tasks
     _refuse_unused_settings(settings)
     if isinstance(tasks, Task):
         return _resplit(tasks, settings)
     if tasks.startswith("command:"):
-        line, _, items = tasks.removeprefix("command:").partition("<")
-        return _command(line, items.strip(), settings)
+        return _command_task(tasks, settings)
     source = find_source(tasks, base=settings.base, options=settings.task_args)
     if source is not None:
-        context = LoadContext(model, judge, settings.skill_as)
-        return _from_source(source.load(context), settings, judge)
+        context = LoadContext(model, judge, settings.skill_as, settings.model_roles)
+        return _source_task(source, context, settings)
     if ".py:" in tasks:
-        return _python(tasks, settings)
+        return _python_task(tasks, settings)
+    return _file_task(tasks, settings, judge)
+
+
+def _file_task(tasks: str, settings: TaskSettings, judge: Model | None) -> Task:
     path = settings.base / tasks
     if not tasks or not path.exists():
         raise InputError(
-            f"env.tasks: {tasks or 'nothing'!r} is neither a file nor a folder in {settings.base.resolve()}.",
+            f"env.tasks: {tasks or 'nothing'!r} is neither a file nor a folder in "
+            f"{settings.base.resolve()}.",
             hint=_known_sources(tasks),
         )
+    grader = settings.grader
     if (evals := _evals_file(path)) is not None:
-        return _from_rows(
-            _eval_rows(evals), replace(settings, grader=settings.grader or "checklist"), judge
-        )
-    return _from_rows(folder_rows(path) if path.is_dir() else read_rows(path), settings, judge)
-
-
-def _from_rows(rows: Iterator[Row], settings: TaskSettings, judge: Model | None) -> Task:
-    items = items_of(rows, settings.fields)
+        rows, grader = _eval_rows(evals), grader or "checklist"
+    else:
+        rows = folder_rows(path) if path.is_dir() else read_rows(path)
     return Task(
-        items,
-        grade=settings.grader or "exact",
+        items_of(rows, settings.fields),
+        grade=grader or "exact",
         splits=settings.splits,
         judge=judge,
         base=settings.base,
@@ -87,10 +90,10 @@ def _from_rows(rows: Iterator[Row], settings: TaskSettings, judge: Model | None)
 def _evals_file(path: Path) -> Path | None:
     if path.is_file():
         return path if path.name == "evals.json" else None
-    return next(
-        (file for file in (path / "evals.json", path / "evals" / "evals.json") if file.is_file()),
-        None,
-    )
+    for file in (path / "evals.json", path / "evals" / "evals.json"):
+        if file.is_file():
+            return file
+    return None
 
 
 def _eval_rows(path: Path) -> Iterator[Row]:
@@ -105,63 +108,55 @@ def _eval_rows(path: Path) -> Iterator[Row]:
             hint="See the evals.json of the Agent Skills format.",
         )
     base = path.parent.parent if path.parent.name == "evals" else path.parent
-    for number, one in enumerate(evals, 1):
-        row = {
-            ("reference" if name == "expected_output" else name): value
-            for name, value in one.items()
-        }
-        yield Row(row, f"{path}: eval {number}", base)
+    for number, entry in enumerate(evals, 1):
+        row = dict(entry)
+        if "expected_output" in row:
+            row["reference"] = row.pop("expected_output")
+        yield Row(row, f"{path}: eval {number}", base, root=base)
 
 
-def _command(line: str, items: str, settings: TaskSettings) -> Task:
+def _command_task(tasks: str, settings: TaskSettings) -> Task:
     """`command: ./grade.sh < items.jsonl`; without `<`, the items.jsonl beside the config."""
     _refuse_grader(settings, "a command")
-    rows = read_rows(settings.base / (items or "items.jsonl"))
+    line, _, items = tasks.removeprefix("command:").partition("<")
+    rows = read_rows(settings.base / (items.strip() or "items.jsonl"))
     evaluator = CommandEvaluator.parse(line, settings.base, settings.timeout)
     return Task(items_of(rows, settings.fields), evaluator=evaluator, splits=settings.splits)
 
 
-def _python(reference: str, settings: TaskSettings) -> Task:
-    """`file.py:name`: a Task, a function without arguments that makes one, or an evaluate function
-    with `items` beside it.
+def _python_task(reference: str, settings: TaskSettings) -> Task:
+    """`file.py:name`: a Task, a function without arguments that returns one, or an evaluate
+    function with `items` beside it.
     """
-    found = load_object(reference, settings.base)
+    named = load_object(reference, settings.base)
     file = (settings.base / reference.rpartition(":")[0]).resolve()
-    if inspect.isfunction(found) and not inspect.signature(found).parameters:
+    if inspect.isfunction(named) and not inspect.signature(named).parameters:
         with errors_in(file):
-            found = found()
-    if isinstance(found, Task):
-        return _resplit(found, settings)
-    if not callable(found):
+            named = named()
+    if isinstance(named, Task):
+        return _resplit(named, settings)
+    if not callable(named):
         raise InputError(
-            f"{reference} is a {type(found).__name__}.",
-            hint="Expected a Task, a function that makes one, or evaluate(skill, item).",
+            f"{reference} is a {type(named).__name__}.",
+            hint="Expected a Task, a function that returns one, or evaluate(skill, item).",
         )
     _refuse_grader(settings, "an evaluate function")
-    return Task(_items_beside(file, settings), evaluate=found, splits=settings.splits)
+    return Task(_items_beside(file, settings), evaluate=named, splits=settings.splits)
 
 
 def _items_beside(file: Path, settings: TaskSettings) -> list[Item]:
-    beside = next(
-        (
-            path
-            for path in (file.with_suffix(".jsonl"), file.parent / "items.jsonl")
-            if path.is_file()
-        ),
-        None,
-    )
-    if beside is not None:
-        return items_of(read_rows(beside), settings.fields)
+    for path in (file.with_suffix(".jsonl"), file.parent / "items.jsonl"):
+        if path.is_file():
+            return items_of(read_rows(path), settings.fields)
     items = load_object(f"{file}:items")
     with errors_in(file):
         listed = list(items() if callable(items) else items)
-    return items_of(
-        (Row(row, f"{file.name}: items[{at}]", file.parent) for at, row in enumerate(listed)),
-        settings.fields,
-    )
+    rows = (Row(row, f"{file.name}: items[{at}]", file.parent) for at, row in enumerate(listed))
+    return items_of(rows, settings.fields)
 
 
-def _from_source(loaded: SourceItems, settings: TaskSettings, judge: Model | None) -> Task:
+def _source_task(source: TaskSource, context: LoadContext, settings: TaskSettings) -> Task:
+    loaded = source.load(context)
     if loaded.evaluator is not None:
         _refuse_grader(settings, f"env.tasks: {settings.tasks}")
     return Task(
@@ -170,32 +165,8 @@ def _from_source(loaded: SourceItems, settings: TaskSettings, judge: Model | Non
         evaluator=loaded.evaluator,
         splits=settings.splits,
         fields=settings.fields,
-        judge=judge,
+        judge=context.judge,
         base=settings.base,
-    )
-
-
-def _refuse_unused_settings(settings: TaskSettings) -> None:
-    tasks = settings.tasks
-    if settings.skill_as == "file" and not (
-        isinstance(tasks, str) and tasks.startswith("inspect:")
-    ):
-        raise InputError(
-            "env.skill_as: file is for Inspect tasks.",
-            hint="Leave it out; env.agent: cli is given the skill as files by itself.",
-        )
-    if settings.task_args and not (isinstance(tasks, str) and is_source(tasks)):
-        raise InputError(
-            "env.task_args: these tasks take no arguments.",
-            hint="They are options of a named source, such as inspect:file.py@task.",
-        )
-
-
-def _known_sources(tasks: str) -> str:
-    names = source_names()
-    return did_you_mean(tasks.partition(":")[0], names) or (
-        "Give a .jsonl, .json or .csv file, a folder with train/ val/ test/, evals.json, "
-        f"file.py:name, command: PROGRAM, or one of: {', '.join(names)}."
     )
 
 
@@ -214,3 +185,27 @@ def _resplit(task: Task, settings: TaskSettings) -> Task:
 def _refuse_grader(settings: TaskSettings, what: str) -> None:
     if settings.grader is not None:
         raise InputError(f"env.grader: {what} brings its own scores.", hint="Leave env.grader out.")
+
+
+def _refuse_unused_settings(settings: TaskSettings) -> None:
+    tasks = settings.tasks if isinstance(settings.tasks, str) else ""
+    inspect_only = {
+        "env.skill_as: file": settings.skill_as == "file",
+        "env.model_roles": bool(settings.model_roles),
+    }
+    for name, given in inspect_only.items():
+        if given and not tasks.startswith("inspect:"):
+            raise InputError(f"{name} is for Inspect tasks.", hint="Leave it out.")
+    if settings.task_args and not is_source(tasks):
+        raise InputError(
+            "env.task_args: these tasks take no arguments.",
+            hint="They are options of a named source, such as inspect:file.py@task.",
+        )
+
+
+def _known_sources(tasks: str) -> str:
+    names = source_names()
+    return did_you_mean(tasks.partition(":")[0], names) or (
+        "Give a .jsonl, .json or .csv file, a folder with train/ val/ test/, evals.json, "
+        f"file.py:name, command: PROGRAM, or one of: {', '.join(names)}."
+    )

@@ -1,100 +1,112 @@
-"""Rows of JSONL, JSON and CSV files, and the items made of them. Every complaint names file and
-line.
-"""
+"""Rows of JSONL, JSON and CSV files, and the items made from them. Every error names file and line."""
 
 from __future__ import annotations
 
 import ast
 import csv
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skillfit.errors import InputError, did_you_mean
-from skillfit.tasks.item import COLUMNS, Item, RowAt, Split, canonical, stable_hash
+from skillfit.errors import InputError
+from skillfit.tasks.columns import canonical, checked_fields
+from skillfit.tasks.item import Item, RowAt, Split, stable_hash, without_placement
+from skillfit.tasks.splits import SPLIT_NAMES, split_named
 
-BIG_ROW = 4096  # bytes; longer JSONL rows stay on disk
+LONG_ROW = 4096  # bytes; longer JSONL rows stay on disk
 SUFFIXES = (".jsonl", ".json", ".csv")
-SPLIT_NAMES: Mapping[str, Split] = {
-    "train": "train",
-    **dict.fromkeys(("selection", "val", "valid", "validation", "valid_seen"), "selection"),
-    **dict.fromkeys(("test", "valid_unseen"), "test"),
-}
+_ROLES = ("system", "user", "assistant")
+_DETAILS = ("auto", "low", "high")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    """One row as it was read, and its place for error messages."""
+
     values: Mapping[str, Any]
-    where: str  # file:line, for messages
-    base: Path = Path()
+    where: str  # file and line, for error messages
+    base: Path = Path()  # relative paths in the row start here
     at: RowAt | None = None
-    split: Split | None = None  # given by the folder it stands in
+    split: Split | None = None  # given by the folder that the file is in
+    root: Path | None = None  # files and images must be inside this folder; None: anywhere
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of one file, in order."""
+def read_rows(path: Path, *, split: Split | None = None, root: Path | None = None) -> Iterator[Row]:
+    """The rows of one file, in order. Their files and images must be inside `root`, by default the
+    file's folder.
+    """
     if not path.is_file():
+        problem = "not a regular file" if path.exists() else "no such file"
         raise InputError(
-            f"{path}: no such file.", hint="env.tasks is relative to the config's folder."
-        )
-    if path.suffix not in SUFFIXES:
-        raise InputError(
-            f"{path}: unknown kind of tasks file.", hint=f"Known are {', '.join(SUFFIXES)}."
+            f"{path}: {problem}.", hint="env.tasks is relative to the config's folder."
         )
     readers = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv}
-    row = None
-    for row in readers[path.suffix](path):
-        yield row
-    if row is None:
+    if path.suffix not in readers:
+        raise InputError(
+            f"{path}: unknown kind of tasks file.", hint=f"Use one of {', '.join(SUFFIXES)}."
+        )
+    empty, folder = True, path.parent
+    for where, values, at in readers[path.suffix](path):
+        empty = False
+        yield Row(values, where, folder, at, split, root or folder)
+    if empty:
         raise InputError(f"{path}: no items in this file.")
 
 
 def folder_rows(folder: Path) -> Iterator[Row]:
-    """`train/ val/ test/` with a file of items each, or `train.jsonl val.jsonl test.jsonl`."""
-    found = [
-        child
-        for child in sorted(folder.iterdir())
-        if child.stem in SPLIT_NAMES and (child.is_dir() or child.suffix in SUFFIXES)
-    ]
-    if not any(SPLIT_NAMES[child.stem] == "train" for child in found):
+    """`train/ val/ test/` with a file of items each, `train.jsonl val.jsonl test.jsonl`, or one file
+    with all items.
+    """
+    parts, files = [], []
+    for child in sorted(folder.iterdir()):
+        is_data = child.is_file() and child.suffix in SUFFIXES
+        if child.stem in SPLIT_NAMES and (is_data or child.is_dir()):
+            parts.append(child)
+        elif is_data:
+            files.append(child)
+    if not parts and len(files) == 1:
+        yield from read_rows(files[0])
+        return
+    if not any(SPLIT_NAMES[part.stem] == "train" for part in parts):
         raise InputError(
             f"{folder}: no train/ in this folder.",
-            hint="Expected train/, val/ and test/, each with a JSON, JSONL or CSV file.",
+            hint="Expected train/, val/ and test/, each with a JSON, JSONL or CSV file, or one "
+            "such file with all items.",
         )
-    for child in found:
-        files = (
-            [file for file in sorted(child.iterdir()) if file.suffix in SUFFIXES]
-            if child.is_dir()
-            else [child]
-        )
-        if not files:
-            raise InputError(f"{child}: no JSON, JSONL or CSV file in this folder.")
-        for file in files:
-            yield from (replace(row, split=SPLIT_NAMES[child.stem]) for row in read_rows(file))
+    for part in parts:
+        for file in _data_files(part):
+            yield from read_rows(file, split=SPLIT_NAMES[part.stem], root=folder)
+
+
+def _data_files(part: Path) -> list[Path]:
+    if part.is_file():
+        return [part]
+    files = [file for file in sorted(part.iterdir()) if file.suffix in SUFFIXES]
+    if not files:
+        raise InputError(f"{part}: no JSON, JSONL or CSV file in this folder.")
+    return files
 
 
 def items_of(rows: Iterable[Row], fields: Mapping[str, str]) -> list[Item]:
-    """Items with stable ids. Rows without an id get one from their content; an id used twice is
-    refused.
+    """Items with stable ids. Rows without an id get one made from their content. An id that is used
+    twice is refused.
     """
-    fields = _checked_fields(fields)
+    fields = checked_fields(fields)
     items: list[Item] = []
-    seen: dict[str, str] = {}
+    places: dict[str, str] = {}
     for row in rows:
         item = _item(row, fields)
-        if item.id in seen:
-            same = (
-                "id {id!r} is used twice"
-                if "id" in canonical(row.values, fields)
-                else "the same row stands twice"
-            )
+        if item.id in places:
+            has_id = "id" in canonical(row.values, fields)
+            problem = f"id {item.id!r} is used twice" if has_id else "the same row stands twice"
             raise InputError(
-                f"{seen[item.id]} and {row.where}: {same.format(id=item.id)}.",
+                f"{places[item.id]} and {row.where}: {problem}.",
                 hint="Ids must be unique over all splits.",
             )
-        seen[item.id] = row.where
+        places[item.id] = row.where
         items.append(item)
     return items
 
@@ -103,112 +115,129 @@ def _item(row: Row, fields: Mapping[str, str]) -> Item:
     if not isinstance(row.values, Mapping):
         raise InputError(f"{row.where}: expected an object, found {type(row.values).__name__}.")
     content = canonical(row.values, fields)
-    if "input" not in content and not content.get("messages"):
-        raise InputError(
-            f"{row.where}: no input. Columns here: {', '.join(map(str, row.values)) or 'none'}.",
-            hint="Name one `input`, `prompt` or `messages`, or map it: env.fields: {input: YOUR_COLUMN}.",
-        )
-    _check_messages(content.get("messages", []), row.where)
-    _check_paths(content, row.where)
-    meaning = {name: value for name, value in content.items() if name not in ("split", "weight")}
-    item = Item(
-        id=str(content["id"]) if "id" in content else stable_hash(meaning)[:12],
-        row=row.values,
+    _check_content(content, row)
+    meaning = without_placement(content)
+    item_id = str(content["id"]) if "id" in content else _hash(meaning, row)[:12]
+    attached = "files" in content or "images" in content
+    item = Item.from_content(
+        item_id,
+        content,
         type=str(content.get("type", "")),
         split=row.split or _split(content.get("split"), row.where),
-        weight=_weight(content.get("weight", 1.0), row.where),
-        fields=fields,
+        weight=_weight(content["weight"], row.where) if "weight" in content else 1.0,
         base=row.base,
+        digest="" if attached else _hash([item_id, meaning], row),
     )
-    for path in item.attachments() if "files" in content or "images" in content else ():
-        if not path.is_file():
-            raise InputError(
-                f"{row.where}: {path} does not exist.",
-                hint="Files and images are relative to the tasks file.",
-            )
-    return replace(item, row=row.at or row.values, digest=item.fingerprint())
+    if attached:
+        _check_attachments(item, row)
+        item = replace(item, digest=item.fingerprint())
+    return item if row.at is None else replace(item, row=row.at, fields=fields)
 
 
-def _checked_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    known = {alias: name for name, aliases in COLUMNS.items() for alias in aliases}
-    for name in fields:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"Known: {', '.join(COLUMNS)}."
-            raise InputError(f"env.fields: unknown field {name!r}.", hint=hint)
-    return {known[name]: column for name, column in fields.items()}
+def _hash(value: Any, row: Row) -> str:
+    try:
+        return stable_hash(value)
+    except RecursionError as error:
+        raise InputError(f"{row.where}: nested too deeply.") from error
+
+
+def _check_content(content: Mapping[str, Any], row: Row) -> None:
+    if "messages" in content:
+        _check_messages(content["messages"], row.where)
+    if "input" not in content and not content.get("messages"):
+        columns = ", ".join(map(str, row.values)) or "none"
+        raise InputError(
+            f"{row.where}: no input. Columns here: {columns}.",
+            hint="Name one `input`, `prompt`, `question` or `messages`, "
+            "or map it: env.fields: {input: YOUR_COLUMN}.",
+        )
+    if content.get("image_detail", "auto") not in _DETAILS:
+        raise InputError(
+            f"{row.where}: unknown image_detail {content['image_detail']!r}.",
+            hint=f"Use one of {', '.join(_DETAILS)}.",
+        )
 
 
 def _check_messages(messages: Any, where: str) -> None:
-    roles = ("system", "user", "assistant")
     for turn in messages if isinstance(messages, list) else [messages]:
-        if not (
-            isinstance(turn, dict)
-            and turn.get("role") in roles
-            and isinstance(turn.get("content"), str)
-        ):
+        known_role = isinstance(turn, dict) and turn.get("role") in _ROLES
+        if not known_role or not isinstance(turn.get("content"), str):
             raise InputError(
                 f"{where}: messages must be a list of {{role, content}}.",
-                hint=f"Roles: {', '.join(roles)}; content is text.",
+                hint=f"Roles: {', '.join(_ROLES)}; content is text.",
             )
 
 
-def _check_paths(content: Mapping[str, Any], where: str) -> None:
-    for name, forms in (
-        ("files", "a path, a list of paths or an object of names and paths"),
-        ("images", "a path or a list of paths"),
-    ):
-        given = content.get(name, [])
-        named = name == "files" and isinstance(given, Mapping)
-        paths = (
-            list(given.values())
-            if named
-            else given
-            if isinstance(given, (list, tuple))
-            else [given]
-        )
-        if not all(isinstance(path, (str, Path)) for path in paths):
+def _check_attachments(item: Item, row: Row) -> None:
+    """Files and images must exist. Those named in a tasks file must be inside its folder, also
+    after symbolic links are followed: a tasks file from somebody else must not read private files.
+    """
+    content = item.content()
+    _check_paths(content, "files", "a path, a list of paths or an object of names and paths", row)
+    _check_paths(content, "images", "a path or a list of paths", row)
+    root = row.root.resolve() if row.root is not None else None
+    for path in item.attachments():
+        if not path.is_file():
+            problem = "is not a regular file" if path.exists() else "does not exist"
             raise InputError(
-                f"{where}: {name} must be {forms}.", hint="Leave it out when there are none."
+                f"{row.where}: {path} {problem}.",
+                hint="Paths of files and images are relative to the tasks file.",
             )
+        if root is not None and not path.resolve().is_relative_to(root):
+            raise InputError(
+                f"{row.where}: {path} is outside the folder of the tasks, {root}.",
+                hint="Copy it into that folder, or move the tasks file to a folder that holds both.",
+            )
+
+
+def _check_paths(content: Mapping[str, Any], name: str, forms: str, row: Row) -> None:
+    value = content.get(name, [])
+    if name == "files" and isinstance(value, Mapping):
+        value = list(value.values())
+    paths = value if isinstance(value, (list, tuple)) else [value]
+    if not all(isinstance(path, (str, Path)) for path in paths):
+        raise InputError(
+            f"{row.where}: {name} must be {forms}.", hint="Leave it out when there are none."
+        )
 
 
 def _split(value: Any, where: str) -> Split | None:
     if value is None:
         return None
-    if not isinstance(value, str) or value not in SPLIT_NAMES:
-        raise InputError(
-            f"{where}: unknown split {value!r}.", hint=f"Known: {', '.join(SPLIT_NAMES)}."
-        )
-    return SPLIT_NAMES[value]
+    try:
+        return split_named(value)
+    except InputError as error:
+        raise InputError(f"{where}: {error.message}", hint=error.hint) from error
 
 
 def _weight(value: Any, where: str) -> float:
     try:
         weight = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         weight = -1.0
     if not 0 < weight < float("inf"):
-        raise InputError(f"{where}: weight {value!r} is not a number above 0.")
+        raise InputError(f"{where}: weight {value!r:.100} is not a number above 0.")
     return weight
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
-    offset = 0
+# Where the row is, for messages; its values; its place on disk if it is long.
+_Read = tuple[str, Any, RowAt | None]
+
+
+def _read_jsonl(path: Path) -> Iterator[_Read]:
+    offset, resolved = 0, path.resolve()
     with path.open("rb") as file:
-        folder, full = path.parent, path.resolve()
         for number, line in enumerate(file, 1):
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.strip():
-                at = (
-                    RowAt(full, offset + len(line) - len(text), len(text))
-                    if len(line) > BIG_ROW
-                    else None
-                )
-                yield Row(parse_json(text, f"{path}:{number}"), f"{path}:{number}", folder, at)
+                at, where = None, f"{path}:{number}"
+                if len(line) > LONG_ROW:
+                    at = RowAt(resolved, offset + len(line) - len(text), len(text))
+                yield where, parse_json(text, where), at
             offset += len(line)
 
 
-def _read_json(path: Path) -> Iterator[Row]:
+def _read_json(path: Path) -> Iterator[_Read]:
     rows = parse_json(path.read_bytes(), str(path))
     if not isinstance(rows, list):
         raise InputError(
@@ -216,20 +245,21 @@ def _read_json(path: Path) -> Iterator[Row]:
             hint="One object per line is JSONL: name the file .jsonl.",
         )
     for number, values in enumerate(rows, 1):
-        yield Row(values, f"{path}: item {number}", path.parent)
+        yield f"{path}: item {number}", values, None
 
 
 def parse_json(text: bytes, where: str) -> Any:
-    """What the text says, or an error that tells where it breaks."""
+    """The value of a JSON text. `where` names the place in errors."""
     try:
-        value = json.loads(text.decode("utf-8-sig"))
-        if b"\\ud" in text.lower():
+        value = json.loads(text.decode("utf-8-sig" if text[:1] == b"\xef" else "utf-8"))
+        if b"\\ud" in text or b"\\uD" in text:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError as error:
-        raise InputError(
-            f"{where}: half a character: an emoji was cut in two ({error.object[error.start]!a})."
-        ) from error
+        half = error.object[error.start]
+        raise InputError(f"{where}: half a surrogate pair ({half!a}) is not a character.") from (
+            error
+        )
     except UnicodeDecodeError as error:
         raise InputError(
             f"{where}: not UTF-8 text ({error.reason} at byte {error.start})."
@@ -237,35 +267,36 @@ def parse_json(text: bytes, where: str) -> Any:
     except RecursionError as error:
         raise InputError(f"{where}: nested too deeply.") from error
     except json.JSONDecodeError as error:
-        place = (
-            f"line {error.lineno}, column {error.colno}"
-            if b"\n" in text.strip()
-            else f"column {error.colno}"
-        )
-        raise InputError(f"{where}: not valid JSON: {error.msg} at {place}.") from error
+        several_lines = b"\n" in text.strip()
+        line = f"line {error.lineno}, " if several_lines else ""
+        raise InputError(
+            f"{where}: not valid JSON: {error.msg} at {line}column {error.colno}."
+        ) from error
+    except ValueError as error:  # Python limits the digits of a whole number
+        raise InputError(
+            f"{where}: a number has too many digits.", hint="Write it as text, in quotes."
+        ) from error
 
 
-def _read_csv(path: Path) -> Iterator[Row]:
+def _read_csv(path: Path) -> Iterator[_Read]:
+    csv.field_size_limit(sys.maxsize)  # the default refuses cells of more than 128 KiB
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, strict=True)
         try:
             for values in reader:
                 if None in values or None in values.values():
                     raise InputError(
-                        f"{path}:{reader.line_num}: not as many cells as the header has."
+                        f"{path}:{reader.line_num}: the number of cells differs from the header's."
                     )
-                yield Row(
-                    {name: _cell(text) for name, text in values.items()},
-                    f"{path}:{reader.line_num}",
-                    path.parent,
-                )
+                cells = {name: _cell(text) for name, text in values.items()}
+                yield f"{path}:{reader.line_num}", cells, None
         except (csv.Error, UnicodeDecodeError) as error:
             raise InputError(f"{path}:{reader.line_num + 1}: not valid CSV: {error}.") from error
 
 
 def _cell(text: str) -> Any:
-    """Lists and objects come as JSON or as Python literals (as DocVQA's answers do); what JSON
-    cannot hold stays text.
+    """The value of a cell. Lists and objects may be written as JSON or as Python literals (as in
+    DocVQA's answers); what JSON cannot represent stays text.
     """
     if text[:1] not in ("[", "{"):
         return text

@@ -66,6 +66,8 @@ class LoadContext:
     model: Model | None = None  # the agent's model, for evaluators that call it themselves
     judge: Model | None = None
     skill_as: Literal["message", "file"] = "message"
+    # Inspect: its name for a model -> which of our models it is
+    model_roles: Mapping[str, Literal["agent", "judge"]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, cast
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
 from skillfit.tasks.evaluator import Evaluator, FunctionEvaluator
+from skillfit.tasks.garbage import collector_paused
 from skillfit.tasks.graders import build_grader, check_items, golds, without_judges
 from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure, stable_hash
 from skillfit.tasks.rows import Row, items_of
@@ -20,10 +21,13 @@ from skillfit.tasks.splits import Splits, SplitSettings, split_items
 
 
 class Task:
-    """`Task(items, grade="exact")` for an agent's model to run, `Task(items, run=…, grade=…)` for
-    an agent of yours, or `Task(items, evaluate=…)` for a function that runs and scores.
+    """Items and their grading, in one of three forms:
 
-    Items are dicts (`input`, `answer`, …) or `Item`s; `grade` is a grader's name or settings, or a
+    - `Task(items, grade="exact")`: the agent of the config runs the items;
+    - `Task(items, run=…, grade=…)`: your function `run(skill, item)` returns the answer;
+    - `Task(items, evaluate=…)`: your function `evaluate(skill, item)` runs and scores the item.
+
+    Items are dicts (`input`, `answer`, …) or `Item`s. `grade` is a grader's name or settings, or a
     function of item and answer.
     """
 
@@ -42,15 +46,15 @@ class Task:
     ) -> None:
         if (evaluate or evaluator) and (run or grade):
             raise InputError(
-                "Task: `evaluate` runs and scores; it goes with neither `run` nor `grade`."
+                "Task: `evaluate` runs and scores items, so it excludes `run` and `grade`."
             )
         self.items: tuple[Item, ...] = tuple(_as_items(items, fields or {}, base))
         if not self.items:
             raise InputError("Task: there are no items.")
         self.grader: Grader | None = None
-        self.evaluator: Evaluator | None = evaluator or (
-            FunctionEvaluator(evaluate) if evaluate else None
-        )
+        self.evaluator: Evaluator | None = evaluator
+        if evaluate is not None:
+            self.evaluator = FunctionEvaluator(evaluate)
         if self.evaluator is None:
             self.grader = build_grader(grade or "exact", judge=judge, base=base)
             self.evaluator = FunctionEvaluator(run, self.grader) if run else None
@@ -59,8 +63,10 @@ class Task:
 
     @cached_property
     def splits(self) -> Splits:
-        """Made when first asked for: a task that is only evaluated needs none."""
-        return split_items(self.items, self.split_settings)
+        """Computed on first use: evaluating all items needs no splits."""
+        whole_rows = self.evaluator is not None
+        with collector_paused():
+            return split_items(self.items, self.split_settings, whole_rows=whole_rows)
 
     @property
     def train(self) -> tuple[Item, ...]:
@@ -76,24 +82,31 @@ class Task:
 
     @property
     def fit_only(self) -> bool:
-        """Selection is train again, because too few items were left for it: results are unverified."""
+        """Selection is the train split again, because there were too few items: results are
+        unverified.
+        """
         return self.splits.fit_only
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know about the splits."""
+        return self.splits.warnings
+
     def with_splits(self, settings: SplitSettings) -> Task:
-        """The same task, divided otherwise."""
+        """The same task with other split settings."""
         other = copy(self)
         other.split_settings = settings
         vars(other).pop("splits", None)
         return other
 
     def with_grader(self, grader: Grader) -> Task:
-        """The same items, graded otherwise."""
+        """The same items with another grader."""
         other = copy(self)
         other.grader = grader
         return other
 
     def identity(self) -> str:
-        """Changes when items, splits, grader or evaluator change; the order of the items does not
+        """Changes when items, splits, grader or evaluator change. The order of the items does not
         matter.
         """
         parts = {
@@ -106,7 +119,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class GoldProblem:
-    """A gold answer that its own grader does not give full marks."""
+    """A gold answer that its own grader does not score 1."""
 
     item_id: str
     score: Score | None
@@ -114,28 +127,30 @@ class GoldProblem:
 
 
 async def prove_gold(task: Task, *, judges: bool = False) -> list[GoldProblem]:
-    """Grade every gold answer with the task's own grader; empty when all score 1. Judges are asked
-    only with `judges=True`.
+    """Grade every gold answer with the task's own grader; empty when all score 1. Judge models are
+    called only with `judges=True`.
     """
     grader = task.grader if judges or task.grader is None else without_judges(task.grader)
     if grader is None:
         return []
-    return [
-        problem
-        for item in task.items
-        for gold in golds(grader, item)
-        if (problem := await _prove(grader, item, gold))
-    ]
+    problems = []
+    for item in task.items:
+        for gold in golds(grader, item):
+            problem = await _grade_gold(grader, item, gold)
+            if problem is not None:
+                problems.append(problem)
+    return problems
 
 
-async def _prove(grader: Grader, item: Item, gold: str) -> GoldProblem | None:
+async def _grade_gold(grader: Grader, item: Item, gold: str) -> GoldProblem | None:
     try:
         score = await grader.grade(item, Attempt(gold, bare=True))
     except TaskFailure as failure:
         return GoldProblem(item.id, None, str(failure))
     if score.hard >= 1:
         return None
-    why = f"the gold answer {gold!r:.100} scores {score.hard:g}: {score.feedback or 'no reason given'}"
+    reason = score.feedback or "no reason given"
+    why = f"the gold answer {gold!r:.100} scores {score.hard:g}: {reason}"
     return GoldProblem(item.id, score, why)
 
 
@@ -149,6 +164,8 @@ def _as_items(
         return items_of((Row(row, f"items[{at}]", base) for at, row in enumerate(rows)), fields)
     if len(ready) < len(listed):
         raise InputError("Task: give all items as dicts, or all as Item.")
+    if fields:
+        raise InputError("env.fields: these items have their fields already.")
     twice, count = Counter(item.id for item in ready).most_common(1)[0]
     if count > 1:
         raise InputError(f"Task: id {twice!r} is used twice.")

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.tasks.item import Attempt, Item, Score, TaskFailure, as_score, stable_hash
+from skillfit.tasks.item import (
+    Attempt,
+    Item,
+    Score,
+    TaskFailure,
+    as_score,
+    listed_answers,
+    stable_hash,
+)
 
 T = TypeVar("T")
 
@@ -177,8 +185,14 @@ def described(function: Callable[..., Any]) -> str:
 
 
 def plain(item: Item) -> dict[str, Any]:
-    """The item as a user's code gets it."""
-    return {**item.content(), "id": item.id}
+    """The item as a user's code gets it: the whole row under canonical names. `answers` is always
+    a list.
+    """
+    content = item.content()
+    row = {**content, "id": item.id}
+    if "answers" in content:
+        row["answers"] = listed_answers(content)
+    return row
 
 
 def evaluated(value: Any, *, source: str) -> tuple[Attempt, Score]:

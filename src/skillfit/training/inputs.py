@@ -158,6 +158,7 @@ def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskS
     env, evaluation = config.env, config.evaluation
     splits = SplitSettings(
         mode=env.split_mode,
+        method=env.split_method,
         ratio=env.split_ratio,
         seed=env.split_seed,
         limit=env.limit,
@@ -167,6 +168,7 @@ def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskS
             "test": evaluation.test_env_num,
         },
         allow_fit_only=env.allow_fit_only,
+        allow_duplicates=env.allow_duplicates,
     )
     return TaskSettings(
         env.tasks,
@@ -177,6 +179,7 @@ def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskS
         task_args=env.task_args,
         timeout=env.exec_timeout,
         skill_as=env.skill_as,
+        model_roles=env.model_roles,
     )
 
 

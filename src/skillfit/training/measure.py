@@ -16,6 +16,7 @@ from skillfit.run.budget import Spending
 from skillfit.run.directory import RunDirectory
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, weights_of
+from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Listener, open_rollouts
 from skillfit.training.components import Control, Interrupted
@@ -113,10 +114,7 @@ def _identity(inputs: Inputs) -> dict[str, Any]:
 def items_of(task: Task, split: str) -> tuple[Item, ...]:
     if split == "all":
         return task.items
-    if split not in ("train", "selection", "test"):
-        raise InputError(
-            f"There is no split {split!r}.", hint="It is train, selection, test or all."
-        )
+    split = split_named(split)
     items: tuple[Item, ...] = getattr(task, split)
     if not items:
         raise InputError(

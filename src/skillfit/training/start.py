@@ -12,7 +12,7 @@ from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import ItemsRead, RunFinished, RunStarted
+from skillfit.run.events import ItemsRead, RunFinished, RunStarted, Warned
 from skillfit.run.records import CheckResult, ItemRecord, RunSummary
 from skillfit.tasks import Item
 from skillfit.tasks.task import Task
@@ -59,6 +59,8 @@ async def start(
             components = ready.components
             components.emit(_started(components, run.run_id))
             components.emit(ItemsRead(items=_items(components.task)))
+            for message in components.task.warnings:
+                components.emit(Warned(what=f"splits: {message}", message=message))
             ended = await _train(ready, force)
             return Result(
                 ended.finish_reason,
