@@ -14,6 +14,7 @@ import pytest
 import yaml
 from starlette.responses import JSONResponse, Response
 
+from skillfit.config.schema import TrainSection
 from skillfit.errors import Exit, InfrastructureError
 from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, NetworkFailed, NoReply
 from skillfit.run.events import (
@@ -24,7 +25,7 @@ from skillfit.run.events import (
     ShipTested,
 )
 from skillfit.tasks.item import Item
-from skillfit.training.plan import make_plan
+from skillfit.training.plan import ShuffledBatches
 from tests.support.chat_server import Call
 from tests.training.making import MakeWorld
 from tests.training.practice_project import (
@@ -310,12 +311,14 @@ async def test_answers_in_flight_when_another_rollout_stops_the_run_are_kept(
     not be asked again.
     """
     script, rows = Script(), items(4, 4, 0)
-    plan = make_plan(
+    plan = ShuffledBatches().plan(
         [Item(row["id"], row) for row in rows if row["split"] == "train"],
-        num_epochs=1,
-        batch_size=8,
-        accumulation=1,
-        seed=42,
+        TrainSection(
+            num_epochs=1,
+            batch_size=8,
+            accumulation=1,
+            seed=42,
+        ),
     )
     first = plan.epochs[0].steps[0].batches[0].items[0].input
     wrong = True

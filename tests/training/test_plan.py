@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skillfit.config.schema import Config, TrainSection
+from skillfit.errors import InputError
 from skillfit.tasks.item import Item
-from skillfit.training.plan import make_plan
+from skillfit.training.plan import BalancedBatches, ShuffledBatches
+from skillfit.training.rollout_budget import SplitSizes, plan_rollouts, selection_passes
 
 
 def some(count: int) -> list[Item]:
@@ -18,7 +22,9 @@ def some(count: int) -> list[Item]:
 
 def test_an_epoch_is_the_references_shuffle_with_its_batch_seeds() -> None:
     items = some(10)
-    plan = make_plan(items, num_epochs=2, batch_size=4, accumulation=1, seed=42)
+    plan = ShuffledBatches().plan(
+        items, TrainSection(num_epochs=2, batch_size=4, accumulation=1, seed=42)
+    )
     for epoch in plan.epochs:
         expected = list(items)
         random.Random(42 + epoch.number * 1000).shuffle(expected)
@@ -33,7 +39,9 @@ def test_an_epoch_is_the_references_shuffle_with_its_batch_seeds() -> None:
 
 def test_the_slow_update_samples_in_the_references_order() -> None:
     items = some(7)
-    plan = make_plan(items, num_epochs=3, batch_size=7, accumulation=1, seed=5)
+    plan = ShuffledBatches().plan(
+        items, TrainSection(num_epochs=3, batch_size=7, accumulation=1, seed=5)
+    )
     expected = list(items)
     random.Random(5 + 3 * 2000).shuffle(expected)
     assert plan.epochs[2].slow_order == tuple(expected)
@@ -41,7 +49,12 @@ def test_the_slow_update_samples_in_the_references_order() -> None:
 
 def test_a_batch_that_finds_no_items_left_gets_a_reshuffle_of_the_epoch() -> None:
     items = some(5)
-    [step] = make_plan(items, num_epochs=1, batch_size=4, accumulation=3, seed=1).epochs[0].steps
+    [step] = (
+        ShuffledBatches()
+        .plan(items, TrainSection(num_epochs=1, batch_size=4, accumulation=3, seed=1))
+        .epochs[0]
+        .steps
+    )
     order = [item for batch in step.batches[:2] for item in batch.items]
     reshuffled = list(order)
     random.Random(step.batches[2].seed).shuffle(reshuffled)
@@ -60,8 +73,9 @@ def test_every_item_is_met_in_every_epoch_and_once_unless_a_batch_was_refilled(
     count: int, epochs: int, batch: int, accumulation: int, seed: int
 ) -> None:
     items = some(count)
-    plan = make_plan(
-        items, num_epochs=epochs, batch_size=batch, accumulation=accumulation, seed=seed
+    plan = ShuffledBatches().plan(
+        items,
+        TrainSection(num_epochs=epochs, batch_size=batch, accumulation=accumulation, seed=seed),
     )
     for epoch in plan.epochs:
         batches = [batch for step in epoch.steps for batch in step.batches]
@@ -80,6 +94,47 @@ def test_every_item_is_met_in_every_epoch_and_once_unless_a_batch_was_refilled(
 @given(seed=st.integers(0, 10**6))
 def test_the_same_seed_plans_the_same_run(seed: int) -> None:
     one, other = (
-        make_plan(some(9), num_epochs=2, batch_size=4, accumulation=2, seed=seed) for _ in range(2)
+        ShuffledBatches().plan(
+            some(9), TrainSection(num_epochs=2, batch_size=4, accumulation=2, seed=seed)
+        )
+        for _ in range(2)
     )
     assert one == other
+
+
+def test_balanced_batches_spread_every_type_over_the_epoch() -> None:
+    items = [
+        Item(f"{kind}-{n}", {"input": f"{kind} {n}", "type": kind})
+        for kind, count in (("rare", 4), ("common", 12))
+        for n in range(count)
+    ]
+    plan = BalancedBatches().plan(items, TrainSection(num_epochs=1, batch_size=4))
+    for step in plan.epochs[0].steps:
+        assert sum(item.type == "rare" for item in step.items) == 1
+    assert {item.id for step in plan.epochs[0].steps for item in step.items} == {
+        item.id for item in items
+    }
+
+
+class TestRolloutBudget:
+    SIZES = SplitSizes(train=80, selection=40, test=20)
+
+    @pytest.mark.parametrize("rollouts", [300, 600, 1_200, 5_000])
+    def test_it_is_used_well_and_never_passed(self, rollouts: int) -> None:
+        plan = plan_rollouts(Config(), self.SIZES, rollouts)
+        assert 0.75 * rollouts <= plan.total <= rollouts
+        assert plan.steps >= 3 and 8 <= plan.selection <= 40
+
+    def test_more_rollouts_never_buy_fewer_steps_or_items(self) -> None:
+        plans = [plan_rollouts(Config(), self.SIZES, total) for total in range(250, 3_000, 50)]
+        worth = [plan.steps * (40 + plan.selection) for plan in plans]
+        assert worth[-1] > 4 * worth[0]
+
+    def test_a_number_too_small_for_one_step_is_refused_with_the_least(self) -> None:
+        with pytest.raises(InputError, match="too small") as refused:
+            plan_rollouts(Config(), self.SIZES, 60)
+        least = int(re.findall(r"at least (\d+)", refused.value.hint)[0])
+        assert plan_rollouts(Config(), self.SIZES, least).steps == 1
+
+    def test_few_items_get_several_passes(self) -> None:
+        assert [selection_passes(items) for items in (4, 8, 20, 40, 200)] == [4, 4, 2, 1, 1]

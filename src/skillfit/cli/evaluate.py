@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Rollouts an item.")]
-SplitName = Annotated[str, typer.Option(help="train, selection (val, valid_seen), test (valid_unseen), or all.")]
+SplitName = Annotated[
+    str, typer.Option(help="train, selection (val, valid_seen), test (valid_unseen), or all.")
+]
 _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
 
 

@@ -48,6 +48,9 @@ class TrainSection(Section):
     """Training items to use; 0 = all."""
     seed: int = 42
     """Decides shuffles, batches and the seeds sent to models."""
+    sampler: str = "shuffled"
+    """Which items each step uses: shuffled, balanced (every batch has a similar mix of types), a
+    sampler's name from another package, or file.py:name."""
     lag: int = Field(default=0, ge=0)
     """Steps between a reflection and its edits joining the pool (screening). With 1 or more the
     next rollouts do not wait for the optimizer, which saves time and costs some gain per
@@ -88,9 +91,10 @@ class OptimizerSection(Section):
     """patch: edits are applied; the others let the optimizer write the skill anew, from suggestions
     or from each group.
     """
-    proposer: Literal["reflect", "examples", "both"] = "reflect"
-    """Where edits come from: the optimizer's reflections, solved training items as worked examples,
-    or both.
+    proposer: str = "reflect"
+    """Where edits come from: reflect (the optimizer's reflections), examples (solved training
+    items as worked examples) or both. Also a proposer's name from another package, or
+    file.py:name.
     """
     max_skill_tokens: int | None = Field(default=None, gt=0)
     """Edits that would grow the skill beyond this are skipped."""

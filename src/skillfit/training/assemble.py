@@ -16,6 +16,7 @@ from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, con
 from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
+from skillfit.optimize.proposer import Proposer, ProposerParts
 from skillfit.rollout import Executor, LocalExecutor, Rollouts
 from skillfit.run.budget import Budget, BudgetWarning, Caps, Spending, refuse_unpriced
 from skillfit.run.directory import RunDirectory
@@ -34,12 +35,18 @@ from skillfit.training.components import (
     SelectionRollouts,
 )
 from skillfit.training.inputs import Inputs
+from skillfit.training.rollout_budget import selection_passes
 from skillfit.training.ship_rollouts import BothGraders
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
 GATES = {
     "screening": "skillfit.gate.screening:ScreeningGate",
     "strict": "skillfit.gate.strict:StrictGate",
+}
+PROPOSERS = {
+    "reflect": "skillfit.optimize.proposer:AnalystProposer",
+    "examples": "skillfit.optimize.proposer:ExampleProposer",
+    "both": "skillfit.optimize.proposer:AnalystsAndExamples",
 }
 EXECUTORS = {"ray": "skillfit.plugins.ray_executor:RayExecutor"}
 Listener = Callable[[Stored], None]
@@ -94,13 +101,20 @@ async def assemble(
             gate_settings=settings,
             selection=selection,
             optimizer=optimizer,
+            proposer=_proposer(inputs, optimizer, run),
             leaks=LeakFilter(index, run.events.emit, config.optimizer.max_skill_tokens),
             emit=run.events.emit,
             check_stop=check_stop,
             persist_failures=persist_failures,
         )
         ship_engine = engines[1] if inputs.ship_task else None
-        closing = Closing(run.journal, models.budget, inputs.ship_task, ship_engine)
+        closing = Closing(
+            run.journal,
+            models.budget,
+            inputs.ship_task,
+            ship_engine,
+            rollout_plan=inputs.rollout_plan,
+        )
         yield Assembled(components, closing, run, models.clients)
 
 
@@ -274,6 +288,15 @@ def _gate(inputs: Inputs, selection: SelectionRollouts, settings: GateSettings) 
     return gate
 
 
+def _proposer(inputs: Inputs, optimizer: Optimizer | None, run: RunDirectory) -> Proposer:
+    settings = inputs.config.optimizer
+    make = inputs.proposer or find_extension("proposer", settings.proposer, PROPOSERS)
+    proposer: Proposer = make(
+        ProposerParts(optimizer, inputs.task.train, settings.max_skill_tokens, run.events.emit)
+    )
+    return proposer
+
+
 def _optimizer(config: Config, model: Model, run: RunDirectory) -> Optimizer:
     spec = config.model.optimizer
     return Optimizer(
@@ -298,6 +321,7 @@ def gate_settings(config: Config, task: Task) -> GateSettings:
         use_gate=evaluation.use_gate,
         seed=config.train.seed,
         weights=weights_of(task.items),
+        passes=selection_passes(len(task.selection)),
     )
 
 

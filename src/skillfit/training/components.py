@@ -22,6 +22,7 @@ from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.optimize.optimizer import Optimizer
 from skillfit.optimize.patch import Patch, Payload, SkillCandidate, Suggestion
+from skillfit.optimize.proposer import Proposer
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
 from skillfit.run.budget import Amounts, Budget
 from skillfit.run.events import Discarded, Event, StageFinished, StageStarted
@@ -31,6 +32,7 @@ from skillfit.skill import EXAMPLE_OP, Edit, Skill
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 from skillfit.training.plan import Place, Plan
+from skillfit.training.rollout_budget import RolloutPlan
 
 Emit = Callable[[Event], None]
 _SAFETY = 1.2  # the ship test may cost this much more than rollouts did so far
@@ -284,7 +286,8 @@ class Components:
     gate: Gate
     gate_settings: GateSettings
     selection: SelectionRollouts
-    optimizer: Optimizer | None  # None: only worked examples are proposed
+    optimizer: Optimizer | None  # None: no optimizer model is configured
+    proposer: Proposer
     leaks: LeakFilter
     emit: Emit
     check_stop: Callable[[], None]  # raises Interrupted once the user asked to stop
@@ -303,6 +306,7 @@ class Closing:
     ship_task: Task | None  # the same items under the second grader, where there is one
     ship_engine: Rollouts | None
     ship_repeats: int = MOST_REPEATS  # rollouts per item and skill that the budget has room for
+    rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
     _reserved: bool = False
 
     def reserve_ship_test(self, run: Components) -> None:
@@ -314,7 +318,8 @@ class Closing:
         if not run.config.evaluation.ship_test or not stats.scored:
             return
         items = len(run.task.selection)
-        for repeats in range(MOST_REPEATS, 0, -1):
+        most = MOST_REPEATS if self.rollout_plan is None else self.rollout_plan.ship_repeats
+        for repeats in range(most, 0, -1):
             rollouts = (1 + run.config.evaluation.finalists) * repeats * items + 2 * items
             share = rollouts / stats.scored * _SAFETY
             used = stats.usage

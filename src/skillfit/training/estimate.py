@@ -12,9 +12,12 @@ from skillfit.models.spec import ModelSpec
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
 from skillfit.training.plan import Plan
+from skillfit.training.rollout_budget import (
+    PREFLIGHT_ITEMS,
+    PREFLIGHT_REPEATS,
+    selection_passes,
+)
 
-PREFLIGHT_ITEMS = 10  # training items the preflight tries
-PREFLIGHT_REPEATS = 2  # with the skill; and once without what it says
 _SAMPLE = 50  # items whose length is looked at
 
 
@@ -123,7 +126,9 @@ def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
     items = sum(len(batch.items) for batch in plan.batches)
     strict = evaluation.gate == "strict"
     # A rewrite gets a paired test: up to two passes for each of the two skills.
-    judged = 1 if strict or optimizer.skill_update_mode == "patch" else 4
+    judged = 1 if strict else selection_passes(selection)
+    if not strict and optimizer.skill_update_mode != "patch":
+        judged = 4
     # A skill that changes outside the gate is measured too.
     noted = steps * selection if strict and optimizer.use_skill_aware_reflection else 0
     compared = min(optimizer.slow_update_samples, len(task.train))

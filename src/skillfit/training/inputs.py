@@ -6,18 +6,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from skillfit.agents import Agent
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
+from skillfit.extensions import find_extension
 from skillfit.gate import Gate, GateSettings, Measure
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
+from skillfit.optimize.proposer import ProposerFactory
 from skillfit.skill import Skill
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.item import stable_hash, weights_of
-from skillfit.training.plan import Plan, make_plan
+from skillfit.training.plan import BatchSampler, Plan
+from skillfit.training.rollout_budget import RolloutPlan, SplitSizes, plan_rollouts
+
+SAMPLERS = {
+    "shuffled": "skillfit.training.plan:ShuffledBatches",
+    "balanced": "skillfit.training.plan:BalancedBatches",
+}
 
 GateFactory = Callable[[Measure, Sequence[Item], GateSettings], Gate]
 
@@ -59,6 +68,9 @@ class Inputs:
     ship_task: Task | None = None  # the same items under the second grader
     agent: Agent | None = None  # a Python agent given from the API
     gate: GateFactory | None = None  # a gate given from the API
+    proposer: ProposerFactory | None = None  # a proposer given from the API
+    sampler: BatchSampler | None = None  # a batch sampler given from the API
+    rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
 
     def identity(self) -> dict[str, Any]:
         """What makes a run this run, in parts, so that a change can be named."""
@@ -70,14 +82,28 @@ class Inputs:
         return whole | ({"agent": self.agent.describe()} if self.agent is not None else {})
 
     def plan(self) -> Plan:
-        train = self.config.train
-        return make_plan(
-            self.task.train,
-            num_epochs=train.num_epochs,
-            batch_size=train.batch_size,
-            accumulation=train.accumulation,
-            seed=train.seed,
-        )
+        """Which items each step rolls out."""
+        settings = self.config.train
+        sampler = self.sampler or find_extension("sampler", settings.sampler, SAMPLERS)()
+        if self.rollout_plan is None:
+            planned: Plan = sampler.plan(self.task.train, settings)
+            return planned
+        size = self.rollout_plan.batch_size
+        per_epoch = ceil(len(self.task.train) / (size * settings.accumulation))
+        epochs = ceil(self.rollout_plan.steps / per_epoch)
+        changed = settings.model_copy(update={"num_epochs": epochs, "batch_size": size})
+        planned = sampler.plan(self.task.train, changed)
+        return planned.first_steps(self.rollout_plan.steps)
+
+
+def _limited(config: Config, task: Task) -> tuple[Task, RolloutPlan | None]:
+    """With `budget.rollouts`: the plan it buys, and the task with as many selection items."""
+    if config.budget.rollouts is None:
+        return task, None
+    sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
+    plan = plan_rollouts(config, sizes, config.budget.rollouts)
+    caps = {**task.split_settings.caps, "selection": plan.selection}
+    return task.with_splits(replace(task.split_settings, caps=caps)), plan
 
 
 def _task_identity(task: Task) -> dict[str, Any]:
@@ -130,6 +156,9 @@ def read_inputs(
         task = load_task(_task_settings(config, env.grader), judge=judge, model=agent_model)
     if agent_model is not None and _calls_model(task):
         deferred["agent"] = agent_model
+    rollout_plan = None
+    if training:
+        task, rollout_plan = _limited(config, task)
     ship_task = None
     if (second := config.evaluation.ship_grader) is not None:
         _refuse_second_grader(config, task, given)
@@ -138,7 +167,7 @@ def read_inputs(
     _refuse_what_cannot_act(config, task, agent)
     if training:
         _refuse_unknown_must_pass(config, task)
-    return Inputs(config, skill, task, deferred, ship_task, agent)
+    return Inputs(config, skill, task, deferred, ship_task, agent, rollout_plan=rollout_plan)
 
 
 def _from_python(
@@ -234,12 +263,13 @@ def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, trai
         and config.model.agent is None
     ):
         raise InputError(
-            "model.agent is not set: nobody uses the skill.",
+            "model.agent is required.",
             hint="For example model.agent: openai/gpt-5-mini.",
         )
-    if training and config.model.optimizer is None and config.optimizer.proposer != "examples":
+    needs_optimizer = config.optimizer.proposer in ("reflect", "both")
+    if training and config.model.optimizer is None and needs_optimizer:
         raise InputError(
-            "model.optimizer is not set: nobody improves the skill.",
+            "model.optimizer is required unless optimizer.proposer is 'examples' or your own.",
             hint="Name one, or set optimizer.proposer: examples, which needs none.",
         )
 
@@ -266,7 +296,7 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
                 f"{', '.join(named)}: this task or agent runs items in its own way.",
                 hint="Leave it out.",
             )
-    if optimizer.proposer != "reflect" and optimizer.skill_update_mode != "patch":
+    if optimizer.proposer in ("examples", "both") and optimizer.skill_update_mode != "patch":
         raise InputError(
             f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and {optimizer.skill_update_mode} applies none.",
             hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",

@@ -14,17 +14,18 @@ from collections.abc import AsyncIterator
 
 from skillfit.optimize.reflect import Context
 from skillfit.rollout.gather import settle
+from skillfit.rollout.step_rollouts import StepRollouts
 from skillfit.skill import Skill
 from skillfit.training.components import Components, StepLog, counting_usage
 from skillfit.training.epoch_end import meta_skill, slow_update
 from skillfit.training.plan import PlannedStep
 from skillfit.training.stages import (
     Learned,
-    StepRollouts,
     aggregate,
     context_of,
     judge,
     note_edits,
+    observations,
     reflect,
     roll_out,
     select,
@@ -71,10 +72,10 @@ async def take_step(
     if planned.step - lag in learning:
         learned = await learning.pop(planned.step - lag)
     log.add(learned.log)
-    own_edits = (*note_edits(run, learned.reflections.patches, planned), *state.waiting_edits)
+    own_edits = (*note_edits(run, learned.proposals.patches, planned), *state.waiting_edits)
     with counting_usage(log.usage):
         updated = await update(run, planned, skill, learned.selection, own_edits, context, log)  # 5
-        training = await rollouts.observations()
+        training = await observations(rollouts)
         verdict = await judge(run, planned, updated.candidate, training, log)  # 6
         return await close_step(run, planned, state, training, learned, updated, verdict, log)
 
@@ -89,7 +90,7 @@ async def learn(
     """Stages 2 to 4: from trajectories to the edits that the step proposes."""
     log = StepLog()
     with counting_usage(log.usage):
-        reflections = await reflect(run, planned, skill, rollouts, context, log)  # 2
-        patch = await aggregate(run, planned, skill, reflections.patches, context, log)  # 3
+        proposals = await reflect(run, planned, skill, rollouts, context, log)  # 2
+        patch = await aggregate(run, planned, skill, proposals.patches, context, log)  # 3
         selection = await select(run, planned, skill, patch, context, log)  # 4
-    return Learned(planned.step, reflections, patch, selection, log)
+    return Learned(planned.step, proposals, patch, selection, log)

@@ -1,17 +1,20 @@
 """The plan of a run: which items each step of each epoch rolls out.
 
-A pure function of the items and the seed. An epoch is one shuffled pass over the training items.
-Shuffles and batch seeds equal the reference's, so `recipe: paper` uses the same items in the same
-order.
+A pure function of the items and the settings. A batch sampler decides it; `ShuffledBatches` is the
+default. Its shuffles and batch seeds equal the reference's, so `recipe: paper` uses the same items
+in the same order.
 """
 
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Protocol
 
+from skillfit.config.schema import TrainSection
 from skillfit.tasks.item import Item
 
 
@@ -53,9 +56,7 @@ class PlannedStep:
 class Epoch:
     number: int
     steps: tuple[PlannedStep, ...]
-    slow_order: tuple[
-        Item, ...
-    ]  # all training items in the order the slow update samples (and tops up) from
+    slow_order: tuple[Item, ...]  # training items in the order that the slow update samples them
 
     @property
     def name(self) -> str:
@@ -69,48 +70,89 @@ class Epoch:
 @dataclass(frozen=True, slots=True)
 class Plan:
     epochs: tuple[Epoch, ...]
-    steps_per_epoch: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.epochs[0].steps)
 
     @property
     def total_steps(self) -> int:
-        return self.steps_per_epoch * len(self.epochs)
+        return sum(len(epoch.steps) for epoch in self.epochs)
 
     @property
     def batches(self) -> list[StepBatch]:
         return [batch for epoch in self.epochs for step in epoch.steps for batch in step.batches]
 
-
-def make_plan(
-    items: Sequence[Item], *, num_epochs: int, batch_size: int, accumulation: int, seed: int
-) -> Plan:
-    steps_per_epoch = max(1, ceil(len(items) / (batch_size * accumulation)))
-    epochs = []
-    for number in range(1, num_epochs + 1):
-        batches = _epoch_batches(items, number, steps_per_epoch * accumulation, batch_size, seed)
-        steps = tuple(
-            PlannedStep(
-                epoch=number,
-                step=(number - 1) * steps_per_epoch + index + 1,
-                index=index + 1,
-                batches=tuple(batches[index * accumulation : (index + 1) * accumulation]),
-            )
-            for index in range(steps_per_epoch)
-        )
-        epochs.append(Epoch(number, steps, _shuffled(items, seed + number * 2000)))
-    return Plan(tuple(epochs), steps_per_epoch)
+    def first_steps(self, count: int) -> Plan:
+        """The plan cut after `count` steps."""
+        epochs = []
+        for epoch in self.epochs:
+            kept = tuple(step for step in epoch.steps if step.step <= count)
+            if kept:
+                epochs.append(Epoch(epoch.number, kept, epoch.slow_order))
+        return Plan(tuple(epochs))
 
 
-def _epoch_batches(
-    items: Sequence[Item], epoch: int, count: int, size: int, seed: int
+class BatchSampler(Protocol):
+    """Decides which training items each step rolls out."""
+
+    def plan(self, items: Sequence[Item], settings: TrainSection) -> Plan: ...
+
+
+class ShuffledBatches:
+    """An epoch is one shuffled pass over the training items."""
+
+    def order(self, items: Sequence[Item], seed: int) -> tuple[Item, ...]:
+        return _shuffled(items, seed)
+
+    def plan(self, items: Sequence[Item], settings: TrainSection) -> Plan:
+        size, per_step, seed = settings.batch_size, settings.accumulation, settings.seed
+        steps_per_epoch = max(1, ceil(len(items) / (size * per_step)))
+        epochs = []
+        for number in range(1, settings.num_epochs + 1):
+            order = self.order(items, seed + number * 1000)
+            batches = _batches(order, number, steps_per_epoch * per_step, size, seed)
+            steps = []
+            for index in range(steps_per_epoch):
+                steps.append(
+                    PlannedStep(
+                        epoch=number,
+                        step=(number - 1) * steps_per_epoch + index + 1,
+                        index=index + 1,
+                        batches=tuple(batches[index * per_step : (index + 1) * per_step]),
+                    )
+                )
+            slow_order = _shuffled(items, seed + number * 2000)
+            epochs.append(Epoch(number, tuple(steps), slow_order))
+        return Plan(tuple(epochs))
+
+
+class BalancedBatches(ShuffledBatches):
+    """As ShuffledBatches, but every batch holds a similar mix of item types."""
+
+    def order(self, items: Sequence[Item], seed: int) -> tuple[Item, ...]:
+        by_type: defaultdict[str, list[Item]] = defaultdict(list)
+        for item in _shuffled(items, seed):
+            by_type[item.type].append(item)
+        # Each type is spread evenly over the epoch.
+        placed = []
+        for kind in sorted(by_type):
+            group = by_type[kind]
+            for at, item in enumerate(group):
+                placed.append(((at + 0.5) / len(group), kind, item))
+        placed.sort(key=lambda entry: entry[:2])
+        return tuple(item for _, _, item in placed)
+
+
+def _batches(
+    order: Sequence[Item], epoch: int, count: int, size: int, seed: int
 ) -> list[StepBatch]:
-    order = _shuffled(items, seed + epoch * 1000)
     batches = []
     for index in range(count):
         batch_seed = seed + epoch * 1000 + index + 1
-        # With accumulation, trailing batches may find no items left: they get a reshuffle rather
-        # than nothing.
-        batch = order[index * size : (index + 1) * size] or _shuffled(order, batch_seed)[:size]
-        batches.append(StepBatch(batch_seed, batch))
+        # With accumulation, the last batches of an epoch may find no items left: reshuffle.
+        items = tuple(order[index * size : (index + 1) * size])
+        batches.append(StepBatch(batch_seed, items or _shuffled(order, batch_seed)[:size]))
     return batches
 
 

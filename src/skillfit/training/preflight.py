@@ -24,8 +24,9 @@ from skillfit.tasks.item import Attempt, Item, TaskFailure
 from skillfit.tasks.task import Task, prove_gold
 from skillfit.training.assemble import Assembled
 from skillfit.training.components import Components, raise_if_skipped
-from skillfit.training.estimate import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, estimate
+from skillfit.training.estimate import estimate
 from skillfit.training.plan import Place
+from skillfit.training.rollout_budget import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS
 
 _UNPROBED = ("handoff", "scripted")  # a person answers, or a function
 _ENOUGH_ITEMS = 4  # on fewer, equal scores may be chance

@@ -13,23 +13,21 @@ loop.py composes them. Each stage emits its own start and end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from skillfit.gate import Candidate, Observation, Verdict
-from skillfit.optimize import examples as worked
-from skillfit.optimize import reflect as reflection
 from skillfit.optimize.epoch import collect_notes
 from skillfit.optimize.merge import aggregate as merge_patches
 from skillfit.optimize.patch import Patch, Proposal
-from skillfit.optimize.reflect import Context, Reflection, diagnose, group_by_item
+from skillfit.optimize.proposer import Proposals, finished_cases
+from skillfit.optimize.reflect import Context, diagnose
 from skillfit.optimize.select import Selection, edit_budget, selection_event
 from skillfit.optimize.select import select as select_proposals
-from skillfit.optimize.trajectories import Case
 from skillfit.optimize.update import Update, apply
 from skillfit.optimize.update import update as update_skill
-from skillfit.rollout import Arm, Outcome, RolloutRequest, gather
+from skillfit.rollout import Arm, Outcome, RolloutRequest
+from skillfit.rollout.step_rollouts import StepRollouts
 from skillfit.run.events import CandidateBuilt, EvaluationFinished, GateDecided, PatchMerged
 from skillfit.skill import NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
@@ -40,28 +38,13 @@ from skillfit.training.state import TrainingState
 Rollout = asyncio.Task[Outcome]
 
 
-@dataclass(frozen=True, slots=True)
-class StepRollouts:
-    """The training rollouts of a step, one list per accumulation batch."""
-
-    requests: tuple[tuple[RolloutRequest, ...], ...]
-    running: tuple[tuple[Rollout, ...], ...]
-
-    def all_running(self) -> list[Rollout]:
-        return [task for batch in self.running for task in batch]
-
-    async def outcomes(self) -> tuple[tuple[Outcome, ...], ...]:
-        """Wait for all rollouts: their outcomes per batch, in planned order."""
-        await gather(self.all_running())
-        return tuple(tuple(task.result() for task in batch) for batch in self.running)
-
-    async def observations(self) -> list[Observation]:
-        """The rollouts as evidence for the gate."""
-        found = []
-        for requests, outcomes in zip(self.requests, await self.outcomes(), strict=True):
-            for request, outcome in zip(requests, outcomes, strict=True):
-                found.append(Observation(request.item.id, request.arm, outcome))
-        return found
+async def observations(rollouts: StepRollouts) -> list[Observation]:
+    """The finished training rollouts as evidence for the gate."""
+    found = []
+    for requests, outcomes in zip(rollouts.requests, await rollouts.outcomes(), strict=True):
+        for request, outcome in zip(requests, outcomes, strict=True):
+            found.append(Observation(request.item.id, request.arm, outcome))
+    return found
 
 
 def context_of(run: Components, planned: PlannedStep, state: TrainingState) -> Context:
@@ -125,19 +108,6 @@ def _finish_with_last(done: Callable[[], None], rollouts: Sequence[Rollout]) -> 
         task.add_done_callback(ended)
 
 
-@dataclass(frozen=True, slots=True)
-class Reflections:
-    """The patches of a step: per accumulation batch, and those that belong to no batch."""
-
-    batches: tuple[tuple[Patch, ...], ...] = ()
-    extra: tuple[Patch, ...] = ()  # of a diagnosis, and worked examples
-    failures: int = 0  # analyst calls without a usable reply
-
-    @property
-    def patches(self) -> tuple[Patch, ...]:
-        return (*(patch for batch in self.batches for patch in batch), *self.extra)
-
-
 async def reflect(
     run: Components,
     planned: PlannedStep,
@@ -145,41 +115,15 @@ async def reflect(
     rollouts: StepRollouts,
     context: Context,
     log: StepLog,
-) -> Reflections:
-    """What the analysts propose, what a diagnosis of some failures adds, and worked examples.
-
-    Ends only after the last rollout, also on errors: rollouts in flight are paid for and must be
-    recorded.
-    """
+) -> Proposals:
+    """What the proposer writes from the rollouts, and what a diagnosis of some failures adds."""
     with run.stage(planned.place, "reflect", log=log):
-        numbers = range(len(rollouts.requests))
-        found = await gather(
-            _reflect_on_batch(run, skill, rollouts, number, context) for number in numbers
-        )
+        found = await run.proposer.propose(skill, rollouts, context)
+        proposals = found if isinstance(found, Proposals) else Proposals(extra=tuple(found))
         outcomes = await rollouts.outcomes()
-        finished = [outcome for batch in outcomes for outcome in batch]
-        raise_if_skipped(finished, run.path)
-        diagnosed = await _diagnose(run, planned, skill, rollouts, outcomes, context, log)
-    examples = _examples(run, planned, skill, finished, context)
-    return Reflections(
-        tuple(reflected.patches for reflected in found),
-        (*diagnosed, *([examples] if examples.proposals else [])),
-        sum(reflected.discarded for reflected in found),
-    )
-
-
-async def _reflect_on_batch(
-    run: Components, skill: Skill, rollouts: StepRollouts, number: int, context: Context
-) -> Reflection:
-    requests, running = rollouts.requests[number], rollouts.running[number]
-    if run.optimizer is None or run.config.optimizer.proposer == "examples":
-        await gather(running)
-        return Reflection((), 0, 0)
-    prefix = f"batch_{number}/" if len(rollouts.requests) > 1 else ""
-    analysts = reflection.reflect(run.optimizer, skill, requests, running, context, prefix=prefix)
-    work: list[Awaitable[Any]] = [analysts, *running]
-    found: Reflection = (await gather(work))[0]
-    return found
+        raise_if_skipped([outcome for batch in outcomes for outcome in batch], run.path)
+        diagnosed = await _diagnose(run, planned, skill, rollouts, context, log)
+    return proposals + Proposals(extra=diagnosed)
 
 
 async def _diagnose(
@@ -187,21 +131,14 @@ async def _diagnose(
     planned: PlannedStep,
     skill: Skill,
     rollouts: StepRollouts,
-    outcomes: Sequence[Sequence[Outcome]],
     context: Context,
     log: StepLog,
 ) -> tuple[Patch, ...]:
+    """Deep reflection: some failures are rolled out again with the optimizer's question."""
     gradient = run.config.gradient
     if run.optimizer is None or not gradient.deep_reflection:
         return ()
-    if run.config.optimizer.proposer == "examples":
-        return ()
-    cases = []
-    for requests, finished in zip(rollouts.requests, outcomes, strict=True):
-        for found in group_by_item(requests):
-            arms = tuple(requests[at].arm for at in found.positions)
-            tried = tuple(finished[at] for at in found.positions)
-            cases.append(Case(found.item, tried, arms=arms))
+    cases = await finished_cases(rollouts)
 
     async def roll_out_again(instruction: str, items: Sequence[Item]) -> list[Outcome]:
         again = [RolloutRequest(Arm(skill), item) for item in items]
@@ -215,33 +152,6 @@ async def _diagnose(
 
     limit = gradient.deep_reflection_items
     return await diagnose(run.optimizer, skill, cases, roll_out_again, context, limit=limit)
-
-
-def _examples(
-    run: Components,
-    planned: PlannedStep,
-    skill: Skill,
-    outcomes: Sequence[Outcome],
-    context: Context,
-) -> Patch:
-    """Solved training items that resemble this step's failures, where the proposer wants them."""
-    if run.config.optimizer.proposer == "reflect":
-        return Patch((), "examples")
-    failed = {
-        outcome.item_id
-        for outcome in outcomes
-        if outcome.score is not None and not outcome.succeeded
-    }
-    patch = worked.propose_examples(
-        skill,
-        [item for item in planned.items if item.id in failed],
-        worked.solved_examples(run.task.train, outcomes),
-        edit_budget=context.edit_budget,
-        max_tokens=run.config.optimizer.max_skill_tokens,
-    )
-    if patch.proposals:
-        run.emit(worked.reflection_event(patch, planned.step))
-    return patch
 
 
 async def aggregate(
@@ -258,7 +168,9 @@ async def aggregate(
     to_merge = [patch for patch in cleaned if patch.proposals and patch.source != "examples"]
     sources = [patch for patch in cleaned if patch.source == "examples"]
     with run.stage(planned.place, "aggregate", log=log):
-        if to_merge and run.optimizer is not None:
+        if run.optimizer is None:
+            sources = [*to_merge, *sources]
+        elif to_merge:
             merged = await merge_patches(
                 run.optimizer, skill, to_merge, step=planned.step, meta_skill=context.meta_skill
             )
@@ -299,7 +211,7 @@ class Learned:
     """What the optimizer made of one step's training rollouts (stages 2 to 4)."""
 
     step: int
-    reflections: Reflections = field(default_factory=Reflections)
+    proposals: Proposals = field(default_factory=Proposals)
     patch: Patch | None = None  # None: nothing was proposed
     selection: Selection | None = None
     log: StepLog = field(default_factory=StepLog)

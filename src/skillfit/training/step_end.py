@@ -57,7 +57,7 @@ async def close_step(
     state = state.tracking_best(run.gate, planned.step)
     notes = Notes()
     if not run.gate.pools_edits:
-        state, notes = await add_notes(run, planned, state, learned.reflections.patches, log)
+        state, notes = await add_notes(run, planned, state, learned.proposals.patches, log)
     action = verdict.action if verdict is not None else updated.skipped
     entry = _memory_entry(planned, before, outcomes, learned, verdict, action)
     state = replace(
@@ -66,7 +66,7 @@ async def close_step(
         memory=(*state.memory, entry),
         proposed=state.proposed + (len(learned.patch.proposals) if learned.patch else 0),
         usable_edits=state.usable_edits + _usable(updated),
-        optimizer_failures=state.optimizer_failures + learned.reflections.failures,
+        optimizer_failures=state.optimizer_failures + learned.proposals.failures,
     )
     await run.persist_failures()
     record = _record(run, planned, state, outcomes, learned, updated, verdict, notes, log, action)
@@ -197,7 +197,7 @@ def _memory_entry(
         action=action,
         n_total=len(scored),
         n_fail=sum(not outcome.succeeded for outcome in scored),
-        failure_patterns=failure_patterns(outcomes, learned.reflections.patches),
+        failure_patterns=failure_patterns(outcomes, learned.proposals.patches),
         score_before=before.score if verdict else None,
         score_after=verdict.candidate_score if verdict else None,
         rejected_edits=tuple(proposal.record() for proposal in proposals),
@@ -237,7 +237,7 @@ def _record(
         timing["evaluate_s"] = timing.pop("gate_s")
     statuses = [effect.status for effect in verdict.effects] if verdict else []
     noted = notes.seen > 0
-    extra = learned.reflections.extra
+    extra = learned.proposals.extra
     return StepRecord(
         step=planned.step,
         epoch=planned.epoch,
@@ -256,7 +256,7 @@ def _record(
         rollout_n=tally.scored,
         rollout_coverage=tally.coverage,
         accumulation_batches=batches,
-        n_patches=len(learned.reflections.patches),
+        n_patches=len(learned.proposals.patches),
         n_failure_patches=sum(row.n_failure_patches for row in batches)
         + sum(patch.source != "success" for patch in extra),
         n_success_patches=sum(row.n_success_patches for row in batches)
@@ -299,7 +299,7 @@ def _batch_records(
     records = []
     at = 0
     size = len(outcomes) // max(1, len(planned.items))  # rollouts per item
-    patches = learned.reflections.batches
+    patches = learned.proposals.batches
     for number, batch in enumerate(planned.batches):
         count = len(batch.items) * size
         tally = Tally.of(outcomes[at : at + count])
