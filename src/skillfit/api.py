@@ -12,7 +12,7 @@ import html
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from skillfit.agents import Agent, CallableAgent
 from skillfit.config import load_config
 from skillfit.errors import InputError
+from skillfit.optimize.proposer import ProposerFactory
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     EvaluationFinished,
@@ -38,9 +39,10 @@ from skillfit.tasks import Item, Task
 from skillfit.tasks.item import stable_hash
 from skillfit.training.assemble import Listener
 from skillfit.training.components import Control
-from skillfit.training.inputs import Inputs, read_inputs
+from skillfit.training.inputs import GateFactory, Inputs, read_inputs
 from skillfit.training.measure import Measured
 from skillfit.training.measure import evaluate as measure
+from skillfit.training.plan import BatchSampler
 from skillfit.training.start import start
 
 if TYPE_CHECKING:
@@ -219,6 +221,9 @@ async def train_async(
     settings: Mapping[str, Any] | None = None,
     force_new: bool = False,
     force: bool = False,
+    gate: GateFactory | None = None,
+    proposer: ProposerFactory | None = None,
+    sampler: BatchSampler | None = None,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
     **sections: Any,
@@ -232,8 +237,8 @@ async def train_async(
     tokens, minutes}. run: the directory; without one, runs/ and a name of the settings' own.
     config: a YAML file or mapping to start from. settings: what to change in it,
     `{"optimizer.learning_rate": 2}`; sections may be given by name too: `train={"num_epochs": 2}`,
-    `recipe="lite"`. force: train although the preflight says stop. listeners: called with every
-    event.
+    `recipe="lite"`. force: train although the preflight says stop. gate, proposer,
+    sampler: your own parts (docs/extending.md). listeners: called with every event.
     """
     changed = {**(settings or {}), **sections}
     inputs = prepare(
@@ -245,6 +250,7 @@ async def train_async(
         config=config,
         settings=changed,
     )
+    inputs = replace(inputs, gate=gate, proposer=proposer, sampler=sampler)
     path = Path(run) if run else default_run(inputs)
     await start(
         inputs, path, force_new=force_new, force=force, listeners=listeners, control=control

@@ -1,7 +1,7 @@
 """Find gates, proposers, batch samplers, executors and other replaceable parts by name.
 
 A name is one of skillfit's own, an entry point of another package (group `skillfit.gates`,
-`skillfit.proposers`, …), or `file.py:name` relative to the current folder. Nothing is imported
+`skillfit.proposers`, …), or `file.py:name` relative to the config file. Nothing is imported
 before its name is used.
 """
 
@@ -17,15 +17,15 @@ from typing import Any
 from skillfit.errors import InputError, did_you_mean
 
 
-def find_extension(kind: str, name: str, built_in: Mapping[str, str]) -> Any:
+def find_extension(kind: str, name: str, built_in: Mapping[str, str], base: Path = Path()) -> Any:
     """The object that `name` stands for. `kind` is the word in messages and groups: "gate".
 
-    `built_in` maps names to "module:attribute".
+    `built_in` maps names to "module:attribute"; `base` is the folder that file.py is relative to.
     """
     if name in built_in:
         return _attribute(kind, name, built_in[name])
     if ".py:" in name:
-        return _from_file(kind, name)
+        return _from_file(kind, name, base)
     group = f"skillfit.{kind}s"
     found = list(entry_points(group=group, name=name))
     if found:
@@ -48,9 +48,9 @@ def _attribute(kind: str, name: str, target: str) -> Any:
         ) from error
 
 
-def _from_file(kind: str, name: str) -> Any:
+def _from_file(kind: str, name: str, base: Path) -> Any:
     file, _, attribute = name.rpartition(":")
-    path = Path(file)
+    path = base / file
     spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
     if spec is None or spec.loader is None:
         raise InputError(f"The {kind} {name!r}: there is no file {file}.")

@@ -159,3 +159,13 @@ def test_every_example_has_a_readme_with_its_commands_and_stands_in_the_list() -
         for name in folders
         if "```sh\n" not in (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
     ] == []
+
+
+def test_a_gate_and_a_proposer_of_ones_own_train_a_skill(examples: Path) -> None:
+    line, best = trained("skillfit.yaml", [], examples / "custom-parts")
+    assert line["finish_reason"] == "improved"
+    verdicts = (examples / "custom-parts" / "runs" / "test").glob("steps/*/verdict.json")
+    assert any(
+        "no candidate" in path.read_text() or "above" in path.read_text() for path in verdicts
+    )
+    assert "Mentions of" in best

@@ -4,6 +4,7 @@ import random
 import re
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,7 +105,7 @@ def test_the_same_seed_plans_the_same_run(seed: int) -> None:
 
 def test_balanced_batches_spread_every_type_over_the_epoch() -> None:
     items = [
-        Item(f"{kind}-{n}", {"input": f"{kind} {n}", "type": kind})
+        Item(f"{kind}-{n}", {"input": f"{kind} {n}"}, type=kind)
         for kind, count in (("rare", 4), ("common", 12))
         for n in range(count)
     ]

@@ -283,14 +283,18 @@ def _executor(name: str) -> Executor:
 
 
 def _gate(inputs: Inputs, selection: SelectionRollouts, settings: GateSettings) -> Gate:
-    make = inputs.gate or find_extension("gate", inputs.config.evaluation.gate, GATES)
+    make = inputs.gate or find_extension(
+        "gate", inputs.config.evaluation.gate, GATES, inputs.folder
+    )
     gate: Gate = make(selection, inputs.task.selection, settings)
     return gate
 
 
 def _proposer(inputs: Inputs, optimizer: Optimizer | None, run: RunDirectory) -> Proposer:
     settings = inputs.config.optimizer
-    make = inputs.proposer or find_extension("proposer", settings.proposer, PROPOSERS)
+    make = inputs.proposer or find_extension(
+        "proposer", settings.proposer, PROPOSERS, inputs.folder
+    )
     proposer: Proposer = make(
         ProposerParts(optimizer, inputs.task.train, settings.max_skill_tokens, run.events.emit)
     )

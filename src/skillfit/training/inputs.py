@@ -72,6 +72,11 @@ class Inputs:
     sampler: BatchSampler | None = None  # a batch sampler given from the API
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
 
+    @property
+    def folder(self) -> Path:
+        """The folder that relative names in the config start from."""
+        return Path(self.config.env.folder)
+
     def identity(self) -> dict[str, Any]:
         """What makes a run this run, in parts, so that a change can be named."""
         whole = {
@@ -84,7 +89,9 @@ class Inputs:
     def plan(self) -> Plan:
         """Which items each step rolls out."""
         settings = self.config.train
-        sampler = self.sampler or find_extension("sampler", settings.sampler, SAMPLERS)()
+        sampler = (
+            self.sampler or find_extension("sampler", settings.sampler, SAMPLERS, self.folder)()
+        )
         if self.rollout_plan is None:
             planned: Plan = sampler.plan(self.task.train, settings)
             return planned

@@ -20,6 +20,7 @@ ENOUGH_STEPS = 6  # fewer steps are planned only when the budget has no room for
 SMALLEST_SELECTION = 8
 MEASURED_PER_STEP = 40  # selection rollouts of a step, where the split is smaller than this
 MOST_PASSES = 4
+BATCH = 20  # training rollouts of a step, where the settings ask for more
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ def _plan(
 
 
 def _batch_size(config: Config, sizes: SplitSizes) -> int:
-    return min(config.train.batch_size, sizes.train)
+    """Small batches: more steps are worth more than more trajectories per step."""
+    return min(config.train.batch_size, BATCH, sizes.train)
 
 
 def _fixed(config: Config, sizes: SplitSizes, selection: int, repeats: int) -> int:
