@@ -212,21 +212,24 @@ async def test_compositions_combine_scores() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("exactt", "'exactt' does not name one grader. Did you mean 'exact'"),
-        ({"exact": {}, "f1": {}}, "does not name one grader"),
+        ("exactt", "'exactt' is not a grader. Did you mean 'exact'"),
+        ({"exact": {}, "f1": {}}, "is not a grader"),
         ({"numeric": {"rell": 1}}, "env.grader.numeric.rell: .* Did you mean 'rel'"),
         ({"numeric": {"rel": "much"}}, "env.grader.numeric.rel"),
         ({"numeric": {"rel": -1}}, "env.grader.numeric.rel"),
-        ({"regex": "a(b"}, r"regex 'a\(b' does not compile: .* at position 1"),
+        ({"regex": "a(b"}, r"regex 'a\(b' does not compile: .* at position 3"),
         ({"exact": {"extract": {"regex": "["}}}, "does not compile"),
         (
             {"exact": {"extract": {"tag": "a", "boxed": True}}},
-            "one way is wanted, found tag and boxed",
+            "exactly one way to extract is needed, found tag and boxed",
         ),
-        ({"exact": {"extract": {"boxed": False}}}, "one way is wanted, found none"),
+        (
+            {"exact": {"extract": {"boxed": False}}},
+            "exactly one way to extract is needed, found none",
+        ),
         ({"mean": ["exact"], "weights": [1, 2]}, "expected 1 numbers"),
         ({"all": []}, "expected a list"),
-        ({"all": ["exact"], "weights": [1]}, "'weights' does not name one grader"),
+        ({"all": ["exact"], "weights": [1]}, "'weights' is not a grader"),
         ("rubric", "model.judge"),
         ("gone.py:grade", "does not exist"),
     ],
@@ -240,13 +243,13 @@ def test_wrong_settings_are_refused_at_start(setting: Any, message: str) -> None
     ("setting", "row", "message"),
     [
         ("exact", {}, "has no answer"),
-        ("numeric", {"answer": "many"}, "no number"),
+        ("numeric", {"answer": "many"}, "not a number"),
         ("json_fields", {"answer": "plain"}, "no JSON object"),
         ({"json_fields": ["x"]}, {"answer": {"y": 1}}, "no field 'x'"),
         ("code", {}, "no tests in its column 'tests'"),
         ({"regex": {"column": "form"}}, {}, "has no pattern"),
         ({"regex": {"column": "form"}}, {"form": "*"}, "does not compile"),
-        ({"all": ["exact", "numeric"]}, {"answer": "many"}, "no number"),
+        ({"all": ["exact", "numeric"]}, {"answer": "many"}, "not a number"),
     ],
 )
 def test_an_item_that_cannot_be_graded_is_refused_at_start(
@@ -392,3 +395,14 @@ async def test_gold_answers_are_proved_as_the_parts_of_a_composition_want_them(h
     assert wrong.item_id == "x"
     code = [{"input": "q", "reference": "def f(): return 1", "tests": "assert f() == 2"}]
     assert len(await prove_gold(Task(code, grade={how: ["code"]}))) == 1
+
+
+async def test_numbers_beyond_all_measure_are_compared_and_break_nothing() -> None:
+    huge = "9" * 400
+    gold = Item("1", {"input": "q", "answers": [f'{{"n": {huge}}}']})
+    grader = build_grader("json_fields")
+    assert (await grader.grade(gold, Attempt(f'{{"n": {huge}}}'))).hard == 1
+    assert (await grader.grade(gold, Attempt('{"n": 1.5}'))).hard == 0
+    assert (await grader.grade(gold, Attempt('{"n": ' + "9" * 5000 + "}"))).hard == 0
+    small = Item("2", {"input": "q", "answers": ["7"]})
+    assert (await build_grader("numeric").grade(small, Attempt(huge))).hard == 0

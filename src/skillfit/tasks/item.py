@@ -138,6 +138,10 @@ class Item:
         )
 
     @property
+    def has_answers(self) -> bool:
+        return bool(listed_answers(self.content()))
+
+    @property
     def reference(self) -> str:
         """Hidden reference text. The optimizer may read it for training items; the agent never
         sees it.

@@ -1,4 +1,4 @@
-"""Load the task that `env` describes: from files, folders, evals.json, Python, a command, or a named
+"""Load the task that `env` describes: files, folders, evals.json, Python, a command, or a named
 source.
 """
 

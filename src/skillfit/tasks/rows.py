@@ -1,4 +1,4 @@
-"""Rows of JSONL, JSON and CSV files, and the items made from them. Every error names file and line."""
+"""Rows of JSONL, JSON and CSV files, and the items made from them. Errors name file and line."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def read_rows(path: Path, *, split: Split | None = None, root: Path | None = Non
 
 
 def folder_rows(folder: Path) -> Iterator[Row]:
-    """`train/ val/ test/` with a file of items each, `train.jsonl val.jsonl test.jsonl`, or one file
-    with all items.
+    """The rows of a folder: `train/ val/ test/` with a file of items each, `train.jsonl val.jsonl
+    test.jsonl`, or one file with all items.
     """
     parts, files = [], []
     for child in sorted(folder.iterdir()):
@@ -186,7 +186,7 @@ def _check_attachments(item: Item, row: Row) -> None:
         if root is not None and not path.resolve().is_relative_to(root):
             raise InputError(
                 f"{row.where}: {path} is outside the folder of the tasks, {root}.",
-                hint="Copy it into that folder, or move the tasks file to a folder that holds both.",
+                hint="Copy it into that folder, or put the tasks file into a folder above both.",
             )
 
 

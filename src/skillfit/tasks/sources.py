@@ -99,7 +99,7 @@ class TaskSource:
 def find_source(
     tasks: str, *, base: Path = Path(), options: Mapping[str, Any] | None = None
 ) -> TaskSource | None:
-    """The source that `env.tasks` names, or None when it names something else (a file, a command)."""
+    """The source that `env.tasks` names; None if it is something else (a file, a command)."""
     reference, _, query = tasks.partition("?")
     name, _, argument = reference.partition(":")
     if not is_source(tasks):

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def load_object(reference: str, base: Path = Path()) -> Any:
-    """What `file.py:name` names; the file is run once per process."""
+    """The object that `file.py:name` refers to. The file is executed once per process."""
     file, _, name = reference.rpartition(":")
     path = (base / file).resolve()
     if not path.is_file():
@@ -50,8 +50,8 @@ def load_object(reference: str, base: Path = Path()) -> Any:
 
 @cache
 def _load_module(path: Path, version: int) -> Any:
-    """`version` makes a changed file load anew. Registered under a name of its own, so that
-    dataclasses and pickling find it.
+    """The file as a module. A new `version` (modification time) loads it again. It is registered
+    in `sys.modules` under a unique name, which dataclasses and pickle need.
     """
     name = f"skillfit_user_{path.stem}_{stable_hash(str(path))[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -60,9 +60,7 @@ def _load_module(path: Path, version: int) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
-        sys.path.append(
-            str(path.parent)
-        )  # the file's own neighbours import as they do when it is run
+        sys.path.append(str(path.parent))  # so that it can import files beside it
     with errors_in(path):
         spec.loader.exec_module(module)
     return module
@@ -70,10 +68,10 @@ def _load_module(path: Path, version: int) -> Any:
 
 @contextmanager
 def errors_in(
-    path: Path, *passing: type[Exception], hint: str = "Mend the file."
+    path: Path, *passing: type[Exception], hint: str = "Fix the error in this file."
 ) -> Iterator[None]:
-    """What a person's own file raises while a task is made of it, which may be anything, is theirs
-    to mend; all but `passing`.
+    """Turn whatever a user's file raises into an `InputError` with file and line. Exceptions of the
+    types `passing` are left as they are.
     """
     try:
         yield
@@ -85,24 +83,23 @@ def errors_in(
             for frame in traceback.extract_tb(error.__traceback__)
             if frame.filename == str(path)
         ]
-        at = lines[-1] if lines else getattr(error, "lineno", None)
-        raise InputError(
-            f"{path}{f':{at}' if at else ''}: {type(error).__name__}: {error}", hint=hint
-        ) from error
+        line = lines[-1] if lines else getattr(error, "lineno", None)
+        where = f"{path}:{line}" if line else str(path)
+        raise InputError(f"{where}: {type(error).__name__}: {error}", hint=hint) from error
 
 
-class _Ending(Exception):
-    """The person's function raised what would end the process, or leave whoever waits for it
-    waiting. The cause says what.
+class _Intercepted(Exception):
+    """Wraps what the user's function raised (the cause) if asyncio would treat it specially:
+    `SystemExit`, `KeyboardInterrupt`, `CancelledError`, `StopIteration`.
     """
 
 
 async def call(
     function: Callable[..., Any], *arguments: Any, kind: str, where: str, **named: Any
 ) -> Any:
-    """The function's value. Whatever it raises, `SystemExit` too, is a `TaskFailure` of this kind;
-    skillfit's own errors pass through. A function that is not async runs in a thread; cancelled, it
-    is left alone there, and runs on.
+    """Call a user's function. Whatever it raises, even `SystemExit`, is a `TaskFailure` of this
+    kind; skillfit's own errors pass through. A function that is not async runs in a thread. If the
+    call is cancelled, the thread runs on and its result is dropped.
     """
     running = asyncio.ensure_future(_run(partial(function, *arguments, **named)))
     try:
@@ -114,17 +111,17 @@ async def call(
         return running.result()
     if isinstance(error, SkillfitError):
         raise error
-    raised = error.__cause__ if isinstance(error, _Ending) and error.__cause__ else error
+    raised = error.__cause__ if isinstance(error, _Intercepted) and error.__cause__ else error
     last = traceback.extract_tb(raised.__traceback__)[-1]
-    said = f"{type(raised).__name__}: {raised}".removesuffix(": ")
+    message = f"{type(raised).__name__}: {raised}".removesuffix(": ")
     raise TaskFailure(
-        kind, f"{where}: {said} ({Path(last.filename).name}:{last.lineno})"
+        kind, f"{where}: {message} ({Path(last.filename).name}:{last.lineno})"
     ) from raised
 
 
 async def _run(function: partial[Any]) -> Any:
-    """A KeyboardInterrupt here is the person's, who is tired of waiting; in a thread, where no
-    signal arrives, the function's.
+    """A KeyboardInterrupt on the main thread comes from the user and passes through; in a worker
+    thread it comes from the function.
     """
     called, task = function.func, asyncio.current_task()
     try:
@@ -133,11 +130,11 @@ async def _run(function: partial[Any]) -> Any:
         value = await in_thread(partial(_guarded, function))
         return await value if inspect.isawaitable(value) else value
     except SystemExit as error:
-        raise _Ending from error
+        raise _Intercepted from error
     except asyncio.CancelledError as error:
         if task is None or task.cancelling():
             raise
-        raise _Ending from error
+        raise _Intercepted from error
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -149,38 +146,38 @@ def _guarded(function: Callable[[], Any]) -> Any:
     try:
         return function()
     except (StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
-        raise _Ending from error
+        raise _Intercepted from error
 
 
 def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
-    """The function's value, from a thread of its own. Nobody can end a thread, so nobody waits for
-    it at the end of the process.
+    """Run the function in a new thread. It is a daemon thread, because a thread cannot be stopped
+    and must not keep the process from ending.
     """
     done: Future[T] = Future()
-    done.set_running_or_notify_cancel()  # whoever stops waiting cancels nothing
+    done.set_running_or_notify_cancel()  # cancelling the asyncio future must not cancel this one
     threading.Thread(
         target=contextvars.copy_context().run,
-        args=(_tell, done, function),
+        args=(_set_result, done, function),
         daemon=True,
         name="skillfit-user",
     ).start()
     return asyncio.wrap_future(done)
 
 
-def _tell(done: Future[T], function: Callable[[], T]) -> None:
+def _set_result(done: Future[T], function: Callable[[], T]) -> None:
     try:
         done.set_result(function())
-    except BaseException as error:  # noqa: BLE001  # goes to whoever waits
+    except BaseException as error:  # noqa: BLE001  # raised again where the result is awaited
         done.set_exception(error)
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What messages call it."""
+    """The function's name in messages."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def described(function: Callable[..., Any]) -> str:
-    """What tells it apart, for the run's identity."""
+    """The function's name in the run's identity."""
     return getattr(function, "__qualname__", repr(type(function)))
 
 
@@ -196,8 +193,6 @@ def plain(item: Item) -> dict[str, Any]:
 
 
 def evaluated(value: Any, *, source: str) -> tuple[Attempt, Score]:
-    """What a user's own evaluation gave back: a score in any form, and the answer where it tells
-    one.
-    """
+    """The result of a user's evaluation: a score in any form, and the answer if it has one."""
     answer = str(value.get("answer", "")) if isinstance(value, Mapping) else ""
     return Attempt(answer), as_score(value, source=source)

@@ -1,4 +1,6 @@
-"""Graders by name: `exact`, `{numeric: {rel: 0.01}}`, `{regex: '^\\d+$'}`, `{all: [normalized, {rubric: …}]}`, `file.py:grade`."""
+"""Graders by name: `exact`, `{numeric: {rel: 0.01}}`, `{regex: '^\\d+$'}`, `file.py:grade`,
+`{all: [normalized, {rubric: …}]}`.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def build_grader(
     judge: Model | None = None,
     base: Path = Path(),
 ) -> Grader:
-    """The grader a setting names. `base` is the folder that `file.py:grade` is relative to."""
+    """The grader that a setting describes. `file.py:grade` is relative to the folder `base`."""
     if isinstance(setting, str):
         setting = {"python": setting} if ".py:" in setting else {setting: {}}
     if callable(setting) and not hasattr(setting, "describe"):
@@ -57,7 +59,7 @@ def build_grader(
         unknown = str((others or named or ["nothing"])[0])
         known = [*BUILT_IN, *_COMPOSITIONS]
         hint = did_you_mean(unknown, known) or f"Known: {', '.join(known)}; one at the top."
-        raise InputError(f"env.grader: {unknown!r} does not name one grader.", hint=hint)
+        raise InputError(f"env.grader: {unknown!r} is not a grader.", hint=hint)
     given = Given(judge, base)
     if named[0] in _COMPOSITIONS:
         return _composed(named[0], setting, given)
@@ -65,7 +67,7 @@ def build_grader(
 
 
 def check_items(grader: Grader, items: Iterable[Item]) -> None:
-    """Refuse, before anything is paid for, an item that the grader cannot grade."""
+    """Raise an error if the grader cannot grade one of the items."""
     parts = _leaves(grader)
     for item in items if parts else ():
         item = item.loaded()
@@ -73,13 +75,14 @@ def check_items(grader: Grader, items: Iterable[Item]) -> None:
             if why := part.problem(item):
                 raise InputError(
                     f"item {item.id}: {why}.",
-                    hint="Change the item, map its column with env.fields, or choose another env.grader.",
+                    hint="Change the item, map its column with env.fields, or choose another "
+                    "env.grader.",
                 )
 
 
 def golds(grader: Grader, item: Item) -> tuple[str, ...]:
-    """Answers that must get full marks; of a composition's parts, the one that takes several gold
-    answers together decides.
+    """Answers that must score 1. In a composition, the part with the fewest decides: it may need
+    several gold answers in one reply.
     """
     if isinstance(grader, Composed):
         return min(filter(None, (golds(part, item) for part in grader.parts)), key=len, default=())
@@ -87,35 +90,27 @@ def golds(grader: Grader, item: Item) -> tuple[str, ...]:
 
 
 def all_patterns(grader: Grader, items: Iterable[Item]) -> tuple[str, ...]:
-    """What would give the grader away: its own rules, and those that items bring to it."""
+    """Texts that would reveal the grader if a skill contained them: its own and the items'."""
+    found = dict.fromkeys(grader.patterns())
     parts = [part for part in _leaves(grader) if type(part).patterns_of is not BuiltIn.patterns_of]
-    rows = (item.loaded() for item in items) if parts else ()
-    return tuple(
-        dict.fromkeys(
-            [
-                *grader.patterns(),
-                *(rule for item in rows for part in parts for rule in part.patterns_of(item)),
-            ]
-        )
-    )
+    for item in items if parts else ():
+        item = item.loaded()
+        for part in parts:
+            found |= dict.fromkeys(part.patterns_of(item))
+    return tuple(found)
 
 
 def without_judges(grader: Grader) -> Grader | None:
-    """What is left of a grader when nobody is asked: None when all of it is a judge."""
-    if isinstance(grader, Composed):
-        kept = [
-            (left, weight)
-            for part, weight in zip(grader.parts, grader.weights, strict=True)
-            if (left := without_judges(part))
-        ]
-        return (
-            Composed(
-                grader.how, tuple(left for left, _ in kept), tuple(weight for _, weight in kept)
-            )
-            if kept
-            else None
-        )
-    return None if isinstance(grader, JudgeGrader) else grader
+    """The grader without its parts that ask a judge model; None if nothing is left."""
+    if not isinstance(grader, Composed):
+        return None if isinstance(grader, JudgeGrader) else grader
+    parts, weights = [], []
+    for part, weight in zip(grader.parts, grader.weights, strict=True):
+        kept = without_judges(part)
+        if kept is not None:
+            parts.append(kept)
+            weights.append(weight)
+    return Composed(grader.how, tuple(parts), tuple(weights)) if parts else None
 
 
 def _leaves(grader: Grader) -> list[BuiltIn]:
@@ -144,7 +139,8 @@ def _composed(how: str, setting: Mapping[str, Any], given: Given) -> Grader:
 
 def _built_in(kind: type[BuiltIn], settings: Any, given: Given) -> BuiltIn:
     if not isinstance(settings, Mapping):
-        settings = {kind.short: settings} if kind.short and settings is not None else settings or {}
+        bare_value = bool(kind.short) and settings is not None
+        settings = {kind.short: settings} if bare_value else settings or {}
     try:
         return kind.model_validate(settings, context=given)
     except ValidationError as error:

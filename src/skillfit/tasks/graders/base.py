@@ -1,7 +1,5 @@
-"""What the built-in graders share: settings that are checked, and an answer that is found before it
-is compared.
-
-Graders of graders: `{all: […]}`, `{any: […]}`, `{mean: […], weights: […]}`.
+"""Base classes of the built-in graders, and compositions of graders: `{all: […]}`, `{any: […]}`,
+`{mean: […], weights: […]}`.
 """
 
 from __future__ import annotations
@@ -19,19 +17,21 @@ from skillfit.tasks.graders.extract import Extract
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.user_code import in_thread
 
-_LONG = 10_000  # characters
+_LONG = 10_000  # characters; longer answers are graded in a thread
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a grader is built with besides its settings."""
+    """What a grader gets besides its settings."""
 
     judge: Model | None
     base: Path
 
 
 class BuiltIn(BaseModel):
-    """A grader whose settings are its fields. `short` is the field that a bare value sets: `regex: ^\\d+$`."""
+    """A grader whose settings are its fields. `short` is the field that a bare value sets, as in
+    `regex: ^\\d+$`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: ClassVar[str]
@@ -45,20 +45,21 @@ class BuiltIn(BaseModel):
         raise NotImplementedError
 
     def problem(self, item: Item) -> str:
-        """Why this grader cannot grade this item; empty when it can. Asked once per item, before
-        anything is paid for.
+        """Why this grader cannot grade this item; empty if it can. Called once per item when the
+        task is loaded.
         """
         return ""
 
     def golds(self, item: Item) -> tuple[str, ...]:
-        """Answers that must get full marks."""
+        """Answers that must score 1."""
         return item.answers or ((item.reference,) if item.reference else ())
 
     def patterns(self) -> tuple[str, ...]:
+        """Texts that would reveal the grader if a skill contained them; see `Grader.patterns`."""
         return ()
 
     def patterns_of(self, item: Item) -> tuple[str, ...]:
-        """The same for what this item brings to the grader (its own regex, checks, tests)."""
+        """The same for the grading rules that are part of the item (its regex, checks, tests)."""
         return ()
 
     def describe(self) -> dict[str, Any]:
@@ -66,8 +67,8 @@ class BuiltIn(BaseModel):
 
 
 class TextGrader(BuiltIn):
-    """Finds the answer (`extract`: one way, or several of which the first that finds something
-    counts), then compares it.
+    """Extracts the answer from the reply, then compares it with the gold answers. `extract` is one
+    way to find it, or several that are tried in order.
     """
 
     extract: tuple[Extract, ...] = ()
@@ -78,44 +79,48 @@ class TextGrader(BuiltIn):
         return value if isinstance(value, (list, tuple)) else [value]
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
-        graded = partial(self._graded, item, attempt)
-        return await in_thread(graded) if self.takes_time(attempt) else graded()
+        grade = partial(self._grade, item, attempt)
+        return await in_thread(grade) if self.takes_time(attempt) else grade()
 
     def takes_time(self, attempt: Attempt) -> bool:
-        """Whether others should not have to wait for it: then it is graded in a thread."""
+        """Whether to grade in a thread, so that the event loop is not blocked."""
         return len(attempt.answer) > _LONG or any(way.regex is not None for way in self.extract)
 
-    def _graded(self, item: Item, attempt: Attempt) -> Score:
+    def _grade(self, item: Item, attempt: Attempt) -> Score:
         if not self.extract or attempt.bare:
             return self.compare(item, attempt.answer.strip())
-        found = [text for way in self.extract if (text := way.find(attempt.answer)) is not None]
-        return (
-            self.compare(item, found[0]) if found else Score(0.0, feedback=self.extract[0].missing)
-        )
+        for way in self.extract:
+            answer = way.find(attempt.answer)
+            if answer is not None:
+                return self.compare(item, answer)
+        return Score(0.0, feedback=self.extract[0].missing)
 
     def compare(self, item: Item, text: str) -> Score:
+        """Score the extracted answer."""
         raise NotImplementedError
 
     def problem(self, item: Item) -> str:
-        return (
-            "" if item.answers else f"has no answer, which the grader {self.name!r} compares with"
-        )
+        if item.has_answers:
+            return ""
+        return f"has no answer, which the grader {self.name!r} compares with"
 
 
 def verdict(passed: bool, soft: float = 0.0, *, wrong: str = "The answer does not match.") -> Score:
-    """Full marks, or what is nearly right and a word on what is wrong."""
+    """A score of 1, or a score of 0 with partial credit and feedback."""
     return Score(1.0) if passed else Score(0.0, soft, wrong)
 
 
 def listed(value: Any) -> list[Any]:
-    """A column that holds one text, several, or none."""
-    return ([value] if isinstance(value, str) else list(value)) if value else []
+    """The values of a column that holds one text, several, or none."""
+    if not value:
+        return []
+    return [value] if isinstance(value, str) else list(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """all: every part must pass, soft is their mean. any: the best part counts. mean: the weighted
-    mean of both scores.
+    """Several graders as one. all: the lowest hard score and the mean of the soft ones; any: the
+    highest scores; mean: the weighted mean of both.
     """
 
     how: Literal["all", "any", "mean"]
@@ -125,24 +130,19 @@ class Composed:
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         scores = [await part.grade(item, attempt) for part in self.parts]
         hards, softs = [score.hard for score in scores], [score.soft for score in scores]
-        hard, soft = {
-            "all": (min(hards), self._mean(softs)),
-            "any": (max(hards), max(softs)),
-            "mean": (self._mean(hards), self._mean(softs)),
-        }[self.how]
-        feedback = (
-            ""
-            if hard >= 1
-            else "\n".join(dict.fromkeys(score.feedback for score in scores if score.feedback))
-        )
-        return Score(
-            hard, soft, feedback, tuple(line for score in scores for line in score.evidence)
-        )
+        if self.how == "all":
+            hard, soft = min(hards), self._mean(softs)
+        elif self.how == "any":
+            hard, soft = max(hards), max(softs)
+        else:
+            hard, soft = self._mean(hards), self._mean(softs)
+        feedback = dict.fromkeys(score.feedback for score in scores if score.feedback)
+        evidence = tuple(line for score in scores for line in score.evidence)
+        return Score(hard, soft, "" if hard >= 1 else "\n".join(feedback), evidence)
 
     def _mean(self, values: Sequence[float]) -> float:
-        return sum(
-            value * weight for value, weight in zip(values, self.weights, strict=True)
-        ) / sum(self.weights)
+        weighted = (value * weight for value, weight in zip(values, self.weights, strict=True))
+        return sum(weighted) / sum(self.weights)
 
     def patterns(self) -> tuple[str, ...]:
         return tuple(pattern for part in self.parts for pattern in part.patterns())

@@ -1,120 +1,61 @@
-"""Searching with somebody's regex, in a process of its own: some patterns never end, and nothing
-interrupts Python's matcher.
-
-Finding the answer in what the agent said.
-"""
+"""Find the answer in what the agent said."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from queue import LifoQueue
-from typing import Annotated, Any, Self, cast
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Annotated, Any, Self
 
+import regex
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from skillfit.errors import InputError
 from skillfit.tasks.item import TaskFailure
 
 _SECONDS = 2.0  # of CPU time, for one search
-_PROCESSES = 4
-
-# The clock is the kernel's (Windows has none): it ends the process in the middle of a search. So
-# does the end of ours, between two.
-_PROGRAM = """
-import json, re, signal, sys
-def allow(seconds):
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-for line in sys.stdin:
-    pattern, text, last, seconds = json.loads(line)
-    allow(seconds)
-    matches = re.finditer(pattern, text)
-    found = next(matches, None)
-    for found in matches if last else ():
-        pass
-    allow(0)
-    print(json.dumps(found and (found.group(1 if found.re.groups else 0) or "")), flush=True)
-"""
-
-
-class _Searcher:
-    """One process that answers one question at a time; started at the first, and anew after one
-    that ended it.
-    """
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-
-    def ask(self, pattern: str, text: str, last: bool) -> str | None:
-        self._process = process = self._process or _start()
-        assert process.stdin and process.stdout
-        try:
-            process.stdin.write(json.dumps([pattern, text, last, _SECONDS]) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if answer:
-            return cast("str | None", json.loads(answer))
-        self._process = None
-        process.kill()
-        process.communicate()
-        raise TaskFailure(
-            "grader",
-            f"the regex {pattern!r:.200} came to no end on an answer of {len(text):,} characters within {_SECONDS:g} s.",
-            hint="Nested repeats, as in (a+)+, take for ever: write it without them.",
-        )
-
-
-def _start() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _PROGRAM],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,  # Ctrl-C is ours to handle
-    )
-
-
-_free: LifoQueue[_Searcher] = LifoQueue()
-for _ in range(_PROCESSES):
-    _free.put(_Searcher())
 
 
 def first_match(pattern: str, text: str) -> str | None:
-    """The first match, its first group where it has one. Waits: call it in a thread. One that takes
-    too long is a `TaskFailure`.
+    """The first match, or its first group if the pattern has one.
+
+    A search may take up to two seconds of CPU time, so call this in a thread; other threads go on
+    meanwhile. A search that takes longer raises `TaskFailure`.
     """
-    return _search(pattern, text, last=False)
+    return next(_matches(pattern, text), None)
 
 
 def last_match(pattern: str, text: str) -> str | None:
-    """As `first_match`, of the last match."""
-    return _search(pattern, text, last=True)
+    """As `first_match`, but the last match."""
+    found = None
+    for match in _matches(pattern, text):
+        found = match
+    return found
 
 
-def _search(pattern: str, text: str, *, last: bool) -> str | None:
-    searcher = _free.get()
+def _matches(pattern: str, text: str) -> Iterator[str]:
+    search = compiled(pattern)
     try:
-        return searcher.ask(pattern, text, last)
-    finally:
-        _free.put(searcher)
-
-
-def compiled(pattern: str) -> re.Pattern[str]:
-    """A user's regex; one that does not compile is an error that shows where it breaks."""
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        place = "" if error.pos is None else f" at position {error.pos}"
-        raise InputError(
-            f"regex {pattern!r} does not compile: {error.msg}{place}.",
-            hint="Try it with Python's re.",
+        for match in search.finditer(text, timeout=_SECONDS, concurrent=True):
+            yield match.group(1 if search.groups else 0) or ""
+    except TimeoutError as error:
+        raise TaskFailure(
+            "grader",
+            f"the regex {pattern!r:.200} took more than {_SECONDS:g} s of CPU time on an answer of "
+            f"{len(text):,} characters.",
+            hint="Nested repeats and alternatives, as in (a|aa)+, can take very long: avoid them.",
         ) from error
+
+
+@lru_cache(maxsize=1024)
+def compiled(pattern: str) -> regex.Pattern[str]:
+    """A user's regex. If it does not compile, the error shows where."""
+    try:
+        return regex.compile(pattern)
+    except regex.error as error:
+        place = "" if error.pos is None else f" at position {error.pos}"
+        raise InputError(f"regex {pattern!r} does not compile: {error.msg}{place}.") from error
 
 
 Pattern = Annotated[str, AfterValidator(lambda pattern: compiled(pattern).pattern)]
@@ -127,7 +68,7 @@ _SHORT = {
 
 
 class Extract(BaseModel):
-    """One way to find the answer: exactly one of these is set. `extract: tag` means
+    """One way to find the answer; exactly one field is set. `extract: tag` is short for
     `<answer>…</answer>`.
     """
 
@@ -155,46 +96,49 @@ class Extract(BaseModel):
             name for name in type(self).model_fields if getattr(self, name) not in (None, False)
         ]
         if len(ways) != 1:
-            raise ValueError(f"one way is wanted, found {' and '.join(ways) or 'none'}")
+            found = " and ".join(ways) or "none"
+            raise ValueError(f"exactly one way to extract is needed, found {found}")
         return self
 
     def find(self, text: str) -> str | None:
-        """The answer, or None when there is none of this kind. A regex may take a while."""
+        """The answer, or None if there is none of this kind. A regex may take a while."""
         if self.tag is not None:
-            return _last(
-                re.compile(
-                    rf"<{re.escape(self.tag)}>(.*?)</{re.escape(self.tag)}>",
-                    re.DOTALL | re.IGNORECASE,
-                ),
-                text,
-            )
+            name = re.escape(self.tag)
+            return _last(re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL | re.IGNORECASE), text)
         if self.boxed:
             return _boxed(text)
         if self.regex is not None:
             found = last_match(self.regex, text)
             return None if found is None else found.strip()
         if self.json_field is not None:
-            record = last_json_object(text)
-            if record is None or not self.json_field:
-                return None if record is None else json.dumps(record, ensure_ascii=False)
-            value = record.get(self.json_field)
-            return (
-                value
-                if value is None or isinstance(value, str)
-                else json.dumps(value, ensure_ascii=False)
-            )
-        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
+            return _json_field(text, self.json_field)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1] if lines else None
 
     @property
     def missing(self) -> str:
-        """What to tell the optimizer when nothing was found."""
+        """Feedback for an answer in which nothing was found."""
         if self.tag is not None:
             return f"The reply has no <{self.tag}>…</{self.tag}>."
         if self.boxed:
             return "The reply has no \\boxed{…}."
         if self.json_field is not None:
-            return f"The reply has no JSON object{f' with a field {self.json_field!r}' if self.json_field else ''}."
+            named = f" with a field {self.json_field!r}" if self.json_field else ""
+            return f"The reply has no JSON object{named}."
         return "The reply has no answer in the expected form."
+
+
+def _json_field(text: str, name: str) -> str | None:
+    """This field of the last JSON object as text; the whole object if `name` is empty."""
+    record = last_json_object(text)
+    if record is None:
+        return None
+    value = record.get(name) if name else record
+    return value if value is None or isinstance(value, str) else as_json(value)
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def last_json_object(text: str) -> dict[str, Any] | None:
@@ -204,7 +148,7 @@ def last_json_object(text: str) -> dict[str, Any] | None:
     while at >= 0:
         try:
             value, end = decoder.raw_decode(text, at)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # ValueError also for numbers of too many digits
             end = at + 1
         else:
             found = value
@@ -213,7 +157,7 @@ def last_json_object(text: str) -> dict[str, Any] | None:
 
 
 def at_path(value: Any, path: str) -> Any:
-    """What stands at a dotted path of nested objects, or None."""
+    """The value at a dotted path of nested objects, or None."""
     if isinstance(value, dict) and path in value:
         return value[path]
     for part in path.split("."):

@@ -1,4 +1,4 @@
-"""Graders that compare words: exact, normalized, contains, regex, f1, anls."""
+"""Graders that compare text: exact, normalized, contains, regex, f1, anls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalized(text: str) -> str:
-    """SQuAD's normal form: lower case, no punctuation, no articles, single spaces."""
+    """The text in SQuAD's normal form: lower case, no punctuation, no articles, single spaces."""
     without_punctuation = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", without_punctuation).split())
 
@@ -31,7 +31,7 @@ def token_f1(text: str, gold: str) -> float:
 
 
 class Exact(TextGrader, name="exact"):
-    """The same characters as a gold answer, outer white space aside."""
+    """The same characters as a gold answer, apart from white space around it."""
 
     ignore_case: bool = False
 
@@ -63,8 +63,8 @@ class F1(TextGrader, name="f1", short="threshold"):
 
 
 class Contains(TextGrader, name="contains"):
-    """A gold answer stands in the reply as whole words; `every`: all of them do (soft: the share
-    that does).
+    """The reply contains a gold answer as whole words; `every`: it contains all of them (soft: the
+    share that it contains).
     """
 
     every: bool = False
@@ -73,11 +73,9 @@ class Contains(TextGrader, name="contains"):
     def compare(self, item: Item, text: str) -> Score:
         held = [self._holds(text, gold) for gold in item.answers]
         missing = "Something that must be in the answer is missing."
-        return (
-            verdict(all(held), sum(held) / len(held), wrong=missing)
-            if self.every
-            else verdict(any(held), wrong=missing)
-        )
+        if self.every:
+            return verdict(all(held), sum(held) / len(held), wrong=missing)
+        return verdict(any(held), wrong=missing)
 
     def golds(self, item: Item) -> tuple[str, ...]:
         return ("\n".join(item.answers),) if self.every else item.answers
@@ -89,48 +87,46 @@ class Contains(TextGrader, name="contains"):
 
 
 class Regex(TextGrader, name="regex", short="pattern"):
-    """The pattern is found in the answer. `pattern` for all items, or `column`: the item's own."""
+    """The answer contains a match of a regex: `pattern` for all items, or the one in each item's
+    column `column`. Syntax: Python's, as implemented by the `regex` package.
+    """
 
     pattern: Pattern = ""
     column: str = ""
 
     def compare(self, item: Item, text: str) -> Score:
-        return verdict(
-            first_match(self._of(item), text) is not None,
-            wrong="The answer does not have the expected form.",
-        )
+        found = first_match(self._pattern_of(item), text) is not None
+        return verdict(found, wrong="The answer does not have the expected form.")
 
     def takes_time(self, attempt: Attempt) -> bool:
         return True
 
-    def _of(self, item: Item) -> str:
+    def _pattern_of(self, item: Item) -> str:
         return self.pattern or str(item.content().get(self.column, ""))
 
     def problem(self, item: Item) -> str:
-        pattern = self._of(item)
+        pattern = self._pattern_of(item)
         compiled(pattern)
-        return (
-            ""
-            if pattern
-            else "has no pattern: set regex.pattern, or regex.column to the column that holds it"
-        )
+        if pattern:
+            return ""
+        return "has no pattern: set regex.pattern, or regex.column to the column that holds it"
 
     def patterns(self) -> tuple[str, ...]:
         return (self.pattern,) if self.pattern else ()
 
     def patterns_of(self, item: Item) -> tuple[str, ...]:
-        return () if self.pattern else (self._of(item),)
+        return () if self.pattern else (self._pattern_of(item),)
 
 
 class Anls(TextGrader, name="anls", short="threshold"):
-    """Average normalised Levenshtein similarity, as DocVQA uses it: soft is 0 below `threshold`,
-    hard from 0.999.
+    """Average normalised Levenshtein similarity, as in DocVQA. Soft: the similarity, 0 up to
+    `threshold`; hard: 1 from a similarity of 0.999.
     """
 
     threshold: float = Field(default=0.5, ge=0, lt=1)
 
     def compare(self, item: Item, text: str) -> Score:
-        best = max(_likeness(text, gold) for gold in item.answers)
+        best = max(_similarity(text, gold) for gold in item.answers)
         return verdict(
             best >= 0.999,
             best if best > self.threshold else 0.0,
@@ -138,7 +134,7 @@ class Anls(TextGrader, name="anls", short="threshold"):
         )
 
 
-def _likeness(text: str, gold: str) -> float:
+def _similarity(text: str, gold: str) -> float:
     one, other = (" ".join(part.lower().split()) for part in (text, gold))
     longest = max(len(one), len(other))
     if not longest or min(len(one), len(other)) / longest < 0.001:
@@ -147,8 +143,8 @@ def _likeness(text: str, gold: str) -> float:
 
 
 def _distance(one: str, other: str) -> int:
-    """Levenshtein's, a column of the table at a time: its steps up and down are the bits of two
-    whole numbers (Myers, Hyyrö).
+    """Levenshtein distance by Hyyrö's variant of Myers' algorithm: one column of the table at a
+    time, whose differences of +1 and -1 are the bits of two integers.
     """
     if not one:
         return len(other)

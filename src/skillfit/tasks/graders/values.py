@@ -1,10 +1,11 @@
-"""Graders that compare meanings: choice labels, numbers, JSON fields."""
+"""Graders that compare values: choice labels, numbers, JSON fields."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -15,11 +16,16 @@ from skillfit.tasks.graders.text import normalized
 from skillfit.tasks.item import Item, Score
 
 _SCALES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
-_POWER = r"\s?(?:\^\s?|\*\*(?=[-+\d]))\{?"  # 10^5, 10^{5}, 10**5; in **42** the stars are no power
+# 10^5, 10^{5} and 10**5; the stars of **42** are emphasis, not a power.
+_POWER = r"\s?(?:\^\s?|\*\*(?=[-+\d]))\{?"
 _NUMBER = re.compile(
-    r"(?<![\w.])(?P<sign>[-+−]?)\s?[$€£¥]?\s?(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?P<power>[eE][-+]?\d+)?"
-    rf"(?:{_POWER}(?P<raised>[-+−]?\d+)\}}?)?(?:\s?(?:[x×*·]|\\times|\\cdot)\s?10{_POWER}(?P<tens>[-+−]?\d+)\}}?)?"
-    r"(?:\s?/\s?(?P<below>\d+))?(?:\s?(?P<scale>thousand|million|billion|trillion)\b)?(?:\s?(?P<unit>[%°]\w?|[^\W\d_][\w/^²³]*))?",
+    r"(?<![\w.])(?P<sign>[-+−]?)\s?[$€£¥]?\s?"
+    r"(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?P<power>[eE][-+]?\d+)?"
+    rf"(?:{_POWER}(?P<raised>[-+−]?\d+)\}}?)?"
+    rf"(?:\s?(?:[x×*·]|\\times|\\cdot)\s?10{_POWER}(?P<tens>[-+−]?\d+)\}}?)?"
+    r"(?:\s?/\s?(?P<below>\d+))?"
+    r"(?:\s?(?P<scale>thousand|million|billion|trillion)\b)?"
+    r"(?:\s?(?P<unit>[%°]\w?|[^\W\d_][\w/^²³]*))?",
     re.IGNORECASE,
 )
 _ANNOUNCED = (
@@ -28,9 +34,9 @@ _ANNOUNCED = (
 
 
 class Choice(TextGrader, name="choice"):
-    """The label of a multiple-choice answer: alone, in front, boxed or announced ("the answer is
-    (B)"); or the choice's own text. A `choices` column (list, or label -> text) says which labels
-    exist; A to E otherwise.
+    """The label of a multiple-choice answer: alone, at the start, boxed or announced ("the answer
+    is (B)"); or the text of the choice. A `choices` column (list, or label -> text) defines the
+    labels; without it they are A to E.
     """
 
     def compare(self, item: Item, text: str) -> Score:
@@ -45,17 +51,20 @@ class Choice(TextGrader, name="choice"):
 
 
 def _choices(item: Item) -> dict[str, str]:
-    listed = item.content().get("choices") or dict.fromkeys("ABCDE", "")
-    if isinstance(listed, Mapping):
-        return {str(label).upper(): str(text) for label, text in listed.items()}
-    pairs = [
-        (one["label"], one["text"]) if isinstance(one, Mapping) else (chr(65 + at), one)
-        for at, one in enumerate(listed)
-    ]
-    return {str(label).upper(): str(text) for label, text in pairs}
+    """Label -> text."""
+    column = item.content().get("choices") or dict.fromkeys("ABCDE", "")
+    if isinstance(column, Mapping):
+        return {str(label).upper(): str(text) for label, text in column.items()}
+    choices = {}
+    for at, choice in enumerate(column):
+        labelled = isinstance(choice, Mapping)
+        label, text = (choice["label"], choice["text"]) if labelled else (chr(65 + at), choice)
+        choices[str(label).upper()] = str(text)
+    return choices
 
 
 def _label(text: str, choices: Mapping[str, str]) -> str | None:
+    """The label that the text chooses, or None."""
     by_text = [
         label for label, words in choices.items() if words and normalized(words) == normalized(text)
     ]
@@ -70,7 +79,7 @@ def _label(text: str, choices: Mapping[str, str]) -> str | None:
         text,
         re.IGNORECASE,
     )
-    # in small letters only where a sentence may not go on: "the answer is a cat" chooses nothing
+    # A lower-case label counts only at the end of a sentence, unlike in "the answer is a cat".
     small = rf"(?i:{label})(?=[*_)\]`}}]|\s*(?:[.,;:!](?:\s|$)|\n|$))"
     announced = re.findall(
         rf"(?:{_ANNOUNCED}|\\boxed\{{)(?:\\text\{{)?[*_(\[`\s]*({label}|{small})(?![\w'])", text
@@ -82,9 +91,9 @@ def _label(text: str, choices: Mapping[str, str]) -> str | None:
 
 
 class Numeric(TextGrader, name="numeric"):
-    """The last number in the answer, within `abs` or `rel` of a gold one. Thousands separators,
-    currency signs, fractions and powers are read; "5 million" is 5,000,000 and never 5; two
-    different units are two different answers.
+    """The last number in the answer, within `abs` or `rel` of a gold one. Understands thousands
+    separators, currency signs, fractions, powers and words such as million. Answers with different
+    units are different.
     """
 
     abs: float = Field(default=1e-9, ge=0)
@@ -99,21 +108,27 @@ class Numeric(TextGrader, name="numeric"):
             any(self._close(said, number) for number in meant), wrong="The number is wrong."
         )
 
-    def _close(self, said: tuple[float, str], meant: tuple[float, str]) -> bool:
-        same_unit = not said[1] or not meant[1] or said[1] == meant[1]
-        return same_unit and math.isclose(said[0], meant[0], rel_tol=self.rel, abs_tol=self.abs)
+    def _close(self, said: _Quantity, meant: _Quantity) -> bool:
+        same_unit = not said.unit or not meant.unit or said.unit == meant.unit
+        return same_unit and math.isclose(
+            said.value, meant.value, rel_tol=self.rel, abs_tol=self.abs
+        )
 
     def problem(self, item: Item) -> str:
         unread = [gold for gold in item.answers if _number(gold) is None]
         return super().problem(item) or (
-            f"has the answer {unread[0]!r}, which is no number" if unread else ""
+            f"has the answer {unread[0]!r}, which is not a number" if unread else ""
         )
 
 
-def _number(text: str) -> tuple[float, str] | None:
-    """Value and unit of the last number. In a sentence the word after a number is no unit: the two
-    must be the whole text.
-    """
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    value: float
+    unit: str
+
+
+def _number(text: str) -> _Quantity | None:
+    """The last number in the text. A word after it is a unit only if the text has nothing else."""
     matches = list(_NUMBER.finditer(text))
     if not matches:
         return None
@@ -126,10 +141,11 @@ def _number(text: str) -> tuple[float, str] | None:
         value = value / float(match["below"]) if float(match["below"]) else math.nan
     whole = match.group().strip() == text.strip(" \n\t.")
     unit = (match["unit"] or "").lower().removesuffix("s") if whole else ""
-    return (-value if match["sign"] in ("-", "−") else value), unit
+    return _Quantity(-value if match["sign"] in ("-", "−") else value, unit)
 
 
 def _power(base: float, exponent: str) -> float:
+    """inf where the power is too large, nan where there is none."""
     try:
         return math.pow(base, float(exponent.replace("−", "-")))
     except OverflowError:
@@ -139,9 +155,9 @@ def _power(base: float, exponent: str) -> float:
 
 
 class JsonFields(TextGrader, name="json_fields", short="fields"):
-    """The last JSON object in the reply against the gold object, field by field. `fields`: the ones
-    that count (dots go deeper), all of the gold object's by default. Hard: all of them right; soft:
-    the share.
+    """Compares the last JSON object in the reply with the gold object. `fields`: the fields to
+    compare (dots reach into nested objects), by default all of the gold object. Hard: all are
+    right; soft: the share that is right.
     """
 
     fields: tuple[str, ...] = ()
@@ -169,8 +185,11 @@ class JsonFields(TextGrader, name="json_fields", short="fields"):
     def _same(self, one: Any, other: Any) -> bool:
         if isinstance(one, str) and isinstance(other, str):
             return one.strip() == other.strip()
-        if {type(one), type(other)} <= {int, float}:  # True is no number
-            return math.isclose(one, other, rel_tol=self.tolerance, abs_tol=1e-9)
+        if {type(one), type(other)} <= {int, float}:  # bool is not a number here
+            try:
+                return math.isclose(one, other, rel_tol=self.tolerance, abs_tol=1e-9)
+            except OverflowError:  # an integer beyond the range of float
+                return bool(one == other)
         return type(one) is type(other) and bool(one == other)
 
     def problem(self, item: Item) -> str:
