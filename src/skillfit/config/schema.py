@@ -238,6 +238,8 @@ class Config(Section):
     evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
     env: EnvSection = Field(default_factory=EnvSection)
     budget: BudgetSection = Field(default_factory=BudgetSection)
+    review: bool = False
+    """Hold every edit that would be promoted until a person approves it (`skillfit steer`)."""
     executor: str = "local"
     """local, ray (a cluster started here) or ray://HOST:PORT."""
 

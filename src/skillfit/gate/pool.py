@@ -51,6 +51,8 @@ class PoolEdit:
     judgements: int = 0  # since it joined, with evidence about it
     estimate: Estimate | None = None  # None: no evidence yet
     absorbed: bool = False  # promoted, and part of the base: it can no longer be taken out
+    pinned: bool = False  # a person wants it in the skill, whatever its effect
+    vetoed: bool = False  # a person does not want it: it never comes back
     reason: str = ""
 
     @property
@@ -168,7 +170,7 @@ class Pool:
     def _revive(self, twin: PoolEdit, proposed: PoolEdit) -> bool:
         """A dropped edit with hardly any evidence gets a second chance under its old id."""
         thin = twin.estimate is None or twin.estimate.rollouts < THIN_ROLLOUTS
-        if twin.status != "dropped" or not thin:
+        if twin.status != "dropped" or twin.vetoed or not thin:
             return False
         twin.status, twin.reason = "pending", ""
         twin.sources |= proposed.sources
@@ -391,12 +393,14 @@ def _decide(one: PoolEdit) -> EditStatus:
     """What should become of an edit with an estimate."""
     assert one.estimate is not None
     z = one.estimate.contrast.z
+    if one.pinned:
+        return "promoted"
     if one.status == "promoted":
         return "dropped" if z < DEMOTE_Z and not one.removal else "promoted"
     if z < DROP_Z:
         return "dropped"
     if one.removal:
-        return "promoted" if _harmless(one.estimate) else "pending"
+        return "promoted" if is_harmless(one.estimate) else "pending"
     if z > PROMOTE_Z:
         return "promoted"
     if one.judgements >= DECIDE_AFTER:
@@ -404,7 +408,7 @@ def _decide(one: PoolEdit) -> EditStatus:
     return "pending"
 
 
-def _harmless(estimate: Estimate) -> bool:
+def is_harmless(estimate: Estimate) -> bool:
     """A removal saves tokens, so it is promoted when it is unlikely to cost score."""
     return estimate.rollouts >= HARMLESS_ROLLOUTS and estimate.harmful < HARMLESS_RISK
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from skillfit.errors import InputError
 from skillfit.gate.effects import Selection
@@ -194,9 +195,47 @@ class ScreeningGate(SkillScores):
             )
         if not self.settings.use_gate:
             return self._verdict("accept", "the gate is off", spending, old, old_score)
-        reason = await self._carry_out(self.pool.decide())
+        reason = await self._carry_out(self._held_for_review(self.pool.decide()))
         decision: Decision = "accept" if reason else "reject"
         return self._verdict(decision, reason or "no edit was promoted", spending, old, old_score)
+
+    def _held_for_review(self, decisions: Decisions) -> Decisions:
+        """With `review`, an edit that would be promoted waits for a person's yes."""
+        if not self.settings.review:
+            return decisions
+        for key in decisions.promote:
+            one = self.pool.edits[key]
+            if not one.pinned:
+                one.reason = f"waiting for approval: {_effect_in_words(one)}"
+        approved = tuple(key for key in decisions.promote if self.pool.edits[key].pinned)
+        return Decisions(approved, decisions.drop)
+
+    def steer(self, action: str, key: str, text: str = "") -> None:
+        """Carry out a person's request about one edit."""
+        one = self.pool.edits.get(key)
+        if one is None:
+            raise InputError(f"There is no edit {key!r} in the pool.", hint="See `skillfit show`.")
+        if action in ("veto", "decline"):
+            one.vetoed, one.pinned = True, False
+            self.pool.drop(
+                key, "vetoed by a person" if action == "veto" else "declined by a person"
+            )
+        elif action in ("pin", "approve"):
+            one.pinned, one.vetoed = True, False
+            if one.status == "dropped":
+                raise InputError(f"The edit {key} was dropped: {one.reason}.")
+            if one.status == "pending":
+                self.pool.promote(key, f"{'pinned' if action == 'pin' else 'approved'} by a person")
+        elif action == "reword":
+            one.vetoed = True
+            self.pool.drop(key, "reworded by a person")
+            edit = replace(one.edit, content=text)
+            sources = (tuple(sorted(one.sources)),)
+            candidate = Candidate(self.pool.incumbent.skill, (edit,), sources, one.step, "reworded")
+            self.pool.join(candidate)
+        else:
+            raise InputError(f"Unknown request {action!r}.")
+        self._incumbent = self.pool.incumbent.skill
 
     async def _carry_out(self, decisions: Decisions) -> str:
         """Promote and drop. The reason of the verdict; empty when the incumbent stays the same."""
@@ -384,6 +423,8 @@ class ScreeningGate(SkillScores):
         rollouts (one pass each); the better one first.
         """
         incumbent = self.pool.incumbent
+        if self.settings.review:  # only what a person approved
+            return self._without_initial([incumbent])
         composed = self.pool.apply(self.pool.worthwhile())
         if composed.skill.hash == incumbent.skill.hash:
             return self._without_initial([incumbent])

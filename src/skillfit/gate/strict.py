@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from skillfit.errors import InputError
 from skillfit.gate.samples import (
     TOLERANCE,
     Samples,
@@ -90,6 +91,9 @@ class StrictGate(SkillScores):
 
     def effects(self) -> tuple[EditEffect, ...]:
         return ()
+
+    def steer(self, action: str, key: str, text: str = "") -> None:
+        raise InputError("The strict gate has no pool of edits.")
 
     def _decide(self, new: Samples, old: Samples) -> tuple[Decision, str]:
         floor, covered = self.settings.coverage_floor, min(old.coverage, new.coverage)

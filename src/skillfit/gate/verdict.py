@@ -61,6 +61,7 @@ class GateSettings:
     weights: Mapping[str, float] = field(default_factory=dict)  # item id -> weight; default 1
     subsets: int = 16  # screening: distinct subsets of the pending edits per step
     passes: int = 1  # screening: rollouts of each selection item per step
+    review: bool = False  # screening: edits are promoted only with a person's approval
 
     def value(self, hard: float, soft: float) -> float:
         """The score under the metric."""
@@ -168,4 +169,10 @@ class Gate(Protocol):
 
     def effects(self) -> tuple[EditEffect, ...]:
         """All edits of the pool; empty for gates without one."""
+        ...
+
+    def steer(self, action: str, key: str, text: str = "") -> None:
+        """Carry out a person's request about an edit of the pool: veto, pin, reword, approve,
+        decline. Only called for gates that pool edits.
+        """
         ...

@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -224,6 +224,15 @@ class Budget:
         self._closed_after: float | None = None
         self._spending.warned |= {(cap, percent) for cap, percent, _, _ in self._passed()}
         journal.on_failure(self.stop)
+
+    def set_cap(self, cap: str, value: float) -> None:
+        """Change a cap while the run goes on."""
+        names = [each.name for each in fields(Caps)]
+        if cap not in names:
+            raise InputError(f"Unknown cap {cap!r}.", hint=f"Caps: {', '.join(names)}.")
+        changed: dict[str, Any] = {cap: value if cap in ("usd", "minutes") else int(value)}
+        self._caps = replace(self._caps, **changed)
+        self._spending.wake()
 
     @property
     def minutes(self) -> float:

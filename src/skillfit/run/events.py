@@ -35,6 +35,7 @@ from skillfit.run.records import (
     StepMemory,
     StepRecord,
     TypeScore,
+    UnitWorth,
 )
 from skillfit.run.store import Redact, Store, dump, in_pages, load
 from skillfit.skill import EditResult
@@ -288,6 +289,20 @@ class ShipTested(Event):
     skill_hash: str
     evidence: Evidence
     gap: float | None = None  # with a second grader: see ShipSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblationFinished(Event):
+    """What each part of a skill is worth (`skillfit ablate`)."""
+
+    units: list[UnitWorth]
+    rollouts: int
+    score: ScoreEstimate  # of the whole skill
+    tokens_before: int
+    tokens_after: int  # without the parts that can be cut
+    shorter_skill: str  # the skill without them; empty when nothing can be cut
+    comparison: Evidence | None = None  # the shorter skill against the whole one, fresh rollouts
+    holds: bool | None = None  # None: not compared; whether the shorter skill is as good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,6 +110,26 @@ class EditEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitWorth:
+    """What one part of a skill is worth: the score that is lost without it.
+
+    `mean`, `low` and `high` (80 %) are points of the mean score.
+    """
+
+    id: str  # L12 or L12-15, after its lines
+    start: int
+    end: int
+    text: str
+    tokens: int
+    mean: float
+    low: float
+    high: float
+    probability: float  # that the text helps
+    rollouts: int  # scored rollouts without it
+    decision: Literal["keep", "cut", "unsure"]
+
+
+@dataclass(frozen=True, slots=True)
 class ProposalRecord:
     """What an optimizer proposed: an edit, a suggestion for a rewrite, or a whole new skill."""
 

@@ -37,6 +37,7 @@ from skillfit.training.components import (
 from skillfit.training.inputs import Inputs
 from skillfit.training.rollout_budget import selection_passes
 from skillfit.training.ship_rollouts import BothGraders
+from skillfit.training.steer import recorded_requests
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
 GATES = {
@@ -106,6 +107,8 @@ async def assemble(
             emit=run.events.emit,
             check_stop=check_stop,
             persist_failures=persist_failures,
+            budget=models.budget,
+            new_requests=recorded_requests(run.journal, run.path),
         )
         ship_engine = engines[1] if inputs.ship_task else None
         closing = Closing(
@@ -326,6 +329,7 @@ def gate_settings(config: Config, task: Task) -> GateSettings:
         seed=config.train.seed,
         weights=weights_of(task.items),
         passes=selection_passes(len(task.selection)),
+        review=config.review,
     )
 
 

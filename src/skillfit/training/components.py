@@ -28,6 +28,7 @@ from skillfit.run.budget import Amounts, Budget
 from skillfit.run.events import Discarded, Event, StageFinished, StageStarted
 from skillfit.run.journal import Journal
 from skillfit.run.records import TokenCounts
+from skillfit.run.steering import SteeringRequest
 from skillfit.skill import EXAMPLE_OP, Edit, Skill
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
@@ -292,6 +293,9 @@ class Components:
     emit: Emit
     check_stop: Callable[[], None]  # raises Interrupted once the user asked to stop
     persist_failures: Callable[[], Awaitable[None]]  # before a decision is emitted
+    budget: Budget
+    # What a person asked for since the last call (steering.py)
+    new_requests: Callable[[str], Awaitable[list[SteeringRequest]]]
 
     def stage(self, place: Place, name: str, total: int = 0, log: StepLog | None = None) -> Stage:
         return Stage(self.emit, place, name, total, log)

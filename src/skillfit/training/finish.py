@@ -29,6 +29,7 @@ from skillfit.training.measure import Measured
 from skillfit.training.plan import Place
 from skillfit.training.ship_rollouts import ShipRollouts
 from skillfit.training.state import ComparedTallies, Ending, TrainingState
+from skillfit.training.steer import follow_requests
 from skillfit.training.step_end import emit_score
 from skillfit.training.summary import count_actions, summarise
 
@@ -54,6 +55,7 @@ async def finish(
     it; without an improvement the run counts as ended by its budget.
     """
     closing.release_ship_test()
+    await follow_requests(run, "finish")
     state, final = await _validate(run, state)
     with run.stage(Place(), "compose"), run.selection.during("compose", 0, UsageByStage()):
         finalists = await run.gate.compose()

@@ -32,6 +32,7 @@ from skillfit.training.stages import (
     update,
 )
 from skillfit.training.state import TrainingState
+from skillfit.training.steer import follow_requests
 from skillfit.training.step_end import close_step, measure_baseline
 
 Learning = dict[int, asyncio.Task[Learned]]  # by the step whose rollouts it learns from
@@ -61,7 +62,10 @@ async def take_step(
     """One step. With `train.lag: L` the edits written from step t join in step t + L, and the
     rollouts of the steps between do not wait for the optimizer.
     """
-    lag, log, skill = run.config.train.lag, StepLog(), state.skill
+    lag, log = run.config.train.lag, StepLog()
+    await follow_requests(run, planned.name)
+    state = state.with_incumbent(run.gate.incumbent)
+    skill = state.skill
     context = context_of(run, planned, state)
 
     rollouts = roll_out(run, planned, log)  # 1

@@ -39,6 +39,12 @@ class TrainingState:
     def next_epoch(self) -> TrainingState:
         return replace(self, epoch_start=self.skill, memory=())
 
+    def with_incumbent(self, skill: Skill) -> TrainingState:
+        """After a person's requests, which may have changed the incumbent."""
+        if skill.hash == self.skill.hash:
+            return self
+        return replace(self, skill=skill, origin="person")
+
     def carrying(self, skill: Skill, origin: str, score: float) -> TrainingState:
         return replace(self, skill=skill, origin=origin, score=score)
 
