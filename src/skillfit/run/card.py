@@ -150,8 +150,9 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
     estimate = getattr(event, "estimate", None)
     score = event.hard if estimate is None else estimate.mean
-    others = tuple(point for point in card.points if point.name != event.name)
-    card = replace(card, points=(*others, ScorePoint(event.name, score)))
+    points = {point.name: point for point in card.points}
+    points[event.name] = ScorePoint(event.name, score)  # in its old place if it had one
+    card = replace(card, points=tuple(points.values()))
     if event.name == "baseline":
         card = replace(card, selection=replace(card.selection, baseline=event.hard))
     return card

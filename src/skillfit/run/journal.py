@@ -351,7 +351,9 @@ def _parse_usage(text: str | bytes) -> Usage:
         usage: Usage = load(Usage, text)
     except ValidationError:
         given = json.loads(text)
-        usage = Usage(**{name: given.get(name, 0) for name in Usage.__dataclass_fields__})
+        return _countable(
+            Usage(**{name: given.get(name, 0) for name in Usage.__dataclass_fields__})
+        )
     return usage if usage.input >= 0 and usage.output >= 0 else _countable(usage)
 
 
