@@ -18,7 +18,7 @@ from skillfit.cli.train import in_words, line
 from skillfit.errors import InputError
 
 if TYPE_CHECKING:
-    from skillfit.api import Run
+    from skillfit.run.listing import ListedRun
 
 
 _HEIGHT = 6
@@ -67,15 +67,16 @@ def ls(
 
     Example: skillfit ls runs
     """
-    from skillfit.api import Run
-    from skillfit.run.directory import JOURNAL
+    from skillfit.run.listing import list_runs
 
     if not folder.is_dir() and folder != _RUNS:
         raise InputError(
             f"{folder} is not a folder.", hint="Give the folder that your runs are in."
         )
-    journals = sorted(folder.glob(f"**/{JOURNAL}"), key=lambda path: path.stat().st_mtime)
-    said = [told for path in journals if (told := _told(Run(path.parent.absolute())))]
+    listing = list_runs(folder)
+    for problem in listing.problems:
+        warn(str(problem))
+    said = [_line_of(listed) for listed in listing.runs]
     names = ("run", "result", "baseline", "best", "calls")
     show(
         said,
@@ -84,13 +85,28 @@ def ls(
     )
 
 
-def _told(run: Run) -> dict[str, Any] | None:
-    """None for what is no run yet; one that cannot be read does not hide the others."""
-    try:
-        return line(run.path, run.finish_reason, run.summary) if run.has_started else None
-    except InputError as error:
-        warn(str(error))
-        return None
+def _line_of(listed: ListedRun) -> dict[str, Any]:
+    """The line of a run as `train --json` ends with it, from its card."""
+    card = listed.card
+    ship = card.ship
+    summary: dict[str, Any] = {
+        "best_step": card.best_step,
+        "baseline_selection_hard": card.selection.baseline,
+        "best_selection_hard": card.selection.best,
+        "baseline_test_hard": card.test.baseline,
+        "test_hard": card.test.best,
+        "final_test_hard": card.test_final,
+        "usage": {"calls": card.calls, "tokens": card.tokens, "usd": card.usd},
+        "total_wall_time_s": card.seconds,
+    }
+    if ship is not None:
+        summary["ship"] = {
+            "verdict": ship.verdict,
+            "difference": ship.difference,
+            "interval": [ship.low, ship.high],
+            "gap": ship.gap,
+        }
+    return line(listed.path, card.finish_reason or "unfinished", summary)
 
 
 def _listed(said: dict[str, Any]) -> tuple[str, ...]:

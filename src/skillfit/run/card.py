@@ -163,6 +163,9 @@ def _finished(card: RunCard, event: RunFinished, at: float) -> RunCard:
         asdict(event.summary) if is_dataclass(event.summary) else event.summary
     )
     baseline = summary.get("baseline_selection_hard")
+    gap = (summary.get("ship") or {}).get("gap")
+    if card.ship is not None and gap is not None:
+        card = replace(card, ship=replace(card.ship, gap=gap))
     return replace(
         card,
         finish_reason=event.finish_reason,
