@@ -203,7 +203,8 @@ class CardKeeper:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._written_at = 0.0
+        self._saved_at = 0.0
+        self._last: Stored | None = None
         self._card = recorded_card(journal)
         self._written = self._card
 
@@ -216,14 +217,16 @@ class CardKeeper:
         self.save()
 
     def __call__(self, stored: Stored) -> None:
-        self._card = fold(self._card, stored)
-        is_news = isinstance(stored.event, KINDS)
-        if is_news or time.monotonic() - self._written_at > _REFRESH:
+        self._last = stored
+        if isinstance(stored.event, KINDS) or time.monotonic() - self._saved_at > _REFRESH:
             self.save()
 
     def save(self) -> None:
-        """Write the card if it changed."""
+        """Write the card if it changed. Events of other kinds only move its position."""
+        self._saved_at = time.monotonic()
+        if self._last is not None:
+            self._card = fold(self._card, self._last)
         self._card = with_cost(self._card, self._journal)
         if self._card != self._written and (self._card.started or self._written.started):
-            self._written, self._written_at = self._card, time.monotonic()
+            self._written = self._card
             self._journal.set_fact(FACT, dump(RunCard, self._card).decode())
