@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse
 from skillfit.run.store import RunNotWritable
 from tests.support.chat_server import Call, completion
 from tests.support.small_disk import needs_small_disk, on_small_disk
-from tests.train.making import MakeWorld
-from tests.train.world import Script, answered, fingerprint, items
+from tests.training.making import MakeWorld
+from tests.training.practice_project import Script, answered, fingerprint, items
 
 ROOT = Path(__file__).parents[2]
 CONCURRENCY = 16

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from skillfit.run.events import (
     Warned,
 )
 from skillfit.run.listing import find_runs, list_runs, read_listed
+from skillfit.run.records import Evidence, RunSummary, ScoreEstimate
 from skillfit.run.store import DamagedRun
 
 IDENTITY = {"seed": 1}
@@ -71,18 +73,35 @@ async def _one() -> int:
 
 def ship_test() -> ShipTested:
     return ShipTested(
-        verdict="improved", difference=0.2, interval=[0.1, 0.3], probability=0.99, repeats=2
+        verdict="improved",
+        reason="",
+        difference=0.2,
+        interval=(0.1, 0.3),
+        p_value=0.01,
+        repeats=2,
+        skill_hash="h",
+        evidence=Evidence(),
     )
 
 
 def ending() -> RunFinished:
-    summary = {
-        "baseline_selection_hard": 0.5,
-        "best_selection_hard": 0.8,
-        "test_hard": 0.9,
-        "best_step": 1,
-        "total_wall_time_s": 12.0,
-    }
+    summary = RunSummary(
+        version="1",
+        finish_reason="improved",
+        diagnosis="It is better.",
+        config=CONFIG,
+        total_steps=6,
+        steps_done=1,
+        total_accepts=1,
+        total_rejects=0,
+        total_skips=0,
+        edits_blocked=0,
+        baseline_selection_score=0.5,
+        best_selection_score=0.8,
+        test_hard=0.9,
+        best_step=1,
+        total_wall_time_s=12.0,
+    )
     return RunFinished(
         finish_reason="improved", diagnosis="It is better.", best_skill="# B\n", summary=summary
     )
@@ -111,6 +130,21 @@ async def test_a_listed_run_says_what_a_list_shows(tmp_path: Path, card: str) ->
     assert (found.calls, found.tokens, found.usd) == (2, 15, 0.25)
     assert (found.total_steps, found.best_step, found.seconds) == (6, 1, 12.0)
     assert found.started_at <= (found.finished_at or 0)
+
+
+@pytest.mark.parametrize(("metric", "score"), [("hard", 0.25), ("soft", 0.75), ("mixed", 0.5)])
+async def test_points_are_in_the_metric_of_the_gate(
+    tmp_path: Path, metric: str, score: float
+) -> None:
+    config = {**CONFIG, "evaluation": {"gate_metric": metric, "gate_mixed_weight": 0.5}}
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        run.events.emit(replace(started(run.run_id), config=config))
+        run.events.emit(replace(measured("baseline", 0.25), soft=0.75))
+        estimate = ScoreEstimate(0.6, 0.5, 0.7, estimated=True)
+        run.events.emit(replace(measured("step_0001", 0.25), estimate=estimate))
+    found = read_listed(tmp_path / "run").card
+    assert [point.score for point in found.points] == [score, 0.6]
+    assert found.selection == ScorePair(score, None)
 
 
 async def test_a_run_that_is_resumed_has_not_finished_until_it_does_again(tmp_path: Path) -> None:

@@ -86,27 +86,30 @@ def ls(
 
 
 def _line_of(listed: ListedRun) -> dict[str, Any]:
-    """The line of a run as `train --json` ends with it, from its card."""
+    """The line that `train --json` ends with, from the run's card."""
     card = listed.card
-    ship = card.ship
-    summary: dict[str, Any] = {
-        "best_step": card.best_step,
-        "baseline_selection_hard": card.selection.baseline,
-        "best_selection_hard": card.selection.best,
-        "baseline_test_hard": card.test.baseline,
-        "test_hard": card.test.best,
-        "final_test_hard": card.test_final,
-        "usage": {"calls": card.calls, "tokens": card.tokens, "usd": card.usd},
-        "total_wall_time_s": card.seconds,
-    }
-    if ship is not None:
-        summary["ship"] = {
-            "verdict": ship.verdict,
-            "difference": ship.difference,
-            "interval": [ship.low, ship.high],
-            "gap": ship.gap,
+    ship: dict[str, Any] = {"verdict": None, "difference": None, "interval": None}
+    if card.ship is not None:
+        ship = {
+            "verdict": card.ship.verdict,
+            "difference": card.ship.difference,
+            "interval": [card.ship.low, card.ship.high],
         }
-    return line(listed.path, card.finish_reason or "unfinished", summary)
+        if card.ship.gap is not None:
+            ship["gap"] = card.ship.gap
+    return {
+        "finish_reason": card.finish_reason or "unfinished",
+        "state": listed.state,
+        "run": str(listed.path),
+        "best_step": card.best_step,
+        "metric": card.metric,
+        "selection": {"baseline": card.selection.baseline, "best": card.selection.best},
+        "test": {"baseline": card.test.baseline, "best": card.test.best, "final": card.test_final},
+        "ship": ship,
+        "unproven": card.unproven,
+        "usage": {"calls": card.calls, "tokens": card.tokens, "usd": card.usd},
+        "wall_s": card.seconds,
+    }
 
 
 def _listed(said: dict[str, Any]) -> tuple[str, ...]:
