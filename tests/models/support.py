@@ -1,4 +1,4 @@
-"""What the tests of this room share: clocks that do not wait, a strict purse, a short way to
+"""Shared by the tests of the models: clocks that do not wait, a strict meter, a short way to
 connect.
 """
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
@@ -99,8 +100,11 @@ class Purse:
         self.open += 1
         return _Share(self, upper_bound)
 
+    def waiting(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
-through_sdk = False  # the vendors' SDKs carry the requests; see the fixture `wire`
+    def sending(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
 
 def to(
@@ -117,8 +121,6 @@ def to(
         for key in ("meter", "limiters", "concurrency", "role", "environ", "folder")
         if key in more
     }
-    if through_sdk and id.partition("/")[0] in ("openai", "anthropic"):
-        more["options"] = {"sdk": True, **more.get("options", {})}
     spec = ModelSpec(id=id, base_url=base_url, **more)
     limiters = outside.pop("limiters", None) or Limiters(clock or InstantClock())
     notice = (notices if notices is not None else []).append

@@ -10,7 +10,6 @@ from skillfit.models.protocol import AuthFailed, BadReply, Overloaded, Refused
 from tests.models.support import say, to
 from tests.support.chat_server import Call, ChatServer
 
-pytestmark = pytest.mark.usefixtures("wire")
 KEY = {"ANTHROPIC_API_KEY": "sk-ant-test-1234567890"}
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 10
 CACHED = {"type": "ephemeral"}

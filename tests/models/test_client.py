@@ -221,12 +221,13 @@ async def test_no_attempt_is_sent_without_money():
     assert server.calls == []
 
 
-async def test_when_money_ends_between_attempts_the_failure_surfaces_with_what_it_cost():
+async def test_when_money_ends_between_attempts_the_cause_says_what_they_cost():
     purse = Purse(calls=2)
-    with ChatServer(failing(99, 500)) as server, pytest.raises(Overloaded) as caught:
+    with ChatServer(failing(99, 500)) as server, pytest.raises(OutOfMoney) as caught:
         await to(server.url, meter=purse).complete(say("x"))
     assert len(server.calls) == 2
-    assert caught.value.usage.calls == 2
+    failure = caught.value.__cause__
+    assert isinstance(failure, Overloaded) and failure.usage.calls == 2
 
 
 async def test_many_calls_at_once_never_pass_the_purse_nor_the_ceiling():
@@ -287,7 +288,7 @@ async def test_a_scripted_model_says_its_lines_and_remembers_what_it_was_asked()
         await model.complete(request)
     with pytest.raises(BadReply, match="empty"):
         await model.complete(request)
-    with pytest.raises(BadReply, match="no line left"):
+    with pytest.raises(BadReply, match="no reply left"):
         await model.complete(request)
     assert len(model.requests) == 5
 

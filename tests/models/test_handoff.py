@@ -1,15 +1,19 @@
-"""Prompts as files, answers dropped beside them."""
+"""Prompts as files, with answer files beside them."""
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, TypeAdapter
 
 from skillfit.errors import Exit, InputError
-from skillfit.models import Image, Message, Request, Usage
+from skillfit.models import Image, Message, Request, Usage, ask
 from skillfit.models.protocol import AnswerPending
-from skillfit.models.providers.handoff import pending
+from skillfit.models.providers.handoff import Pending, _Form, pending, waiting
 from tests.models.support import InstantClock, Purse, to
 
 REQUEST = Request(
@@ -30,25 +34,26 @@ async def test_a_prompt_is_written_once_and_waits(tmp_path):
             await model.complete(REQUEST)
     assert caught.value.exit_code is Exit.HANDOFF
     assert clock.slept == [] and purse.spent == Usage()
-    (waiting,) = pending(folder)
-    assert str(waiting.answer) in str(caught.value)
-    text = waiting.prompt.read_text(encoding="utf-8")
+    (prompt,) = pending(folder)
+    assert str(prompt.answer) in str(caught.value)
+    text = prompt.prompt.read_text(encoding="utf-8")
     for part in (
         "You are an analyst.",
         "Was ist schief? 🤔",
         "/pictures/a.png",
         '"why"',
-        waiting.answer.name,
+        prompt.answer.name,
     ):
         assert part in text
-    fields = json.loads((folder / f"{waiting.id}.request.json").read_text(encoding="utf-8"))
+    fields = json.loads((folder / f"{prompt.id}.request.json").read_text(encoding="utf-8"))
     assert (
         fields["messages"][1]["content"] == "Was ist schief? 🤔"
         and fields["stage"] == "reflect.failure"
     )
     assert sorted(path.name for path in folder.iterdir()) == [
-        f"{waiting.id}.prompt.md",
-        f"{waiting.id}.request.json",
+        f"{prompt.id}.answer.json",
+        f"{prompt.id}.prompt.md",
+        f"{prompt.id}.request.json",
     ]
 
 
@@ -57,10 +62,8 @@ async def test_the_answer_beside_it_is_the_reply(tmp_path, ending):
     model = to("", "handoff", folder=tmp_path)
     with pytest.raises(AnswerPending):
         await model.complete(REQUEST)
-    (waiting,) = pending(tmp_path)
-    (tmp_path / f"{waiting.id}{ending}").write_text(
-        '{"why": "Tippfehler – 誤"}\n', encoding="utf-8"
-    )
+    (prompt,) = pending(tmp_path)
+    (tmp_path / f"{prompt.id}{ending}").write_text('{"why": "Tippfehler – 誤"}\n', encoding="utf-8")
     assert pending(tmp_path) == []
     reply = await model.complete(REQUEST)
     assert reply.text == '{"why": "Tippfehler – 誤"}'
@@ -79,3 +82,93 @@ async def test_an_empty_answer_is_no_answer(tmp_path):
 def test_without_a_folder_there_is_no_handoff():
     with pytest.raises(InputError, match="folder"):
         to("", "handoff")
+
+
+class Edit(BaseModel):
+    op: str = ""
+    content: str
+
+
+class Patch(BaseModel):
+    reasoning: str = ""
+    edits: list[Edit]
+
+
+async def asked(folder: Path, request: Request = REQUEST) -> Pending:
+    """The prompt that a request leaves behind."""
+    with pytest.raises(AnswerPending):
+        await to("", "handoff", folder=folder).complete(request)
+    (prompt,) = pending(folder)
+    return prompt
+
+
+async def test_a_prompt_begins_with_the_task_and_ends_with_a_short_form(tmp_path):
+    request = replace(REQUEST, schema=Patch.model_json_schema(), purpose="step 3 failures 1")
+    prompt = await asked(tmp_path, request)
+    text = prompt.prompt.read_text(encoding="utf-8")
+    order = ["step 3 failures 1", prompt.answer.name, "You are an analyst.", "Was ist schief?"]
+    places = [text.index(part) for part in [*order, "Form of the answer", '"edits"']]
+    assert places == sorted(places)
+    assert "$defs" not in text and len(text.splitlines()) < 40
+    assert prompt.id.startswith("reflect-failure-step-3-failures-1-")
+
+
+async def test_the_answer_file_is_there_with_the_form_filled_in_and_counts_once_it_changes(
+    tmp_path,
+):
+    request = replace(REQUEST, schema=Patch.model_json_schema())
+    prompt = await asked(tmp_path, request)
+    form = json.loads(prompt.answer.read_text(encoding="utf-8"))
+    assert form == {"reasoning": "", "edits": [{"op": "", "content": ""}]}
+    prompt.answer.write_text(json.dumps(form))  # the same form, written differently
+    assert pending(tmp_path) == [prompt]
+    form["edits"][0]["content"] = "- Be brief."
+    prompt.answer.write_text(json.dumps(form))
+    reply = await ask(to("", "handoff", folder=tmp_path), request, Patch)
+    assert reply.edits[0].content == "- Be brief."
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ('{"reasoning": "so"}', "The field `edits` is missing."),
+        ('{"edits": [{"op": "append"}]}', "The field `content` is missing."),
+        ('{"edits": ["append this"]}', "An object is needed"),
+        ("I would not change anything.", "There is no JSON in it."),
+        ('{"edits": [', "stops in the middle"),
+    ],
+)
+async def test_an_answer_that_cannot_be_used_is_named_and_waits_for_correction(
+    tmp_path, answer, problem
+):
+    request = replace(REQUEST, schema=Patch.model_json_schema())
+    prompt = await asked(tmp_path, request)
+    prompt.answer.write_text(answer)
+    model = to("", "handoff", folder=tmp_path)
+    with pytest.raises(AnswerPending, match=re.escape(problem)) as caught:
+        await model.complete(request)
+    assert prompt.answer.name in caught.value.message
+    assert problem in pending(tmp_path)[0].problem
+    assert problem in waiting(tmp_path).message
+    prompt.answer.write_text('{"edits": []}')
+    assert pending(tmp_path) == []
+    assert (await model.complete(request)).text == '{"edits": []}'
+
+
+async def test_an_answer_that_is_not_text_is_named(tmp_path):
+    prompt = await asked(tmp_path)
+    prompt.answer.write_bytes(b"\xff\xfe\x00")
+    assert pending(tmp_path)[0].problem == "It is not UTF-8 text."
+
+
+def test_a_form_that_allows_several_kinds_of_object_is_not_judged():
+    schema = TypeAdapter(Edit | Patch).json_schema()
+    assert _Form(schema).problem('{"anything": 1}') == ""
+
+
+async def test_a_plain_text_answer_needs_no_form(tmp_path):
+    prompt = await asked(tmp_path, replace(REQUEST, schema=None))
+    assert prompt.answer.name.endswith(".answer.md") and prompt.answer.read_text() == ""
+    prompt.answer.write_text("Typos.\n")
+    reply = await to("", "handoff", folder=tmp_path).complete(replace(REQUEST, schema=None))
+    assert reply.text == "Typos."

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import gzip
 import ipaddress
 import json
 import ssl
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,8 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.responses import RedirectResponse, Response
 
 from skillfit.errors import InputError
-from skillfit.models.failures import NotReached
-from skillfit.models.protocol import BadReply, BadRequest, NetworkFailed
+from skillfit.models.protocol import (
+    BadReply,
+    BadRequest,
+    NetworkFailed,
+    NotReached,
+    RateLimited,
+)
 from skillfit.models.providers.http import join, proxy_for
 from tests.models.support import Purse, say, to
 from tests.support.chat_server import ChatServer, RawServer, completion, http
@@ -219,27 +225,130 @@ async def test_certificates_are_checked_and_ssl_cert_file_names_those_to_trust(
         assert (await to(url).complete(say("x"))).text == "fine"
 
 
-async def test_a_redirect_is_followed_with_the_whole_request_and_a_key_stays_with_its_host():
-    with ChatServer(lambda call: "moved") as there:
-        elsewhere = f"{there.url}/chat/completions"
-        with ChatServer(lambda call: RedirectResponse(elsewhere)) as here:
-            assert (await to(here.url, environ=KEY).complete(say("x"))).text == "moved"
-    assert here.calls[0].headers["authorization"] == f"Bearer {KEY['OPENAI_API_KEY']}"
-    assert there.calls[0].text == "x"
-    assert "authorization" not in there.calls[0].headers
+async def test_a_redirect_within_the_host_is_followed_with_the_whole_request():
+    def script(call):
+        if call.path.startswith("/v1/"):
+            return RedirectResponse("/elsewhere/v1/chat/completions", 308)
+        return "moved"
+
+    with ChatServer(script) as server:
+        assert (await to(server.url, environ=KEY).complete(say("x"))).text == "moved"
+    first, second = server.calls
+    assert second.body == first.body
+    assert second.headers["authorization"] == f"Bearer {KEY['OPENAI_API_KEY']}"
 
 
 @pytest.mark.parametrize(
-    ("id", "variable"), [("azure/d", "AZURE_OPENAI_API_KEY"), ("anthropic/c", "ANTHROPIC_API_KEY")]
+    ("id", "environ"),
+    [
+        ("openai/m", {"OPENAI_API_KEY": "secret-key-123", "OPENAI_CUSTOM_HEADERS": "X-A: planted"}),
+        ("azure/d", {"AZURE_OPENAI_API_KEY": "secret-key-123"}),
+        ("anthropic/c", {"ANTHROPIC_API_KEY": "secret-key-123"}),
+    ],
 )
-async def test_keys_in_headers_of_their_own_never_follow_a_redirect(id, variable):
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_nothing_follows_a_redirect_to_another_host(id, environ, status):
     with (
         ChatServer(lambda call: "taken") as there,
-        ChatServer(lambda call: RedirectResponse(f"{there.root}/v1/messages")) as here,
+        ChatServer(lambda call: RedirectResponse(f"{there.root}/v1/messages", status)) as here,
     ):
-        with pytest.raises(BadRequest, match="307"):
-            await to(here.root, id, environ={variable: "secret-key-123"}).complete(say("x"))
+        url = here.url if id.startswith("openai/") else here.root
+        with pytest.raises(BadRequest, match=f"{status}: it redirects to {there.root}"):
+            await to(url, id, environ=environ).complete(say("x"))
         assert there.calls == []
+
+
+async def test_redirects_in_a_circle_end():
+    with (
+        ChatServer(lambda call: RedirectResponse("/v1/chat/completions")) as server,
+        pytest.raises(BadRequest, match="redirects more than 3 times"),
+    ):
+        await to(server.url).complete(say("x"))
+    assert len(server.calls) == 4
+
+
+def endless(head: str, piece: bytes) -> Iterator[bytes]:
+    yield f"HTTP/1.1 {head}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    while True:
+        yield b"%x\r\n%s\r\n" % (len(piece), piece)
+
+
+async def test_an_endless_reply_is_given_up_and_counts_in_full():
+    purse = Purse()
+    with (
+        RawServer(lambda number: endless("200 OK", b"[" * 65536)) as server,
+        pytest.raises(BadReply, match="more than 8 MB"),
+    ):
+        await to(server.url, retries=1, meter=purse).complete(say("x"))
+    assert server.requests == 2
+    assert purse.settled == purse.bounds
+
+
+async def test_of_an_endless_error_the_beginning_is_read():
+    head = "429 Too Many Requests\r\nRetry-After: 1"
+    with (
+        RawServer(lambda number: endless(head, b"too many of you; " * 4096)) as server,
+        pytest.raises(RateLimited, match="too many of you"),
+    ):
+        await to(server.url, retries=0).complete(say("x"))
+
+
+async def test_endless_headers_are_given_up():
+    def headers() -> Iterator[bytes]:
+        yield b"HTTP/1.1 200 OK\r\n"
+        while True:
+            yield b"X-More: and more\r\n"
+
+    with RawServer(lambda number: headers()) as server, pytest.raises(NetworkFailed):
+        await to(server.url, retries=0).complete(say("x"))
+
+
+def compressed(encoding: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: {encoding}"
+    return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def test_a_reply_that_comes_compressed_unasked_is_read():
+    body = gzip.compress(json.dumps(completion({"content": "fine"}, "m")).encode())
+    with RawServer(lambda number: compressed("gzip", body)) as server:
+        assert (await to(server.url).complete(say("x"))).text == "fine"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "problem"),
+    [
+        ("gzip", gzip.compress(b" " * (1 << 25), mtime=0), "more than 8 MB"),
+        ("gzip", b"no gzip at all", "compression is broken"),
+        ("br", b"anything", "Content-Encoding is 'br'"),
+        ("gzip, gzip", b"anything", "Content-Encoding is 'gzip, gzip'"),
+    ],
+    ids=["bomb", "broken", "other", "twice"],
+)
+async def test_compression_cannot_be_used_to_fill_the_memory(encoding, body, problem):
+    with (
+        RawServer(lambda number: compressed(encoding, body)) as server,
+        pytest.raises(BadReply, match=problem),
+    ):
+        await to(server.url, retries=0).complete(say("x"))
+
+
+async def test_cookies_are_not_sent_back():
+    answer = Response(json.dumps(completion({"content": "ok"}, "m")), media_type="application/json")
+    answer.set_cookie("session", "123")
+    with ChatServer(lambda call: answer) as server:
+        model = to(server.url)
+        await model.complete(say("x"))
+        await model.complete(say("y"))
+    assert "cookie" not in server.calls[1].headers
+
+
+@pytest.mark.parametrize("charset", ["hex", "undefined", "idna", "no-such-charset", "utf-7"])
+async def test_a_charset_that_is_none_is_read_as_utf_8(charset):
+    body = json.dumps(completion({"content": "ok"}, "m"))
+    with RawServer(
+        lambda number: http(body, content_type=f"application/json; charset={charset}")
+    ) as server:
+        assert (await to(server.url).complete(say("x"))).text == "ok"
 
 
 async def test_openais_own_variables_go_along():

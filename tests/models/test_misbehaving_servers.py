@@ -13,7 +13,6 @@ from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed, TimedO
 from tests.models.support import Purse, say, to
 from tests.support.chat_server import ChatServer, RawServer, completion, http
 
-pytestmark = pytest.mark.usefixtures("wire")
 WHOLE = json.dumps(completion({"content": "fine"}, "m"))
 
 

@@ -1,14 +1,18 @@
-"""Keys are in memory and nowhere else."""
+"""Keys are in memory only."""
 
 from __future__ import annotations
+
+import html
+import json
+from urllib.parse import quote
 
 import pytest
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
 from skillfit.models import ModelSpec, redact
-from skillfit.models.protocol import AuthFailed
-from skillfit.models.secrets import remember_secret
+from skillfit.models.protocol import AuthFailed, BadRequest
+from skillfit.models.secrets import hide_keys_in_use, remember_secret
 from tests.models.support import say, to
 from tests.support.chat_server import ChatServer
 
@@ -41,6 +45,73 @@ def test_redact_hides_live_keys_and_look_alikes_and_leaves_the_rest():
     remember_secret("hunter2hunter2")
     text = "pass hunter2hunter2, sk-proj-abcdefghijklmnop1234, Bearer abcdefgh1234, keep task-force and skill"
     assert redact(text) == "pass [secret], [secret], Bearer [secret], keep task-force and skill"
+
+
+@pytest.mark.parametrize(
+    "key", ['quo"ted"key1', "back\\slash\\key2", "tick'ed&<key>3", "schlüssel-größe-4"]
+)
+def test_a_key_is_hidden_in_every_escaped_form(key):
+    remember_secret(key)
+    once = json.dumps({"reply": f"the key is {key}."})
+    forms = [
+        key,
+        once,
+        json.dumps(once),
+        json.dumps(json.dumps(once)),
+        json.dumps(key, ensure_ascii=False),
+        repr(key),
+        html.escape(f"<b>{key}</b>"),
+        f"https://host/v1?x={quote(key)}",
+    ]
+    inside = {json.dumps(key)[1:-1], json.dumps(key, ensure_ascii=False)[1:-1], key}
+    for form in forms:
+        hidden = hide_keys_in_use(form)
+        assert "[secret]" in hidden and not any(part in hidden for part in inside), form
+    assert json.loads(hide_keys_in_use(once)) == {"reply": "the key is [secret]."}
+
+
+async def test_a_key_in_the_query_of_an_address_is_sent_and_never_shown():
+    environ = {"OPENAI_BASE_URL": "", "OPENAI_API_KEY": "key-123456"}
+
+    def script(call):
+        return JSONResponse(
+            {"error": {"message": "no such path /v1?code=planted-in-the-query"}}, 404
+        )
+
+    with ChatServer(script) as server:
+        environ["OPENAI_BASE_URL"] = (
+            f"{server.url}?code=planted-in-the-query&api-version=2025-01-01"
+        )
+        with pytest.raises(BadRequest) as caught:
+            await to(None, environ=environ).complete(say("x"))
+    assert server.calls[0].query == "code=planted-in-the-query&api-version=2025-01-01"
+    assert "planted" not in str(caught.value)
+    assert (
+        hide_keys_in_use("version 2025-01-01, planted-in-the-query")
+        == "version 2025-01-01, [secret]"
+    )
+
+
+async def test_custom_headers_are_sent_and_never_shown():
+    values = {"X-Gateway-Key": "gw-planted", "X-Trace": "0123456789abcdef01", "X-Team": "research"}
+    headers = "\n".join(f"{name}: {value}" for name, value in values.items())
+
+    def script(call):
+        seen = [call.headers[name.lower()] for name in values]
+        return JSONResponse({"error": {"message": f"Not for {', '.join(seen)}"}}, 403)
+
+    with ChatServer(script) as server, pytest.raises(AuthFailed) as caught:
+        await to(server.url, environ={"OPENAI_CUSTOM_HEADERS": headers}).complete(say("x"))
+    assert "Not for [secret], [secret], [secret]" in str(caught.value)
+    # In skills and replies an ordinary word stays what it is.
+    assert (
+        hide_keys_in_use("gw-planted 0123456789abcdef01 research") == "[secret] [secret] research"
+    )
+
+
+def test_a_key_with_a_line_break_is_refused_before_it_is_sent():
+    with pytest.raises(AuthFailed, match="OPENAI_API_KEY has a line break"):
+        to("http://127.0.0.1:9/v1", environ={"OPENAI_API_KEY": "first\nsecond"})
 
 
 def test_placeholder_keys_do_not_garble_text():

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
 from skillfit.models import ScriptedModel, ask
 from skillfit.models.protocol import BadReply, RateLimited
-from skillfit.models.structured import parse
+from skillfit.models.structured import reply_form
 from skillfit.models.wire import strict_schema
 from tests.models.support import say, to
 from tests.support.chat_server import Call, ChatServer
@@ -54,20 +54,20 @@ async def test_the_usual_slips_of_models_are_forgiven(text):
 @pytest.mark.parametrize("cut", range(1, len(GOOD)))
 def test_a_reply_that_stops_midway_is_never_completed(cut):
     with pytest.raises(ValueError):
-        parse(GOOD[:cut], TypeAdapter(dict))
+        reply_form(dict).parse(GOOD[:cut])
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
+        st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
 def test_what_is_json_is_read_as_json(value):
     text = json.dumps({"value": value}, ensure_ascii=False)
-    assert parse(f"Well: {text}" if "```" not in text else text, TypeAdapter(dict)) == {
-        "value": value
-    }
+    reply = f"Well: {text}" if "```" not in text else text
+    assert reply_form(dict).parse(reply) == {"value": value}
 
 
 async def test_a_reply_that_does_not_fit_is_asked_for_again_with_the_reason():
@@ -81,7 +81,7 @@ async def test_a_reply_that_does_not_fit_is_asked_for_again_with_the_reason():
 
 async def test_a_second_misfit_is_a_bad_reply_that_names_the_stage():
     model = ScriptedModel(["no json here", "[]"])
-    with pytest.raises(BadReply, match=r"merge.*twice"):
+    with pytest.raises(BadReply, match=r"two replies in a row.*merge"):
         await ask(model, say("x", stage="merge"), Patch)
     assert len(model.requests) == 2
 
@@ -155,3 +155,41 @@ async def test_a_refused_parameter_is_left_out_only_when_the_endpoint_does_not_k
     with ChatServer(lambda call: too_hot) as server, pytest.raises(Exception, match="at most 2"):
         await to(server.url, temperature=9).complete(say("x"))
     assert len(server.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 4096,
+        '{"why": ' + "9" * 400 + "}",
+        '{"why": ' + "9" * 5000 + "}",
+        '{"edits": ' * 3000,
+        "\"' " * 30_000,
+        "```" + "\n" * 90_000,
+        "```json\n" * 10_000,
+        "{" * 90_000,
+        "<think>" * 10_000,
+        '{"why": "' + "x" * 2_000_000 + '"}',
+    ],
+    ids=lambda text: f"{text[:10]!r}",
+)
+@pytest.mark.timeout(60)
+async def test_a_reply_that_cannot_be_read_is_asked_for_again_and_then_a_bad_reply(text):
+    model = ScriptedModel([text, text])
+    with pytest.raises(BadReply):
+        await ask(model, say("x", stage="merge"), Patch)
+    model = ScriptedModel([text, GOOD])
+    if not text.startswith("<think>"):  # that one is empty already before it is read
+        assert (await ask(model, say("x"), Patch)).why == "because"
+        assert len(model.requests[1].messages[1].content) <= 50_000
+
+
+async def test_brackets_in_the_prose_before_the_json_do_no_harm():
+    model = ScriptedModel([f"As in [1], here it is: {GOOD}"])
+    assert (await ask(model, say("x"), Patch)).why == "because"
+
+
+async def test_a_code_block_inside_the_json_is_not_taken_for_the_reply():
+    why = "Use\n```json\n{}\n```\nas the form."
+    text = json.dumps({"edits": [], "why": why}, indent=2).replace("\\n", "\n")
+    assert (await ask(ScriptedModel([text]), say("x"), Patch)).why == why

@@ -11,33 +11,25 @@ import sys
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.models import ModelSpec, Prices, Setup, connect, known_providers, register_provider
+from skillfit.models import (
+    ModelSpec,
+    Prices,
+    Readiness,
+    Setup,
+    connect,
+    known_providers,
+    register_provider,
+)
 from skillfit.models.protocol import AuthFailed, Reply
-from skillfit.models.providers.http import Endpoint
-from skillfit.models.providers.sdk import OfficialSdk
-from skillfit.models.providers.vendors import _ollama_address
+from skillfit.models.providers.vendors import ollama_address
 from tests.models.support import say, to
-from tests.support.chat_server import ChatServer
+from tests.support.chat_server import ChatServer, RawServer, http
 
 
 def at(id: str, environ: dict[str, str], **spec) -> str:
     return connect(
         ModelSpec(id=id, **spec), role="agent", run_id="r", environ=environ
     ).provider.endpoint.rpartition("#")[0]
-
-
-@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
-def test_the_vendor_itself_is_called_through_its_sdk_and_other_servers_directly(vendor):
-    def way(**spec) -> type:
-        key = {f"{vendor.upper()}_API_KEY": "k"}
-        return type(
-            connect(
-                ModelSpec(id=f"{vendor}/m", **spec), role="agent", run_id="r", environ=key
-            ).provider._api
-        )
-
-    assert way() is way(base_url="http://127.0.0.1:9/v1", options={"sdk": True}) is OfficialSdk
-    assert way(base_url="http://127.0.0.1:9/v1") is way(options={"sdk": False}) is Endpoint
 
 
 @pytest.mark.parametrize(
@@ -102,8 +94,8 @@ def test_a_spec_can_name_the_variable_of_its_key():
         ("openai/m", {"options": {"api": "grpc"}}, "grpc"),
         ("minimax/MiniMax-M2", {"options": {"region": "mars"}}, "mars"),
         ("minimax/MiniMax-M2.1", {"thinking": "off"}, "always thinks"),
-        ("opnai/gpt-5", {}, "Did you mean openai"),
-        ("gpt-5", {}, "no provider"),
+        ("opnai/gpt-5", {}, "Did you mean 'openai'"),
+        ("gpt-5", {}, "Unknown provider 'gpt-5'"),
         ("azure/d", {"options": {"auth": "magic"}, "base_url": "https://x"}, "magic"),
         ("practice/agent", {"base_url": "https://x"}, "base_url"),
         ("local/m.gguf", {"base_url": "https://x"}, "base_url"),
@@ -136,7 +128,7 @@ KEYS = dict.fromkeys(
 
 @pytest.mark.parametrize("id", ADDRESSES)
 def test_an_address_with_a_sign_in_is_refused_without_repeating_it(id):
-    with pytest.raises(InputError, match=f"{ADDRESSES[id]} of {id} carries") as caught:
+    with pytest.raises(InputError, match=f"{ADDRESSES[id]} of {id} contains") as caught:
         at(id, {**KEYS, ADDRESSES[id]: "https://me:pa55word@gateway.example/v1"})
     assert "pa55word" not in str(caught.value)
 
@@ -188,7 +180,7 @@ async def test_minimax_thinking_is_sent_its_own_way():
     ],
 )
 def test_ollama_host_is_read_in_all_its_forms(host, address):
-    assert _ollama_address(host) == address
+    assert ollama_address(host) == address
 
 
 async def test_azure_by_key_calls_the_deployment():
@@ -241,11 +233,39 @@ def test_known_providers_say_what_they_need_and_whether_it_is_there():
         "handoff",
         "scripted",
     } <= set(known)
-    assert known["ollama"].configured({}) and known["local"].configured({})
-    assert not known["gemini"].configured({}) and known["gemini"].configured(
-        {"GOOGLE_API_KEY": "k"}
+    assert known["gemini"].readiness({}) == Readiness(False, "set GEMINI_API_KEY or GOOGLE_API_KEY")
+    assert known["gemini"].readiness({"GOOGLE_API_KEY": "k"}) == Readiness(True, "GOOGLE_API_KEY")
+    for name in ("handoff", "practice", "scripted"):
+        assert known[name].readiness({}).ready
+
+
+def readiness(name: str, environ: dict[str, str]) -> Readiness:
+    return {provider.name: provider for provider in known_providers()}[name].readiness(environ)
+
+
+def test_a_local_model_is_ready_where_its_module_is_installed(monkeypatch):
+    assert readiness("local", {}).ready
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    assert readiness("local", {}) == Readiness(False, "pip install 'skillfit[local]'")
+
+
+def test_ollama_is_ready_where_its_server_answers():
+    with RawServer(lambda number: http('{"version": "0.9"}')) as server:
+        address = server.url.removesuffix("/v1")
+        assert readiness("ollama", {"OLLAMA_HOST": address}) == Readiness(
+            True, f"answers at {address}"
+        )
+    assert readiness("ollama", {"OLLAMA_HOST": address}) == Readiness(
+        False, f"no server answers at {address}"
     )
-    assert known["gemini"].key_in({"GOOGLE_API_KEY": "k"}) == "GOOGLE_API_KEY"
+    with RawServer(lambda number: b"no HTTP") as server:
+        assert not readiness("ollama", {"OLLAMA_HOST": server.url.removesuffix("/v1")}).ready
+
+
+def test_azure_needs_an_endpoint_beside_the_key():
+    key = {"AZURE_OPENAI_API_KEY": "k"}
+    assert not readiness("azure", {}).ready and not readiness("azure", key).ready
+    assert readiness("azure", key | {"AZURE_OPENAI_ENDPOINT": "https://x"}).ready
 
 
 async def test_other_rooms_can_bring_their_own_providers():
@@ -261,7 +281,7 @@ async def test_other_rooms_can_bring_their_own_providers():
         async def close(self) -> None:
             pass
 
-    register_provider("parrot", Parrot, about="repeats", keyless=True)
+    register_provider("parrot", Parrot, about="repeats")
     model = connect(
         ModelSpec(id="parrot/polly"),
         role="agent",
@@ -273,7 +293,7 @@ async def test_other_rooms_can_bring_their_own_providers():
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():
-    heavy = "aiohttp httpx xllamacpp azure json_repair"
+    heavy = "aiohttp httpx httpx2 openai xllamacpp azure genai_prices"
     code = f"import sys, skillfit.models; print([name for name in {heavy.split()!r} if name in sys.modules])"
     assert (
         subprocess.run(

@@ -1,12 +1,15 @@
 """Every model call goes through the journal."""
 
+import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from skillfit.errors import SkillfitError
 from skillfit.models.protocol import (
     AuthFailed,
+    BadReply,
     Message,
     ModelError,
     Overloaded,
@@ -100,3 +103,33 @@ async def test_replies_a_run_went_on_without_stay_lost_so_that_it_decides_the_sa
     with pytest.raises(Overloaded, match="busy"):
         await RecordedModel(model, Journal(path), "optimizer").complete(_request())
     assert len(model.sent) == 1
+
+
+@pytest.mark.parametrize("spoilt", ['{"text": 5}', '{"text": "x", "usage": {"input": 1.5}}', "[]"])
+async def test_a_recorded_reply_that_cannot_be_read_is_a_failed_call_and_not_the_end(
+    tmp_path: Path, spoilt: str
+) -> None:
+    path, model = tmp_path / "journal.sqlite", Echo()
+    journal = Journal(path)
+    await RecordedModel(model, journal, "optimizer").complete(_request())
+    journal.close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE effects SET value = ?", (spoilt.encode(),))
+    db.close()
+    recorded = RecordedModel(model, Journal(path), "optimizer")
+    with pytest.raises(BadReply, match="recorded reply of scripted/echo for merge cannot be read"):
+        await recorded.complete(_request())
+    assert (await recorded.complete(_request("another"))).text == "another"
+
+
+async def test_what_a_call_cost_before_the_budget_ended_it_is_on_the_bill(tmp_path: Path) -> None:
+    class Stopped(Echo):
+        async def complete(self, request: Request) -> Reply:
+            failure = Overloaded("busy", usage=Usage(calls=2, input=7))
+            raise SkillfitError("no budget left") from failure
+
+    journal = Journal(tmp_path / "journal.sqlite")
+    with pytest.raises(SkillfitError, match="no budget left"):
+        await RecordedModel(Stopped(), journal, "agent").complete(_request())
+    (spend,) = journal.bill()
+    assert (spend.usage.calls, spend.usage.input) == (2, 7)

@@ -1,5 +1,5 @@
-"""Real servers on loopback: one speaks the vendors' APIs and says what a script tells it to, one
-breaks HTTP itself.
+"""Real servers on loopback. `ChatServer` speaks the vendors' APIs and answers what a script says;
+`RawServer` sends any bytes, also those that are not HTTP.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ import json
 import socketserver
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ class Call:
     headers: dict[str, str]
     number: int  # how many requests came before it
     path: str = ""
+    query: str = ""
 
     @property
     def stage(self) -> str:
@@ -44,11 +46,11 @@ Script = Callable[[Call], Answer | Awaitable[Answer]]
 
 
 class ChatServer:
-    """`with ChatServer(script) as server:` point `OPENAI_BASE_URL` at `server.url`; `server.calls`
-    lists what came.
+    """`with ChatServer(script) as server:` and point `OPENAI_BASE_URL` at `server.url`.
+    `server.calls` lists the requests.
 
-    A script's string is wrapped as a reply of the API that was called: chat completions, Responses,
-    or Anthropic Messages.
+    A string from the script becomes a reply of the API that was called: chat completions,
+    Responses, or Anthropic Messages.
     """
 
     def __init__(self, script: Script) -> None:
@@ -77,7 +79,8 @@ class ChatServer:
             self._in_flight -= 1
 
     async def _answer(self, request: Request, path: str) -> Response:
-        call = Call(json.loads(await request.body()), dict(request.headers), len(self.calls), path)
+        body = json.loads(await request.body())
+        call = Call(body, dict(request.headers), len(self.calls), path, request.url.query)
         self.calls.append(call)
         answer = self._script(call)
         if not isinstance(answer, (str, dict, Response)):
@@ -116,11 +119,11 @@ class ChatServer:
 
 
 class RawServer:
-    """Reads whole HTTP requests and answers each with the bytes a script gives, then cuts the
-    connection; None: never answers.
+    """Reads whole HTTP requests, answers each with the bytes that a script gives, and closes the
+    connection. An iterator is sent piece by piece until the client hangs up. None: no answer.
     """
 
-    def __init__(self, script: Callable[[int], bytes | None]) -> None:
+    def __init__(self, script: Callable[[int], bytes | Iterator[bytes] | None]) -> None:
         self.requests = 0
         closing = threading.Event()
         outer = self
@@ -136,8 +139,10 @@ class RawServer:
                 answer = script(number)
                 if answer is None:
                     closing.wait()
-                else:
-                    self.wfile.write(answer)
+                    return
+                with suppress(ConnectionError):  # the client may hang up when it has enough
+                    for piece in [answer] if isinstance(answer, bytes) else answer:
+                        self.wfile.write(piece)
 
         self._closing = closing
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
@@ -168,10 +173,15 @@ def http(
     content_type: str = "application/json",
     length: int | None = None,
 ) -> bytes:
-    """An HTTP answer as bytes; a `length` beyond the body's makes the connection end too early."""
+    """An HTTP answer as bytes. With a `length` larger than the body, the connection ends early."""
     data = body.encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length or len(data)}\r\nConnection: close\r\n\r\n"
-    return head.encode() + data
+    lines = [
+        f"HTTP/1.1 {status}",
+        f"Content-Type: {content_type}",
+        f"Content-Length: {length or len(data)}",
+        "Connection: close",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + data
 
 
 def anthropic_message(content: str | dict[str, Any], model: str) -> dict[str, Any]:

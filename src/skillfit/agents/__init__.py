@@ -20,5 +20,5 @@ register_provider(
     "cli",
     "skillfit.agents.coding_cli.cli_agent:make_provider",
     about="a coding agent's command line",
-    keyless=True,
+    check="skillfit.agents.coding_cli.description:readiness",
 )

@@ -61,7 +61,6 @@ class AgentFailure(ModelError):
     ) -> None:
         super().__init__(message, hint=hint, usage=usage)
         self.kind = kind
-        self.retryable = kind in ("timeout", "command")
 
 
 Solve = Callable[..., str | Attempt | Awaitable[str | Attempt]]

@@ -10,8 +10,8 @@ from typing import ClassVar
 from skillfit.agents.agent import AttemptContext
 from skillfit.agents.chat import ModelAgent, item_messages, shorten
 from skillfit.agents.workspace import Workspace, workspace_for
+from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
-from skillfit.models.structured import whole_json
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Step
@@ -215,7 +215,7 @@ def _arguments(tool_call: ToolCall) -> dict[str, str]:
     required = {tool.name: list(tool.parameters["required"]) for tool in TOOLS}
     if tool_call.name not in required:
         raise ValueError(f"there is no tool {tool_call.name}; there are {', '.join(required)}")
-    arguments = whole_json(tool_call.arguments or "{}")
+    arguments = parse_json(tool_call.arguments or "{}")
     needed = required[tool_call.name]
     if not isinstance(arguments, dict) or not all(
         isinstance(arguments.get(name), str) for name in needed

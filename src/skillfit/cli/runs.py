@@ -18,7 +18,7 @@ from skillfit.cli.train import in_words, line
 from skillfit.errors import InputError
 
 if TYPE_CHECKING:
-    from skillfit.api import Run
+    from skillfit.run.listing import ListedRun
 
 
 _HEIGHT = 6
@@ -67,15 +67,16 @@ def ls(
 
     Example: skillfit ls runs
     """
-    from skillfit.api import Run
-    from skillfit.run.directory import JOURNAL
+    from skillfit.run.listing import list_runs
 
     if not folder.is_dir() and folder != _RUNS:
         raise InputError(
             f"{folder} is not a folder.", hint="Give the folder that your runs are in."
         )
-    journals = sorted(folder.glob(f"**/{JOURNAL}"), key=lambda path: path.stat().st_mtime)
-    said = [told for path in journals if (told := _told(Run(path.parent.absolute())))]
+    listing = list_runs(folder)
+    for problem in listing.problems:
+        warn(str(problem))
+    said = [_line_of(listed) for listed in listing.runs]
     names = ("run", "result", "baseline", "best", "calls")
     show(
         said,
@@ -84,13 +85,31 @@ def ls(
     )
 
 
-def _told(run: Run) -> dict[str, Any] | None:
-    """None for what is no run yet; one that cannot be read does not hide the others."""
-    try:
-        return line(run.path, run.finish_reason, run.summary) if run.has_started else None
-    except InputError as error:
-        warn(str(error))
-        return None
+def _line_of(listed: ListedRun) -> dict[str, Any]:
+    """The line that `train --json` ends with, from the run's card."""
+    card = listed.card
+    ship: dict[str, Any] = {"verdict": None, "difference": None, "interval": None}
+    if card.ship is not None:
+        ship = {
+            "verdict": card.ship.verdict,
+            "difference": card.ship.difference,
+            "interval": [card.ship.low, card.ship.high],
+        }
+        if card.ship.gap is not None:
+            ship["gap"] = card.ship.gap
+    return {
+        "finish_reason": card.finish_reason or "unfinished",
+        "state": listed.state,
+        "run": str(listed.path),
+        "best_step": card.best_step,
+        "metric": card.metric,
+        "selection": {"baseline": card.selection.baseline, "best": card.selection.best},
+        "test": {"baseline": card.test.baseline, "best": card.test.best, "final": card.test_final},
+        "ship": ship,
+        "unproven": card.unproven,
+        "usage": {"calls": card.calls, "tokens": card.tokens, "usd": card.usd},
+        "wall_s": card.seconds,
+    }
 
 
 def _listed(said: dict[str, Any]) -> tuple[str, ...]:

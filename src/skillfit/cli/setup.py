@@ -232,35 +232,28 @@ def lint(
 
 
 def models(as_json: Json = False) -> None:
-    """Known providers, and which of them are ready to use here.
+    """List the providers, and which of them can be used here.
 
     Example: skillfit models
     """
-    import os
-
     import skillfit.agents  # noqa: F401  registers cli/…
     from skillfit.models import known_providers
 
-    found = known_providers()
-    rows = [
-        (
-            f"{one.name}/…",
-            "ready" if one.configured() else "no key",
-            one.key_in(os.environ) or " or ".join(one.keys),
-            one.about,
+    rows, data = [], []
+    for provider in known_providers():
+        readiness = provider.readiness()
+        status = "ready" if readiness.ready else "not ready"
+        rows.append((f"{provider.name}/…", status, readiness.detail, provider.about))
+        data.append(
+            {
+                "provider": provider.name,
+                "ready": readiness.ready,
+                "detail": readiness.detail,
+                "keys": list(provider.keys),
+                "about": provider.about,
+            }
         )
-        for one in found
-    ]
-    data = [
-        {
-            "provider": one.name,
-            "ready": one.configured(),
-            "keys": list(one.keys),
-            "about": one.about,
-        }
-        for one in found
-    ]
-    show(data, table(("model ids", "", "key", ""), rows), as_json)
+    show(data, table(("model ids", "", "", ""), rows), as_json)
 
 
 def studio(

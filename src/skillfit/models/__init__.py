@@ -1,7 +1,12 @@
-"""One way to call an LLM: protocol, providers, limiter, retries, prices, structured replies."""
+"""Call language models: providers, limiter, retries, prices, structured replies."""
 
 from skillfit.models.client import Client
-from skillfit.models.connect import KnownProvider, connect, known_providers, register_provider
+from skillfit.models.connect import (
+    KnownProvider,
+    connect,
+    known_providers,
+    register_provider,
+)
 from skillfit.models.limiter import Limiters
 from skillfit.models.prices import Price, Prices, context_window_of, price_of
 from skillfit.models.protocol import (
@@ -18,7 +23,7 @@ from skillfit.models.protocol import (
     ToolCall,
     Usage,
 )
-from skillfit.models.provider import Provider, Setup
+from skillfit.models.provider import Provider, Readiness, Setup
 from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.models.secrets import redact
 from skillfit.models.spec import ModelSpec
@@ -37,6 +42,7 @@ __all__ = [
     "Price",
     "Prices",
     "Provider",
+    "Readiness",
     "Reply",
     "Request",
     "Reservation",

@@ -1,5 +1,5 @@
-"""A provider behind everything a call needs: a slot at the endpoint, money set aside, one retry
-policy, one check of the reply.
+"""A provider behind what every call needs: a slot at the endpoint, reserved budget, retries, and a
+check of the reply.
 """
 
 from __future__ import annotations
@@ -7,11 +7,14 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 
-from skillfit.errors import SkillfitError
-from skillfit.models.failures import NotReached
+from skillfit.errors import InputError, SkillfitError
+from skillfit.models.clock import Clock
+from skillfit.models.failures import BAD_REPLY_RETRIES, is_retried
 from skillfit.models.limiter import LONGEST_PAUSE, Limiter
+from skillfit.models.pausable_timeout import paused
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
 from skillfit.models.protocol import (
     AnswerPending,
@@ -19,6 +22,7 @@ from skillfit.models.protocol import (
     Meter,
     ModelError,
     NetworkFailed,
+    NotReached,
     RateLimited,
     Refused,
     Reply,
@@ -29,17 +33,17 @@ from skillfit.models.protocol import (
 )
 from skillfit.models.provider import Adapted, Provider
 from skillfit.models.spec import ModelSpec
-from skillfit.models.timing import Clock, not_counted
 
-BAD_REPLY_RETRIES = (
-    2  # unlike other failures these are billed, and some models repeat them for ever
-)
+# Seconds before a retry while the endpoint is down or crowded: doubles with every failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
+# While others get replies, a failure was bad luck: retry after about this share of the latency.
+_WAIT_PER_LATENCY = 0.5
+_SHORTEST_WAIT = 0.01
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 
 
 class Client:
-    """The `Model` that `connect` gives."""
+    """The `Model` that `connect` returns."""
 
     def __init__(
         self,
@@ -68,9 +72,8 @@ class Client:
 
     @property
     def context_window(self) -> int:
-        return (
-            self.spec.context_window or self.provider.context_window or context_window_of(self.id)
-        )
+        known = self.spec.context_window or self.provider.context_window
+        return known or context_window_of(self.id)
 
     def __repr__(self) -> str:
         return f"Client({self.id!r}, role={self.role!r})"
@@ -79,59 +82,63 @@ class Client:
         await self.provider.close()
 
     async def complete(self, request: Request) -> Reply:
-        """The reply with the usage of every attempt, or the last failure with the same."""
-        request = self._resolved(request)
+        """The reply, with the usage of all attempts. Raises the failure of the last attempt, with
+        the usage of all of them, or what the budget raises.
+        """
+        request = self._with_defaults(request)
         bound = self.prices.upper_bound(self.id, request, request.max_tokens or 0)
-        spent, failures = Usage(), 0
-        failed: ModelError | None = None
+        call = _Call(request, bound)
         while True:
             try:
-                reply = await self._attempt(request, bound)
-                return reply.with_usage(spent + reply.usage) if failed else reply
+                reply = await self._attempt(call)
+                return reply.with_usage(call.spent)
             except ModelError as error:
-                failed, spent = error, spent + error.usage
-                failed.usage = spent
-            except SkillfitError as no_more_money:
-                if failed is None:
-                    raise
-                # What the attempts so far cost must reach the journal; the next call meets the
-                # empty purse by itself.
-                raise failed from no_more_money
-            failures += not isinstance(failed, Adapted)
-            wait = self._wait(failed, failures)
-            if wait is None:
-                raise failed
-            if wait:
-                with not_counted():
-                    await self._clock.sleep(wait)
+                call.fail(error)
+            except SkillfitError as no_budget:
+                raise no_budget from call.unanswered()
+            self._prepare_retry(call)
 
-    def _resolved(self, request: Request) -> Request:
+    def _with_defaults(self, request: Request) -> Request:
         """The request with the spec's values where it has none of its own."""
         spec = self.spec
-        usual = 16384 if self.role == "optimizer" or is_reasoning(self.id) else 4096
+        long_replies = self.role == "optimizer" or is_reasoning(self.id)
+        temperature = spec.temperature if request.temperature is None else request.temperature
         return replace(
             request,
-            temperature=request.temperature
-            if request.temperature is not None
-            else spec.temperature,
-            max_tokens=request.max_tokens or spec.max_tokens or usual,
+            temperature=temperature,
+            max_tokens=request.max_tokens or spec.max_tokens or (16384 if long_replies else 4096),
             reasoning_effort=request.reasoning_effort or spec.reasoning_effort,
         )
 
-    async def _attempt(self, request: Request, bound: Usage) -> Reply:
-        async with self.limiter.slot():
-            reservation = await self._meter.reserve(self.role, bound) if self._meter else None
-            used = bound  # what counts when nobody will ever tell: the call was cancelled under way
-            try:
-                reply = await self._send(request)
-                used = self.prices.priced(self.id, reply.usage)
-                return check_reply(reply.with_usage(used), self.id)
-            except ModelError as error:
-                used = error.usage = self._bill(error, bound)
-                raise
-            finally:
-                if reservation:
-                    reservation.settle(used)
+    async def _attempt(self, call: _Call) -> Reply:
+        """Wait until the request may be sent, and send it once."""
+        waiting = self._meter.waiting if self._meter else nullcontext
+        if call.wait:
+            with paused():
+                async with waiting():
+                    await self._clock.sleep(call.wait)
+        async with self.limiter.slot(waiting):
+            return await self._metered(call)
+
+    async def _metered(self, call: _Call) -> Reply:
+        """Reserve budget for one attempt, send it, check the reply, and settle what it cost."""
+        reservation = await self._meter.reserve(self.role, call.bound) if self._meter else None
+        used = call.bound  # nobody knows the cost of an attempt that is interrupted: count the most
+        try:
+            async with self._meter.sending() if self._meter else nullcontext():
+                reply = await self._send(call.request)
+            used = self.prices.priced(self.id, reply.usage)
+            return check_reply(reply.with_usage(used), self.id)
+        except ModelError as error:
+            used = error.usage = self._cost_of(error, call.bound)
+            raise
+        except InputError:
+            used = Usage()  # the request could not be built, so it was not sent
+            raise
+        finally:
+            call.spent += used
+            if reservation:
+                reservation.settle(used)
 
     async def _send(self, request: Request) -> Reply:
         try:
@@ -143,49 +150,80 @@ class Client:
                 hint="Raise the model's `timeout` if replies take that long.",
             ) from error
 
-    def _bill(self, error: ModelError, bound: Usage) -> Usage:
-        """What a failed attempt costs. One that was sent and never answered may have been billed in
-        full: it counts as that.
+    def _cost_of(self, error: ModelError, bound: Usage) -> Usage:
+        """What a failed attempt cost. One that was sent and not answered readably may have been
+        billed in full, so it counts as that.
         """
         if error.usage.calls:
             return self.prices.priced(self.id, error.usage)
         if isinstance(error, (AnswerPending, NotReached)):
             return Usage()
-        return bound if isinstance(error, (TimedOut, NetworkFailed)) else Usage(calls=1)
+        if isinstance(error, (TimedOut, NetworkFailed, BadReply)):
+            return bound
+        return Usage(calls=1)
 
-    def _wait(self, error: ModelError, failures: int) -> float | None:
-        """Seconds until the next attempt, None to give up."""
+    def _prepare_retry(self, call: _Call) -> None:
+        """Set how long to wait before the next attempt. Raises the failure if there is none."""
+        error = call.failure
+        assert error is not None
+        call.wait = 0.0
         if isinstance(error, Adapted):
-            return 0.0
-        allowed = (
-            min(BAD_REPLY_RETRIES, self.spec.retries)
-            if isinstance(error, BadReply)
-            else self.spec.retries
-        )
-        if not error.retryable or failures > allowed:
-            return None
-        if error.retry_after is not None:
-            # The limiter holds the whole endpoint back for that long.
-            return 0.0 if error.retry_after <= LONGEST_PAUSE else None
+            return
+        retries = self.spec.retries
         if isinstance(error, BadReply):
-            return 0.0
-        if not isinstance(error, RateLimited):
-            # Where others get through, this was bad luck and no outage: there is nothing to wait
-            # out.
-            failures = max(1, min(failures, self.limiter.failed_in_a_row))
-        return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (failures - 1)) * self._jitter.uniform(
-            0.5, 1.5
-        )
+            retries = min(retries, BAD_REPLY_RETRIES)
+        too_long = error.retry_after is not None and error.retry_after > LONGEST_PAUSE
+        if too_long or not is_retried(error.kind) or call.failures > retries:
+            raise error
+        # With Retry-After the limiter pauses the whole endpoint; a bad reply needs no pause.
+        if error.retry_after is None and not isinstance(error, BadReply):
+            call.wait = self._back_off(error, call.failures) * self._jitter.uniform(0.5, 1.5)
+
+    def _back_off(self, error: ModelError, failures: int) -> float:
+        """Seconds to wait after this call has failed `failures` times in a row."""
+        limiter = self.limiter
+        crowded = isinstance(error, RateLimited) and limiter.is_crowded
+        if limiter.latency is not None and not crowded and not limiter.is_down:
+            # Others get replies, so there is no outage to wait for.
+            return min(_FIRST_WAIT, max(_SHORTEST_WAIT, _WAIT_PER_LATENCY * limiter.latency))
+        # If all failures were this call's own, there is less reason to believe in an outage.
+        alone = limiter.latency is not None and failures >= limiter.failed_in_a_row
+        doublings = max(0, failures - (3 if alone else 1))
+        return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**doublings)
+
+
+class _Call:
+    """One call with all its attempts."""
+
+    def __init__(self, request: Request, bound: Usage) -> None:
+        self.request = request
+        self.bound = bound  # the most one attempt can use
+        self.spent = Usage()
+        self.failure: ModelError | None = None  # of the last attempt
+        self.failures = 0
+        self.wait = 0.0  # seconds before the next attempt
+
+    def fail(self, error: ModelError) -> None:
+        error.usage = self.spent
+        self.failure = error
+        self.failures += not isinstance(error, Adapted)
+
+    def unanswered(self) -> ModelError | None:
+        """The failure that carries what the attempts cost into the journal when the budget ends
+        the call.
+        """
+        if not self.spent.calls:
+            return None
+        failure = self.failure or TimedOut("The call was interrupted by the budget.")
+        failure.usage = self.spent
+        return failure
 
 
 def check_reply(reply: Reply, model_id: str) -> Reply:
-    """The reply without its thinking, or the failure it really is: refused, truncated, empty,
-    thought-only.
-    """
+    """The reply without its thinking. Raises when it is refused, truncated or empty."""
     if reply.finish_reason == "refused":
-        raise Refused(
-            f"{model_id} refused: {reply.text[:200] or 'no reason given'}", usage=reply.usage
-        )
+        reason = " ".join(reply.text[:200].split()) or "no reason given"
+        raise Refused(f"{model_id} refused: {reason}", usage=reply.usage)
     if reply.finish_reason == "length":
         raise BadReply(
             f"The reply of {model_id} was cut off at {reply.usage.output} tokens.",

@@ -1,48 +1,61 @@
-"""From a model's spec to a model that can be called. Other rooms add their own kinds with
+"""From a model's spec to a model that can be called. Other packages add providers with
 `register_provider`.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, did_you_mean
 from skillfit.models.client import Client
 from skillfit.models.limiter import START, Limiters
 from skillfit.models.prices import Prices
 from skillfit.models.protocol import Meter, Role
-from skillfit.models.provider import Notice, Provider, Setup, log_notice
+from skillfit.models.provider import Notice, Provider, Readiness, Setup, log_notice
 from skillfit.models.spec import ModelSpec
 
 Factory = Callable[[Setup], Provider]
+Check = Callable[[Mapping[str, str]], Readiness]
 
 
 @dataclass(frozen=True)
 class KnownProvider:
-    """One way to reach models, for `skillfit models`. `keys`: any one of these variables; none: no
-    key needed.
+    """A provider as `skillfit models` lists it. `keys`: environment variables for its key, of which
+    one is enough. Without `keys` it needs none.
+
+    `factory` and `check` are functions, or `module:function` to import when needed.
     """
 
     name: str
     about: str
+    factory: Factory | str
     keys: tuple[str, ...] = ()
-    keyless: bool = False  # works without a key (local servers, logins of a CLI)
-    factory: Factory | str = ""  # or `module:function`, imported when first used
+    check: Check | str | None = None  # None: a key is all it needs
 
     def key_in(self, environ: Mapping[str, str]) -> str | None:
         """The variable that holds the key."""
         return next((name for name in self.keys if environ.get(name, "").strip()), None)
 
-    def configured(self, environ: Mapping[str, str] | None = None) -> bool:
-        return self.keyless or self.key_in(os.environ if environ is None else environ) is not None
+    def readiness(self, environ: Mapping[str, str] | None = None) -> Readiness:
+        """Whether this provider can be used: its key is set, its module or program is installed,
+        its server answers. Takes at most a second.
+        """
+        environ = os.environ if environ is None else environ
+        if self.keys:
+            found = self.key_in(environ)
+            if found is None:
+                return Readiness(False, f"set {' or '.join(self.keys)}")
+            if self.check is None:
+                return Readiness(True, found)
+        check: Check | None = _imported(self.check)
+        return check(environ) if check else Readiness(True)
 
 
-_HERE = "skillfit.models.providers"
 _registry: dict[str, KnownProvider] = {}
 
 
@@ -52,12 +65,10 @@ def register_provider(
     *,
     about: str,
     keys: tuple[str, ...] = (),
-    keyless: bool = False,
+    check: Check | str | None = None,
 ) -> None:
-    """Make ids `name/…` connect through `factory`: a function of `Setup`, or `module:function` to
-    import when needed.
-    """
-    _registry[name] = KnownProvider(name, about, keys, keyless, factory)
+    """Let model ids `name/…` connect through `factory`, a function of `Setup`."""
+    _registry[name] = KnownProvider(name, about, factory, keys, check)
 
 
 def known_providers() -> list[KnownProvider]:
@@ -77,11 +88,11 @@ def connect(
     folder: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Client:
-    """A model behind limiter, retries and metering; `await model.close()` when done.
+    """A model with limiter, retries and metering. Call `await model.close()` when done.
 
-    Share one `limiters` between all models of a run. `notice` hears what could not be done as
-    asked. `folder` is where handoff prompts go. Missing keys and unknown providers are errors here,
-    before anything is spent.
+    Use one `limiters` for all models of a run. `notice` is called with what could not be done as
+    configured. `folder` is where handoff prompts are written. Missing keys and unknown providers
+    are errors here, before anything is spent.
     """
     limiters = limiters or Limiters()
     name, _, model = spec.id.partition("/")
@@ -111,68 +122,88 @@ def connect(
 def _factory(name: str, model_id: str) -> Factory:
     known = _registry.get(name)
     if known is None:
-        close = difflib.get_close_matches(name, _registry, 1)
-        hint = f"Did you mean {close[0]}/…?" if close else f"Known: {', '.join(sorted(_registry))}."
-        raise InputError(f"The model {model_id!r} names no provider we know.", hint=hint)
-    if callable(known.factory):
-        return known.factory
-    module, _, function = known.factory.partition(":")
-    factory: Factory = getattr(importlib.import_module(module), function)
+        hint = did_you_mean(name, _registry) or f"Available: {', '.join(sorted(_registry))}."
+        raise InputError(f"Unknown provider {name!r} in model id {model_id!r}.", hint=hint)
+    factory: Factory = _imported(known.factory)
     return factory
 
 
-_VENDORS = f"{_HERE}.vendors"
+def _imported(function: Any) -> Any:
+    """The function itself, imported when it is given as `module:function`."""
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+_PROVIDERS = "skillfit.models.providers"
 register_provider(
     "openai",
-    f"{_VENDORS}:openai",
+    f"{_PROVIDERS}.vendors:openai",
     about="OpenAI, or any compatible base_url",
     keys=("OPENAI_API_KEY",),
 )
 register_provider(
-    "openrouter", f"{_VENDORS}:openrouter", about="OpenRouter", keys=("OPENROUTER_API_KEY",)
+    "openrouter",
+    f"{_PROVIDERS}.vendors:openrouter",
+    about="OpenRouter",
+    keys=("OPENROUTER_API_KEY",),
 )
 register_provider(
-    "gemini", f"{_VENDORS}:gemini", about="Google Gemini", keys=("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    "gemini",
+    f"{_PROVIDERS}.vendors:gemini",
+    about="Google Gemini",
+    keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
 )
 register_provider(
     "qwen",
-    f"{_VENDORS}:qwen",
+    f"{_PROVIDERS}.vendors:qwen",
     about="Qwen at DashScope, or vLLM at base_url",
     keys=("DASHSCOPE_API_KEY", "QWEN_API_KEY"),
 )
 register_provider(
     "minimax",
-    f"{_VENDORS}:minimax",
+    f"{_PROVIDERS}.vendors:minimax",
     about="MiniMax, regions global and cn",
     keys=("MINIMAX_API_KEY",),
 )
 register_provider(
-    "ollama", f"{_VENDORS}:ollama", about="Ollama on this machine or at OLLAMA_HOST", keyless=True
+    "ollama",
+    f"{_PROVIDERS}.vendors:ollama",
+    about="Ollama on this machine or at OLLAMA_HOST",
+    check=f"{_PROVIDERS}.vendors:ollama_readiness",
 )
 register_provider(
-    "azure", f"{_HERE}.vendors:azure", about="Azure OpenAI", keys=("AZURE_OPENAI_API_KEY",)
+    "azure",
+    f"{_PROVIDERS}.vendors:azure",
+    about="Azure OpenAI",
+    keys=("AZURE_OPENAI_API_KEY",),
+    check=f"{_PROVIDERS}.vendors:azure_readiness",
 )
 register_provider(
     "anthropic",
-    f"{_HERE}.anthropic:anthropic",
+    f"{_PROVIDERS}.anthropic:anthropic",
     about="Anthropic",
     keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
 )
 register_provider(
-    "local", f"{_HERE}.local:local", about="a GGUF file in this process", keyless=True
+    "local",
+    f"{_PROVIDERS}.local:local",
+    about="a GGUF file in this process",
+    check=f"{_PROVIDERS}.local:readiness",
 )
 register_provider(
     "handoff",
-    f"{_HERE}.handoff:handoff",
+    f"{_PROVIDERS}.handoff:handoff",
     about="prompts as files, answered by anyone",
-    keyless=True,
 )
 register_provider(
-    "scripted", f"{_HERE}.scripted:scripted", about="a Python function, path.py:name", keyless=True
+    "scripted",
+    f"{_PROVIDERS}.scripted:scripted",
+    about="a Python function, path.py:name",
 )
 register_provider(
     "practice",
     "skillfit.models.practice.practice_server:provider",
     about="the built-in practice pair: rules, no language model",
-    keyless=True,
 )

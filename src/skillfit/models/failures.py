@@ -1,5 +1,8 @@
-"""From what a provider said to the one word for it. Every failure is classified here and nowhere
-else.
+"""The failure policy: what the client, the rollout engine and the run do about each kind of
+failure, and how a provider's error answer is mapped to a kind.
+
+`POLICIES` lists every kind. Other packages ask the functions below it and keep no lists of their
+own.
 """
 
 from __future__ import annotations
@@ -7,12 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import (
     AuthFailed,
+    BadReply,
     BadRequest,
     ContextTooLong,
     ModelError,
@@ -23,33 +29,118 @@ from skillfit.models.protocol import (
     RateLimited,
     Refused,
     TimedOut,
+    Usage,
 )
 from skillfit.models.secrets import redact
-from skillfit.models.structured import whole_json
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is done about one kind of failure. By default the rollout fails and nothing else."""
+
+    retried: bool = False  # the client sends the call again
+    rollout_retries: int = 0  # how often a whole rollout that failed this way runs again
+    fatal: bool = False  # stops the run: every other call would fail the same way
+    machinery: bool = False  # says nothing about the skill or the item
+    can_be_lost: bool = False  # a run may go on without the reply and record it as lost
+
+
+_PASSING = Policy(retried=True, rollout_retries=1, machinery=True, can_be_lost=True)
+POLICIES: Mapping[str, Policy] = {
+    "auth": Policy(fatal=True),
+    "quota": Policy(fatal=True),
+    "config": Policy(fatal=True),
+    "rate_limit": _PASSING,
+    "overloaded": _PASSING,
+    "network": _PASSING,
+    "timeout": Policy(retried=True, machinery=True, can_be_lost=True),
+    "bad_reply": Policy(retried=True, rollout_retries=1, can_be_lost=True),
+    "refused": Policy(can_be_lost=True),
+    "context_too_long": Policy(can_be_lost=True),
+    "handoff": Policy(),  # the run stops and waits for the answer
+    "model": Policy(),
+    # Failures of agents, graders and workers.
+    "agent": Policy(),
+    "command": Policy(rollout_retries=1),
+    "sandbox": Policy(rollout_retries=1, machinery=True),  # the program never ran
+    "worker": Policy(rollout_retries=3, machinery=True),
+}
+# Other failures (refused, context_too_long, agent) may be caused by a candidate skill, and then the
+# gate must see them.
+MACHINERY = frozenset(kind for kind, policy in POLICIES.items() if policy.machinery)
+
+# How many times the client repeats a call after a `bad_reply`. Unlike other failures these are
+# billed, and some models send the same bad reply every time.
+BAD_REPLY_RETRIES = 2
+
+# A stage of the optimizer goes on without a reply that cannot be used ...
+UNUSABLE = (BadReply, Refused, ContextTooLong)
+# ... and without one that could not be had after all retries, unless all calls of it failed.
+UNREACHABLE = (RateLimited, Overloaded, TimedOut, NetworkFailed)
+
+_BY_KIND: Mapping[str, type[ModelError]] = {
+    error.kind: error for error in (AuthFailed, QuotaExhausted, BadRequest, *UNUSABLE, *UNREACHABLE)
+}
+
+
+def policy(kind: str) -> Policy:
+    """The policy of a kind; kinds of the user's own code have the default."""
+    return POLICIES.get(kind, Policy())
+
+
+def is_retried(kind: str) -> bool:
+    """Whether the client sends a call again that failed this way."""
+    return policy(kind).retried
+
+
+def is_fatal(kind: str) -> bool:
+    """Whether the run stops, because every other call would fail the same way."""
+    return policy(kind).fatal
+
+
+def is_machinery(kind: str) -> bool:
+    """Whether the failure says nothing about the skill or the item."""
+    return policy(kind).machinery
+
+
+def can_be_lost(kind: str) -> bool:
+    """Whether a run may go on without the reply."""
+    return policy(kind).can_be_lost
+
+
+def error_of(kind: str) -> type[ModelError]:
+    """The exception of a kind that a model call can fail with."""
+    return _BY_KIND[kind]
+
 
 _BY_WORDS: tuple[tuple[str, type[ModelError]], ...] = (
     (
-        r"insufficient_quota|credit balance is too low|exceeded your current quota|billing_hard_limit|billing_not_active"
-        r"|insufficient (account )?balance|payment required|usage limit reached|arrearage",
+        r"insufficient_quota|credit balance is too low|exceeded your current quota"
+        r"|billing_hard_limit|billing_not_active|insufficient (account )?balance"
+        r"|payment required|usage limit reached|arrearage",
         QuotaExhausted,
     ),
     (
-        r"context_length_exceeded|maximum context length|context window|prompt is too long|input is too long"
-        r"|exceeds the available context|exceed_context_size|request_too_large|string_above_max_length",
+        r"context_length_exceeded|maximum context length|context window|prompt is too long"
+        r"|input is too long|exceeds the available context|exceed_context_size"
+        r"|request_too_large|string_above_max_length",
         ContextTooLong,
     ),
     (
-        r"content_filter|content_policy|responsibleaipolicy|data_inspection_failed|content management policy|safety system",
+        r"content_filter|content_policy|responsibleaipolicy|data_inspection_failed"
+        r"|content management policy|safety system",
         Refused,
     ),
     (
-        r"not logged in|please run /login|invalid[_ ]api[_ ]key|incorrect api key|invalid x-api-key|authentication_error"
-        r"|invalid authentication|login fail|token (is )?expired|unauthorized",
+        r"not logged in|please run /login|invalid[_ ]api[_ ]key|incorrect api key"
+        r"|invalid x-api-key|authentication_error|invalid authentication|login fail"
+        r"|token (is )?expired|unauthorized",
         AuthFailed,
     ),
     (r"rate[_ ]limit|too many requests|tokens per min|requests per min", RateLimited),
     (
-        r"overloaded|server is busy|over capacity|model is (currently )?loading|loading model|service_?unavailable",
+        r"overloaded|server is busy|over capacity|model is (currently )?loading|loading model"
+        r"|service_?unavailable",
         Overloaded,
     ),
 )
@@ -64,8 +155,7 @@ _BY_STATUS: dict[int, type[ModelError]] = {
     429: RateLimited,
     504: TimedOut,
 }
-# A status that settles the matter by itself: words in the body may only name a finer kind listed
-# here.
+# Kinds that a status alone decides. Words in the body can only change them to a kind listed here.
 _FINER: dict[type[ModelError], tuple[type[ModelError], ...]] = {
     RateLimited: (QuotaExhausted,),
     AuthFailed: (QuotaExhausted, Refused),
@@ -75,80 +165,83 @@ _FINER: dict[type[ModelError], tuple[type[ModelError], ...]] = {
     Overloaded: (QuotaExhausted, ContextTooLong),
 }
 _HINTS: dict[type[ModelError], str] = {
-    AuthFailed: "Check the key in the environment and that it may use this model (`skillfit models` shows which keys are set).",
-    QuotaExhausted: "Top up the account or use another model; the run goes on from here when started again.",
-    ContextTooLong: "Use a model with a larger context window, or set `context_window` so prompts are cut to fit.",
+    AuthFailed: "Check the key in the environment and that it may use this model "
+    "(`skillfit models` shows which keys are set).",
+    QuotaExhausted: "Top up the account or use another model. Then resume the run.",
+    ContextTooLong: "Use a model with a larger context window, or set `context_window` so that "
+    "prompts are cut to fit.",
     BadRequest: "Check the model's name, its endpoint and its parameters.",
 }
-
-
-class NotReached(NetworkFailed):
-    """Nothing was sent: connection refused, unknown host, no route. So nothing can have been
-    billed.
-    """
+_MAX_SAID = 500  # characters of a provider's words in our messages
+_MAX_SEARCHED = 10_000  # characters of a provider's answer that are searched for known words
+_TRY_AGAIN_IN = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s)\b")
 
 
 def classify(status: int, body: Any, headers: Mapping[str, str], where: str) -> ModelError:
-    """The typed failure for an HTTP answer that is no reply. `where` says whom we asked."""
-    said = said_by(body)
-    kind = _kind(
-        status, said if isinstance(body, str) else json.dumps(body, ensure_ascii=False, default=str)
+    """The failure that an HTTP error answer means. `where` names the model and its address."""
+    said = provider_message(body)
+    searched = said if isinstance(body, str) else _as_text(body)
+    error = _kind(status, searched[:_MAX_SEARCHED])
+    message = f"{where} answered {status}: {said}" if said else f"{where} answered {status}."
+    return error(
+        redact(message), hint=_HINTS.get(error, ""), retry_after=_retry_after(headers, said)
     )
-    message = redact(
-        f"{where} answered {status}: {said}" if said else f"{where} answered {status}."
-    )
-    return kind(message, hint=_HINTS.get(kind, ""), retry_after=_retry_after(headers, said))
 
 
 def read_json(text: str, content_type: str, where: str) -> dict[str, Any]:
-    """The body of a 200 answer as an object; a cut or foreign body is a typed failure."""
+    """The object in the body of a 200 answer. Raises `NetworkFailed` for a body that is cut off
+    and `NoReply` for one that is not a JSON object.
+    """
     try:
-        body = whole_json(text)
+        body = parse_json(text)
     except ValueError as error:
-        if "json" in content_type:
+        if "json" not in content_type:
+            raise NoReply(
+                redact(f"{where} answered with {content_type or 'something'}: {_shown(text)}"),
+                hint="Check the base_url: it usually ends in /v1.",
+                usage=Usage(calls=1),
+            ) from error
+        if "EOF while parsing" in str(error):
             raise NetworkFailed(
                 f"The answer of {where} broke off after {len(text)} characters."
             ) from error
         raise NoReply(
-            redact(
-                f"{where} answered with {content_type or 'no content type'} instead of JSON: {text[:80]!r}"
-            ),
-            hint="Check the base_url: it usually ends in /v1.",
+            redact(f"{where} answered with JSON that cannot be read ({error}): {_shown(text)}")
         ) from error
     if not isinstance(body, dict):
-        raise NoReply(redact(f"{where} answered with JSON that is no reply: {text[:80]!r}"))
+        raise NoReply(redact(f"{where} answered with JSON that is no reply: {_shown(text)}"))
     return body
 
 
-def said_by(body: Any) -> str:
+def provider_message(body: Any) -> str:
     """The provider's own words in an error body."""
-    if isinstance(body, Mapping):
-        inner = body.get("error", body.get("base_resp", body))
-        if isinstance(inner, Mapping):
-            inner = next(
-                (
-                    inner[key]
-                    for key in ("message", "status_msg", "detail", "msg")
-                    if inner.get(key)
-                ),
-                inner,
-            )
-        return (
-            inner
-            if isinstance(inner, str)
-            else json.dumps(inner, ensure_ascii=False, default=str)[:500]
-        )
-    return " ".join(re.sub(r"<[^>]*>", " ", str(body or "")).split())[:300]
+    if not isinstance(body, Mapping):
+        text = str(body or "")[:_MAX_SEARCHED]
+        return _shown(re.sub(r"<[^<>]*>", " ", text))
+    inner = body.get("error", body.get("base_resp", body))
+    if isinstance(inner, Mapping):
+        words = [inner.get(name) for name in ("message", "status_msg", "detail", "msg")]
+        inner = next((word for word in words if word), inner)
+    return _shown(inner if isinstance(inner, str) else _as_text(inner))
+
+
+def _shown(text: str) -> str:
+    """A text from outside in one line that is short enough for a message."""
+    return " ".join(text[:_MAX_SEARCHED].split())[:_MAX_SAID]
+
+
+def _as_text(body: Any) -> str:
+    return json.dumps(body, ensure_ascii=False, default=str)
 
 
 def _kind(status: int, words: str) -> type[ModelError]:
     named = next(
-        (kind for pattern, kind in _BY_WORDS if re.search(pattern, words, re.IGNORECASE)), None
+        (error for pattern, error in _BY_WORDS if re.search(pattern, words, re.IGNORECASE)), None
     )
     by_status = _BY_STATUS.get(status) or (Overloaded if status >= 500 else None)
     if by_status is None:
         return named or BadRequest
-    return named if named in _FINER[by_status] and named is not None else by_status
+    return named if named is not None and named in _FINER[by_status] else by_status
 
 
 def _retry_after(headers: Mapping[str, str], said: str) -> float | None:
@@ -161,12 +254,11 @@ def _retry_after(headers: Mapping[str, str], said: str) -> float | None:
     if (seconds := _number(value)) is not None:
         return seconds
     if (when := _date(value)) is not None:
-        # The server's own clock, where it tells it: ours may be off.
-        return max(
-            0.0, (when - (_date(headers.get("date", "")) or datetime.now(UTC))).total_seconds()
-        )
-    match = re.search(r"try again in ([0-9.]+) ?(ms|s)\b", said)
-    return float(match[1].rstrip(".")) / (1000 if match[2] == "ms" else 1) if match else None
+        # Use the server's clock where it sends one: ours may be off.
+        now = _date(headers.get("date", "")) or datetime.now(UTC)
+        return max(0.0, (when - now).total_seconds())
+    match = _TRY_AGAIN_IN.search(said)
+    return float(match[1]) / (1000 if match[2] == "ms" else 1) if match else None
 
 
 def _number(text: str | None) -> float | None:
@@ -180,6 +272,6 @@ def _number(text: str | None) -> float | None:
 def _date(text: str) -> datetime | None:
     try:
         when = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
+        return when if when.tzinfo else when.replace(tzinfo=UTC)
+    except (TypeError, ValueError, IndexError, OverflowError):
         return None
-    return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -1,89 +1,114 @@
 """How many requests may be in flight at one endpoint, learnt from how it answers.
 
 The rules:
-- start small; every success that came while all slots were taken adds one slot (doubling per round)
-  until rate limits get frequent, and from then on one slot per round; never above the ceiling;
-- a rate limit takes away the share of slots that rate limits have among the latest answers (that
-  much was too much), a tenth at the least and half at the most, once per episode: requests sent
-  before the cut, or within the cooldown after it, do not cut again;
-- a slot that met a rate limit without Retry-After rests for a second: refusals are quick, and would
-  use up everybody's tries;
-- Retry-After pauses the whole endpoint, for everybody who shares it;
-- a failure that says nothing about our rate (5xx, network) does not shrink, but cancels the growth
-  of one success to come: an endpoint that fails now and then still grows, one that fails every
-  other time does not;
-- first come, first served.
+- Start with a few slots. Every success while all slots are taken adds one slot (so they double per
+  round), until rate limits become frequent; from then on one slot is added per round. The number
+  never passes the ceiling.
+- A rate limit takes away the share of slots that rate limits have among the latest answers: at
+  least a tenth, at most half. Rate limits of requests that were sent before the last cut, or that
+  come soon after it, do not cut again.
+- When most answers are rate limits without Retry-After, a slot that gets one rests for a second.
+  Such answers come quickly, and calls would use up their retries.
+- Retry-After pauses the endpoint for everyone who shares it.
+- Other failures (5xx, network) take no slot away. Each one cancels the growth of one later success:
+  an endpoint that fails now and then still grows, one that fails every other time does not.
+- Requests are served in the order in which they came.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import statistics
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from urllib.parse import urlsplit
 
+from skillfit.models.clock import Clock, WallClock
+from skillfit.models.pausable_timeout import paused
 from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited, TimedOut
-from skillfit.models.timing import Clock, WallClock, not_counted
 
-START = 8
-LATEST = 20  # answers that say how frequent rate limits are
-FREQUENT = 0.25  # share of them that ends the doubling
-COOLDOWN = 2.0  # seconds after a cut in which further rate limits belong to the same episode
-REST = 1.0  # seconds a slot stays closed after a rate limit
-LONGEST_PAUSE = 600.0  # a provider that asks for more is told to the person instead of waited for
+Waiting = Callable[[], AbstractAsyncContextManager[None]]
+
+START = 8  # slots
+LATEST = 40  # answers that are remembered
+FREQUENT = 0.25  # share of rate limits among them that ends the doubling
+CROWDED = 0.5  # share of rate limits at which waiting does not help unless it is long
+OUTAGE = 4  # failures in a row after which the endpoint is taken to be down
+COOLDOWN = 2.0  # seconds between two cuts, and at least ...
+COOLDOWN_ROUNDS = 5.0  # ... this many times the usual latency
+REST = 1.0  # seconds a slot rests after a rate limit
+LONGEST_PAUSE = 600.0  # seconds; longer Retry-After values are reported instead of waited for
 
 
 class Limiter:
-    """Slots of one endpoint. `async with limiter.slot():` around each attempt; a `ModelError`
-    leaving the block teaches it.
+    """The slots of one endpoint. Put `async with limiter.slot():` around each attempt. A
+    `ModelError` that leaves the block counts as a failure of the endpoint.
     """
 
     def __init__(self, ceiling: int, clock: Clock | None = None, start: int = START) -> None:
         self.ceiling = ceiling
         self.limit = float(min(start, ceiling))
         self.in_flight = 0
+        self.failed_in_a_row = 0  # over all callers
         self._clock = clock or WallClock()
         self._queue: deque[asyncio.Event] = deque()
         self._resting: set[asyncio.Task[None]] = set()
-        self.failed_in_a_row = 0  # whoever called: tells an outage from one call's bad luck
-        self._limited: deque[bool] = deque(maxlen=LATEST)
-        self._slow_start = True
-        self._owed = 0.0  # successes that will not grow the limit
+        self._rate_limited: deque[bool] = deque(maxlen=LATEST)
+        self._latencies: deque[float] = deque(maxlen=LATEST)  # of successes, in seconds
+        self._doubling = True
+        self._growth_owed = 0.0  # successes that will not add a slot
         self._paused_until = self._last_cut = float("-inf")
 
+    @property
+    def latency(self) -> float | None:
+        """The usual seconds until a reply, None before the first one."""
+        return statistics.median(self._latencies) if self._latencies else None
+
+    @property
+    def is_down(self) -> bool:
+        """Whether nobody has got a reply for several attempts."""
+        return self.failed_in_a_row >= OUTAGE
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether most of the latest answers were rate limits."""
+        return self._limited_share >= CROWDED
+
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        if self._queue or not self._free() or self._pause() > 0:
-            with not_counted():
-                await self._wait()
+    async def slot(self, waiting: Waiting = nullcontext) -> AsyncIterator[None]:
+        """A slot, as soon as it is this caller's turn. `waiting` is put around the wait and can
+        end it.
+        """
+        if self._queue or not self._has_room() or self._pause_left() > 0:
+            with paused():
+                async with waiting():
+                    await self._wait()
         self.in_flight += 1
         sent_at = self._clock.now()
-        full = not self._free()
+        full = not self._has_room()
         try:
             yield
         except ModelError as error:
             self._failed(error, sent_at)
-            if isinstance(error, RateLimited) and error.retry_after is None:
-                self._resting.add(asyncio.ensure_future(self._rest()))
             raise
         else:
-            self._succeeded(full)
+            self._succeeded(self._clock.now() - sent_at, full)
         finally:
             self.in_flight -= 1
             self._wake()
 
     async def _wait(self) -> None:
-        """Until it is this caller's turn: nobody before it, a slot free, the endpoint not paused."""
+        """Wait until this caller is first in the queue, a slot is free, and no pause is on."""
         ticket = asyncio.Event()
         self._queue.append(ticket)
         try:
             while True:
-                if self._queue[0] is not ticket or not self._free():
+                if self._queue[0] is not ticket or not self._has_room():
                     await ticket.wait()
                     ticket.clear()
-                elif (pause := self._pause()) > 0:
+                elif (pause := self._pause_left()) > 0:
                     await self._clock.sleep(pause)
                 else:
                     return
@@ -91,11 +116,49 @@ class Limiter:
             self._queue.remove(ticket)
             self._wake()
 
-    def _free(self) -> bool:
+    def _has_room(self) -> bool:
         return self.in_flight + len(self._resting) < int(self.limit)
 
-    def _pause(self) -> float:
+    def _pause_left(self) -> float:
         return self._paused_until - self._clock.now()
+
+    def _wake(self) -> None:
+        if self._queue:
+            self._queue[0].set()
+
+    def _succeeded(self, latency: float, full: bool) -> None:
+        self.failed_in_a_row = 0
+        self._rate_limited.append(False)
+        self._latencies.append(latency)
+        if self._growth_owed:
+            self._growth_owed = max(0.0, self._growth_owed - 1)
+        elif full:
+            added = 1.0 if self._doubling else 1.0 / self.limit
+            self.limit = min(self.ceiling, self.limit + added)
+
+    def _failed(self, error: ModelError, sent_at: float) -> None:
+        self.failed_in_a_row += 1
+        self._rate_limited.append(isinstance(error, RateLimited))
+        if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
+            until = self._clock.now() + error.retry_after
+            self._paused_until = max(self._paused_until, until)
+        if isinstance(error, RateLimited):
+            self._cut(sent_at)
+            if error.retry_after is None and self.is_crowded:
+                self._resting.add(asyncio.ensure_future(self._rest()))
+        elif isinstance(error, (Overloaded, TimedOut, NetworkFailed)):
+            # At most one round's worth, so that growth starts soon after an outage.
+            self._growth_owed = min(self.limit, self._growth_owed + 1)
+
+    def _cut(self, sent_at: float) -> None:
+        now = self._clock.now()
+        cooldown = max(COOLDOWN, COOLDOWN_ROUNDS * (self.latency or 0.0))
+        if sent_at <= self._last_cut or now < self._last_cut + cooldown:
+            return
+        share = self._limited_share
+        self.limit = max(1.0, self.limit * (1 - min(0.5, max(0.1, share))))
+        self._doubling = self._doubling and share < FREQUENT
+        self._last_cut = now
 
     async def _rest(self) -> None:
         try:
@@ -105,43 +168,13 @@ class Limiter:
                 self._resting.discard(resting)
             self._wake()
 
-    def _wake(self) -> None:
-        if self._queue:
-            self._queue[0].set()
-
-    def _succeeded(self, full: bool) -> None:
-        self.failed_in_a_row = 0
-        self._limited.append(False)
-        if self._owed:
-            self._owed = max(0.0, self._owed - 1)
-        elif full:
-            self.limit = min(
-                self.ceiling, self.limit + (1.0 if self._slow_start else 1.0 / self.limit)
-            )
-
-    def _failed(self, error: ModelError, sent_at: float) -> None:
-        now = self._clock.now()
-        self.failed_in_a_row += 1
-        self._limited.append(isinstance(error, RateLimited))
-        if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:
-            self._paused_until = max(self._paused_until, now + error.retry_after)
-        if isinstance(error, (Overloaded, TimedOut, NetworkFailed)):
-            self._owed = min(
-                self.limit, self._owed + 1
-            )  # no more than a round's worth: an outage is over when it is over
-        if (
-            isinstance(error, RateLimited)
-            and sent_at > self._last_cut
-            and now >= self._last_cut + COOLDOWN
-        ):
-            share = sum(self._limited) / len(self._limited)
-            self.limit = max(1.0, self.limit * (1 - min(0.5, max(0.1, share))))
-            self._slow_start = self._slow_start and share < FREQUENT
-            self._last_cut = now
+    @property
+    def _limited_share(self) -> float:
+        return sum(self._rate_limited) / len(self._rate_limited) if self._rate_limited else 0.0
 
 
 class Limiters:
-    """One limiter per endpoint, shared by every role and model that calls it."""
+    """One limiter per endpoint, shared by all roles and models that call it."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or WallClock()
@@ -152,8 +185,8 @@ class Limiters:
 
 
 def endpoint_of(base_url: str, key: str = "") -> str:
-    """Who shares a limit: the same server under the same key."""
+    """What shares a limit: the same server under the same key."""
     parts = urlsplit(base_url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    who = hashlib.sha256(key.encode()).hexdigest()[:8] if key else "no-key"
-    return f"{parts.scheme}://{parts.hostname}:{port}#{who}"
+    account = hashlib.sha256(key.encode()).hexdigest()[:8] if key else "no-key"
+    return f"{parts.scheme}://{parts.hostname}:{port}#{account}"

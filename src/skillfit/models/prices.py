@@ -1,5 +1,8 @@
-"""What tokens cost and how many can fit: a bundled table with its date, and a run's own prices on
-top of it.
+"""What tokens cost, and the most a request can cost.
+
+Prices come from the run's own entries (`model.prices`), then from the offline table of the
+`genai-prices` package, then from the few rows in `prices.json`. A model that none of them has is
+unpriced: a budget in dollars is refused for it.
 """
 
 from __future__ import annotations
@@ -8,68 +11,82 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Request, Usage
 
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo
+
 FREE_PROVIDERS = frozenset({"local", "ollama", "practice", "scripted", "handoff"})
 DEFAULT_CONTEXT = 128_000
-# the most one image costs at the vendors we know, where the table does not say otherwise
-IMAGE_TOKENS = 16_384
-_DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest|preview(-\d{2}-\d{2,4})?)$")
+IMAGE_TOKENS = 16_384  # the most one image costs, except for the models in prices.json
+_VENDORS = {  # our providers -> those of genai-prices
+    "openai": "openai",
+    "azure": "azure",
+    "anthropic": "anthropic",
+    "gemini": "google",
+    "openrouter": "openrouter",
+    "minimax": "minimax",
+}
+_FIELDS = frozenset({"input", "output", "cached", "written"})
 _REASONING = re.compile(r"(o\d|gpt-([5-9]|\d\d))\b(?!.*chat)")
-_PER_MESSAGE = 16  # tokens of framing around one message, generously
+_PER_MESSAGE = 16  # tokens of framing around one message; real framing has fewer
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars per million tokens. `cached`: read from the provider's prompt cache; `written`: put
-    into it.
+    """Dollars per million tokens. `cached` is for input read from the provider's prompt cache,
+    `written` for input written to it. `above` holds the prices of requests with more input tokens
+    than a threshold, with the highest threshold first.
     """
 
     input: float
     output: float
     cached: float
     written: float
+    above: tuple[tuple[int, Price], ...] = ()
 
     def cost(self, usage: Usage) -> float:
-        plain = usage.input - usage.cached - usage.written
+        price = self._at(usage.input)
+        fresh = usage.input - usage.cached - usage.written
         paid = (
-            plain * self.input
-            + usage.cached * self.cached
-            + usage.written * self.written
-            + usage.output * self.output
+            fresh * price.input
+            + usage.cached * price.cached
+            + usage.written * price.written
+            + usage.output * price.output
         )
         return paid / 1_000_000
 
-    @property
-    def dearest_input(self) -> float:
-        return max(self.input, self.cached, self.written)
+    def most(self, input_tokens: int, output_tokens: int) -> float:
+        """The most that a request with at most this many tokens can cost."""
+        price = self._at(input_tokens)
+        input_price = max(price.input, price.cached, price.written)
+        return (input_tokens * input_price + output_tokens * price.output) / 1_000_000
+
+    def _at(self, input_tokens: int) -> Price:
+        return next((price for start, price in self.above if input_tokens > start), self)
 
 
 FREE = Price(0, 0, 0, 0)
 
 
 class Prices:
-    """`Prices(overrides)`: the bundled table, extended by {model: {input, cached, output}} from the
-    config.
+    """The prices of a run. `overrides`: {model: {input, output, cached, written}} from the config;
+    they win over the tables.
     """
 
     def __init__(self, overrides: Mapping[str, Mapping[str, float]] | None = None) -> None:
-        self._own = {name: _price(name, row) for name, row in (overrides or {}).items()}
+        self._own = {name: _own_price(name, row) for name, row in (overrides or {}).items()}
         self._found: dict[str, Price | None] = {}
 
-    @property
-    def date(self) -> str:
-        """When the bundled table was last checked."""
-        return str(_table()["date"])
-
     def of(self, model_id: str) -> Price | None:
-        """The price of `provider/name`, None when unknown. The run's own entries may name the id or
-        the bare name.
+        """The price of `provider/name`, None when unknown. Own entries may name the id or the name
+        alone.
         """
         if model_id not in self._found:
             self._found[model_id] = self._find(model_id)
@@ -82,69 +99,69 @@ class Prices:
                 return self._own[key]
         if provider in FREE_PROVIDERS:
             return FREE
-        row = _row(name)
-        return _price(name, row) if row and "input" in row else None
+        return _listed_price(model_id)
 
     def priced(self, model_id: str, usage: Usage) -> Usage:
-        """`usage` with its dollars: by the price, else by the word of a program that counts them
-        itself, else None.
+        """`usage` with its dollars: by the price, else as a program reported them itself, else
+        None.
         """
         price = self.of(model_id)
         return replace(usage, usd=price.cost(usage) if price else usage.usd or None)
 
     def upper_bound(self, model_id: str, request: Request, max_tokens: int) -> Usage:
-        """The most one attempt can cost. No tokenizer makes more tokens of a text than it has UTF-8
-        bytes.
-        """
+        """The most one attempt can use and cost."""
         price = self.of(model_id)
         tokens = input_bound(request, model_id)
-        usd = (
-            (tokens * price.dearest_input + max_tokens * price.output) / 1_000_000
-            if price
-            else None
-        )
+        usd = price.most(tokens, max_tokens) if price else None
         return Usage(calls=1, input=tokens, output=max_tokens, usd=usd)
 
 
 def price_of(model_id: str) -> Price | None:
+    """The price of `provider/name` in the tables, None when unknown."""
     return Prices().of(model_id)
 
 
+@cache
 def context_window_of(model_id: str) -> int:
-    """Tokens that fit in one request and its reply, for models we know; else a usual size."""
-    return int((_row(model_id.partition("/")[2]) or {}).get("context", DEFAULT_CONTEXT))
+    """Tokens that fit in one request and its reply: of a known model, else a common size."""
+    name, listed = _bare_name(model_id), _listed(model_id)
+    own = _table()["context_windows"].get(name) or _table()["models"].get(name, {}).get("context")
+    return int(own or (listed and listed.context_window) or DEFAULT_CONTEXT)
 
 
 @cache
 def is_reasoning(model_id: str) -> bool:
-    """Models of OpenAI that think first: other parameter names, no temperature, and thinking counts
-    as output.
+    """Whether this is a reasoning model of OpenAI. Those have other parameter names, take no
+    temperature, and their thinking counts as output.
     """
     return _REASONING.match(model_id.rsplit("/", 1)[-1].lower()) is not None
 
 
 def input_bound(request: Request, model_id: str) -> int:
-    """An upper bound of the input's tokens."""
-    text = sum(
-        len(m.content.encode()) + sum(len(c.name + c.arguments) * 4 + 32 for c in m.tool_calls)
-        for m in request.messages
-    )
-    forms = [
-        {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}
-        for t in request.tools
+    """An upper bound of the input tokens: no tokenizer makes more tokens of a text than the text
+    has UTF-8 bytes.
+    """
+    text = 0
+    for message in request.messages:
+        text += len(message.content.encode())
+        text += sum(len(call.name + call.arguments) * 4 + 32 for call in message.tool_calls)
+    schemas: list[Any] = [
+        {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+        for tool in request.tools
     ]
-    shape = [*forms, dict(request.schema)] if request.schema else forms
-    shaped = 2 * len(json.dumps(shape, ensure_ascii=False).encode()) if shape else 0
-    images = sum(len(m.images) for m in request.messages)
-    per_image = (
-        int((_row(model_id.partition("/")[2]) or {}).get("image", IMAGE_TOKENS)) if images else 0
-    )
-    # A schema asked for in the prompt adds words around it, a tool its own framing: both fit in the
-    # allowance.
-    framing = _PER_MESSAGE * (len(request.messages) + 2) + 256 * (
-        len(request.tools) + (request.schema is not None)
-    )
-    return text + shaped + images * per_image + framing
+    if request.schema:
+        schemas.append(dict(request.schema))
+    schema_bytes = len(json.dumps(schemas, ensure_ascii=False).encode()) if schemas else 0
+    images = sum(len(message.images) for message in request.messages)
+    per_image = _table()["image_tokens"].get(_bare_name(model_id), IMAGE_TOKENS) if images else 0
+    # Room for the words around a schema in the prompt and around each tool.
+    framing = _PER_MESSAGE * (len(request.messages) + 2) + 256 * len(schemas)
+    return text + 2 * schema_bytes + images * int(per_image) + framing
+
+
+def full_name(name: str) -> str:
+    """The model's name, with aliases such as `claude-sonnet` replaced by the model they mean."""
+    return str(_table()["aliases"].get(name, name))
 
 
 @cache
@@ -154,33 +171,74 @@ def _table() -> dict[str, Any]:
     return table
 
 
-def full_name(name: str) -> str:
-    """`claude-sonnet` and the like stand for the newest model of that line in the table."""
-    return str(_table()["aliases"].get(name, name))
+def _bare_name(model_id: str) -> str:
+    """The name without provider and variant: `openrouter/openai/gpt-5-mini:free` -> gpt-5-mini."""
+    return full_name(model_id.rsplit("/", 1)[-1].partition(":")[0].lower())
 
 
 @cache
-def _row(name: str) -> dict[str, Any] | None:
-    """The row of a model, under any vendor's prefix and with any date
-    (`openai/gpt-5-mini-2025-08-07` is `gpt-5-mini`).
+def _listed(model_id: str) -> ModelInfo | None:
+    """The model's row in genai-prices: of its own vendor, else of any vendor with that name."""
+    from genai_prices.data_snapshot import get_snapshot
 
-    No other guesses: a variant we do not know may cost ten times as much.
-    """
-    bare = full_name(name.rsplit("/", 1)[-1].split(":")[0].lower())
-    rows: dict[str, dict[str, Any]] = _table()["models"]
-    return rows.get(bare) or rows.get(_DATED.sub("", bare))
+    provider, _, name = model_id.partition("/")
+    bare = _bare_name(model_id)
+    tried = [(full_name(name), _VENDORS[provider])] if provider in _VENDORS else []
+    for reference, vendor in [*tried, (bare, None)]:
+        try:
+            return get_snapshot().find_provider_model(reference, None, vendor, None)[1]
+        except LookupError:
+            continue
+    return None
 
 
-def _price(name: str, row: Mapping[str, float]) -> Price:
-    unknown = set(row) - {"input", "output", "cached", "written", "context", "image"}
-    if unknown or not {"input", "output"} <= set(row):
-        raise InputError(
-            f"The price of {name} needs `input` and `output` and has {', '.join(row) or 'nothing'}.",
-            hint="Dollars per million tokens; `cached` and `written` (prompt cache) may be given too.",
-        )
+def _listed_price(model_id: str) -> Price | None:
+    own = _table()["models"].get(_bare_name(model_id))
+    if own:
+        return Price(own["input"], own["output"], own["input"], own["input"])
+    listed = _listed(model_id)
+    if listed is None:
+        return None
+    rates = vars(listed.get_prices(datetime.now(UTC)))
+    if rates.get("input_mtok") is None or rates.get("output_mtok") is None:
+        return None
+    tiers = {tier.start for rate in rates.values() for tier in getattr(rate, "tiers", ())}
+    above = [(start, _price_at(rates, start + 1)) for start in sorted(tiers, reverse=True)]
+    return replace(_price_at(rates, 0), above=tuple(above))
+
+
+def _price_at(rates: Mapping[str, Any], input_tokens: int) -> Price:
+    """The price of a request with this many input tokens."""
+
+    def rate(name: str, otherwise: float) -> float:
+        value = rates.get(name)
+        if value is None:
+            return otherwise
+        for tier in reversed(getattr(value, "tiers", ())):
+            if input_tokens > tier.start:
+                return float(tier.price)
+        return float(getattr(value, "base", value))
+
+    fresh = rate("input_mtok", 0.0)
     return Price(
-        row["input"],
-        row["output"],
-        row.get("cached", row["input"]),
-        row.get("written", row["input"]),
+        input=fresh,
+        output=rate("output_mtok", 0.0),
+        cached=rate("cache_read_mtok", fresh),
+        written=rate("cache_write_mtok", fresh),
     )
+
+
+def _own_price(name: str, row: Mapping[str, float]) -> Price:
+    """A price from the config. Numbers that are negative or not finite would void a budget."""
+    unknown = sorted(set(row) - _FIELDS)
+    if unknown or not {"input", "output"} <= set(row):
+        given = ", ".join(row) or "nothing"
+        raise InputError(
+            f"model.prices.{name} needs `input` and `output`, and has {given}.",
+            hint="Dollars per million tokens. `cached` and `written` (prompt cache) are optional.",
+        )
+    for field, value in row.items():
+        if not 0 <= value < float("inf"):
+            raise InputError(f"model.prices.{name}.{field} is {value}.", hint="Use 0 or more.")
+    cached, written = row.get("cached", row["input"]), row.get("written", row["input"])
+    return Price(row["input"], row["output"], cached, written)

@@ -1,8 +1,9 @@
-"""The one way to call a model: a request goes in, a reply with its usage comes out, or a typed
-failure is raised.
+"""The protocol of model calls: a `Request` goes in, a `Reply` with its `Usage` comes out, or a
+typed `ModelError` is raised.
 
-Everything here is plain data. Requests put what stays the same first (system, skill) and what
-changes last (item), so provider prompt caches hit.
+Everything here is plain data. Requests put what stays the same first (system prompt, skill) and
+what changes last (item), so that the prompt caches of providers are used. What a run does about
+each kind of failure is in `failures.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -22,7 +24,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "refused", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image by reference; its bytes are read at the moment of the call."""
+    """An image by reference. Its bytes are read when the request is sent."""
 
     path: Path
     media_type: str = "image/png"
@@ -31,6 +33,8 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
+    """A tool the model wants to call."""
+
     id: str
     name: str
     arguments: str  # JSON text, as the model wrote it
@@ -38,6 +42,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """One turn of a conversation. `tool_call_id` is set when `role` is tool."""
+
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     images: tuple[Image, ...] = ()
@@ -47,6 +53,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
+    """A tool the model may call."""
+
     name: str
     description: str
     parameters: Mapping[str, Any]  # JSON schema
@@ -54,22 +62,21 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Request:
+    """Everything a model is asked in one call."""
+
     messages: tuple[Message, ...]
-    # rollout, judge, reflect.failure, reflect.success, merge, rank, rewrite, slow_update,
-    # meta_skill, …
-    stage: str
+    stage: str  # the stage that asks: rollout, judge, reflect.failure, merge, rank, …
     tools: tuple[Tool, ...] = ()
-    schema: Mapping[str, Any] | None = None  # JSON schema the reply text must follow
-    temperature: float | None = None  # None: the model spec's value
+    schema: Mapping[str, Any] | None = None  # JSON schema that the reply text must follow
+    temperature: float | None = None  # None: as the ModelSpec says; so are the next two
     max_tokens: int | None = None
     reasoning_effort: str | None = None
     seed: int | None = None
-    purpose: str = (
-        ""  # tells equal requests apart (item, repeat, turn): part of the journal key, never sent
-    )
+    # Distinguishes equal requests (item, repeat, turn). Part of the journal key, never sent.
+    purpose: str = ""
 
     def fingerprint(self) -> str:
-        """Stable hash of everything that makes this request this request."""
+        """A stable hash of all fields."""
         return hashlib.sha256(
             json.dumps(self, sort_keys=True, ensure_ascii=False, default=_plain).encode()
         ).hexdigest()
@@ -77,8 +84,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What calls cost. `input` includes `cached` and `written`, `output` includes `reasoning`;
-    `usd` None: no price is known.
+    """What one or more calls used. `input` includes `cached` and `written`; `output` includes
+    `reasoning`. `usd` is None when no price is known.
     """
 
     calls: int = 0
@@ -87,7 +94,7 @@ class Usage:
     output: int = 0
     reasoning: int = 0
     usd: float | None = 0.0
-    written: int = 0  # input put into the provider's prompt cache, where that has its own price
+    written: int = 0  # input tokens written to the provider's prompt cache
 
     @property
     def tokens(self) -> int:
@@ -108,20 +115,20 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
+    """What the model answered."""
+
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: FinishReason = "stop"
-    usage: Usage = field(default_factory=Usage)  # of every attempt, failed ones included
-    model: str = ""  # what the provider says answered
+    usage: Usage = field(default_factory=Usage)  # of all attempts, including failed ones
+    model: str = ""  # the model's name as the provider reports it
 
     def with_usage(self, usage: Usage) -> Reply:
         return Reply(self.text, self.tool_calls, self.finish_reason, usage, self.model)
 
 
 class Model(Protocol):
-    """Anything that completes a request: a provider behind retries and limiter, a recorded one, a
-    scripted one.
-    """
+    """Anything that completes a request: a `Client`, a recorded model, a scripted model."""
 
     @property
     def id(self) -> str: ...
@@ -132,35 +139,44 @@ class Model(Protocol):
         ...
 
     async def complete(self, request: Request) -> Reply:
-        """The reply, or a `ModelError`. Empty, truncated and thought-only replies are errors, not
-        answers.
+        """The reply. Raises `ModelError`, also for replies that are empty, truncated, or contain
+        only thinking.
         """
         ...
 
 
 class Reservation(Protocol):
+    """Budget reserved for one attempt."""
+
     def settle(self, usage: Usage) -> None:
-        """Replace the reserved estimate by what the attempt really used (zero when nothing was
-        billed).
-        """
+        """Replace the reserved amount by what the attempt used (zero when nothing was billed)."""
         ...
 
 
 class Meter(Protocol):
-    """Asked before every attempt, told after it: the budget."""
+    """The budget, as the client sees it: reserve before each attempt, settle after it."""
 
     async def reserve(self, role: Role, upper_bound: Usage) -> Reservation:
-        """Set `upper_bound` aside, or raise when it would pass a cap."""
+        """Reserve `upper_bound`. Raises when that would exceed a cap."""
+        ...
+
+    def waiting(self) -> AbstractAsyncContextManager[None]:
+        """Around a wait that costs nothing (slot, back-off, Retry-After). Raises as soon as the
+        run must stop.
+        """
+        ...
+
+    def sending(self) -> AbstractAsyncContextManager[None]:
+        """Around an attempt that is being sent. Raises as soon as the run's time is over."""
         ...
 
 
 class ModelError(SkillfitError):
-    """A call that gave no answer. `kind` is the failure's name in journals and reports; `usage` is
-    what it cost all the same.
+    """A call that gave no usable reply. `kind` names the failure in journals and reports, and
+    decides what the run does about it (`failures.py`). `usage` is what the call cost anyway.
     """
 
     kind = "model"
-    retryable = False
     exit_code = Exit.INFRASTRUCTURE
 
     def __init__(
@@ -177,73 +193,84 @@ class ModelError(SkillfitError):
 
 
 class AuthFailed(ModelError):
+    """The key or login is missing, wrong, or not allowed to use the model."""
+
     kind = "auth"
 
 
 class QuotaExhausted(ModelError):
+    """The account has no credit left."""
+
     kind = "quota"
 
 
 class RateLimited(ModelError):
+    """The provider refuses requests at this rate."""
+
     kind = "rate_limit"
-    retryable = True
 
 
 class Overloaded(ModelError):
+    """The provider failed or is too busy (5xx)."""
+
     kind = "overloaded"
-    retryable = True
 
 
 class TimedOut(ModelError):
+    """No reply within the model's `timeout`."""
+
     kind = "timeout"
-    retryable = True
 
 
 class NetworkFailed(ModelError):
+    """The connection broke after the request was sent. The call may have been billed."""
+
     kind = "network"
-    retryable = True
+
+
+class NotReached(NetworkFailed):
+    """The request was never sent (connection refused, unknown host), so nothing was billed."""
 
 
 class ContextTooLong(ModelError):
+    """The request does not fit into the model's context window."""
+
     kind = "context_too_long"
 
 
 class Refused(ModelError):
+    """The model or a content filter refused to answer."""
+
     kind = "refused"
 
 
 class BadRequest(ModelError):
-    """The provider rejects the request itself (unknown model, bad parameter): a config error, never
-    retried.
-    """
+    """The provider rejects the request itself: unknown model, bad parameter."""
 
     kind = "config"
 
 
 class BadReply(ModelError):
-    """Empty, truncated, thought-only, or not of the asked form."""
+    """The reply is empty, truncated, malformed, or not of the requested form."""
 
     kind = "bad_reply"
-    retryable = True
 
 
 class NoReply(BadReply):
-    """What came is no model's reply at all, as from an address where something else stands."""
+    """The answer is not a model's reply at all: the address may be wrong."""
 
 
 class AnswerPending(ModelError):
-    """A handoff prompt was written; the run stops until its answer is dropped beside it."""
+    """A handoff prompt was written. The run stops until its answer file is there."""
 
     kind = "handoff"
     exit_code = Exit.HANDOFF
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for, one level deep."""
+    """A path, mapping or dataclass in a form that `json.dumps` accepts, one level deep."""
     if isinstance(value, Path):
         return str(value)
-    return (
-        dict(value)
-        if isinstance(value, Mapping)
-        else {name: getattr(value, name) for name in value.__dataclass_fields__}
-    )
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}

@@ -1,4 +1,4 @@
-"""What a provider is: one attempt at a request, and how providers are found by name."""
+"""What a provider is: it sends one request to one model. `Setup` is what it is created from."""
 
 from __future__ import annotations
 
@@ -7,44 +7,53 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import AuthFailed, BadRequest, Reply, Request, Role
-from skillfit.models.secrets import remember_secret
+from skillfit.models.secrets import remember_secret, remember_setting
 from skillfit.models.spec import ModelSpec
 
 Notice = Callable[[str], None]
+_HARMLESS_PARAMETERS = ("api-version", "api_version", "version")
 
 
 class Provider(Protocol):
-    """One attempt: no retries, no limits, no metering; those are the client's.
+    """Sends a request once. Retries, limits and metering are done by the client.
 
-    Requests arrive with temperature, max_tokens and reasoning_effort already resolved.
+    Requests arrive with temperature, max_tokens and reasoning_effort filled in from the spec.
     """
 
-    endpoint: str  # who shares a rate limit
-    slots: int | None  # requests in flight at the most, where the provider itself knows
-    context_window: int | None  # tokens, where the provider itself knows
+    endpoint: str  # providers with the same endpoint share one rate limit
+    slots: int | None  # the most requests in flight; None: the provider does not know
+    context_window: int | None  # in tokens; None: the provider does not know
 
     async def send(self, request: Request) -> Reply:
-        """The reply as it came with its usage, or a typed `ModelError`."""
+        """The reply with its usage. Raises `ModelError`."""
         ...
 
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether a provider can be used here and now. `detail`: what it found, or what is missing."""
+
+    ready: bool
+    detail: str = ""
+
+
 @dataclass(frozen=True)
 class Setup:
-    """Everything a provider is made from. Keys are read from `environ`, never from the spec."""
+    """Everything a provider is created from. Keys are read from `environ`, never from the spec."""
 
     spec: ModelSpec
-    name: str  # the id without its provider
+    name: str  # the model's id without the provider
     role: Role
     run_id: str
     environ: Mapping[str, str] = field(repr=False)
     notice: Notice = field(repr=False)
-    folder: Path | None = None  # where handoff prompts go
+    folder: Path | None = None  # where handoff prompts are written
 
     def takes(
         self,
@@ -53,10 +62,10 @@ class Setup:
         base_url: bool = True,
         context_window: bool = False,
     ) -> None:
-        """Every setting acts: refuse what this provider would ignore."""
+        """Refuse settings of the spec that this provider would ignore."""
         unknown = sorted(set(self.spec.options) - set(options))
         if unknown:
-            hint = f"It takes {', '.join(options)}." if options else "It takes none."
+            hint = f"Available: {', '.join(options)}." if options else "It has no options."
             raise InputError(f"{self.spec.id} has no option `{unknown[0]}`.", hint=hint)
         if self.spec.thinking != "default" and not thinking:
             raise InputError(
@@ -65,17 +74,17 @@ class Setup:
             )
         if self.spec.base_url and not base_url:
             raise InputError(
-                f"{self.spec.id} is at no address: `base_url` means nothing to it.",
-                hint="Leave it out.",
+                f"{self.spec.id} has no address, so it takes no `base_url`.", hint="Leave it out."
             )
         if self.spec.context_window and self.role != "optimizer" and not context_window:
             raise InputError(
-                f"model.{self.role}.context_window: only the optimizer's prompts are cut to fit a window.",
+                f"model.{self.role}.context_window has no effect: only the optimizer's prompts "
+                "are cut to fit a context window.",
                 hint="Leave it out.",
             )
 
     def key(self, *usual: str, needed: bool) -> str:
-        """The key, from the variable the spec names or one of the usual ones."""
+        """The key, from the variable that the spec names or from one of the usual ones."""
         names = (self.spec.key_env,) if self.spec.key_env else usual
         key = remember_secret(self.variable(*names))
         if not key and (needed or self.spec.key_env):
@@ -83,57 +92,69 @@ class Setup:
                 f"No key for {self.spec.id}: {' or '.join(names)} is not set.",
                 hint="Set it in the environment.",
             )
+        if not key.isprintable():
+            raise AuthFailed(
+                f"The key for {self.spec.id} in {' or '.join(names)} has a line break or another "
+                "control character in it.",
+                hint="Set the variable to the key alone.",
+            )
         return key
 
     def variable(self, *names: str) -> str:
-        """The first of these variables that is set, or nothing."""
-        return next(
-            (self.environ[name].strip() for name in names if self.environ.get(name, "").strip()), ""
-        )
+        """The value of the first of these variables that is set, or an empty text."""
+        values = (self.environ.get(name, "").strip() for name in names)
+        return next((value for value in values if value), "")
 
     def address(self, *names: str, usual: str = "") -> str:
-        """The endpoint: the spec's, else the first of these variables, else the usual one. Messages
-        show it, so a sign-in may not stand in it; requests carry one of their own, so it could not
-        be used anyway.
+        """The endpoint: of the spec, else from the first of these variables, else the usual one.
+
+        A user name or password in it is refused. Values in its query are hidden in all messages.
         """
         url = self.spec.base_url or self.variable(*names) or usual
-        said = f"{'base_url' if self.spec.base_url else ' or '.join(names)} of {self.spec.id}"
-        try:
-            parts = urlsplit(url)
-            right = not url or (
-                parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-            )
-        except ValueError:  # a port that is no number, a broken IPv6 address
-            right = False
+        setting = f"{'base_url' if self.spec.base_url else ' or '.join(names)} of {self.spec.id}"
         if "@" in url:
             raise InputError(
-                f"{said} carries a user name or a key.",
+                f"{setting} contains a user name or a key.",
                 hint="Give the address alone, and the key in the environment.",
             )
-        if not right:
+        if url and not _is_address(url):
             raise InputError(
-                f"{said} is {url!r}: not an address.",
-                hint="Write it out, for example http://127.0.0.1:8000/v1.",
+                f"{setting} is {url!r}: not an address.",
+                hint="Give a complete one, for example http://127.0.0.1:8000/v1.",
             )
+        for name, value in parse_qsl(urlsplit(url).query):
+            if name.lower() not in _HARMLESS_PARAMETERS:
+                remember_setting(name, value)
         return url
 
-    def custom_headers(self, name: str) -> dict[str, str]:
-        """Headers that a person wants sent along, from this variable: `Name: value`, one a line."""
-        pairs = (
-            line.partition(":") for line in self.environ.get(name, "").splitlines() if ":" in line
-        )
-        return {header.strip(): value.strip() for header, _, value in pairs}
+    def custom_headers(self, variable: str) -> dict[str, str]:
+        """Headers that the user wants sent along, from a variable: `Name: value`, one per line."""
+        headers: dict[str, str] = {}
+        for line in self.environ.get(variable, "").splitlines():
+            name, colon, value = line.partition(":")
+            if colon:
+                headers[name.strip()] = value.strip()
+                remember_setting(name.strip(), value.strip())
+        return headers
 
     def headers(self, request: Request) -> dict[str, str]:
-        """So gateways can route and attribute cost."""
+        """Headers by which a gateway can route requests and attribute their cost."""
         return {"X-Skillfit-Stage": request.stage, "X-Skillfit-Run": self.run_id}
 
 
 class Adapted(BadRequest):
-    """The endpoint refused one optional parameter; the provider leaves it out from now on, so the
-    call can go again at once.
+    """The endpoint rejected an optional parameter. The provider leaves it out from now on, so the
+    call can be repeated at once.
     """
 
 
 def log_notice(message: str) -> None:
     logging.getLogger("skillfit.models").warning(message)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, a broken IPv6 address
+        return False

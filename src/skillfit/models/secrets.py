@@ -1,36 +1,89 @@
-"""Keys live in memory. Whatever is shown or written goes through `redact`, which knows the ones in
-use.
+"""Keys live in memory only. Whatever is shown or written passes through `redact` or
+`hide_keys_in_use`, which know the keys in use.
 """
 
 from __future__ import annotations
 
+import html
+import json
 import re
+from collections.abc import Iterator
+from urllib.parse import quote, quote_plus
 
-# shorter "keys" (none, local, EMPTY) are placeholders; hiding them would garble ordinary text
+HIDDEN = "[secret]"
+# Shorter keys (none, local, EMPTY) are placeholders; hiding them would garble ordinary text.
 _SHORTEST = 6
-_live: list[str] = []  # longest first: one key may stand inside another
+_SECRET_NAME = re.compile(
+    r"key|token|secret|passw|pwd|auth|credential|signature|cookie|session|^(sig|code)$",
+    re.IGNORECASE,
+)
 _LOOKS_LIKE_A_KEY = re.compile(
     r"\b(?:sk|pk|rk|or|gsk|hf|xai)[-_][A-Za-z0-9_\-]{16,}|(?<=Bearer )[A-Za-z0-9._~+/\-]{8,}=*"
 )
 
+# Longest first, because one secret may be part of another.
+_keys: list[str] = []  # hidden everywhere
+_private: list[str] = []  # hidden in messages only: in a skill or reply it may be ordinary text
+
 
 def remember_secret(secret: str) -> str:
-    """Make `redact` hide `secret` from now on; returns it."""
-    if len(secret) >= _SHORTEST and secret not in _live:
-        _live.append(secret)
-        _live.sort(key=len, reverse=True)
+    """Hide `secret` everywhere from now on, also where it is escaped. Returns it."""
+    _add(_keys, secret)
     return secret
 
 
+def remember_setting(name: str, value: str) -> None:
+    """Hide a value that the user sends along (a header, a query parameter). It is hidden everywhere
+    when its name or its form says that it is a secret, else in messages only.
+    """
+    without_scheme = value.rpartition(" ")[2] if " " in value else value  # "Bearer abc"
+    for text in {value, without_scheme}:
+        is_secret = _SECRET_NAME.search(name) is not None or _has_secret_form(text)
+        _add(_keys if is_secret else _private, text)
+
+
 def redact(text: str) -> str:
-    """`text` without any key in use, and without what looks like one."""
-    return _LOOKS_LIKE_A_KEY.sub("[secret]", hide_keys_in_use(text))
+    """`text` for messages and logs: without secrets, private values, and what looks like a key."""
+    text = hide_keys_in_use(text)
+    for value in _private:
+        text = text.replace(value, HIDDEN)
+    return _LOOKS_LIKE_A_KEY.sub(HIDDEN, text)
 
 
 def hide_keys_in_use(text: str) -> str:
-    """`text` without any key in use. For skills, items and replies, where a look-alike is
-    somebody's content.
+    """`text` without any key in use. For skills, items and replies, where text that only looks like
+    a key is somebody's content.
     """
-    for secret in _live:
-        text = text.replace(secret, "[secret]")
+    for secret in _keys:
+        text = text.replace(secret, HIDDEN)
     return text
+
+
+def _add(known: list[str], secret: str) -> None:
+    if len(secret) < _SHORTEST or secret in known:
+        return
+    known.extend(form for form in _forms(secret) if form not in known)
+    known.sort(key=len, reverse=True)
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """The secret as it may appear: plain, in JSON (also JSON inside JSON), Python, HTML, a URL."""
+    yield secret
+    for ascii_only in (False, True):
+        escaped = secret
+        for _ in range(3):
+            escaped = json.dumps(escaped, ensure_ascii=ascii_only)[1:-1]
+            yield escaped
+    yield repr(secret)[1:-1]
+    yield html.escape(secret)
+    yield html.escape(secret, quote=False)
+    yield quote(secret)
+    yield quote(secret, safe="")
+    yield quote_plus(secret)
+
+
+def _has_secret_form(value: str) -> bool:
+    """Whether a value is too long or too mixed for an ordinary word or name."""
+    if " " in value:
+        return False
+    return len(value) >= 20 or (len(value) >= 16 and any(char.isdigit() for char in value))

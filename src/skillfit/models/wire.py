@@ -1,26 +1,26 @@
-"""Requests and replies as the OpenAI chat API writes them, which most servers speak."""
+"""Requests and replies of the OpenAI chat API, which most servers speak."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import Field, model_validator
 
 from skillfit.errors import InputError
-from skillfit.models.failures import classify
-from skillfit.models.prices import input_bound
-from skillfit.models.protocol import (
-    FinishReason,
-    Image,
-    Message,
-    NoReply,
-    Reply,
-    Request,
-    ToolCall,
-    Usage,
+from skillfit.models.protocol import FinishReason, Image, Message, Reply, Request, Usage
+from skillfit.models.replies import (
+    TokenCount,
+    WireModel,
+    argument_json,
+    counted,
+    model_name,
+    read_reply,
+    tool_call,
 )
 
 _SIGNATURES = {
@@ -38,8 +38,20 @@ _FINISH: dict[str, FinishReason] = {
 }
 
 
-def read_image(image: Image) -> tuple[str, str]:
-    """Media type (by its bytes, else as declared) and base64 data, read now."""
+@dataclass(frozen=True, slots=True)
+class ImageData:
+    """The bytes of an image, ready to be sent."""
+
+    media_type: str
+    base64: str
+
+    @property
+    def data_url(self) -> str:
+        return f"data:{self.media_type};base64,{self.base64}"
+
+
+def read_image(image: Image) -> ImageData:
+    """The image's data, read now. Its type is told from its bytes, else it is the declared one."""
     try:
         data = Path(image.path).read_bytes()
     except OSError as error:
@@ -47,11 +59,11 @@ def read_image(image: Image) -> tuple[str, str]:
     media_type = next(
         (kind for start, kind in _SIGNATURES.items() if data.startswith(start)), image.media_type
     )
-    return media_type, base64.b64encode(data).decode()
+    return ImageData(media_type, base64.b64encode(data).decode())
 
 
 def schema_in_prompt(request: Request) -> Request:
-    """The request with its schema asked for in words, for endpoints that cannot enforce one."""
+    """The request with its schema in the prompt, for endpoints that cannot enforce one."""
     if request.schema is None:
         return request
     form = json.dumps(request.schema, ensure_ascii=False)
@@ -63,8 +75,8 @@ def schema_in_prompt(request: Request) -> Request:
 
 
 def strict_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schema in the form strict mode demands (every property required, no others), None where
-    it cannot be put so.
+    """The schema in the form of strict mode (every property required, no others). None when it
+    cannot be expressed in that form.
     """
     if schema.get("type") == "object" and not isinstance(schema.get("properties"), Mapping):
         return None  # free-form keys
@@ -104,16 +116,8 @@ def _chat_message(message: Message) -> dict[str, Any]:
             [{"type": "text", "text": message.content}] if message.content else []
         )
         for image in message.images:
-            media_type, data = read_image(image)
-            parts.append(
-                {
-                    "type": "image_url",
-                    "image_url": {
-                        "url": f"data:{media_type};base64,{data}",
-                        "detail": image.detail,
-                    },
-                }
-            )
+            source = {"url": read_image(image).data_url, "detail": image.detail}
+            parts.append({"type": "image_url", "image_url": source})
         wire["content"] = parts
     if message.tool_calls:
         wire["content"] = message.content or None
@@ -121,7 +125,7 @@ def _chat_message(message: Message) -> dict[str, Any]:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
+                "function": {"name": call.name, "arguments": argument_json(call)},
             }
             for call in message.tool_calls
         ]
@@ -150,65 +154,92 @@ def response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": form}
 
 
+class _Function(WireModel):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _ChatToolCall(WireModel):
+    id: str | None = None
+    function: _Function = Field(default_factory=_Function)
+
+
+class _TextPart(WireModel):
+    text: str | None = None
+
+
+class _ChatMessage(WireModel):
+    content: str | list[_TextPart] | None = None
+    refusal: str | None = None
+    tool_calls: list[_ChatToolCall] | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text or "" for part in self.content)
+        return self.content or ""
+
+
+class _Choice(WireModel):
+    message: _ChatMessage | None = None
+    finish_reason: str | None = None
+
+
+class _PromptDetails(WireModel):
+    cached_tokens: TokenCount = 0
+
+
+class _CompletionDetails(WireModel):
+    reasoning_tokens: TokenCount = 0
+
+
+class ChatUsage(WireModel):
+    """Usage as the chat API reports it. `cached_tokens` are part of `prompt_tokens`."""
+
+    prompt_tokens: TokenCount = 0
+    completion_tokens: TokenCount = 0
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+    @model_validator(mode="after")
+    def _check_cached(self) -> Self:
+        if self.cached > self.prompt_tokens:
+            raise ValueError("cached_tokens is larger than prompt_tokens")
+        return self
+
+    @property
+    def cached(self) -> int:
+        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else 0
+
+    def usage(self) -> Usage:
+        details = self.completion_tokens_details
+        return Usage(
+            calls=1,
+            input=self.prompt_tokens,
+            cached=self.cached,
+            output=self.completion_tokens,
+            reasoning=details.reasoning_tokens if details else 0,
+        )
+
+
+class _ChatCompletion(WireModel):
+    choices: list[_Choice] = Field(min_length=1)
+    usage: ChatUsage | None = None
+    model: Any = None
+
+
 def chat_reply(body: Mapping[str, Any], request: Request, model_id: str) -> Reply:
-    """The reply in a chat completion; some gateways send their errors with status 200."""
-    choices = body.get("choices")
-    if not isinstance(choices, list) or not choices:
-        error = body.get("error")
-        status = (body.get("base_resp") or {}).get("status_code")
-        if error or status:
-            code = error.get("code") if isinstance(error, Mapping) else None
-            raise classify(code if isinstance(code, int) else 400, body, {}, model_id)
-        raise NoReply(f"{model_id} sent a reply without choices.", usage=Usage(calls=1))
-    choice = choices[0]
-    message = choice.get("message") or {}
-    text = _text(message.get("content"))
+    """The reply in a chat completion."""
+    completion = read_reply(_ChatCompletion, body, model_id)
+    choice = completion.choices[0]
+    message = choice.message or _ChatMessage()
+    text, finish = message.text, _FINISH.get(choice.finish_reason or "stop", "other")
+    if message.refusal:
+        text, finish = message.refusal, "refused"
     calls = tuple(
-        _tool_call(call, number) for number, call in enumerate(message.get("tool_calls") or ())
+        tool_call(call.id, call.function.name, call.function.arguments, number)
+        for number, call in enumerate(message.tool_calls or ())
     )
-    finish = _FINISH.get(choice.get("finish_reason") or "stop", "other")
-    if message.get("refusal"):
-        text, finish = message["refusal"], "refused"
-    usage = read_usage(body, "prompt_tokens", "completion_tokens") or unreported_usage(
-        request, text, model_id
-    )
-    return Reply(text, calls, finish, usage, str(body.get("model") or ""))
-
-
-def _tool_call(call: Mapping[str, Any], number: int) -> ToolCall:
-    function = call.get("function") or {}
-    arguments = function.get("arguments") or "{}"
-    return ToolCall(
-        id=call.get("id") or f"call_{number}",
-        name=function.get("name") or "",
-        arguments=arguments
-        if isinstance(arguments, str)
-        else json.dumps(arguments, ensure_ascii=False),
-    )
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content if isinstance(part, Mapping))
-    return content or ""
-
-
-def read_usage(body: Mapping[str, Any], read: str, written: str) -> Usage | None:
-    """What an answer of OpenAI's APIs reports under these names, None where it reports nothing."""
-    usage = body.get("usage")
-    if not usage:
-        return None
-    return Usage(
-        calls=1,
-        input=usage.get(read) or 0,
-        cached=(usage.get(f"{read}_details") or {}).get("cached_tokens") or 0,
-        output=usage.get(written) or 0,
-        reasoning=(usage.get(f"{written}_details") or {}).get("reasoning_tokens") or 0,
-    )
-
-
-def unreported_usage(request: Request, text: str, model_id: str) -> Usage:
-    """For servers that report none: counting zero would hide cost, so count the most it can have
-    been.
-    """
-    return Usage(calls=1, input=input_bound(request, model_id), output=len(text.encode()))
+    reported = completion.usage.usage() if completion.usage else None
+    usage = counted(reported, request, text, calls, model_id)
+    return Reply(text, calls, finish, usage, model_name(completion.model))

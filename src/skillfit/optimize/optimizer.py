@@ -15,19 +15,8 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from skillfit.config.schema import GradientSection, OptimizerSection
 from skillfit.models import ask
-from skillfit.models.protocol import (
-    BadReply,
-    ContextTooLong,
-    Message,
-    Model,
-    ModelError,
-    NetworkFailed,
-    Overloaded,
-    RateLimited,
-    Refused,
-    Request,
-    TimedOut,
-)
+from skillfit.models.failures import UNUSABLE
+from skillfit.models.protocol import Message, Model, ModelError, Request
 from skillfit.optimize.patch import PAYLOAD_FIELD, Payload, SkillCandidate, Suggestion, UpdateMode
 from skillfit.run.events import Discarded, Event
 from skillfit.skill import Edit, estimate_tokens
@@ -212,12 +201,6 @@ class DiagnosisReply(Reasoned):
 
 
 R = TypeVar("R", bound=BaseModel)
-
-# The reply cannot be used: the stage continues without it and emits Discarded.
-UNUSABLE = (BadReply, Refused, ContextTooLong)
-# The provider could not be reached, retries included. Auth, quota, config, budget and handoff
-# errors are in neither group: they stop the run.
-UNREACHABLE = (RateLimited, Overloaded, TimedOut, NetworkFailed)
 
 REPLY_TOKENS = 16_384
 _SMALLEST_ROOM = 1_000

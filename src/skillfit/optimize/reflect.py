@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from skillfit.errors import InfrastructureError
+from skillfit.models.failures import UNREACHABLE, UNUSABLE
 from skillfit.models.protocol import ContextTooLong, ModelError
 from skillfit.optimize.memory import failure_patterns, render_pending
 from skillfit.optimize.optimizer import (
     ANALYST_REPLY,
-    UNREACHABLE,
-    UNUSABLE,
     AnalystReply,
     Call,
     DiagnosisReply,

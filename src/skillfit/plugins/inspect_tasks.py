@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from skillfit.errors import InputError, SkillfitError
+from skillfit.models.pausable_timeout import paused
 from skillfit.models.protocol import Model
-from skillfit.models.timing import not_counted
 from skillfit.plugins.inspect_bridge import InspectRollout, bridge, running, text_of
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
@@ -86,7 +86,7 @@ class InspectEvaluator(Evaluator):
             # limit.
             self._runner = asyncio.create_task(self._run_waiting(), context=Context())
         try:
-            with not_counted():  # Inspect and sandboxes start up
+            with paused():  # Inspect and sandboxes start up
                 await rollout.begun.wait()
             return await rollout.result
         except asyncio.CancelledError:

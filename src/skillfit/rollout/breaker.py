@@ -6,11 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from skillfit.errors import InfrastructureError
+from skillfit.models.failures import MACHINERY, is_machinery
 from skillfit.rollout.outcome import Outcome
 
-# Failures that say nothing about the skill or the item. Others (refused, context_too_long, agent)
-# may be caused by a candidate skill, and then the gate must see them.
-MACHINERY_FAILURES = ("rate_limit", "overloaded", "network", "timeout", "worker", "sandbox")
 _ENOUGH = 5  # failures; fewer may be an accident
 
 
@@ -37,10 +35,10 @@ class Batch:
         self.failed[kind] += 1
         same_kind = self.failed[kind]
         message = f"The last error: {outcome.failure.message}"
-        systemic = kind in MACHINERY_FAILURES or not self.proven
+        systemic = is_machinery(kind) or not self.proven
         if systemic and not self.scored and same_kind == self.failed.total() >= _ENOUGH:
             return _stop(f"The first {same_kind} rollouts all failed ({kind}). {message}")
-        broken = sum(self.failed[name] for name in MACHINERY_FAILURES)
+        broken = sum(self.failed[name] for name in MACHINERY)
         if broken >= _ENOUGH and broken > (1 - self.coverage_floor) * self.planned:
             needed = f"a coverage of {self.coverage_floor:.0%} cannot be reached"
             return _stop(f"{broken} of {self.planned} rollouts failed: {needed}. {message}")

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 
 from skillfit.agents.agent import Agent
 from skillfit.errors import SkillfitError
+from skillfit.models.failures import is_fatal, is_machinery, policy
 from skillfit.models.protocol import AnswerPending, Meter, ModelError, Usage
 from skillfit.rollout.breaker import Batch
-from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker, WorkerLost
+from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker
 from skillfit.rollout.gather import gather, mark_retrieved
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest
 from skillfit.run.events import EventLog, RolloutFinished
@@ -33,9 +34,6 @@ from skillfit.tasks.item import TaskFailure
 if TYPE_CHECKING:
     from skillfit.tasks.task import Task
 
-_FATAL = ("auth", "quota", "config")  # every other rollout would fail the same way
-_RETRIES = 1  # of a whole rollout; the model client has already retried each call
-_WORKER_RETRIES = 3
 _SHOWN = 300  # characters of an answer or of feedback in an event
 
 
@@ -263,7 +261,7 @@ class Rollouts:
             except AnswerPending:
                 raise  # handoff: the other prompts of this stage are still to be written
             except (ModelError, TaskFailure) as error:
-                if error.kind in _FATAL:
+                if is_fatal(error.kind):
                     self._stopped_by = error
                     raise
                 if self.stopping:
@@ -340,13 +338,9 @@ def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> 
 
 
 def _retries(error: ModelError | TaskFailure) -> int:
-    if isinstance(error, WorkerLost):
-        return _WORKER_RETRIES
-    if error.kind == "sandbox":  # the program never ran; the next start may work
-        return _RETRIES
-    if isinstance(error, ModelError) and error.retryable and error.kind != "timeout":
-        return _RETRIES
-    return 0
+    """How often a rollout that failed this way runs again. The user's own code is not repeated."""
+    repeated = isinstance(error, ModelError) or is_machinery(error.kind)
+    return policy(error.kind).rollout_retries if repeated else 0
 
 
 def _seed(run_seed: int, plan: _Planned) -> int:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from skillfit.agents.agent import Agent, AgentFailure, AttemptContext
 from skillfit.agents.workspace import remove_workspace
+from skillfit.models.pausable_timeout import time_limit
 from skillfit.models.protocol import ModelError
-from skillfit.models.timing import time_limit
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ class WorkerLost(ModelError):
     """
 
     kind = "worker"
-    retryable = True
 
 
 class Executor(Protocol):

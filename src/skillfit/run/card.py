@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skillfit.run.events import (
@@ -79,18 +79,21 @@ class RunCard:
     finished_at: float | None = None
     total_steps: int = 0
     steps_done: int = 0
+    metric: str = "hard"  # what selection scores are in: hard, soft or mixed
+    soft_weight: float = 0.0  # of the soft score in the metric
     best_step: int | None = None
     finish_reason: str = ""  # empty until the run has finished
     diagnosis: str = ""
     ship: ShipGain | None = None
     selection: ScorePair = ScorePair()
-    test: ScorePair = ScorePair()
+    test: ScorePair = ScorePair()  # hard scores
     test_final: float | None = None  # of the last skill, where that is not the best
     points: tuple[ScorePoint, ...] = ()
     calls: int = 0
     tokens: int = 0
     usd: float | None = 0.0  # None: a price is unknown
     seconds: float | None = None  # time taken, once finished
+    unproven: bool = False  # something was found, but the initial skill is handed back
 
     @property
     def started(self) -> bool:
@@ -120,7 +123,7 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
         return replace(card, steps_done=max(card.steps_done, event.step))
     if isinstance(event, ShipTested):
         low, high = event.interval
-        gain = ShipGain(event.verdict, event.difference, low, high, getattr(event, "gap", None))
+        gain = ShipGain(event.verdict, event.difference, low, high, event.gap)
         return replace(card, ship=gain)
     if isinstance(event, RunFinished):
         return _finished(card, event, stored.at)
@@ -129,6 +132,9 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
 
 def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
     env, model = _section(event.config, "env"), _section(event.config, "model")
+    evaluation = _section(event.config, "evaluation")
+    metric = str(evaluation.get("gate_metric", "hard"))
+    mixed = float(evaluation.get("gate_mixed_weight", 0.5))
     models = {role: str(_section(model, role).get("id", "")) for role in _ROLES}
     return replace(
         card,
@@ -139,6 +145,8 @@ def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
         models={role: model for role, model in models.items() if model},
         started_at=card.started_at or at,
         total_steps=event.total_steps,
+        metric=metric,
+        soft_weight={"soft": 1.0, "mixed": mixed}.get(metric, 0.0),
     )
 
 
@@ -148,33 +156,35 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
-    estimate = getattr(event, "estimate", None)
-    score = event.hard if estimate is None else estimate.mean
-    others = tuple(point for point in card.points if point.name != event.name)
-    card = replace(card, points=(*others, ScorePoint(event.name, score)))
+    if event.estimate is not None:
+        score = event.estimate.mean
+    else:
+        score = (1 - card.soft_weight) * event.hard + card.soft_weight * event.soft
+    points = {point.name: point for point in card.points}
+    points[event.name] = ScorePoint(event.name, score)  # in its old place if it had one
+    card = replace(card, points=tuple(points.values()))
     if event.name == "baseline":
-        card = replace(card, selection=replace(card.selection, baseline=event.hard))
+        card = replace(card, selection=replace(card.selection, baseline=score))
     return card
 
 
 def _finished(card: RunCard, event: RunFinished, at: float) -> RunCard:
-    summary: dict[str, Any] = (
-        asdict(event.summary) if is_dataclass(event.summary) else event.summary
-    )
-    baseline = summary.get("baseline_selection_hard")
+    summary = event.summary
+    baseline = summary.baseline_selection_score
     return replace(
         card,
         finish_reason=event.finish_reason,
         diagnosis=event.diagnosis,
         finished_at=at,
-        best_step=summary.get("best_step"),
+        best_step=summary.best_step,
         selection=ScorePair(
             card.selection.baseline if baseline is None else baseline,
-            summary.get("best_selection_hard"),
+            summary.best_selection_score,
         ),
-        test=ScorePair(summary.get("baseline_test_hard"), summary.get("test_hard")),
-        test_final=summary.get("final_test_hard"),
-        seconds=summary.get("total_wall_time_s"),
+        test=ScorePair(summary.baseline_test_hard, summary.test_hard),
+        test_final=summary.final_test_hard,
+        unproven=summary.unproven,
+        seconds=summary.total_wall_time_s,
     )
 
 
@@ -199,7 +209,8 @@ class CardKeeper:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._written_at = 0.0
+        self._saved_at = 0.0
+        self._last: Stored | None = None
         self._card = recorded_card(journal)
         self._written = self._card
 
@@ -212,14 +223,16 @@ class CardKeeper:
         self.save()
 
     def __call__(self, stored: Stored) -> None:
-        self._card = fold(self._card, stored)
-        is_news = isinstance(stored.event, KINDS)
-        if is_news or time.monotonic() - self._written_at > _REFRESH:
+        self._last = stored
+        if isinstance(stored.event, KINDS) or time.monotonic() - self._saved_at > _REFRESH:
             self.save()
 
     def save(self) -> None:
-        """Write the card if it changed."""
+        """Write the card if it changed. Events of other kinds only move its position."""
+        self._saved_at = time.monotonic()
+        if self._last is not None:
+            self._card = fold(self._card, self._last)
         self._card = with_cost(self._card, self._journal)
         if self._card != self._written and (self._card.started or self._written.started):
-            self._written, self._written_at = self._card, time.monotonic()
+            self._written = self._card
             self._journal.set_fact(FACT, dump(RunCard, self._card).decode())

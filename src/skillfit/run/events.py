@@ -385,7 +385,8 @@ class EventLog(Store):
         run that ends later than it did) replaces the old.
         """
         kind, key = type(event).__name__, self._redact(event.key)
-        data = self._redact(dump(type(event), event).decode())
+        dumped = dump(type(event), event).decode()
+        data = self._redact(dumped)
         seq = self._known.get(key)
         if seq is None:
             seq, at = self._insert(key, kind, data)
@@ -398,7 +399,7 @@ class EventLog(Store):
             else:
                 seq, at = self._replace(seq, key, kind, data)
         if self._listeners:
-            heard = Stored(seq, at, _parse(kind, data))
+            heard = Stored(seq, at, event if data == dumped else _parse(kind, data))
             for listener in self._listeners:
                 listener(heard)
 

@@ -27,23 +27,11 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from skillfit.models.protocol import (
-    BadReply,
-    ContextTooLong,
-    Model,
-    ModelError,
-    NetworkFailed,
-    Overloaded,
-    RateLimited,
-    Refused,
-    Reply,
-    Request,
-    Role,
-    TimedOut,
-    Usage,
-)
+from skillfit.errors import SkillfitError
+from skillfit.models.failures import can_be_lost, error_of
+from skillfit.models.protocol import BadReply, Model, ModelError, Reply, Request, Role, Usage
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import Redact, Store, damaged, dump, in_pages, load
+from skillfit.run.store import DamagedRun, Redact, Store, damaged, dump, in_pages, load
 
 T = TypeVar("T")
 
@@ -226,12 +214,18 @@ class Journal(Store):
         started = time.time()
         try:
             value = await effect()
-        except ModelError as error:
+        except SkillfitError as error:
+            # When the budget ends a call, the cause carries what its attempts cost.
+            failure = error if isinstance(error, ModelError) else error.__cause__
             # The same error passes through the outer effects; its cost is recorded once.
-            if error.usage.calls and error not in self._billed:
-                self._billed.add(error)
-                used = dump(Usage, _countable(error.usage))
-                loss = (key, stage, role, model, error.kind, error.message, used, started)
+            if (
+                isinstance(failure, ModelError)
+                and failure.usage.calls
+                and failure not in self._billed
+            ):
+                self._billed.add(failure)
+                used = dump(Usage, _countable(failure.usage))
+                loss = (key, stage, role, model, failure.kind, failure.message, used, started)
                 self._insert("losses", *loss)
             raise
         dumped = dump(returns, value)
@@ -351,23 +345,10 @@ def _parse_usage(text: str | bytes) -> Usage:
         usage: Usage = load(Usage, text)
     except ValidationError:
         given = json.loads(text)
-        usage = Usage(**{name: given.get(name, 0) for name in Usage.__dataclass_fields__})
+        return _countable(
+            Usage(**{name: given.get(name, 0) for name in Usage.__dataclass_fields__})
+        )
     return usage if usage.input >= 0 and usage.output >= 0 else _countable(usage)
-
-
-# Failures that a run can go on without; the others stop it.
-_TOLERATED = {
-    kind.kind: kind
-    for kind in (
-        BadReply,
-        ContextTooLong,
-        NetworkFailed,
-        Overloaded,
-        RateLimited,
-        Refused,
-        TimedOut,
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,9 +383,22 @@ class RecordedModel:
         key = f"call/{self._role}/{request.stage}/{request.fingerprint()}"
         abandoned = self._journal.get(f"given_up/{key}", _Abandoned)
         if abandoned is not None:
-            raise _TOLERATED[abandoned.kind](abandoned.message, hint=abandoned.hint)
+            raise error_of(abandoned.kind)(abandoned.message, hint=abandoned.hint)
         try:
-            reply = await self._journal.once(
+            reply = await self._once(key, request)
+        except ModelError as error:
+            if can_be_lost(error.kind):
+                self._failed[key] = _Abandoned(error.kind, error.message, error.hint)
+            raise
+        self._failed.pop(key, None)
+        return reply
+
+    async def _once(self, key: str, request: Request) -> Reply:
+        """The recorded reply, or a new one. A record that cannot be read as a reply (earlier
+        versions checked less) is a failure of this call, so that the run can go on.
+        """
+        try:
+            return await self._journal.once(
                 key,
                 lambda: self._model.complete(request),
                 returns=Reply,
@@ -413,12 +407,12 @@ class RecordedModel:
                 model=self._model.id,
                 usage=lambda reply: reply.usage,
             )
-        except ModelError as error:
-            if error.kind in _TOLERATED:
-                self._failed[key] = _Abandoned(error.kind, error.message, error.hint)
-            raise
-        self._failed.pop(key, None)
-        return reply
+        except DamagedRun as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            raise BadReply(
+                f"The recorded reply of {self.id} for {request.stage} cannot be read."
+            ) from error
 
     async def persist_failures(self) -> None:
         """Record that the run decides without the replies it did not get, so that a resumed run

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from skillfit.errors import InputError
-from skillfit.models.structured import whole_json
+from skillfit.models.json_text import parse_json
 from skillfit.sandbox.process import SandboxNotStarted, plain_environment, run_process
 from skillfit.sandbox.scratch import scratch_folder
 from skillfit.skill import Skill
@@ -164,8 +164,8 @@ def _printed_score(stdout: str, where: str) -> Any:
     """The JSON that the program printed: all of stdout, or its last line."""
     for text in (stdout, stdout.rstrip().rpartition("\n")[2]):
         try:
-            return whole_json(text)
-        except json.JSONDecodeError:
+            return parse_json(text)
+        except ValueError:
             continue
     raise TaskFailure(
         "command",

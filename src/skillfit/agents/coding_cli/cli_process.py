@@ -23,15 +23,8 @@ from skillfit.agents.coding_cli.description import (
 from skillfit.agents.coding_cli.transcript import Reading, read_output
 from skillfit.agents.workspace import Workspace
 from skillfit.errors import InputError
-from skillfit.models.protocol import (
-    AuthFailed,
-    BadRequest,
-    ModelError,
-    Overloaded,
-    QuotaExhausted,
-    RateLimited,
-    Usage,
-)
+from skillfit.models.failures import error_of
+from skillfit.models.protocol import AuthFailed, ModelError, Usage
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.spec import ModelSpec
 from skillfit.sandbox.process import run_process
@@ -42,39 +35,31 @@ _MAX_OUTPUT = 64 << 20
 # Words that only the program's own complaint would have: what an agent's tools say may stand on
 # stderr too, with any number in it.
 _STATUS = r"\b(status|code|error|http(/[\d.]+)?)\W{0,3}(status|code)?\W{0,3}"
-_FAILURES: Mapping[FailureKind, tuple[type[ModelError], tuple[str, ...]]] = {
+_FAILURES: Mapping[FailureKind, tuple[str, ...]] = {
     "auth": (
-        AuthFailed,
-        (
-            r"not logged in",
-            r"please (run )?/?log ?in",
-            r"(invalid|incorrect|missing) (x-)?api.?key",
-            r"authentication.?(error|failed|required|failure)",
-            r"(failed|unable|could not) to authenticate|not authenticated|no authentication",
-            r"^\W*(error\W+)?unauthorized\b",
-            rf"{_STATUS}401\b|\b401\W{{1,3}}unauthorized",
-        ),
+        r"not logged in",
+        r"please (run )?/?log ?in",
+        r"(invalid|incorrect|missing) (x-)?api.?key",
+        r"authentication.?(error|failed|required|failure)",
+        r"(failed|unable|could not) to authenticate|not authenticated|no authentication",
+        r"^\W*(error\W+)?unauthorized\b",
+        rf"{_STATUS}401\b|\b401\W{{1,3}}unauthorized",
     ),
     "quota": (
-        QuotaExhausted,
-        (
-            r"credit balance is too low",
-            r"insufficient.quota",
-            r"usage limit (reached|exceeded)|(hit|reached) your usage limit",
-            r"(?<!disk )quota exceeded|exceeded your current quota",
-        ),
+        r"credit balance is too low",
+        r"insufficient.quota",
+        r"usage limit (reached|exceeded)|(hit|reached) your usage limit",
+        r"(?<!disk )quota exceeded|exceeded your current quota",
     ),
-    "rate_limit": (RateLimited, (r"rate.?limit", rf"{_STATUS}429\b", r"too many requests")),
+    "rate_limit": (r"rate.?limit", rf"{_STATUS}429\b", r"too many requests"),
     "overloaded": (
-        Overloaded,
-        (r"overloaded", rf"{_STATUS}(500|502|503|529)\b", r"(internal server|service unavailable)"),
+        r"overloaded",
+        rf"{_STATUS}(500|502|503|529)\b",
+        r"(internal server|service unavailable)",
     ),
     "config": (
-        BadRequest,
-        (
-            r"\bmodel\b(?!/)[^\n]{0,60}(not found|does not exist|not supported|may not exist)",
-            r"^(error: )?(unknown|unexpected) (option|argument)",
-        ),
+        r"\bmodel\b(?!/)[^\n]{0,60}(not found|does not exist|not supported|may not exist)",
+        r"^(error: )?(unknown|unexpected) (option|argument)",
     ),
 }
 
@@ -211,10 +196,10 @@ class CommandLine:
         text = (reading.error or said.strip() or "it said nothing")[-1000:]
         message = f"{self.description.name} gave no answer (exit code {code}): {text}"
         usage = reading.usage if reading.usage.tokens else Usage()
-        for kind, (error, usual) in _FAILURES.items():
+        for kind, usual in _FAILURES.items():
             patterns = (*self.description.failures.get(kind, ()), *usual)
             if any(re.search(pattern, text, re.IGNORECASE | re.MULTILINE) for pattern in patterns):
-                return error(
+                return error_of(kind)(
                     message,
                     usage=usage,
                     hint="Set its key or use options: {login: true}." if kind == "auth" else "",

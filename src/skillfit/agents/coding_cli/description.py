@@ -7,6 +7,8 @@ $effort, $base_url, $skill, $prompt_file, $home and any of the description's own
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skillfit.errors import InputError
+from skillfit.models.provider import Readiness
 
 FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config"]
 BUILT_IN = Path(__file__).parent / "data"
@@ -130,6 +133,16 @@ def arguments(argv: tuple[str | Arguments, ...], values: Mapping[str, str]) -> l
         if len(filled) == len(group.args) and not values.get(group.without):
             done += filled
     return done
+
+
+def readiness(environ: Mapping[str, str]) -> Readiness:
+    """Which of the described programs are installed."""
+    names = sorted(file.stem for file in BUILT_IN.glob("*.yaml"))
+    path = environ.get("PATH", os.defpath)
+    found = [name for name in names if shutil.which(load_description(name).program, path=path)]
+    if found:
+        return Readiness(True, f"installed: {', '.join(found)}")
+    return Readiness(False, f"none of {', '.join(names)} is installed")
 
 
 @cache

@@ -13,8 +13,8 @@ from typing import Any
 
 from skillfit.agents.chat import shorten
 from skillfit.agents.coding_cli.description import Description, Pick, StepPick, UsagePick
+from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Usage
-from skillfit.models.structured import whole_json
 from skillfit.tasks.graders.extract import at_path
 from skillfit.tasks.item import Step
 
@@ -67,7 +67,7 @@ def _events(stdout: str) -> Iterator[Mapping[str, Any]]:
 
 def _json(text: str) -> Any:
     try:
-        return whole_json(text)
+        return parse_json(text)
     except ValueError:
         return None
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import full_name
-from skillfit.models.protocol import (
-    BadRequest,
-    FinishReason,
-    Message,
-    NoReply,
-    Reply,
-    Request,
-    ToolCall,
-    Usage,
-)
+from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request, Usage
 from skillfit.models.provider import Setup
-from skillfit.models.providers.http import Endpoint, bearer, join
-from skillfit.models.providers.sdk import OfficialSdk, OptionalParameters, through_sdk
-from skillfit.models.wire import read_image, schema_in_prompt, strict_schema, unreported_usage
+from skillfit.models.providers.fallback_params import OptionalParameters
+from skillfit.models.providers.http import Endpoint, bearer, join, without_query
+from skillfit.models.replies import (
+    TokenCount,
+    WireModel,
+    argument_object,
+    counted,
+    model_name,
+    read_reply,
+    tool_call,
+)
+from skillfit.models.wire import read_image, schema_in_prompt, strict_schema
 
 _VERSION = "2023-06-01"
 _CACHED = {"type": "ephemeral"}
@@ -36,7 +35,7 @@ _WORDS = {
     "temperature": ("temperature",),
     "reasoning_effort": ("effort",),
 }
-_INSTEAD = {"schema": "it is asked for in the prompt instead"}
+_INSTEAD = {"schema": "it is put into the prompt instead"}
 _FINISH: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -48,38 +47,30 @@ _FINISH: dict[str, FinishReason] = {
 
 
 def anthropic(setup: Setup) -> AnthropicProvider:
-    setup.takes("sdk")
-    own = setup.address("ANTHROPIC_BASE_URL")
+    """Anthropic, or a server with its API at `base_url` or ANTHROPIC_BASE_URL."""
+    setup.takes()
+    base_url = setup.address("ANTHROPIC_BASE_URL", usual="https://api.anthropic.com")
     token = "" if setup.spec.key_env else setup.key("ANTHROPIC_AUTH_TOKEN", needed=False)
     key = token or setup.key("ANTHROPIC_API_KEY", needed=True)
-    return AnthropicProvider(
-        setup,
-        own or "https://api.anthropic.com",
-        key,
-        bool(token),
-        through_sdk(setup, "anthropic", bool(own)),
-    )
+    return AnthropicProvider(setup, base_url, key, is_token=bool(token))
 
 
 class AnthropicProvider:
+    """One model behind the Messages API."""
+
     slots: int | None = None
     context_window: int | None = None
 
-    def __init__(self, setup: Setup, base_url: str, key: str, is_token: bool, sdk: bool) -> None:
-        where = f"{setup.spec.id} at {base_url}"
+    def __init__(self, setup: Setup, base_url: str, key: str, *, is_token: bool) -> None:
+        where = f"{setup.spec.id} at {without_query(base_url)}"
         headers = {
             "anthropic-version": _VERSION,
             **setup.custom_headers("ANTHROPIC_CUSTOM_HEADERS"),
+            **(bearer(key) if is_token else {"x-api-key": key}),
         }
         self.endpoint = endpoint_of(base_url, key)
         self._setup = setup
-        self._api: Endpoint | OfficialSdk
-        if sdk:
-            how = {"auth_token": key} if is_token else {"api_key": key}
-            self._api = OfficialSdk("anthropic", base_url, "/v1/messages", where, headers, **how)
-        else:
-            headers |= bearer(key) if is_token else {"x-api-key": key}
-            self._api = Endpoint(join(base_url, "/v1/messages"), where, headers)
+        self._api = Endpoint(join(base_url, "/v1/messages"), where, headers)
         self._optional = OptionalParameters(where, setup.notice, _WORDS, _INSTEAD)
 
     async def send(self, request: Request) -> Reply:
@@ -105,7 +96,7 @@ class AnthropicProvider:
         await self._api.close()
 
     def _optional_body(self, request: Request) -> tuple[dict[str, Any], set[str]]:
-        """What may be left out, as sent, and the names of what is in it."""
+        """The optional part of the body, and the names of the parameters in it."""
         strict = strict_schema(request.schema) if request.schema else None
         wanted = {
             "temperature": request.temperature,
@@ -127,8 +118,8 @@ class AnthropicProvider:
 
 
 def _system(request: Request) -> dict[str, Any]:
-    """System texts as blocks, the last two (instructions, skill) marked: what comes before a mark
-    is cached.
+    """System texts as blocks. The last two (instructions, skill) are marked: the provider caches
+    everything up to a mark.
     """
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": m.content}
@@ -149,8 +140,8 @@ def _tools(request: Request) -> dict[str, Any]:
 
 
 def _messages(request: Request) -> list[dict[str, Any]]:
-    """Turns of user and assistant; a conversation under way is marked at its end, so its next turn
-    reads it from the cache.
+    """Turns of user and assistant. The last one of a longer conversation is marked, so that the
+    next turn reads it from the cache.
     """
     turns: list[dict[str, Any]] = []
     for message in request.messages:
@@ -175,55 +166,58 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
         [{"type": "text", "text": message.content}] if message.content else []
     )
     for image in message.images:
-        media_type, data = read_image(image)
-        blocks.append(
-            {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
-        )
+        data = read_image(image)
+        source = {"type": "base64", "media_type": data.media_type, "data": data.base64}
+        blocks.append({"type": "image", "source": source})
     for call in message.tool_calls:
-        blocks.append(
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": _arguments(call)}
-        )
+        use = {"type": "tool_use", "id": call.id, "name": call.name}
+        blocks.append({**use, "input": argument_object(call)})
     return blocks
 
 
-def _arguments(call: ToolCall) -> dict[str, Any]:
-    try:
-        value = json.loads(call.arguments or "{}")
-    except ValueError:
-        value = None
-    return (
-        value if isinstance(value, dict) else {"arguments": call.arguments}
-    )  # what the model wrote was no object
+class _Block(WireModel):
+    type: str = ""
+    text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+
+
+class _MessageUsage(WireModel):
+    """Here `input_tokens` are those neither read from nor written to the cache."""
+
+    input_tokens: TokenCount = 0
+    output_tokens: TokenCount = 0
+    cache_read_input_tokens: TokenCount = 0
+    cache_creation_input_tokens: TokenCount = 0
+
+    def usage(self) -> Usage:
+        cached, written = self.cache_read_input_tokens, self.cache_creation_input_tokens
+        return Usage(
+            calls=1,
+            input=self.input_tokens + cached + written,
+            cached=cached,
+            output=self.output_tokens,
+            written=written,
+        )
+
+
+class _MessageReply(WireModel):
+    content: list[_Block]
+    stop_reason: str | None = None
+    usage: _MessageUsage | None = None
+    model: Any = None
 
 
 def _reply(answer: Mapping[str, Any], request: Request, model_id: str) -> Reply:
-    content = answer.get("content")
-    if not isinstance(content, list):
-        raise NoReply(f"{model_id} sent a reply without content.", usage=Usage(calls=1))
-    text = "".join(block.get("text") or "" for block in content if block.get("type") == "text")
+    message = read_reply(_MessageReply, answer, model_id)
+    text = "".join(block.text or "" for block in message.content if block.type == "text")
     calls = tuple(
-        ToolCall(
-            block["id"], block["name"], json.dumps(block.get("input") or {}, ensure_ascii=False)
-        )
-        for block in content
-        if block.get("type") == "tool_use"
+        tool_call(block.id, block.name, block.input, number)
+        for number, block in enumerate(message.content)
+        if block.type == "tool_use"
     )
-    finish = _FINISH.get(answer.get("stop_reason") or "end_turn", "other")
-    usage = answer.get("usage")
-    spent = _usage(usage) if usage else unreported_usage(request, text, model_id)
-    return Reply(text, calls, finish, spent, str(answer.get("model") or ""))
-
-
-def _usage(usage: Mapping[str, Any]) -> Usage:
-    cached, written = (
-        usage.get("cache_read_input_tokens") or 0,
-        usage.get("cache_creation_input_tokens") or 0,
-    )
-    fresh = usage.get("input_tokens") or 0
-    return Usage(
-        calls=1,
-        input=fresh + cached + written,
-        cached=cached,
-        output=usage.get("output_tokens") or 0,
-        written=written,
-    )
+    finish = _FINISH.get(message.stop_reason or "end_turn", "other")
+    reported = message.usage.usage() if message.usage else None
+    usage = counted(reported, request, text, calls, model_id)
+    return Reply(text, calls, finish, usage, model_name(message.model))

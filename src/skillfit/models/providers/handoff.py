@@ -1,69 +1,89 @@
-"""No API at all: a prompt is written as a file, and whoever reads it, person or agent, drops the
-answer beside it.
+"""A model without an API: each prompt is written to a file, and a person or another agent writes
+the answer into a file beside it.
 
-In the folder, `ID.prompt.md` is what to answer, `ID.request.json` the same for programs; the answer
-goes into `ID.answer.md` (or .txt, .json).
+For a prompt ID, the folder holds
+- `ID.prompt.md`: what to answer;
+- `ID.answer.json` (or `.md` for plain text): where the answer goes, with the form pre-filled;
+- `ID.request.json`: the request for programs, with the complete JSON schema.
+An answer is checked when it is read. One that cannot be used is reported and keeps waiting.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from skillfit.errors import InputError
+from skillfit.models.json_text import json_candidates, parse_model_json
 from skillfit.models.protocol import AnswerPending, Message, Reply, Request, Usage
 from skillfit.models.provider import Setup
 
-_ANSWERS = (".answer.md", ".answer.txt", ".answer.json")
+_ENDINGS = (".answer.json", ".answer.md", ".answer.txt")
+_MAX_SHOWN = 3  # problems named in one message
+_MAX_DEPTH = 8  # of a pre-filled form; schemas can be recursive
+_HEADINGS = {
+    "system": "What to do",
+    "user": "Input",
+    "assistant": "Earlier answer",
+    "tool": "Tool result",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A prompt that waits for its answer."""
+    """A prompt that waits for its answer. `problem`: why the answer in the folder cannot be used."""
 
     id: str
     prompt: Path
-    answer: Path  # where the answer goes
+    answer: Path
+    problem: str = ""
 
 
 def pending(folder: Path) -> list[Pending]:
-    """Every prompt in `folder` without an answer, in order of name."""
-    names = sorted(path.name.removesuffix(".prompt.md") for path in folder.glob("*.prompt.md"))
-    return [
-        Pending(n, folder / f"{n}.prompt.md", folder / f"{n}.answer.md")
-        for n in names
-        if _answer(folder, n) is None
-    ]
+    """Every prompt in `folder` without a usable answer, sorted by id."""
+    found = []
+    for prompt in sorted(folder.glob("*.prompt.md")):
+        name = prompt.name.removesuffix(".prompt.md")
+        form = _recorded_form(folder / f"{name}.request.json")
+        answer = _read_answer(folder, name, form)
+        if answer.text is None:
+            where = answer.path or folder / f"{name}{form.ending}"
+            found.append(Pending(name, prompt, where, answer.problem))
+    return found
 
 
 def waiting(folder: Path) -> AnswerPending:
-    """What a run that stops for answers says: how many, and where they go."""
+    """The error of a run that stops for answers: how many, where they go, what is wrong so far."""
     prompts = pending(folder)
-    many = (
-        f"{len(prompts)} prompts wait for their answers"
-        if len(prompts) != 1
-        else "1 prompt waits for its answer"
-    )
-    first = prompts[0].answer.name if prompts else "ID.answer.md"
+    count = f"{len(prompts)} prompts wait" if len(prompts) != 1 else "1 prompt waits"
+    problems = [f"{prompt.answer.name}: {prompt.problem}" for prompt in prompts if prompt.problem]
+    unusable = "".join(f" Cannot use {problem}" for problem in problems[:_MAX_SHOWN])
+    first = prompts[0].answer.name if prompts else "ID.answer.json"
     return AnswerPending(
-        f"{many} in {folder}.",
-        hint=f"Write each answer beside its prompt ({first}), then run the same command again.",
+        f"{count} for an answer in {folder}.{unusable}",
+        hint=f"Fill in the answer beside each prompt ({first}), then run the same command again.",
     )
 
 
 def handoff(setup: Setup) -> HandoffProvider:
+    """The provider. A run gives it the folder."""
     setup.takes(base_url=False)
     if setup.folder is None:
         raise InputError(
             "A handoff model needs a folder for its prompts.",
-            hint="A run gives it one; elsewhere pass `folder`.",
+            hint="A run gives it one; elsewhere pass `folder` to connect().",
         )
     return HandoffProvider(setup.folder)
 
 
 class HandoffProvider:
+    """Writes prompts into a folder and reads the answers from it."""
+
     endpoint = "handoff"
     slots: int | None = None
     context_window: int | None = None
@@ -72,45 +92,191 @@ class HandoffProvider:
         self._folder = folder
 
     async def send(self, request: Request) -> Reply:
-        name = f"{request.stage.replace('.', '-')}-{request.fingerprint()[:16]}"
-        text = _answer(self._folder, name)
-        if text is None:
-            self._write(name, request)
-            where = self._folder / f"{name}.answer.md"
+        """The answer in the folder. Raises `AnswerPending` when there is none that can be used."""
+        name, form = _name(request), _Form(request.schema)
+        answer = _read_answer(self._folder, name, form)
+        if answer.text is not None:
+            return Reply(answer.text, usage=Usage(calls=1), model="handoff")
+        if answer.problem:
             raise AnswerPending(
-                f"The prompt {name}.prompt.md waits for its answer.",
-                hint=f"Write it to {where} and run the same command again.",
+                f"The answer in {answer.path} cannot be used: {answer.problem}",
+                hint="Correct it, then run the same command again.",
             )
-        return Reply(text, usage=Usage(calls=1), model="handoff")
+        self._write(name, request, form)
+        raise AnswerPending(
+            f"The prompt {name}.prompt.md waits for its answer.",
+            hint=f"Fill in {self._folder / name}{form.ending}, then run the same command again.",
+        )
 
     async def close(self) -> None:
         """Nothing to close."""
 
-    def _write(self, name: str, request: Request) -> None:
+    def _write(self, name: str, request: Request, form: _Form) -> None:
+        """The files of a prompt. The prompt comes last: with it the others are there too."""
         self._folder.mkdir(parents=True, exist_ok=True)
         fields = {
             "id": name,
             "stage": request.stage,
+            "purpose": request.purpose,
             "schema": request.schema,
-            "messages": [_plain(m) for m in request.messages],
+            "messages": [_plain(message) for message in request.messages],
         }
-        _write_whole(
-            self._folder / f"{name}.request.json",
-            json.dumps(fields, ensure_ascii=False, indent=2) + "\n",
-        )
-        _write_whole(self._folder / f"{name}.prompt.md", _readable(name, request))
+        recorded = json.dumps(fields, ensure_ascii=False, indent=2) + "\n"
+        _write_whole(self._folder / f"{name}.request.json", recorded)
+        answer = self._folder / f"{name}{form.ending}"
+        if not answer.exists():
+            _write_whole(answer, form.prefilled)
+        _write_whole(self._folder / f"{name}.prompt.md", _prompt(name, request, form))
 
 
-def _readable(name: str, request: Request) -> str:
-    head = f"# {request.stage}\n\nAnswer what follows, and write nothing but the answer to `{name}.answer.md` in this folder.\n"
-    if request.schema:
-        head += f"\nThe answer is JSON of this schema:\n\n```json\n{json.dumps(request.schema, ensure_ascii=False, indent=2)}\n```\n"
+class _Form:
+    """The form of an answer: JSON that follows a schema, or plain text."""
+
+    def __init__(self, schema: Mapping[str, Any] | None) -> None:
+        self._schema = schema
+
+    @property
+    def ending(self) -> str:
+        return ".answer.md" if self._schema is None else ".answer.json"
+
+    @property
+    def prefilled(self) -> str:
+        """The answer file before anybody has answered."""
+        if self._schema is None:
+            return ""
+        return json.dumps(_empty_value(self._schema, self._schema), indent=2) + "\n"
+
+    def problem(self, text: str) -> str | None:
+        """What is wrong with an answer, empty when it can be used. None: it is no answer yet."""
+        if not text.strip() or text.strip() == self.prefilled.strip():
+            return None
+        if self._schema is None:
+            return ""
+        first_problem = ""
+        for candidate in json_candidates(text):
+            try:
+                value = parse_model_json(candidate)
+            except ValueError as error:
+                first_problem = first_problem or str(error)
+                continue
+            if value == _empty_value(self._schema, self._schema):
+                return None
+            problem = next(_missing(value, self._schema, self._schema), "")
+            if not problem:
+                return ""
+            first_problem = first_problem or problem
+        return first_problem or "There is no JSON in it."
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the folder holds for a prompt. `text` is None when there is no usable answer."""
+
+    text: str | None = None
+    path: Path | None = None
+    problem: str = ""
+
+
+def _read_answer(folder: Path, name: str, form: _Form) -> _Answer:
+    unusable = _Answer()
+    for ending in _ENDINGS:
+        path = folder / f"{name}{ending}"
+        if not path.is_file():
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            unusable = _Answer(path=path, problem="It is not UTF-8 text.")
+            continue
+        problem = form.problem(text)
+        if problem == "":
+            return _Answer(text.strip(), path)
+        if problem:
+            unusable = _Answer(path=path, problem=problem)
+    return unusable
+
+
+def _recorded_form(path: Path) -> _Form:
+    """The form that the request file of a prompt names; plain text if it is missing or damaged."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return _Form(None)
+    schema = fields.get("schema") if isinstance(fields, dict) else None
+    return _Form(schema if isinstance(schema, dict) else None)
+
+
+def _name(request: Request) -> str:
+    """The id of a prompt: its stage and purpose in readable form, and a hash of the request."""
+    readable = re.sub(r"[^a-z0-9]+", "-", f"{request.stage} {request.purpose}".lower())
+    return f"{readable.strip('-')[:60].strip('-')}-{request.fingerprint()[:12]}"
+
+
+def _prompt(name: str, request: Request, form: _Form) -> str:
+    about = f" ({request.purpose})" if request.purpose else ""
     parts = [
-        f"\n---\n\n**{m.role}**\n\n{m.content}\n"
-        + "".join(f"\n![image]({i.path})\n" for i in m.images)
-        for m in request.messages
+        f"# {request.stage}{about}\n",
+        f"Write the answer into `{name}{form.ending}` in this folder, and nothing else.\n",
     ]
-    return head + "".join(parts)
+    for message in request.messages:
+        parts.append(f"\n## {_HEADINGS[message.role]}\n\n{message.content}\n")
+        parts += [f"\n![image]({image.path})\n" for image in message.images]
+    if request.schema is not None:
+        parts.append(
+            "\n## Form of the answer\n\nJSON with these fields (the answer file has them already; "
+            f"`{name}.request.json` has the complete schema):\n\n```json\n{form.prefilled}```\n"
+        )
+    return "".join(parts)
+
+
+def _empty_value(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> Any:
+    """A value of the schema's form with nothing in it. Lists of objects get one empty object."""
+    schema = _resolved(schema, root)
+    if "default" in schema and not isinstance(schema["default"], (list, dict)):
+        return schema["default"]
+    kind = schema.get("type")
+    if kind == "object" and depth < _MAX_DEPTH:
+        properties = schema.get("properties", {})
+        return {name: _empty_value(part, root, depth + 1) for name, part in properties.items()}
+    if kind == "array":
+        items = _resolved(schema.get("items", {}), root)
+        is_object = items.get("type") == "object" and depth < _MAX_DEPTH
+        return [_empty_value(items, root, depth + 1)] if is_object else []
+    return {"string": "", "integer": 0, "number": 0, "boolean": False, "object": {}}.get(str(kind))
+
+
+def _missing(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[str]:
+    """Required fields that a value does not have. Types of single values are checked later, by the
+    stage that asked.
+    """
+    schema = _resolved(schema, root)
+    if schema.get("type") == "array" and isinstance(value, list):
+        for item in value:
+            yield from _missing(item, schema.get("items", {}), root)
+    if schema.get("type") != "object":
+        return
+    if not isinstance(value, dict):
+        yield f"An object is needed where it has {json.dumps(value, ensure_ascii=False)[:60]}."
+        return
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield f"The field `{name}` is missing."
+    for name, part in schema.get("properties", {}).items():
+        if value.get(name) is not None:
+            yield from _missing(value[name], part, root)
+
+
+def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that a `$ref` or an optional value means; nothing where it has several forms."""
+    for _ in range(_MAX_DEPTH):
+        if "$ref" in schema:
+            schema = root.get("$defs", {}).get(str(schema["$ref"]).rpartition("/")[2], {})
+        elif "anyOf" in schema:
+            options = [part for part in schema["anyOf"] if part.get("type") != "null"]
+            schema = options[0] if len(options) == 1 else {}
+        else:
+            break
+    return schema
 
 
 def _plain(message: Message) -> dict[str, object]:
@@ -119,14 +285,6 @@ def _plain(message: Message) -> dict[str, object]:
         "content": message.content,
         "images": [str(image.path) for image in message.images],
     }
-
-
-def _answer(folder: Path, name: str) -> str | None:
-    for ending in _ANSWERS:
-        path = folder / f"{name}{ending}"
-        if path.is_file() and (text := path.read_text(encoding="utf-8").strip()):
-            return text
-    return None
 
 
 def _write_whole(path: Path, text: str) -> None:

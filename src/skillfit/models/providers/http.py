@@ -1,22 +1,25 @@
-"""JSON over HTTP: one request to a model server, and its answer as an object or a typed failure.
-Every vendor is called so.
+"""The HTTP layer of all providers: send JSON to a model server, get an object or a typed failure.
+
+What a server can do is limited here: a reply has at most `MAX_REPLY_BYTES`, redirects to another
+host are not followed, and cookies are not kept.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import pydantic_core
 
 from skillfit.errors import InputError
-from skillfit.models.failures import NotReached, classify, read_json
-from skillfit.models.protocol import NetworkFailed
+from skillfit.models.failures import classify, read_json
+from skillfit.models.json_text import parse_json
+from skillfit.models.protocol import BadReply, BadRequest, NetworkFailed, NotReached
 from skillfit.models.secrets import redact, remember_secret
 
 if TYPE_CHECKING:
@@ -24,17 +27,20 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-
 SignIn = Callable[[], Awaitable[Mapping[str, str]]]
 
-# seconds an idle connection is kept: many servers hang up after five, and a request must not meet
-# that
-_IDLE = 4.0
+MAX_REPLY_BYTES = 8 << 20  # a reply of 128,000 tokens has less than 4 MB
+MAX_ERROR_BYTES = 64 << 10  # the rest of a longer error answer is not read
+# Seconds an idle connection is kept. Many servers close theirs after five, and a request on a
+# connection that is just being closed would fail.
+_IDLE_SECONDS = 4.0
+_MAX_REDIRECTS = 3
 
 
 class Endpoint:
-    """An address that takes JSON. `headers` go with every request; `sign_in` is asked for more
-    before each: tokens expire.
+    """An address that takes JSON. `headers` go with every request. `sign_in` gives further headers
+    and is called before each request, because tokens expire. `where` names the model and its
+    address in messages.
     """
 
     def __init__(
@@ -42,40 +48,45 @@ class Endpoint:
     ) -> None:
         self._url = url
         self._where = where
-        self._headers = {"User-Agent": "skillfit", "Content-Type": "application/json", **headers}
+        self._headers = {
+            "User-Agent": "skillfit",
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            **headers,
+        }
         self._sign_in = sign_in
-        # Only `Authorization` is held back by itself when a redirect leads to another host.
-        self._follow = not {"api-key", "x-api-key"} & {name.lower() for name in headers}
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        """The object that is the answer, or a typed failure. How long it may take is the caller's
-        business.
+        """The object in the answer. Raises `ModelError`. There is no time limit: the caller sets
+        one.
         """
         import aiohttp
 
-        # Not the session's own headers: aiohttp would show those to a proxy, keys and all.
-        headers = {**self._headers, **headers, **(await self._sign_in() if self._sign_in else {})}
+        signed_in = await self._sign_in() if self._sign_in else {}
+        # Headers are given per request: aiohttp would send those of the session to a proxy too.
+        headers = {**self._headers, **headers, **signed_in}
         data = pydantic_core.to_json(body)
         try:
-            async with self._open().post(
-                self._url, data=data, headers=headers, allow_redirects=self._follow
-            ) as answer:
-                text = await answer.text(errors="replace")
+            async with await self._send(data, headers) as answer:
+                ok = 200 <= answer.status < 300
+                text = await self._read(answer, MAX_REPLY_BYTES if ok else MAX_ERROR_BYTES)
         except aiohttp.ClientHttpProxyError as error:
-            said = f"Cannot reach {self._where}: the proxy answered {error.status} {error.message}."
             raise NotReached(
-                said, hint="Check the proxy's address and sign-in."
-            ) from None  # the error shows its password
+                f"Cannot reach {self._where}: the proxy answered {error.status} {error.message}.",
+                hint="Check the proxy's address and sign-in.",
+            ) from None  # the original error shows the proxy's password
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-            hint = "Is the server running and the base_url right?"
-            raise NotReached(redact(f"Cannot reach {self._where}: {error}."), hint=hint) from error
-        except aiohttp.ClientError as error:
+            raise NotReached(
+                redact(f"Cannot reach {self._where}: {error}."),
+                hint="Is the server running and the base_url right?",
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
             raise NetworkFailed(
                 redact(f"The connection to {self._where} broke off: {type(error).__name__} {error}")
             ) from error
-        if not 200 <= answer.status < 300:
+        if not ok:
             raise classify(answer.status, _json_or_text(text), answer.headers, self._where)
         return read_json(text, answer.headers.get("Content-Type", ""), self._where)
 
@@ -84,8 +95,46 @@ class Endpoint:
         if session is not None and self._loop is asyncio.get_running_loop():
             await session.close()
 
+    async def _send(self, data: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
+        """The answer, after redirects within the same host. A redirect to another host is refused:
+        prompts, keys and custom headers belong to the configured host only.
+        """
+        url = self._url
+        for _ in range(_MAX_REDIRECTS + 1):
+            session = self._open()
+            answer = await session.post(url, data=data, headers=headers, allow_redirects=False)
+            if answer.status not in (301, 302, 303, 307, 308):
+                return answer
+            answer.release()
+            target = urljoin(url, answer.headers.get("Location", ""))
+            if answer.status not in (307, 308) or _origin(target) != _origin(self._url):
+                raise BadRequest(
+                    redact(f"{self._where} answered {answer.status}: it redirects to {target}."),
+                    hint="Set base_url to the address that answers; redirects are not followed.",
+                )
+            url = target
+        raise BadRequest(
+            f"{self._where} redirects more than {_MAX_REDIRECTS} times.", hint="Check the base_url."
+        )
+
+    async def _read(self, answer: aiohttp.ClientResponse, limit: int) -> str:
+        """The text of the answer. Too long a reply is a `BadReply`; too long an error is cut."""
+        try:
+            data = _Body(answer.headers.get("Content-Encoding", ""), limit)
+            async for chunk in answer.content.iter_any():
+                data.add(chunk)
+                if data.full:
+                    answer.close()  # the rest is not wanted, so the connection cannot be reused
+                    break
+        except ValueError as error:
+            answer.close()
+            raise BadReply(f"The answer of {self._where} cannot be read: {error}") from error
+        if data.full and limit == MAX_REPLY_BYTES:
+            raise BadReply(f"The reply of {self._where} has more than {limit >> 20} MB.")
+        return data.text(answer.charset)
+
     def _open(self) -> aiohttp.ClientSession:
-        """The connections, made when first needed: they belong to the event loop they were made in."""
+        """The session, created when first needed. It belongs to the event loop that created it."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._loop is not loop:
             self._session, self._loop = self._connect(), loop
@@ -94,20 +143,53 @@ class Endpoint:
     def _connect(self) -> aiohttp.ClientSession:
         import aiohttp
 
-        # How many at a time and for how long is decided above: by the limiter, and by the model's
-        # `timeout`.
+        # The limiter decides how many requests are in flight, and `timeout` how long one takes.
         trusted = _trusted() if self._url.startswith("https:") else True
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE, ssl=trusted)
-        unhurried = aiohttp.ClientTimeout(total=None)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=trusted)
         return aiohttp.ClientSession(
-            connector=connector, timeout=unhurried, proxy=proxy_for(self._url)
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=None),
+            proxy=proxy_for(self._url),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
         )
 
 
+class _Body:
+    """The bytes of an answer, decompressed and bounded."""
+
+    def __init__(self, encoding: str, limit: int) -> None:
+        encoding = encoding.strip().lower()
+        if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise ValueError(f"its Content-Encoding is {encoding[:40]!r}.")
+        compressed = encoding not in ("", "identity")
+        self._inflate = zlib.decompressobj(wbits=47) if compressed else None  # zlib or gzip
+        self._limit = limit
+        self._data = bytearray()
+
+    @property
+    def full(self) -> bool:
+        return len(self._data) > self._limit
+
+    def add(self, chunk: bytes) -> None:
+        room = self._limit + 1 - len(self._data)
+        if self._inflate is None:
+            self._data += chunk[:room]
+            return
+        try:
+            self._data += self._inflate.decompress(chunk, room)
+        except zlib.error as error:
+            raise ValueError(f"its compression is broken ({error}).") from error
+
+    def text(self, charset: str | None) -> str:
+        try:
+            return self._data.decode(charset or "utf-8", errors="replace")
+        except (LookupError, ValueError):  # no such charset, or not one of text
+            return self._data.decode("utf-8", errors="replace")
+
+
 def bearer(key: str) -> dict[str, str]:
-    """The key as a header. Servers of one's own need none, but some refuse a request without the
-    header.
-    """
+    """The key as a header. Servers without keys ignore it, but some refuse requests without it."""
     return {"Authorization": f"Bearer {key or 'none'}"}
 
 
@@ -117,9 +199,14 @@ def join(base_url: str, path: str) -> str:
     return parts._replace(path=parts.path.rstrip("/") + path).geturl()
 
 
+def without_query(url: str) -> str:
+    """The address as messages show it. A query may hold a key."""
+    return urlsplit(url)._replace(query="", fragment="").geturl()
+
+
 def proxy_for(url: str) -> str | None:
-    """The proxy the environment names for this address: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, but for
-    what NO_PROXY lists.
+    """The proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names for this address, unless NO_PROXY
+    lists its host.
     """
     from urllib.request import getproxies, proxy_bypass
 
@@ -131,14 +218,15 @@ def proxy_for(url: str) -> str | None:
     remember_secret(urlsplit(proxy).password or "")
     if not proxy.startswith(("http://", "https://")):
         raise InputError(
-            f"The proxy for {parts.hostname} is of the kind {proxy.partition('://')[0]}, which cannot be used.",
-            hint=f"Set {parts.scheme.upper()}_PROXY to an HTTP proxy, or name the host in NO_PROXY.",
+            f"The proxy for {parts.hostname} uses {proxy.partition('://')[0]}, "
+            "which is not supported.",
+            hint=f"Set {parts.scheme.upper()}_PROXY to an HTTP proxy, or add the host to NO_PROXY.",
         )
     return proxy
 
 
 def _trusted() -> ssl.SSLContext:
-    """SSL_CERT_FILE and SSL_CERT_DIR where they are set, else what the system trusts."""
+    """The certificates in SSL_CERT_FILE and SSL_CERT_DIR where set, else those of the system."""
     import ssl
 
     file, folder = (os.environ.get(name) or None for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
@@ -149,8 +237,17 @@ def _trusted() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=file, capath=folder)
 
 
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return ("", None, None)
+    return (parts.scheme, parts.hostname, port)
+
+
 def _json_or_text(text: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         return text

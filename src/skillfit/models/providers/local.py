@@ -1,27 +1,45 @@
 """A GGUF file run in this process by llama.cpp (`xllamacpp`), behind its own server on loopback.
 
-`local/path/to/model.gguf`, or `local/org/repo:file.gguf` from the Hugging Face hub, downloaded
-once. Roles that name the same file with the same options share one server.
+The id is `local/path/to/model.gguf`, or `local/org/repo:file.gguf` for a file on the Hugging Face
+hub, which is downloaded once. Roles that name the same file with the same options share a server.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from skillfit.errors import InfrastructureError, InputError
-from skillfit.models.provider import Setup
+from skillfit.models.provider import Readiness, Setup
 from skillfit.models.providers.openai_protocols import ChatProvider
-from skillfit.models.secrets import remember_secret
+from skillfit.models.secrets import redact, remember_secret
 
 _CONTEXT = 8192
+_DOWNLOAD_TIMEOUT = 60.0  # seconds without any data
+
+
+def readiness(environ: Mapping[str, str]) -> Readiness:
+    """Whether llama.cpp is installed."""
+    try:
+        installed = importlib.util.find_spec("xllamacpp") is not None
+    except ValueError:  # the module is blocked
+        installed = False
+    return Readiness(installed, "installed" if installed else "pip install 'skillfit[local]'")
 
 
 @dataclass(frozen=True)
 class _Engine:
+    """What makes a server: models with equal values share one."""
+
     path: Path
     context: int
     slots: int
@@ -40,7 +58,7 @@ _running: dict[_Engine, _Running] = {}
 
 
 class LocalProvider(ChatProvider):
-    """The chat API of a server that lives as long as somebody uses it."""
+    """The chat API of a local server, which is stopped when its last user closes."""
 
     def __init__(self, setup: Setup, engine: _Engine, running: _Running) -> None:
         url = f"{running.server.listening_address}/v1"
@@ -62,6 +80,7 @@ class LocalProvider(ChatProvider):
 
 
 def local(setup: Setup) -> LocalProvider:
+    """The provider for a GGUF file. Starts its server, or uses the one that runs already."""
     setup.takes("threads", "gpu_layers", "slots", base_url=False, context_window=True)
     options = setup.spec.options
     engine = _Engine(
@@ -96,16 +115,17 @@ def _start(engine: _Engine) -> _Running:
     params.cpuparams.n_threads = engine.threads
     params.n_gpu_layers = engine.gpu_layers
     params.verbosity = -1
-    key = remember_secret(
-        secrets.token_hex(16)
-    )  # other users of this machine can reach loopback too
+    # Other users of this machine can reach loopback too, so the server wants a key.
+    key = remember_secret(secrets.token_hex(16))
     params.api_keys = [key]
     try:
         return _Running(xllamacpp.Server(params), key)
     except RuntimeError as error:
         raise InputError(
-            f"llama.cpp cannot load {engine.path} with a context of {engine.context} tokens in {engine.slots} slots: {error}",
-            hint="The file may be damaged or too new, or memory too small: lower context_window or options.slots.",
+            f"llama.cpp cannot load {engine.path} with a context of {engine.context} tokens in "
+            f"{engine.slots} slots: {error}",
+            hint="The file may be damaged or too new. If memory is too small, lower "
+            "context_window or options.slots.",
         ) from error
 
 
@@ -123,15 +143,11 @@ def _file(setup: Setup) -> Path:
 
 
 def _from_hub(setup: Setup, repo: str, file: str) -> Path:
-    """The file in our cache, fetched first if it is not there yet. A partial download is never
-    taken for the file.
+    """The file in our cache, downloaded first if it is not there. The file gets its name when it is
+    complete.
     """
-    import httpx
-
-    cache = (
-        Path(setup.variable("XDG_CACHE_HOME") or "~/.cache").expanduser() / "skillfit" / "models"
-    )
-    target = cache / repo / file
+    folder = setup.variable("XDG_CACHE_HOME") or "~/.cache"
+    target = Path(folder).expanduser() / "skillfit" / "models" / repo / file
     if target.is_file():
         return target
     url = f"{setup.variable('HF_ENDPOINT') or 'https://huggingface.co'}/{repo}/resolve/main/{file}"
@@ -140,19 +156,37 @@ def _from_hub(setup: Setup, repo: str, file: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        with (
-            httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=60) as answer,
-            draft.open("wb") as sink,
-        ):
-            answer.raise_for_status()
-            for chunk in answer.iter_bytes(1 << 20):
-                sink.write(chunk)
+        _download(url, token, draft)
         draft.replace(target)
-    except httpx.HTTPError as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise InfrastructureError(
-            f"Cannot download {url}: {error}", hint="Download the file yourself and give its path."
+            redact(f"Cannot download {url}: {error}"),
+            hint="Download the file yourself and give its path.",
         ) from error
     finally:
         draft.unlink(missing_ok=True)
     return target
+
+
+def _download(url: str, token: str, target: Path) -> None:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    opener = build_opener(_KeepTokenAtHost)
+    with opener.open(Request(url, headers=headers), timeout=_DOWNLOAD_TIMEOUT) as answer:
+        length = answer.headers.get("Content-Length")
+        with target.open("wb") as sink:
+            shutil.copyfileobj(answer, sink, 1 << 20)
+            received = sink.tell()
+    if length is not None and received != int(length):
+        raise OSError(f"{received} of {length} bytes came.")
+
+
+class _KeepTokenAtHost(HTTPRedirectHandler):
+    """Follows redirects (the hub redirects to its storage), and sends the token to the hub only."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
+            following.remove_header("Authorization")
+        return following

@@ -1,38 +1,37 @@
-"""Every server that speaks the OpenAI chat API.
-
-OpenAI's Responses API, for the models that speak nothing else (codex and pro).
+"""Providers for the two OpenAI protocols: the chat API, which most servers speak, and the Responses
+API, for models that have nothing else (codex and pro).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, model_validator
 
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import is_reasoning
-from skillfit.models.protocol import (
-    BadRequest,
-    FinishReason,
-    Message,
-    NoReply,
-    Reply,
-    Request,
-    ToolCall,
-    Usage,
-)
+from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request, Usage
 from skillfit.models.provider import Setup
-from skillfit.models.providers.http import Endpoint, SignIn, bearer, join
-from skillfit.models.providers.sdk import OfficialSdk, OptionalParameters
+from skillfit.models.providers.fallback_params import OptionalParameters
+from skillfit.models.providers.http import Endpoint, SignIn, bearer, join, without_query
+from skillfit.models.replies import (
+    TokenCount,
+    WireModel,
+    argument_json,
+    counted,
+    model_name,
+    read_reply,
+    tool_call,
+)
 from skillfit.models.wire import (
     chat_messages,
     chat_reply,
     chat_tools,
     read_image,
-    read_usage,
     response_format,
     schema_in_prompt,
-    unreported_usage,
 )
 
 _WORDS = {
@@ -42,17 +41,17 @@ _WORDS = {
     "seed": ("seed",),
     "max_tokens": ("'max_completion_tokens' instead", "max_tokens"),
 }
-_INSTEAD = {"response_format": "the schema is asked for in the prompt instead"}
+_INSTEAD = {"response_format": "the schema is put into the prompt instead"}
 
 
 class ChatProvider:
-    """One model at one address. The API's paths stand under `root` where that is not the address
-    itself; `headers` carry the key where that is not the usual bearer token. `sdk`: through
-    OpenAI's own SDK.
+    """One model at one address. `root`: the address above the API's paths, where it is not
+    `base_url`. `headers`: carry the key, where it is not sent as a bearer token. `extra`: fields
+    added to every request. `never`: optional parameters that the endpoint is known to reject.
     """
 
     _path: ClassVar[str] = "/chat/completions"
-    _canonical: ClassVar[Mapping[str, str]] = {}  # this API's parameter -> our name for it
+    _canonical: ClassVar[Mapping[str, str]] = {}  # the API's name of a parameter -> our name
 
     def __init__(
         self,
@@ -63,8 +62,8 @@ class ChatProvider:
         root: str = "",
         headers: Mapping[str, str] | None = None,
         sign_in: SignIn | None = None,
-        sdk: bool = False,
         extra: Mapping[str, Any] | None = None,
+        never: Mapping[str, str] | None = None,
         slots: int | None = None,
         context_window: int | None = None,
     ) -> None:
@@ -73,16 +72,11 @@ class ChatProvider:
         self.context_window = context_window
         self._setup = setup
         self._extra = dict(extra or {})
-        self._where = f"{setup.spec.id} at {base_url}"
-        self._optional = OptionalParameters(self._where, setup.notice, _WORDS, _INSTEAD)
+        self._never = dict(never or {})
+        where = f"{setup.spec.id} at {without_query(base_url)}"
+        self._optional = OptionalParameters(where, setup.notice, _WORDS, _INSTEAD)
         headers = bearer(key) if headers is None else headers
-        self._api: Endpoint | OfficialSdk
-        if sdk:
-            self._api = OfficialSdk(
-                "openai", base_url, self._path, self._where, headers, api_key=key or "none"
-            )
-        else:
-            self._api = Endpoint(join(root or base_url, self._path), self._where, headers, sign_in)
+        self._api = Endpoint(join(root or base_url, self._path), where, headers, sign_in)
 
     async def send(self, request: Request) -> Reply:
         body = self._body(request)
@@ -125,21 +119,28 @@ class ChatProvider:
         }
 
     def _prepared(self, request: Request) -> Request:
+        """The request without what the endpoint is known to reject."""
         if request.temperature is not None and is_reasoning(self._setup.spec.id):
-            self._optional.leave_out("temperature", "models that reason take none")
-        return (
-            schema_in_prompt(request) if "response_format" in self._optional.left_out else request
-        )
+            self._optional.leave_out("temperature", "reasoning models take none")
+        for name, why in self._never.items():
+            if getattr(request, name) is not None:
+                self._optional.leave_out(name, why)
+        if "response_format" in self._optional.left_out:
+            return schema_in_prompt(request)
+        return request
 
 
 _ONLY_RESPONSES = re.compile(r"codex|^(gpt-5|o[13])[.\d]*-pro\b")
 
 
 def needs_responses(name: str) -> bool:
+    """Whether OpenAI offers this model in the Responses API only."""
     return _ONLY_RESPONSES.search(name) is not None
 
 
 class ResponsesProvider(ChatProvider):
+    """As `ChatProvider`, over the Responses API."""
+
     _path: ClassVar[str] = "/responses"
     _canonical: ClassVar[Mapping[str, str]] = {
         "text": "response_format",
@@ -179,32 +180,97 @@ class ResponsesProvider(ChatProvider):
         return {"model": self._setup.name, "input": items, **body, **self._extra}
 
     def _reply(self, answer: Mapping[str, Any], request: Request) -> Reply:
-        output = [item for item in answer.get("output") or () if isinstance(item, Mapping)]
-        if not output:
-            raise NoReply(
-                f"{self._setup.spec.id} sent a reply without output.", usage=Usage(calls=1)
-            )
-        parts = [
-            part
-            for item in output
-            if item.get("type") == "message"
-            for part in item.get("content") or ()
-        ]
-        text = "".join(part.get("text") or part.get("refusal") or "" for part in parts)
+        model_id = self._setup.spec.id
+        response = read_reply(_Response, answer, model_id)
+        parts = [part for item in response.output for part in item.parts]
+        text = "".join(part.text or part.refusal or "" for part in parts)
         calls = tuple(
-            ToolCall(item["call_id"], item["name"], item.get("arguments") or "{}")
-            for item in output
-            if item.get("type") == "function_call"
+            tool_call(item.call_id, item.name, item.arguments, number)
+            for number, item in enumerate(response.output)
+            if item.type == "function_call"
         )
-        spent = read_usage(answer, "input_tokens", "output_tokens") or unreported_usage(
-            request, text, self._setup.spec.id
+        reported = response.usage.usage() if response.usage else None
+        usage = counted(reported, request, text, calls, model_id)
+        return Reply(text, calls, response.finish(), usage, model_name(response.model))
+
+
+class _ResponsePart(WireModel):
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _ResponseItem(WireModel):
+    type: str = ""
+    content: list[_ResponsePart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+    @property
+    def parts(self) -> list[_ResponsePart]:
+        """What the model says; items of other types hold its thinking and its tool calls."""
+        return self.content or [] if self.type == "message" else []
+
+
+class _InputDetails(WireModel):
+    cached_tokens: TokenCount = 0
+
+
+class _OutputDetails(WireModel):
+    reasoning_tokens: TokenCount = 0
+
+
+class _ResponseUsage(WireModel):
+    input_tokens: TokenCount = 0
+    output_tokens: TokenCount = 0
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+    @model_validator(mode="after")
+    def _check_cached(self) -> Self:
+        if self.cached > self.input_tokens:
+            raise ValueError("cached_tokens is larger than input_tokens")
+        return self
+
+    @property
+    def cached(self) -> int:
+        return self.input_tokens_details.cached_tokens if self.input_tokens_details else 0
+
+    def usage(self) -> Usage:
+        details = self.output_tokens_details
+        return Usage(
+            calls=1,
+            input=self.input_tokens,
+            cached=self.cached,
+            output=self.output_tokens,
+            reasoning=details.reasoning_tokens if details else 0,
         )
-        return Reply(
-            text, calls, _finish(answer, parts, calls), spent, str(answer.get("model") or "")
-        )
+
+
+class _Incomplete(WireModel):
+    reason: str | None = None
+
+
+class _Response(WireModel):
+    output: list[_ResponseItem] = Field(min_length=1)
+    status: str | None = None
+    incomplete_details: _Incomplete | None = None
+    usage: _ResponseUsage | None = None
+    model: Any = None
+
+    def finish(self) -> FinishReason:
+        if self.status == "incomplete":
+            details = self.incomplete_details
+            return "refused" if details and details.reason == "content_filter" else "length"
+        if any(part.type == "refusal" for item in self.output for part in item.parts):
+            return "refused"
+        called = any(item.type == "function_call" for item in self.output)
+        return "tool_calls" if called else "stop"
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
+    """The message as input items of the Responses API."""
     if message.role == "tool":
         return [
             {
@@ -218,36 +284,16 @@ def _items(message: Message) -> list[dict[str, Any]]:
         [{"type": kind, "text": message.content}] if message.content else []
     )
     for image in message.images:
-        media_type, data = read_image(image)
-        content.append(
-            {
-                "type": "input_image",
-                "image_url": f"data:{media_type};base64,{data}",
-                "detail": image.detail,
-            }
-        )
+        url = read_image(image).data_url
+        content.append({"type": "input_image", "image_url": url, "detail": image.detail})
     items: list[dict[str, Any]] = [{"role": message.role, "content": content}] if content else []
     calls = [
         {
             "type": "function_call",
             "call_id": call.id,
             "name": call.name,
-            "arguments": call.arguments,
+            "arguments": argument_json(call),
         }
         for call in message.tool_calls
     ]
     return items + calls
-
-
-def _finish(
-    answer: Mapping[str, Any], parts: list[Any], calls: tuple[ToolCall, ...]
-) -> FinishReason:
-    if answer.get("status") == "incomplete":
-        return (
-            "refused"
-            if (answer.get("incomplete_details") or {}).get("reason") == "content_filter"
-            else "length"
-        )
-    if any(part.get("type") == "refusal" for part in parts):
-        return "refused"
-    return "tool_calls" if calls else "stop"

@@ -1,5 +1,5 @@
-"""Models that say what a function or a list tells them to: for tests and for trying things without
-any server.
+"""Models that answer what a function or a list says: for tests, and to try things without a
+server.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Script = Callable[[Request], Line | Awaitable[Line]]
 
 
 class ScriptedModel:
-    """`ScriptedModel(function)` or `ScriptedModel(["first", Reply(…), RateLimited("third")])`: a
-    `Model` in this process.
+    """A `Model` in this process: `ScriptedModel(function)`, or
+    `ScriptedModel(["first", Reply(…), RateLimited("third")])` for replies in order.
 
-    `requests` lists what it was asked. A reply without usage counts a quarter of its bytes as
-    tokens, free of charge.
+    `requests` lists the requests. A reply without usage counts as a token for every four bytes, at
+    no cost.
     """
 
     endpoint = "scripted"
@@ -48,6 +48,11 @@ class ScriptedModel:
             line = await line
         if isinstance(line, Exception):
             raise line
+        if not isinstance(line, (str, Reply)):
+            raise InputError(
+                f"The script of {self.id} returned {type(line).__name__} for {request.stage}.",
+                hint="Return the reply's text, or a Reply.",
+            )
         reply = line if isinstance(line, Reply) else Reply(line)
         if reply.usage.calls:
             return reply
@@ -64,7 +69,7 @@ class ScriptedModel:
 
 
 def scripted(setup: Setup) -> ScriptedModel:
-    """`scripted/path.py:name`: the function of that name in that file."""
+    """The provider of `scripted/path.py:name`: the function of that name in that file."""
     path, _, name = setup.name.rpartition(":")
     spec = (
         importlib.util.spec_from_file_location("skillfit_script", path)
@@ -74,7 +79,7 @@ def scripted(setup: Setup) -> ScriptedModel:
     if spec is None or spec.loader is None:
         raise InputError(
             f"There is no script at {path or setup.name!r}.",
-            hint="Write scripted/path.py:function.",
+            hint="Use scripted/path.py:function.",
         )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -88,6 +93,6 @@ def _in_order(lines: Iterable[Line]) -> Script:
     rest = iter(lines)
 
     def next_line(request: Request) -> Line:
-        return next(rest, BadReply(f"The script has no line left for {request.stage}."))
+        return next(rest, BadReply(f"The script has no reply left for {request.stage}."))
 
     return next_line

@@ -1,64 +1,65 @@
-"""Vendors that speak the OpenAI API: where they are, which key they want, what they do differently.
+"""Vendors with an OpenAI API: their addresses, their keys, and what each does differently.
 
-Azure OpenAI: the name is the deployment's; signed in by key, Azure CLI or managed identity.
+For Azure OpenAI the model's name is that of the deployment. It signs in by key, Azure CLI or
+managed identity.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import AuthFailed
-from skillfit.models.provider import Setup
+from skillfit.models.provider import Readiness, Setup
 from skillfit.models.providers.http import SignIn, bearer, join
 from skillfit.models.providers.openai_protocols import (
     ChatProvider,
     ResponsesProvider,
     needs_responses,
 )
-from skillfit.models.providers.sdk import through_sdk
 from skillfit.models.secrets import remember_secret
 
 _MINIMAX = {"global": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.com/v1"}
+_MINIMAX_REGION_NAMES = {"global_en": "global", "cn_zh": "cn"}
+_NO_EFFORT = {"reasoning_effort": "this vendor has `thinking: on` or `off` instead"}
 
 
 def openai(setup: Setup) -> ChatProvider:
-    """OpenAI, or whatever stands at `base_url` or OPENAI_BASE_URL; a server of one's own may need
-    no key.
-    """
-    setup.takes("api", "sdk")
+    """OpenAI, or any server with its API at `base_url` or OPENAI_BASE_URL, which may need no key."""
+    setup.takes("api")
     base_url = setup.address("OPENAI_BASE_URL")
     api = setup.spec.options.get(
         "api", "responses" if not base_url and needs_responses(setup.name) else "chat"
     )
     if api not in ("chat", "responses"):
         raise InputError(
-            f"The option `api` of {setup.spec.id} is {api!r}.", hint="It is chat or responses."
+            f"The option `api` of {setup.spec.id} is {api!r}.", hint="Use chat or responses."
         )
     kind = ResponsesProvider if api == "responses" else ChatProvider
     key = setup.key("OPENAI_API_KEY", needed=not base_url)
     headers = bearer(key) | openai_headers(setup)
-    sdk = through_sdk(setup, "openai", own_address=bool(base_url))
-    return kind(
-        setup, base_url=base_url or "https://api.openai.com/v1", key=key, headers=headers, sdk=sdk
-    )
+    return kind(setup, base_url=base_url or "https://api.openai.com/v1", key=key, headers=headers)
 
 
 def openai_headers(setup: Setup) -> dict[str, str]:
-    """What OpenAI's own variables ask to be sent along."""
-    asked = {
+    """Headers that OpenAI's usual variables ask for."""
+    wanted = {
         "OpenAI-Organization": setup.variable("OPENAI_ORG_ID"),
         "OpenAI-Project": setup.variable("OPENAI_PROJECT_ID"),
     }
-    return {name: value for name, value in asked.items() if value} | setup.custom_headers(
+    return {name: value for name, value in wanted.items() if value} | setup.custom_headers(
         "OPENAI_CUSTOM_HEADERS"
     )
 
 
 def openrouter(setup: Setup) -> ChatProvider:
+    """OpenRouter."""
     setup.takes()
     key = setup.key("OPENROUTER_API_KEY", needed=True)
     return ChatProvider(
@@ -67,6 +68,7 @@ def openrouter(setup: Setup) -> ChatProvider:
 
 
 def gemini(setup: Setup) -> ChatProvider:
+    """Google Gemini, through its OpenAI API."""
     setup.takes()
     key = setup.key("GEMINI_API_KEY", "GOOGLE_API_KEY", needed=True)
     return ChatProvider(
@@ -77,8 +79,8 @@ def gemini(setup: Setup) -> ChatProvider:
 
 
 def qwen(setup: Setup) -> ChatProvider:
-    """DashScope, or any server of Qwen models (vLLM, SGLang) at `base_url`; each has its own switch
-    for thinking.
+    """DashScope, or a server of Qwen models (vLLM, SGLang) at `base_url`. Their switches for
+    thinking differ.
     """
     setup.takes(thinking=True)
     own = setup.address("QWEN_BASE_URL", "QWEN_CHAT_BASE_URL", "DASHSCOPE_BASE_URL")
@@ -89,19 +91,22 @@ def qwen(setup: Setup) -> ChatProvider:
         switch = {"enable_thinking": setup.spec.thinking == "on"}
         dashscope = "dashscope" in (urlsplit(base_url).hostname or "")
         extra = switch if dashscope else {"chat_template_kwargs": switch}
-    return ChatProvider(setup, base_url=base_url, key=key, extra=extra)
+    return ChatProvider(setup, base_url=base_url, key=key, extra=extra, never=_NO_EFFORT)
 
 
 def minimax(setup: Setup) -> ChatProvider:
+    """MiniMax. Its API wants names in their own spelling (MiniMax-M2), whatever the config has."""
     setup.takes("region", thinking=True)
+    setup = replace(setup, name=re.sub(r"(?i)^minimax-m(?=\d)", "MiniMax-M", setup.name))
     region = str(setup.spec.options.get("region") or setup.variable("MINIMAX_REGION") or "global")
+    region = _MINIMAX_REGION_NAMES.get(region, region)
     if region not in _MINIMAX:
         raise InputError(
-            f"MiniMax has no region {region!r}.", hint=f"Known: {', '.join(_MINIMAX)}."
+            f"MiniMax has no region {region!r}.", hint=f"Available: {', '.join(_MINIMAX)}."
         )
-    if setup.spec.thinking == "off" and re.match(r"minimax-m2", setup.name, re.IGNORECASE):
+    if setup.spec.thinking == "off" and setup.name.startswith("MiniMax-M2"):
         raise InputError(
-            f"{setup.spec.id} always thinks: `thinking: off` cannot be done.",
+            f"{setup.spec.id} always thinks: `thinking: off` is not possible.",
             hint="Leave `thinking` out.",
         )
     thinking = {"on": "adaptive", "off": "disabled"}.get(setup.spec.thinking)
@@ -112,15 +117,16 @@ def minimax(setup: Setup) -> ChatProvider:
         base_url=base_url,
         key=key,
         extra={"thinking": {"type": thinking}} if thinking else {},
+        never=_NO_EFFORT,
     )
 
 
 def ollama(setup: Setup) -> ChatProvider:
-    """Ollama on this machine or at OLLAMA_HOST. It cuts longer prompts to its context size without
-    a word, so ours is the same.
+    """Ollama on this machine or at OLLAMA_HOST. It silently cuts prompts that are longer than its
+    context size, so ours must be the same.
     """
     setup.takes()
-    base_url = setup.address(usual=f"{_ollama_address(setup.variable('OLLAMA_HOST'))}/v1")
+    base_url = setup.address(usual=f"{ollama_address(setup.variable('OLLAMA_HOST'))}/v1")
     context = setup.variable("OLLAMA_CONTEXT_LENGTH")
     window = int(context) if context.isdigit() else None
     return ChatProvider(
@@ -128,8 +134,8 @@ def ollama(setup: Setup) -> ChatProvider:
     )
 
 
-def _ollama_address(host: str) -> str:
-    """OLLAMA_HOST may be a URL, `host:port`, a bare host, or the address the server listens on."""
+def ollama_address(host: str) -> str:
+    """The URL that OLLAMA_HOST means: it may be a URL, `host:port`, a host, or 0.0.0.0."""
     try:
         parts = urlsplit(host if "://" in host else f"http://{host}")
         port = parts.port or (443 if parts.scheme == "https" else 11434)
@@ -142,12 +148,28 @@ def _ollama_address(host: str) -> str:
     return f"{parts.scheme}://{name}:{port}"
 
 
+def ollama_readiness(environ: Mapping[str, str]) -> Readiness:
+    """Whether an Ollama server answers."""
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    try:
+        address = ollama_address(environ.get("OLLAMA_HOST", "").strip())
+        with urlopen(f"{address}/api/version", timeout=0.5):
+            return Readiness(True, f"answers at {address}")
+    except InputError as error:
+        return Readiness(False, error.message)
+    except (URLError, OSError, ValueError, HTTPException):
+        return Readiness(False, f"no server answers at {address}")
+
+
 _API_VERSION = "2025-04-01-preview"
 _SCOPE = "https://cognitiveservices.azure.com/.default"
-_AUTH = ("api_key", "azure_cli", "managed_identity")
+_AUTH = ("api_key", "openai_compatible", "azure_cli", "managed_identity")
 
 
 def azure(setup: Setup) -> ChatProvider:
+    """Azure OpenAI. With `auth: openai_compatible` the endpoint is called as a plain OpenAI API."""
     setup.takes("api_version", "auth", "scope", "client_id")
     options = setup.spec.options
     endpoint = setup.address("AZURE_OPENAI_ENDPOINT")
@@ -158,15 +180,18 @@ def azure(setup: Setup) -> ChatProvider:
     auth = str(options.get("auth") or setup.variable("AZURE_OPENAI_AUTH_MODE") or "api_key")
     if auth not in _AUTH:
         raise InputError(
-            f"Azure cannot be signed in to by {auth!r}.",
-            hint=f"`auth` is one of {', '.join(_AUTH)}.",
+            f"Azure has no sign-in {auth!r}.", hint=f"`auth` is one of {', '.join(_AUTH)}."
         )
-    key = setup.key("AZURE_OPENAI_API_KEY", needed=False) if auth == "api_key" else ""
-    if auth == "api_key" and not key:
-        hint = (
-            "Set it, or sign in without a key by the option `auth`: azure_cli or managed_identity."
+    by_key = auth in ("api_key", "openai_compatible")
+    key = setup.key("AZURE_OPENAI_API_KEY", needed=False) if by_key else ""
+    if by_key and not key:
+        raise AuthFailed(
+            f"No key for {setup.spec.id}: AZURE_OPENAI_API_KEY is not set.",
+            hint="Set it, or sign in without a key: option `auth`, azure_cli or managed_identity.",
         )
-        raise AuthFailed(f"No key for {setup.spec.id}: AZURE_OPENAI_API_KEY is not set.", hint=hint)
+    if auth == "openai_compatible":
+        headers = bearer(key) | openai_headers(setup)
+        return ChatProvider(setup, base_url=endpoint, key=key, headers=headers)
     version = str(
         options.get("api_version")
         or setup.variable("AZURE_OPENAI_API_VERSION", "OPENAI_API_VERSION")
@@ -182,11 +207,19 @@ def azure(setup: Setup) -> ChatProvider:
         key=key,
         root=f"{root}?api-version={version}",
         headers=openai_headers(setup) | ({"api-key": key} if key else {}),
-        sign_in=None if auth == "api_key" else _sign_in(setup, auth),
+        sign_in=None if by_key else _sign_in(setup, auth),
     )
 
 
+def azure_readiness(environ: Mapping[str, str]) -> Readiness:
+    """A key alone is not enough: the endpoint must be known too."""
+    if environ.get("AZURE_OPENAI_ENDPOINT", "").strip():
+        return Readiness(True, "AZURE_OPENAI_API_KEY and AZURE_OPENAI_ENDPOINT")
+    return Readiness(False, "set AZURE_OPENAI_ENDPOINT, or give base_url in the config")
+
+
 def _sign_in(setup: Setup, auth: str) -> SignIn:
+    """A function that gives a fresh token of azure-identity."""
     try:
         from azure.core.exceptions import ClientAuthenticationError
         from azure.identity import (

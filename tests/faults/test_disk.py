@@ -1,0 +1,76 @@
+"""A disk that fills up and a run directory that disappears end a whole run: nothing is sent whose
+answer could not be kept.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse
+
+from skillfit.run.store import RunNotWritable
+from tests.support.chat_server import Call, completion
+from tests.support.small_disk import needs_small_disk, on_small_disk
+from tests.training.making import MakeWorld
+from tests.training.practice_project import Script, answered, fingerprint, items
+
+ROOT = Path(__file__).parents[2]
+CONCURRENCY = 16
+PROGRAM = (
+    "import json, sys; from tests.faults.driver import train; "
+    "print(json.dumps(train(json.loads(sys.argv[1]))))"
+)
+
+
+@needs_small_disk
+def test_a_full_disk_loses_no_more_than_what_was_in_flight(make_world: MakeWorld) -> None:
+    def long_answer(call: Call) -> Any:
+        return JSONResponse(completion({"content": "word " * 1000}, fingerprint(call)))
+
+    world = make_world(script=long_answer, rows=items(200, 200, 0))
+    disk = world.folder / "disk"
+    order = {
+        "config": world.config(),
+        "settings": [f"model.concurrency={CONCURRENCY}"],
+        "run": str(disk / "run"),
+        "key": "a-key",
+        "kill": None,
+    }
+    command = [sys.executable, "-c", PROGRAM, json.dumps(order)]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        on_small_disk(disk, 1500, command),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    ended = json.loads(done.stdout)
+    assert ended["error"] == "RunNotWritable" and ended["exit"] == 2, done
+    assert "No room left on the disk" in ended["message"]
+    recorded = answered(Path(f"{disk}.after") / "run").total()
+    assert recorded > 20
+    assert len(world.calls) - recorded <= CONCURRENCY
+
+
+async def test_a_run_directory_deleted_mid_run_ends_the_run(make_world: MakeWorld) -> None:
+    script = Script()
+    sent_after = 0
+
+    def deleting(call: Call) -> Any:
+        nonlocal sent_after
+        if call.number == 30:
+            shutil.rmtree(world.folder / "run")
+        sent_after += call.number > 30
+        return script(call)
+
+    world = make_world(f"model.concurrency={CONCURRENCY}", script=deleting, rows=items(100, 100, 0))
+    with pytest.raises(RunNotWritable, match="was deleted or moved during the run"):
+        await world.train()
+    assert sent_after <= CONCURRENCY
+    assert not (world.folder / "run").exists()

@@ -1,0 +1,298 @@
+"""Lists of runs: quick, complete, and not broken by one run that is damaged."""
+
+import json
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.errors import InputError
+from skillfit.models.protocol import Usage
+from skillfit.run.card import ScorePair, ScorePoint, ShipGain
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import (
+    EvaluationFinished,
+    RunFinished,
+    RunStarted,
+    ShipTested,
+    Warned,
+)
+from skillfit.run.listing import find_runs, list_runs, read_listed
+from skillfit.run.records import Evidence, RunSummary, ScoreEstimate
+from skillfit.run.store import DamagedRun
+
+IDENTITY = {"seed": 1}
+CONFIG: dict[str, Any] = {
+    "env": {"skill": "/home/me/my-skill/", "tasks": "tasks.jsonl"},
+    "model": {"agent": {"id": "openai/small"}, "optimizer": {"id": "openai/big"}, "judge": None},
+}
+
+
+def started(run: str) -> RunStarted:
+    return RunStarted(
+        run=run,
+        config=CONFIG,
+        version="1",
+        skill="# S\n",
+        skill_hash="h",
+        splits={},
+        total_epochs=2,
+        steps_per_epoch=3,
+    )
+
+
+def measured(name: str, hard: float, split: str = "selection") -> EvaluationFinished:
+    return EvaluationFinished(
+        name=name, split=split, skill_hash="h", hard=hard, soft=hard, scored=4, planned=4
+    )
+
+
+async def make_run(path: Path, *, finish: bool = True) -> None:
+    with RunDirectory.open(path, IDENTITY) as run:
+        run.events.emit(started(run.run_id))
+        used = Usage(calls=2, input=10, output=5, usd=0.25)
+        await run.journal.once("call/1", _one, returns=int, usage=lambda _: used)
+        run.events.emit(measured("baseline", 0.5))
+        run.events.emit(measured("step_0001", 0.75))
+        run.events.emit(measured("test_best", 0.9, split="test"))
+        if finish:
+            run.events.emit(ship_test())
+            run.events.emit(ending())
+
+
+async def _one() -> int:
+    return 1
+
+
+def ship_test() -> ShipTested:
+    return ShipTested(
+        verdict="improved",
+        reason="",
+        difference=0.2,
+        interval=(0.1, 0.3),
+        p_value=0.01,
+        repeats=2,
+        skill_hash="h",
+        evidence=Evidence(),
+    )
+
+
+def ending() -> RunFinished:
+    summary = RunSummary(
+        version="1",
+        finish_reason="improved",
+        diagnosis="It is better.",
+        config=CONFIG,
+        total_steps=6,
+        steps_done=1,
+        total_accepts=1,
+        total_rejects=0,
+        total_skips=0,
+        edits_blocked=0,
+        baseline_selection_score=0.5,
+        best_selection_score=0.8,
+        test_hard=0.9,
+        best_step=1,
+        total_wall_time_s=12.0,
+    )
+    return RunFinished(
+        finish_reason="improved", diagnosis="It is better.", best_skill="# B\n", summary=summary
+    )
+
+
+def without_card(path: Path) -> None:
+    """As a version without cards, or a process killed before it wrote one, leaves a run."""
+    with sqlite3.connect(path / "journal.sqlite") as db:
+        db.execute("DELETE FROM facts WHERE name = 'card'")
+
+
+@pytest.mark.parametrize("card", ["kept", "missing"])
+async def test_a_listed_run_says_what_a_list_shows(tmp_path: Path, card: str) -> None:
+    await make_run(tmp_path / "run")
+    if card == "missing":
+        without_card(tmp_path / "run")
+    (listed,) = list_runs(tmp_path).runs
+    assert (listed.path, listed.state) == (tmp_path / "run", "finished")
+    found = listed.card
+    assert (found.skill, found.task) == ("my-skill", "tasks.jsonl")
+    assert found.models == {"agent": "openai/small", "optimizer": "openai/big"}
+    assert (found.finish_reason, found.diagnosis) == ("improved", "It is better.")
+    assert found.ship == ShipGain("improved", 0.2, 0.1, 0.3)
+    assert (found.selection, found.test) == (ScorePair(0.5, 0.8), ScorePair(None, 0.9))
+    assert found.points == (ScorePoint("baseline", 0.5), ScorePoint("step_0001", 0.75))
+    assert (found.calls, found.tokens, found.usd) == (2, 15, 0.25)
+    assert (found.total_steps, found.best_step, found.seconds) == (6, 1, 12.0)
+    assert found.started_at <= (found.finished_at or 0)
+
+
+@pytest.mark.parametrize(("metric", "score"), [("hard", 0.25), ("soft", 0.75), ("mixed", 0.5)])
+async def test_points_are_in_the_metric_of_the_gate(
+    tmp_path: Path, metric: str, score: float
+) -> None:
+    config = {**CONFIG, "evaluation": {"gate_metric": metric, "gate_mixed_weight": 0.5}}
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        run.events.emit(replace(started(run.run_id), config=config))
+        run.events.emit(replace(measured("baseline", 0.25), soft=0.75))
+        estimate = ScoreEstimate(0.6, 0.5, 0.7, estimated=True)
+        run.events.emit(replace(measured("step_0001", 0.25), estimate=estimate))
+    found = read_listed(tmp_path / "run").card
+    assert [point.score for point in found.points] == [score, 0.6]
+    assert found.selection == ScorePair(score, None)
+
+
+async def test_a_run_that_is_resumed_has_not_finished_until_it_does_again(tmp_path: Path) -> None:
+    await make_run(tmp_path / "run")
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        listed = read_listed(tmp_path / "run")
+        assert (listed.state, listed.card.finish_reason, listed.card.ship) == ("running", "", None)
+        assert listed.card.points[-1].name == "step_0001"  # and it has lost nothing
+        for event in (started(run.run_id), measured("baseline", 0.5), ship_test(), ending()):
+            run.events.emit(event)
+    listed = read_listed(tmp_path / "run")
+    assert (listed.state, listed.card.finish_reason) == ("finished", "improved")
+    assert len(listed.card.points) == 2
+
+
+async def test_a_replay_writes_the_card_only_where_something_changed(tmp_path: Path) -> None:
+    await make_run(tmp_path / "run", finish=False)
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        before = run.journal.fact("card")
+        run.events.emit(started(run.run_id))
+        run.events.emit(measured("baseline", 0.5))
+        assert run.journal.fact("card") == before
+
+
+def test_a_killed_run_is_listed_as_stopped_with_everything_it_had(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import asyncio, os, signal, sys
+        from pathlib import Path
+        from skillfit.run.directory import RunDirectory
+        from tests.run.test_listing import measured, started
+        run = RunDirectory.open(sys.argv[1], {})
+        run.events.emit(started(run.run_id))
+        run._card.save = lambda: None  # the kill comes before the card is written
+        run.events.emit(measured("baseline", 0.5))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")])
+    (listed,) = list_runs(tmp_path).runs
+    assert listed.state == "stopped"
+    assert listed.card.points == (ScorePoint("baseline", 0.5),)
+
+
+async def test_a_run_that_waits_for_answers_says_so(tmp_path: Path) -> None:
+    await make_run(tmp_path / "run", finish=False)
+    (tmp_path / "run" / "handoff").mkdir()
+    (tmp_path / "run" / "handoff" / "reflect-01.prompt.md").write_text("?")
+    assert read_listed(tmp_path / "run").state == "waiting"
+
+
+async def test_runs_are_found_in_subfolders_and_not_inside_other_runs(tmp_path: Path) -> None:
+    for name in ("a", "b/c", "b/d"):
+        await make_run(tmp_path / name)
+    shutil.copytree(tmp_path / "a", tmp_path / "a" / "steps" / "copy")
+    names = [path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)]
+    assert names == ["a", "b/c", "b/d"]
+    assert list(find_runs(tmp_path / "none")) == []
+
+
+async def test_a_run_that_only_tried_its_models_is_not_listed(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        run.events.emit(Warned(what="w", message="m"))
+    listing = list_runs(tmp_path)
+    assert (listing.runs, listing.problems) == ((), ())
+
+
+DAMAGES = {
+    "emptied": lambda data: b"",
+    "garbage": lambda data: b"garbage " * 1000,
+    "header only": lambda data: data[:100],
+    "half": lambda data: data[: len(data) // 2],
+    "last page cut": lambda data: data[:-100],
+    "random pages": lambda data: data[:4096] + random.Random(1).randbytes(len(data) - 4096),
+    "zeroed pages": lambda data: data[:4096] + bytes(len(data) - 4096),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+async def test_a_damaged_run_is_named_and_hides_no_other(tmp_path: Path, how: str) -> None:
+    await make_run(tmp_path / "bad")
+    await make_run(tmp_path / "good")
+    journal = tmp_path / "bad" / "journal.sqlite"
+    journal.write_bytes(DAMAGES[how](journal.read_bytes()))
+    listing = list_runs(tmp_path)
+    assert [listed.path.name for listed in listing.runs] == ["good"]
+    (problem,) = listing.problems
+    assert str(tmp_path / "bad") in problem.message and problem.hint
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+async def test_a_damaged_run_is_not_resumed_and_can_be_moved_aside(
+    tmp_path: Path, how: str
+) -> None:
+    await make_run(tmp_path / "bad")
+    journal = tmp_path / "bad" / "journal.sqlite"
+    journal.write_bytes(DAMAGES[how](journal.read_bytes()))
+    with pytest.raises(DamagedRun) as raised:
+        RunDirectory.open(tmp_path / "bad", IDENTITY)
+    assert str(tmp_path / "bad") in raised.value.message
+    assert "--force-new" in raised.value.hint
+    RunDirectory.open(tmp_path / "bad", IDENTITY, force_new=True).close()
+    assert (tmp_path / "bad.old-1" / "config.json").is_file()
+
+
+async def test_a_record_that_cannot_be_read_names_the_run(tmp_path: Path) -> None:
+    await make_run(tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run" / "journal.sqlite") as db:
+        db.execute("UPDATE effects SET value = 'not json'")
+    with (
+        RunDirectory.open(tmp_path / "run", IDENTITY) as run,
+        pytest.raises(DamagedRun, match="record 1 cannot be read as int"),
+    ):
+        await run.journal.once("call/1", _one, returns=int)
+
+
+@pytest.mark.parametrize(
+    "usage", [{"calls": 1, "input": 1.5}, {"calls": 1, "input": None}, {"calls": 1, "input": -9}]
+)
+async def test_usage_that_does_not_count_breaks_neither_bill_nor_list(
+    tmp_path: Path, usage: dict[str, Any]
+) -> None:
+    await make_run(tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run" / "journal.sqlite") as db:
+        db.execute("UPDATE effects SET usage = ?", (json.dumps(usage),))
+    without_card(tmp_path / "run")
+    (listed,) = list_runs(tmp_path).runs
+    assert listed.card.calls == 1 and listed.card.tokens in (0, 1)
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        assert [spend.usage.calls for spend in run.journal.bill()] == [1]
+
+
+async def test_impossible_usage_is_not_recorded(tmp_path: Path) -> None:
+    nan = float("nan")
+    with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
+        wrong = Usage(calls=1, input=-5, cached=nan, output=3, usd=nan)  # type: ignore[arg-type]
+        await run.journal.once("k", _one, returns=int, usage=lambda _: wrong)
+        (spend,) = run.journal.bill()
+        assert spend.usage == Usage(calls=1, output=3, usd=None)
+
+
+async def test_reading_leaves_no_files_in_a_finished_run(tmp_path: Path) -> None:
+    await make_run(tmp_path / "run")
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    read_listed(tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+
+
+def test_a_folder_with_an_empty_journal_file_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "journal.sqlite").touch()
+    listing = list_runs(tmp_path)
+    assert listing.runs == () and isinstance(listing.problems[0], InputError)
