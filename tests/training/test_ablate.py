@@ -1,0 +1,67 @@
+"""`skillfit ablate`: what each line of a skill is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skillfit.errors import InputError
+from skillfit.run.events import AblationFinished
+from skillfit.training.ablate import ablate
+from tests.training.making import MakeWorld
+from tests.training.practice_project import COLOURS, items
+
+RULES = "\n".join(f"- {colour} means {COLOURS[colour]}." for colour in ("red", "green", "blue"))
+SKILL = (
+    f"# Colours\n\nAnswer with the letter of the colour.\n\n{RULES}\n"
+    "- gold means wrong.\n- Take your time and be kind to everyone.\n"
+)
+ROWS = items(20, 20, 0)
+
+
+async def test_helpful_useless_and_wrong_lines_are_told_apart(make_world: MakeWorld) -> None:
+    world = make_world(rows=ROWS, skill=SKILL)
+    found = await ablate(world.inputs(), world.folder / "run", rollouts=400)
+    worth = {unit.text: unit for unit in found.event.units}
+    for colour in ("red", "green", "blue"):
+        rule = worth[f"- {colour} means {COLOURS[colour]}."]
+        assert rule.decision == "keep" and rule.low > 0.1
+    useless = worth["- Take your time and be kind to everyone."]
+    assert abs(useless.mean) < 0.05 and useless.decision in ("cut", "unsure")
+    assert worth["- gold means wrong."].mean < 0.05
+    assert found.event.rollouts == 400
+    assert not world.asked("reflect.failure")
+
+
+async def test_started_again_nothing_is_rolled_out_again(make_world: MakeWorld) -> None:
+    world = make_world(rows=ROWS, skill=SKILL)
+    first = await ablate(world.inputs(), world.folder / "run", rollouts=120)
+    asked = len(world.calls)
+    again = await ablate(world.inputs(), world.folder / "run", rollouts=120)
+    assert len(world.calls) == asked
+    assert again.event == first.event == world.events(AblationFinished)[0]
+
+
+async def test_a_cut_is_compared_on_fresh_rollouts_first(make_world: MakeWorld) -> None:
+    world = make_world(rows=ROWS, skill=SKILL)
+    found = await ablate(world.inputs(), world.folder / "run", rollouts=600, check=True)
+    assert found.event.comparison is not None and found.event.holds
+    assert found.shorter is not None and found.shorter.tokens < world.inputs().skill.tokens
+    assert all(f"{colour} means" in found.shorter.body for colour in ("red", "green", "blue"))
+
+
+async def test_a_reached_budget_ends_it_with_what_is_known(make_world: MakeWorld) -> None:
+    world = make_world("budget.calls=100", rows=ROWS, skill=SKILL)
+    found = await ablate(world.inputs(), world.folder / "run", rollouts=400)
+    assert len(world.calls) <= 100
+    assert 40 <= found.event.rollouts <= 100
+
+
+async def test_a_skill_without_removable_text_is_refused(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    fenced = "# Only a heading\n\n<!-- PROTECTED_START -->\nred means r.\n<!-- PROTECTED_END -->\n"
+    world = make_world(rows=ROWS, skill=fenced)
+    with pytest.raises(InputError, match="no part"):
+        await ablate(world.inputs(), tmp_path / "run")

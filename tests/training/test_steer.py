@@ -1,0 +1,97 @@
+"""A person's requests to a run: read between steps, followed, recorded, and the same on replay."""
+
+from __future__ import annotations
+
+import json
+
+from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
+from skillfit.run.steering import request_steering
+from tests.training.making import MakeWorld
+from tests.training.practice_project import World, differences, items, readable
+
+STEPS = (
+    "train.num_epochs=6",
+    "optimizer.use_slow_update=false",
+    "optimizer.use_meta_skill=false",
+    "evaluation.ship_test=false",
+    "evaluation.eval_test=false",
+)
+ROWS = items(8, 16, 0)
+
+
+def asking(world: World, *requests: tuple[str, ...]):
+    """A listener that makes the requests when the first step has ended."""
+
+    def listen(stored: Stored) -> None:
+        first = isinstance(stored.event, StepFinished) and stored.event.step == 1
+        if first and not (world.folder / "run/steering.jsonl").exists():
+            for request in requests:
+                request_steering(world.folder / "run", *request)
+
+    return listen
+
+
+def effects(world: World) -> dict[str, dict]:
+    found = json.loads((world.folder / "run/edit_effects.json").read_text())
+    return {effect["id"]: effect for effect in found}
+
+
+async def test_a_vetoed_edit_is_dropped_and_never_comes_back(make_world: MakeWorld) -> None:
+    world = make_world(*STEPS, rows=ROWS)
+    await world.train(listeners=[asking(world, ("veto", "s0001e01"))])
+    [decided] = world.events(PersonDecided)
+    assert (decided.action, decided.target) == ("veto", "s0001e01")
+    first = effects(world)["s0001e01"]
+    assert first["status"] == "dropped" and "vetoed by a person" in first["reason"]
+    assert first["edit"]["content"] not in world.best()
+
+
+async def test_a_pinned_edit_stays_whatever_its_effect(make_world: MakeWorld) -> None:
+    useless = json.dumps(
+        {"patch": {"edits": [{"op": "append", "target": "", "content": "- Be kind."}]}}
+    )
+    world = make_world(*STEPS, rows=ROWS, optimizer={"reflect.failure": useless})
+    await world.train(listeners=[asking(world, ("pin", "s0001e01"))])
+    assert "- Be kind." in world.best()
+    assert effects(world)["s0001e01"]["status"] == "promoted"
+
+
+async def test_a_reworded_edit_takes_the_place_of_the_old_one(make_world: MakeWorld) -> None:
+    world = make_world(*STEPS, rows=ROWS)
+    reword = ("reword", "s0001e01", "- green means g. Nothing else.")
+    await world.train(listeners=[asking(world, reword)])
+    texts = [effect["edit"]["content"] for effect in effects(world).values()]
+    assert "- green means g. Nothing else." in texts
+
+
+async def test_with_review_nothing_is_promoted_without_a_yes(make_world: MakeWorld) -> None:
+    world = make_world(*STEPS, "review=true", rows=ROWS)
+    await world.train(listeners=[asking(world, ("approve", "s0001e01"))])
+    statuses = {effect["id"]: effect["status"] for effect in effects(world).values()}
+    assert statuses["s0001e01"] == "promoted"
+    assert "promoted" not in [status for key, status in statuses.items() if key != "s0001e01"]
+    verdicts = world.events(GateDecided)
+    reasons = [effect.reason for verdict in verdicts for effect in verdict.effects]
+    assert any("waiting for approval" in reason for reason in reasons)
+
+
+async def test_a_request_that_makes_no_sense_is_a_warning(make_world: MakeWorld) -> None:
+    world = make_world(*STEPS, rows=ROWS)
+    await world.train(listeners=[asking(world, ("veto", "s9999e99"))])
+    assert world.events(PersonDecided) == []
+    assert any("s9999e99" in event.message for event in world.events(Warned))
+
+
+async def test_a_replay_follows_the_same_requests(make_world: MakeWorld) -> None:
+    world = make_world(*STEPS, rows=ROWS)
+    await world.train(listeners=[asking(world, ("veto", "s0001e01"))])
+    before, asked = readable(world.folder / "run"), len(world.calls)
+    await world.train()
+    assert differences(readable(world.folder / "run"), before) == []
+    assert len(world.calls) == asked
+
+
+async def test_a_cap_can_be_raised_while_the_run_goes_on(make_world: MakeWorld) -> None:
+    world = make_world(*STEPS, "budget.calls=60", rows=ROWS)
+    await world.train(listeners=[asking(world, ("budget", "calls", "5000"))])
+    assert len(world.history()) == 6 and len(world.calls) > 60
