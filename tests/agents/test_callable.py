@@ -92,5 +92,5 @@ async def test_many_plain_functions_wait_side_by_side() -> None:
 
 
 async def test_a_result_of_the_wrong_type_is_a_failure() -> None:
-    with pytest.raises(AgentFailure, match="gave int"):
+    with pytest.raises(AgentFailure, match="returned int"):
         await CallableAgent(lambda skill, item: 4).attempt(SKILL, ITEM, AttemptContext())

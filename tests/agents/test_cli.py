@@ -1,155 +1,29 @@
-"""Command-line agents, with a small program of our own that behaves like one: a real process with a
-real description.
-"""
+"""Coding-agent programs as agents and as models, with a small program that behaves like one."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from skillfit.agents import Agent, AgentFailure, AttemptContext, build_agent, remove_workspace
+from skillfit.agents import AgentFailure, AttemptContext, build_agent, remove_workspace
 from skillfit.agents.coding_cli.description import BUILT_IN, arguments, load_description
 from skillfit.errors import InputError
 from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
 from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, QuotaExhausted
+from skillfit.sandbox.isolation import best_isolation
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Item
-
-PROGRAM = """#!{python}
-import json, os, pathlib, subprocess, sys, time
-
-def say(**event): print(json.dumps(event), flush=True)
-
-prompt = sys.stdin.read() if "--file" not in sys.argv else pathlib.Path(sys.argv[sys.argv.index("--file") + 1]).read_text()
-if "NOLOGIN" in prompt:
-    say(type="result", is_error=True, text="Not logged in. Please run /login"); sys.exit(0)
-if "BROKE" in prompt:
-    print("Credit balance is too low", file=sys.stderr); sys.exit(1)
-if "CRASH" in prompt:
-    print("boom", file=sys.stderr); sys.exit(70)
-if "STDERR" in prompt:
-    print(prompt.partition("STDERR ")[2], file=sys.stderr); sys.exit(1)
-if "TOOLS ONLY" in prompt:
-    say(type="tool", name="open", input=dict(path="x"), output="HTTP 401"); sys.exit(0)
-if "SLEEP" in prompt:
-    child = subprocess.Popen(["sleep", "300"], start_new_session="AWAY" in prompt)
-    pathlib.Path(os.environ["PIDS"]).write_text(f"{{os.getpid()}} {{child.pid}}")
-    time.sleep(300)
-skills = sorted(str(path) for path in pathlib.Path(".fake/skills").glob("*/SKILL.md")) if os.path.isdir(".fake") else []
-for path in skills:
-    say(type="tool", name="open", input=dict(path=path), output=pathlib.Path(path).read_text())
-home = sorted(str(path.relative_to(os.environ["HOME"])) for path in pathlib.Path.home().rglob("*"))
-world = dict(env=dict(os.environ), home=home, cwd=sorted(os.listdir()))
-say(type="tool", name="look", input=dict(argv=sys.argv[1:]), output=json.dumps(world))
-pathlib.Path("left.txt").write_text("work")
-say(type="message", text="I heard: " + prompt)
-say(type="message", text="LONG" * 9000 if "LONG" in prompt else chr(0xd83d) if "HALF" in prompt else "42")
-say(type="result", is_error=False, tokens=dict(read=30, cached=10, written=7), cost=0.25)
-"""
-DESCRIPTION: dict[str, Any] = {
-    "name": "fake",
-    "program": "fake-agent",
-    "argv": [
-        "run",
-        {"args": ["--model", "$model"]},
-        {"args": ["--effort", "$effort"]},
-        "--mode",
-        "$mode",
-    ],
-    "model_argv": ["answer", {"args": ["--model", "$model"]}],
-    "skills": ".fake/skills",
-    "keys": ["FAKE_KEY"],
-    "keep": ["FAKE_URL", "PIDS"],
-    "env": {"FAKE_URL": "$base_url", "FAKE_QUIET": "1"},
-    "files": {".fake/config.json": '{"theme": "plain"}'},
-    "login": [".fake/login.json"],
-    "options": {"mode": "careful"},
-    "events": [
-        {"when": {"type": "tool"}, "step": "tool_call", "name": "name", "text": ["input"]},
-        {"when": {"type": "tool"}, "step": "tool_result", "name": "name", "text": ["output"]},
-        {"when": {"type": "message"}, "step": "message", "text": ["text"]},
-    ],
-    "error": [{"when": {"type": "result", "is_error": True}, "text": ["text"]}],
-    "usage": [
-        {
-            "when": {"type": "result"},
-            "input": ["tokens.read"],
-            "cached": ["tokens.cached"],
-            "output": ["tokens.written"],
-            "usd": "cost",
-        }
-    ],
-    "skill_read": [r"$skill/SKILL\.md"],
-}
-SKILL = Skill.from_text(
-    "---\nname: answering\ndescription: How to answer.\n---\nAnswer 42.\n",
-    files={"references/why.md": b"because"},
-)
-ITEM = Item("q1", {"input": "What is six times seven?", "answers": ["42"]})
-
-
-class Fake:
-    """A user's machine with the program on it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.home = folder / "user"
-        (self.home / ".fake" / "skills" / "private").mkdir(parents=True)
-        (self.home / ".fake" / "login.json").write_text('{"token": "login-token-0123456789abcdef"}')
-        (folder / "bin").mkdir()
-        program = folder / "bin" / "fake-agent"
-        program.write_text(PROGRAM.format(python=sys.executable))
-        program.chmod(0o755)
-        self.description = folder / "fake.yaml"
-        self.describe()
-        self.environ = {
-            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
-            "HOME": str(self.home),
-            "FAKE_KEY": "key-of-the-program-itself",
-            "OPENAI_API_KEY": "sk-key-of-someone-else",
-            "PIDS": str(folder / "pids"),
-        }
-
-    def describe(self, **changes: Any) -> None:
-        self.description = self.description.with_name(f"{len(changes)}{self.description.name}")
-        self.description.write_text(yaml.safe_dump(DESCRIPTION | changes))
-
-    def spec(self, model: str = "", **settings: Any) -> ModelSpec:
-        options = {"file": str(self.description), **settings.pop("options", {})}
-        return ModelSpec(id=f"cli/fake{model}", options=options, **settings)
-
-    def agent(self, model: str = "", **settings: Any) -> Agent:
-        return build_agent("cli", self.spec(model, **settings), None, environ=self.environ)
-
-    async def attempt(self, item: Item = ITEM, **settings: Any) -> Attempt:
-        attempt = await self.agent(**settings).attempt(SKILL, item, AttemptContext())
-        remove_workspace(attempt.workspace)
-        return attempt
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    return Fake(tmp_path)
-
-
-def seen(attempt: Attempt) -> dict[str, Any]:
-    """What the program saw of the world."""
-    (looked,) = [
-        step.text for step in attempt.steps if step.kind == "tool_result" and step.name == "look"
-    ]
-    return dict(json.loads(looked))
+from skillfit.tasks.item import Item
+from tests.agents.stand_in import ITEM, SKILL, StandIn, seen
+from tests.sandbox.processes import is_gone, is_running
 
 
 async def test_the_skill_is_discovered_and_the_event_stream_becomes_the_trajectory(
-    fake: Fake,
+    fake: StandIn,
 ) -> None:
     attempt = await fake.attempt()
 
@@ -166,25 +40,25 @@ async def test_the_skill_is_discovered_and_the_event_stream_becomes_the_trajecto
     assert attempt.steps[1].text == SKILL.text
     assert "What is six times seven?" in attempt.steps[4].text
     assert attempt.usage == Usage(calls=1, input=30, cached=10, output=7, usd=0.25)
+    assert attempt.isolation == best_isolation().name
 
 
-async def test_the_program_knows_its_own_key_and_nothing_else_of_ours(fake: Fake) -> None:
+async def test_the_program_knows_its_own_key_and_nothing_else_of_ours(fake: StandIn) -> None:
     env = seen(await fake.attempt())["env"]
 
-    assert set(env) - {"LC_CTYPE"} == {
+    assert set(env) - {"LC_CTYPE", "PWD"} == {
         "PATH",
         "HOME",
         "TMPDIR",
         "LANG",
         "FAKE_KEY",
-        "PIDS",
         "FAKE_QUIET",
         "SKILLFIT_PROCESS",
     }
     assert "someone-else" not in json.dumps(env)
 
 
-async def test_its_home_is_fresh_and_holds_no_login_unless_asked(fake: Fake) -> None:
+async def test_its_home_is_fresh_and_holds_no_login_unless_asked(fake: StandIn) -> None:
     plain = seen(await fake.attempt())
     logged_in = seen(await fake.attempt(options={"login": True}))
 
@@ -193,7 +67,7 @@ async def test_its_home_is_fresh_and_holds_no_login_unless_asked(fake: Fake) -> 
     assert logged_in["home"] == [".fake", ".fake/config.json", ".fake/login.json"]
 
 
-async def test_its_own_key_is_not_in_the_trajectory(fake: Fake) -> None:
+async def test_its_own_key_is_not_in_the_trajectory(fake: StandIn) -> None:
     attempt = await fake.attempt()
 
     assert "key-of-the-program-itself" not in "".join(step.text for step in attempt.steps)
@@ -201,7 +75,7 @@ async def test_its_own_key_is_not_in_the_trajectory(fake: Fake) -> None:
 
 
 async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(
-    fake: Fake, tmp_path: Path
+    fake: StandIn, scratch: Path
 ) -> None:
     attempt = await fake.agent().attempt(SKILL, ITEM, AttemptContext())
 
@@ -210,36 +84,26 @@ async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(
     assert (work / "left.txt").read_text() == "work"
     assert (work / ".fake/skills/answering/references/why.md").read_text() == "because"
     remove_workspace(attempt.workspace)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "word", ["SLEEP", "SLEEP AWAY"], ids=["in its process group", "in a session of its own"]
 )
-async def test_when_it_is_cancelled_everyone_it_started_is_gone(
-    fake: Fake, tmp_path: Path, word: str
+async def test_when_it_is_cancelled_everything_it_started_ends(
+    fake: StandIn, scratch: Path, word: str
 ) -> None:
-    task = asyncio.ensure_future(fake.attempt(Item("q", {"input": word})))
-    pids: list[str] = []
-    while len(pids) < 2:
+    name = f"stand-in-{os.getpid()}-{word.replace(' ', '-')}"
+    task = asyncio.ensure_future(fake.attempt(Item("q", {"input": f"{word} {name}"})))
+    while not is_running(name):  # noqa: ASYNC110  # another process comes up; there is no event
         await asyncio.sleep(0.02)
-        pids = (tmp_path / "pids").read_text().split() if (tmp_path / "pids").exists() else []
-    assert all(alive(int(pid)) for pid in pids)
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert not any(alive(int(pid)) for pid in pids)
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def alive(pid: int) -> bool:
-    """A killed orphan may wait for its new parent to collect it; that is dead enough."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
+    assert await is_gone(name)
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -253,7 +117,7 @@ def alive(pid: int) -> bool:
     ids=["login", "quota", "crash", "no answer"],
 )
 async def test_an_error_of_the_program_is_never_an_answer(
-    fake: Fake, word: str, error: type[Exception]
+    fake: StandIn, word: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         await fake.attempt(Item("q", {"input": word}))
@@ -281,7 +145,7 @@ async def test_an_error_of_the_program_is_never_an_answer(
     ],
 )
 async def test_only_the_programs_own_complaint_says_what_kind_of_failure_it_is(
-    fake: Fake, said: str, kind: str
+    fake: StandIn, said: str, kind: str
 ) -> None:
     with pytest.raises(ModelError) as failed:
         await fake.attempt(Item("q", {"input": f"STDERR {said}"}))
@@ -289,27 +153,27 @@ async def test_only_the_programs_own_complaint_says_what_kind_of_failure_it_is(
     assert failed.value.kind == kind
 
 
-async def test_without_the_trace_only_the_answer_is_kept(fake: Fake) -> None:
+async def test_without_the_trace_only_the_answer_is_kept(fake: StandIn) -> None:
     attempt = await fake.attempt(options={"trace": False})
 
     assert [step.text for step in attempt.steps] == ["42"]
     assert attempt.skill_read is True
 
 
-async def test_long_messages_are_cut_in_the_trajectory_but_not_in_the_answer(fake: Fake) -> None:
+async def test_long_messages_are_cut_in_the_trajectory_but_not_in_the_answer(fake: StandIn) -> None:
     attempt = await fake.attempt(Item("q", {"input": "LONG"}))
 
     assert len(attempt.answer) == 36_000
     assert len(attempt.steps[-1].text) < 9000 and "characters left out" in attempt.steps[-1].text
 
 
-async def test_half_an_emoji_in_an_event_is_replaced(fake: Fake) -> None:
+async def test_half_an_emoji_in_an_event_is_replaced(fake: StandIn) -> None:
     attempt = await fake.attempt(Item("q", {"input": "HALF"}))
 
     assert attempt.answer == "\N{REPLACEMENT CHARACTER}"
 
 
-async def test_settings_reach_the_program(fake: Fake) -> None:
+async def test_settings_reach_the_program(fake: StandIn) -> None:
     fake.environ["MY_KEY"] = "another-key-for-it"
     settings = {
         "base_url": "http://here/v1",
@@ -334,20 +198,20 @@ async def test_settings_reach_the_program(fake: Fake) -> None:
     ]
 
 
-async def test_the_prompt_may_go_through_a_file(fake: Fake) -> None:
+async def test_the_prompt_may_go_through_a_file(fake: StandIn) -> None:
     fake.describe(prompt="file", argv=["--file", "$prompt_file"])
     attempt = await fake.attempt(item=Item("q", {"input": "x" * 300_000}))
 
     assert f"I heard: Use the skill answering.\n\n{'x' * 100}" in attempt.steps[4].text
 
 
-async def test_whether_the_skill_is_named_in_the_prompt_is_a_choice(fake: Fake) -> None:
+async def test_whether_the_skill_is_named_in_the_prompt_is_a_choice(fake: StandIn) -> None:
     attempt = await fake.attempt(options={"mention_skill": False})
 
     assert attempt.steps[4].text == "I heard: What is six times seven?"
 
 
-async def test_files_of_the_item_stand_in_the_workspace(fake: Fake, tmp_path: Path) -> None:
+async def test_files_of_the_item_stand_in_the_workspace(fake: StandIn, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("1,2")
     attempt = await fake.attempt(Item("q", {"input": "Sum.", "files": ["data.csv"]}, base=tmp_path))
 
@@ -355,7 +219,7 @@ async def test_files_of_the_item_stand_in_the_workspace(fake: Fake, tmp_path: Pa
     assert attempt.steps[4].text.endswith("Files in this folder: data.csv")
 
 
-async def test_a_skill_without_front_matter_is_made_discoverable(fake: Fake) -> None:
+async def test_a_skill_without_front_matter_is_made_discoverable(fake: StandIn) -> None:
     attempt = await fake.agent().attempt(
         Skill.from_text("Answer 42.\n", name="My Notes"), ITEM, AttemptContext()
     )
@@ -378,7 +242,7 @@ async def test_a_skill_without_front_matter_is_made_discoverable(fake: Fake) -> 
     ids=["complete", "empty description", "none"],
 )
 async def test_a_skill_in_a_file_of_another_case_is_discovered(
-    fake: Fake, tmp_path: Path, text: str
+    fake: StandIn, tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "skill.md").write_text(text)
@@ -391,7 +255,7 @@ async def test_a_skill_in_a_file_of_another_case_is_discovered(
     assert attempt.skill_read is True
 
 
-async def test_the_same_program_serves_as_a_model(fake: Fake) -> None:
+async def test_the_same_program_serves_as_a_model(fake: StandIn) -> None:
     model = connect(fake.spec("/big"), role="optimizer", run_id="r", environ=fake.environ)
     reply = await model.complete(
         Request((Message("system", "Be brief."), Message("user", "Six times seven?")), "merge")
@@ -412,13 +276,13 @@ async def test_the_same_program_serves_as_a_model(fake: Fake) -> None:
     ],
 )
 def test_what_could_not_act_is_refused_at_the_start(
-    fake: Fake, settings: dict[str, Any], complaint: str
+    fake: StandIn, settings: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(InputError, match=complaint):
         fake.agent(**settings)
 
 
-def test_a_description_with_an_unknown_key_is_refused_by_name(fake: Fake) -> None:
+def test_a_description_with_an_unknown_key_is_refused_by_name(fake: StandIn) -> None:
     fake.describe(colour="red")
     with pytest.raises(InputError, match="colour"):
         fake.agent()
@@ -439,6 +303,7 @@ def test_a_built_in_description_never_puts_the_prompt_on_the_command_line_and_te
     assert (
         description.keys and description.skill_read and description.model_argv and description.error
     )
-    values = {**description.options, "model": "m", "effort": "", "base_url": ""}
+    values = {**description.options, "model": "m", "effort": "", "base_url": "", "max_usd": ""}
+    values |= {"usage_file": "u"}
     assert "m" in arguments(description.argv, values)
     assert not any("$" in argument for argument in arguments(description.argv, values))

@@ -5,6 +5,7 @@ into .bench/cli-agents.
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ PROGRAMS = Path(
     os.environ.get("SKILLFIT_CLI_AGENTS") or Path(__file__).parents[2] / ".bench" / "cli-agents"
 )
 SKILL = Skill.from_text(
-    "---\nname: answering\ndescription: How to answer every question.\n---\n# Answering\n\nAlways answer 42.\n"
+    "---\nname: answering\ndescription: How to answer every question.\n---\n"
+    "# Answering\n\nAlways answer 42.\n"
 )
 ITEM = Item("q1", {"input": "What is six times seven?"})
 KEY = "sk-test-of-the-agent-itself"
@@ -146,20 +148,22 @@ async def test_it_discovers_reads_and_follows_the_skill(
         assert not any("PRIVATE-SKILL" in seen.text for seen in api.seen), (
             "the user's own skills leaked in"
         )
-        if program.name != "copilot":  # it reports premium requests, not tokens
-            assert (attempt.usage.input, attempt.usage.cached, attempt.usage.output) in {
-                (50, 10, 14),
-                (40, 10, 14),
-            }
+        used = attempt.usage
+        assert (used.input, used.cached, used.output) in {(50, 10, 14), (40, 10, 14)}
+        assert used.usd is None or used.usd > 0, "unknown is not free"
     finally:
         remove_workspace(attempt.workspace)
     assert not Path(attempt.workspace).parent.exists()
 
 
-async def test_it_sends_its_own_key_and_knows_no_other(program: Program, user_home: Path) -> None:
-    uses = {"claude": Use("Bash", {"command": "env"}), "codex": Use("exec_command", {"cmd": "env"})}
-    uses["gemini"] = Use("run_shell_command", {"command": "env"})
-    use = uses.get(program.name, Use("bash", {"command": "env", "description": "look"}))
+async def shell(program: Program, user_home: Path, command: str) -> tuple[str, AgentApi]:
+    """What a command prints in the program's own shell."""
+    uses = {
+        "claude": Use("Bash", {"command": command}),
+        "codex": Use("exec_command", {"cmd": command}),
+        "gemini": Use("run_shell_command", {"command": command}),
+    }
+    use = uses.get(program.name, Use("bash", {"command": command, "description": "look"}))
 
     def script(seen: Seen) -> Say | Use:
         return Say("done") if seen.answers_a_tool or use.tool not in seen.tools else use
@@ -170,8 +174,28 @@ async def test_it_sends_its_own_key_and_knows_no_other(program: Program, user_ho
         )
         attempt = await agent.attempt(SKILL, ITEM, AttemptContext())
     remove_workspace(attempt.workspace)
+    return "\n".join(step.text for step in attempt.steps), api
 
-    shown = "\n".join(step.text for step in attempt.steps)
+
+async def test_its_shell_sees_neither_other_processes_nor_the_users_files(
+    program: Program, user_home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tasks.jsonl").write_text("gold-answers")
+    other = subprocess.Popen(["sleep", "600"], env={"OTHER": "sesame"})  # noqa: ASYNC220
+    try:
+        command = f"cat /proc/[0-9]*/environ {tmp_path}/tasks.jsonl; find {user_home}; echo over"
+        shown, _ = await shell(program, user_home, command)
+    finally:
+        other.kill()
+        other.wait()
+
+    assert "over" in shown, "the command did not run"
+    assert "sesame" not in shown and "gold-answers" not in shown and "private" not in shown
+
+
+async def test_it_sends_its_own_key_and_knows_no_other(program: Program, user_home: Path) -> None:
+    shown, api = await shell(program, user_home, "env")
+
     assert "PATH=" in shown, "the command did not run"
     assert "another-secret" not in shown
     assert KEY not in shown

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -8,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillfit.agents import AttemptContext, remove_workspace
+from skillfit.agents import AgentFailure, AttemptContext, remove_workspace
+from skillfit.agents.file_tools import FileTools
 from skillfit.agents.tools import ToolsAgent
-from skillfit.agents.workspace import Outside, Workspace
+from skillfit.agents.workspace import OutsideWorkspace, Workspace, new_workspace
 from skillfit.models import Reply, ScriptedModel, ToolCall, Usage
+from skillfit.models.failures import policy
 from skillfit.models.protocol import RateLimited
-from skillfit.sandbox.isolation import best_isolation
+from skillfit.sandbox.isolation import ISOLATIONS, best_isolation
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item
 
@@ -105,7 +108,7 @@ def test_whatever_name_is_asked_for_it_is_inside_or_refused(parts: list[str]) ->
         (workspace.work / "out").symlink_to("/")
         try:
             path = workspace.inside("/".join(parts))
-        except Outside:
+        except OutsideWorkspace:
             return
         assert path.resolve().is_relative_to(workspace.work.resolve())
 
@@ -210,3 +213,133 @@ async def test_nothing_stays_on_disk_when_the_model_fails(
         )
 
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_search_finds_what_is_far_into_a_large_file(tmp_path: Path) -> None:
+    (tmp_path / "big.log").write_text("nothing\n" * 300_000 + "the NEEDLE is here\n")
+    item = Item("i1", {"input": "Find it.", "files": ["big.log"]}, base=tmp_path)
+    attempt, _ = await run(use("search", text="needle"), "done", item=item)
+    remove_workspace(attempt.workspace)
+
+    assert result(attempt) == "big.log:300001: the NEEDLE is here"
+
+
+async def test_a_long_file_is_read_page_by_page(tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(1, 5001)]
+    (tmp_path / "long.txt").write_text("\n".join(lines))
+    item = Item("i1", {"input": "Read it.", "files": ["long.txt"]}, base=tmp_path)
+    workspace = new_workspace(item)
+    files, read, offset = FileTools(workspace), "", 1
+    for _ in range(20):
+        page, _, note = files.read("long.txt", offset).partition("\n[more follows: read on with ")
+        read += page
+        if not note:
+            break
+        offset = int(note.removeprefix("offset ").removesuffix("]"))
+    workspace.remove()
+
+    assert read.splitlines() == lines and offset > 1
+
+
+async def test_reading_begins_at_the_offset_the_model_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("one\ntwo\nthree\n")
+    item = Item("i1", {"input": "Read it.", "files": ["notes.txt"]}, base=tmp_path)
+    with_number = ToolCall("c1", "read", '{"path": "notes.txt", "offset": 2}')
+    attempt, _ = await run(
+        Reply("", (with_number,)),
+        use("read", path="notes.txt", offset="3"),
+        use("read", path="notes.txt", offset="9"),
+        use("read", path="notes.txt", offset="second"),
+        "done",
+        item=item,
+    )
+    remove_workspace(attempt.workspace)
+
+    assert [result(attempt, number) for number in range(4)] == [
+        "two\nthree\n",
+        "three\n",
+        "error: notes.txt has only 3 lines",
+        "error: offset is a line number, 1 or more",
+    ]
+
+
+async def test_a_line_longer_than_a_page_is_cut_with_a_note(tmp_path: Path) -> None:
+    (tmp_path / "wide.txt").write_text("x" * 70_000 + "\nend\n")
+    item = Item("i1", {"input": "Read it.", "files": ["wide.txt"]}, base=tmp_path)
+    workspace = new_workspace(item)
+    text = FileTools(workspace).read("wide.txt", 1)
+    workspace.remove()
+
+    assert "[… 50001 more characters in line 1]" in text and "read on with offset 2" in text
+
+
+async def test_a_folder_of_an_item_is_copied_with_all_its_files(tmp_path: Path) -> None:
+    (tmp_path / "data" / "deep").mkdir(parents=True)
+    (tmp_path / "data" / "a.txt").write_text("A")
+    (tmp_path / "data" / "deep" / "b.txt").write_text("B")
+    item = Item("i1", {"input": "Look.", "files": ["data"]}, base=tmp_path)
+    attempt, _ = await run(use("list", path="data"), "done", item=item)
+    remove_workspace(attempt.workspace)
+
+    assert result(attempt).split() == ["data/a.txt", "data/deep/b.txt"]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "library"
+    (folder / "law").mkdir(parents=True)
+    (folder / "law" / "one.txt").write_text("article one\n")
+    return folder
+
+
+async def test_a_corpus_is_read_listed_and_searched_but_never_written_or_copied(
+    corpus: Path,
+) -> None:
+    model = ScriptedModel(
+        [
+            use("list"),
+            use("list", path="corpus"),
+            use("read", path="corpus/law/one.txt"),
+            use("search", text="ARTICLE"),
+            use("write", path="corpus/law/two.txt", content="x"),
+            use("run_command", command="cat corpus/law/one.txt; echo x > corpus/law/two.txt"),
+            use("read", path="corpus/../../../etc/passwd"),
+            "done",
+        ]
+    )
+    attempt = await ToolsAgent(model, corpus=corpus).attempt(SKILL, ITEM, AttemptContext())
+
+    assert "corpus/ (read-only documents" in result(attempt, 0)
+    assert result(attempt, 1) == "corpus/law/one.txt"
+    assert result(attempt, 2) == "article one\n"
+    assert result(attempt, 3) == "corpus/law/one.txt:1: article one"
+    assert result(attempt, 4) == "error: corpus/ cannot be written to"
+    assert result(attempt, 5).startswith("article one\n")
+    assert "outside the workspace" in result(attempt, 6)
+    assert [path.name for path in corpus.rglob("*.txt")] == ["one.txt"]
+    assert sorted(path.name for path in Path(attempt.workspace).iterdir()) == ["skill"]
+    assert "under corpus/; they are read-only" in model.requests[0].messages[0].content
+    remove_workspace(attempt.workspace)
+
+
+async def test_an_item_may_not_have_files_of_the_corpus_name(tmp_path: Path, corpus: Path) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    item = Item("i1", {"input": "x", "files": {"corpus/x.txt": "x.txt"}}, base=tmp_path)
+
+    with pytest.raises(AgentFailure, match=r"where env\.corpus is shown"):
+        await ToolsAgent(ScriptedModel(["x"]), corpus=corpus).attempt(SKILL, item, AttemptContext())
+
+
+async def test_a_sandbox_that_does_not_start_ends_the_attempt_as_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("skillfit.sandbox.isolation.best_isolation", lambda: ISOLATIONS[0])
+
+    with pytest.raises(AgentFailure) as failed:
+        await run(use("run_command", command="true"), "never asked")
+
+    assert failed.value.kind == "sandbox" and policy("sandbox").rollout_retries

@@ -160,7 +160,7 @@ async def test_under_bubblewrap_an_entry_of_a_visible_folder_can_be_shown_empty(
     )
     (tmp_path / "work").mkdir()
     done = await run_sandboxed(
-        ["/bin/sh", "-c", f"cd {login}; cat credentials settings; ls history; echo new > token"],
+        ["/bin/sh", "-c", f"cd {login}; cat credentials settings && ls history; echo new > token"],
         cwd=tmp_path / "work",
         timeout=20,
         env={"PATH": "/usr/bin:/bin"},

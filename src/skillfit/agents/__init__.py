@@ -1,8 +1,9 @@
-"""Who uses the skill: chat, a tool loop in a sandbox, coding-agent CLIs, any callable."""
+"""Who uses the skill: chat, a loop of tool calls, coding-agent programs, any Python code."""
 
-from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, CallableAgent
+from skillfit.agents.agent import Agent, AgentFailure, AttemptContext
 from skillfit.agents.build import build_agent
 from skillfit.agents.chat import ChatAgent
+from skillfit.agents.python_agent import CallableAgent, is_agent_reference, load_agent
 from skillfit.agents.workspace import remove_workspace
 from skillfit.models.connect import register_provider
 
@@ -13,12 +14,14 @@ __all__ = [
     "CallableAgent",
     "ChatAgent",
     "build_agent",
+    "is_agent_reference",
+    "load_agent",
     "remove_workspace",
 ]
 
 register_provider(
     "cli",
-    "skillfit.agents.coding_cli.cli_agent:make_provider",
+    "skillfit.agents.coding_cli.cli_model:make_provider",
     about="a coding agent's command line",
     check="skillfit.agents.coding_cli.description:readiness",
 )

@@ -1,59 +1,64 @@
-"""Who uses the skill: an agent takes a skill and an item and makes an attempt.
-
-Any Python callable as an agent: `def solve(skill: str, item: dict) -> str | Attempt`, sync or
-async.
-
-From plain settings to an agent.
-"""
+"""What an agent is: it gets a skill and an item, and makes an attempt at the item."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Literal, Protocol
 
 from skillfit.models.protocol import ModelError, Usage
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Item, Step, TaskFailure
-from skillfit.tasks.user_code import call as call_function
-from skillfit.tasks.user_code import plain
+from skillfit.tasks.item import Attempt, Item
+
+Reported = Literal["tokens", "usd"]
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptContext:
-    """What one attempt is called with, beside skill and item."""
+    """What an attempt depends on besides skill and item."""
 
     seed: int | None = None
-    purpose: str = (
-        ""  # names item and repeat: tells equal requests apart in the journal, never sent
-    )
-    instruction: str = ""  # deep reflection's question, put after the item
+    purpose: str = ""
+    """Names item and repeat. It tells equal requests apart in the journal and is never sent."""
+    instruction: str = ""
+    """A question to be answered too, put after the item (deep reflection)."""
+    max_usd: float | None = None
+    """Dollars this attempt may spend, for agents that can be given a limit of their own."""
 
 
 class Agent(Protocol):
-    """Makes attempts. `recorded`: its calls go through a model that journals and meters each of
-    them; when they do not (a program of its own, foreign code), the usage of the attempt is all
-    that is known, and the rollout's record is the bill.
-    """
+    """Makes attempts."""
 
     @property
-    def recorded(self) -> bool: ...
+    def recorded(self) -> bool:
+        """Whether every model call goes through skillfit's own client, which journals and meters
+        it. Otherwise (a program, the user's own code) the rollout is metered and billed as a whole,
+        with the usage that the attempt reports.
+        """
+        ...
+
+    @property
+    def reports(self) -> frozenset[Reported]:
+        """What attempts report about their usage, for agents that are not `recorded`."""
+        ...
 
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
-        """What the agent did. Raises `ModelError` (an `AgentFailure` is one) when the machinery
-        broke: that is never an answer. At its time limit it is cancelled.
+        """Let the agent work on the item.
+
+        Raises a `ModelError` (such as `AgentFailure`) when the machinery failed: that is a failed
+        rollout and never an answer. A time limit cancels this call.
         """
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Settings that make this agent this agent, for the run's identity. Holds nothing secret."""
+        """The settings that distinguish this agent from others, as JSON, for the run's identity.
+        They hold nothing secret.
+        """
         ...
 
 
 class AgentFailure(ModelError):
-    """The agent's machinery broke. `kind`: agent, command, sandbox, timeout. `usage` is what it
-    cost all the same.
+    """The agent's machinery failed. `kind` is one of agent, command, config, limit, sandbox,
+    timeout.
     """
 
     def __init__(
@@ -61,57 +66,3 @@ class AgentFailure(ModelError):
     ) -> None:
         super().__init__(message, hint=hint, usage=usage)
         self.kind = kind
-
-
-Solve = Callable[..., str | Attempt | Awaitable[str | Attempt]]
-_OPTIONAL = ("seed", "instruction")  # handed over when the callable has a parameter of that name
-
-
-@dataclass(frozen=True)
-class CallableAgent:
-    """The callable gets the skill's text and the item's content, without the answers. A sync one
-    runs in a thread.
-    """
-
-    recorded: ClassVar[bool] = False
-
-    solve: Solve
-
-    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
-        extra = {
-            name: getattr(context, name)
-            for name in _OPTIONAL
-            if name in inspect.signature(self.solve).parameters
-        }
-        where = f"{self._name} on item {item.id}"
-        try:
-            result = await call_function(
-                self.solve, skill.text, visible(item), kind="agent", where=where, **extra
-            )
-        except TaskFailure as failure:
-            raise AgentFailure(failure.message) from failure
-        if isinstance(result, str):
-            return Attempt(result, (Step("message", result),))
-        if not isinstance(result, Attempt):
-            raise AgentFailure(
-                f"{self._name} gave {type(result).__name__} on item {item.id}.",
-                hint="Return a str or an Attempt.",
-            )
-        return result
-
-    @property
-    def _name(self) -> str:
-        return getattr(self.solve, "__qualname__", type(self.solve).__name__)
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "agent": "callable",
-            "callable": f"{getattr(self.solve, '__module__', '')}:{self._name}",
-        }
-
-
-def visible(item: Item) -> dict[str, Any]:
-    """The item's content as an agent may see it: no gold, no hidden reference."""
-    return {
-        name: value for name, value in plain(item).items() if name not in ("answers", "reference")
-    }

@@ -1,46 +1,47 @@
-"""How skill and item are put before a model: what stays the same comes first, so that provider
-prompt caches hit.
+"""The chat agent: the skill is the system prompt, the item the user's message.
 
-The plainest agent: the skill is the system prompt, the item the user's message; one turn, or a few
-to refine the answer.
+One turn, or several in which the model may correct its answer.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from skillfit.agents.agent import AgentFailure, AttemptContext
+from skillfit.agents.agent import AttemptContext, Reported
+from skillfit.agents.prompting import item_messages, system_message
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, Usage
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Step
 
+REFINE = (
+    "Check your answer against the task above and correct it where needed. "
+    "Then give the whole final answer."
+)
+_FINAL_ANSWER = re.compile(r"<(answer|final_answer)>.*</\1>", re.DOTALL | re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class ModelAgent:
-    """An agent that talks to a model itself, turn by turn. All its fields make it what it is."""
+    """An agent that calls a model itself, turn by turn. `describe` lists all its fields."""
 
     recorded: ClassVar[bool] = True
+    reports: ClassVar[frozenset[Reported]] = frozenset({"tokens", "usd"})
     name: ClassVar[str]
 
     model: Model
-    prompt: str  # {skill} stands for the skill's body
+    prompt: str  # the system prompt; {skill} stands for the skill's body
     max_turns: int
     max_tokens: int | None = None  # of the whole attempt: no further turn starts beyond it
 
     def __post_init__(self) -> None:
         if "{skill}" not in self.prompt:
             raise InputError(
-                "env.prompt has no {skill}, so the agent would never see the skill.",
-                hint="Put {skill} where it belongs.",
+                "env.prompt does not contain {skill}, so the agent would never see the skill.",
+                hint="Put {skill} where the skill belongs.",
             )
-
-    def system(self, skill: Skill) -> Message:
-        # Plain replacement: a skill or a prompt may hold any other braces.
-        return Message("system", self.prompt.replace("{skill}", skill.body.strip()).strip())
 
     async def reply(
         self,
@@ -49,60 +50,27 @@ class ModelAgent:
         turn: int,
         tools: tuple[Tool, ...] = (),
     ) -> Reply:
-        request = Request(
-            messages, "rollout", tools, seed=context.seed, purpose=f"{context.purpose}/turn_{turn}"
-        )
+        """The model's reply to these messages, in this turn of the attempt."""
+        purpose = f"{context.purpose}/turn_{turn}"
+        request = Request(messages, "rollout", tools, seed=context.seed, purpose=purpose)
         return await self.model.complete(request)
 
+    def token_limit_note(self, usage: Usage) -> Step | None:
+        """The note to end with when the attempt has reached its token limit."""
+        if not self.max_tokens or usage.tokens < self.max_tokens:
+            return None
+        return Step("note", f"Ended at the limit of {self.max_tokens} tokens.", role="harness")
+
     def describe(self) -> dict[str, Any]:
-        settings = {one.name: getattr(self, one.name) for one in fields(self)}
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"agent": self.name, **settings, "model": self.model.id}
-
-
-def item_messages(
-    item: Item, instruction: str = "", *, inline_files: bool = True
-) -> tuple[Message, ...]:
-    """The item's conversation, with its files (where they are not in a workspace) and the
-    instruction after the last turn.
-    """
-    *before, last = item.messages
-    files = (
-        [f"## File: {name}\n\n{_read(path)}" for name, path in item.files.items()]
-        if inline_files
-        else []
-    )
-    return (
-        *before,
-        replace(last, content="\n\n".join([last.content, *files, *filter(None, [instruction])])),
-    )
-
-
-def shorten(text: str, limit: int = 8000) -> str:
-    """Head and tail of a long text, with a note of what was left out between them."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise AgentFailure(
-            f"The attached file {path} cannot be read as text: {error}.",
-            hint="Use agent: tools or cli.",
-        ) from error
-
-
-REFINE = "Check your answer against the task above and correct it where needed. Then give the whole final answer."
-_FINAL = re.compile(r"<(answer|final_answer)>.*</\1>", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class ChatAgent(ModelAgent):
-    """Later turns keep everything said before and end early at a final answer tag or when the
-    answer no longer changes.
+    """Asks the model for an answer, and in later turns to check it.
+
+    It ends early when the answer has a final answer tag or does not change any more.
     """
 
     name: ClassVar[str] = "chat"
@@ -111,21 +79,22 @@ class ChatAgent(ModelAgent):
     max_turns: int = 1
 
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
-        messages = (self.system(skill), *item_messages(item, context.instruction))
+        messages = (
+            system_message(self.prompt, skill),
+            *item_messages(item, context.instruction),
+        )
         steps: list[Step] = []
         usage, answer = Usage(), ""
         for turn in range(self.max_turns):
-            if self.max_tokens and usage.tokens >= self.max_tokens:
-                steps.append(
-                    Step("note", f"Ended at the limit of {self.max_tokens} tokens.", role="harness")
-                )
+            if note := self.token_limit_note(usage):
+                steps.append(note)
                 break
             reply = await self.reply(messages, context, turn)
             usage += reply.usage
             steps.append(Step("message", reply.text))
-            settled = reply.text.strip() == answer.strip() or _FINAL.search(reply.text) is not None
+            unchanged = reply.text.strip() == answer.strip()
             answer = reply.text
-            if settled:
+            if unchanged or _FINAL_ANSWER.search(answer):
                 break
             messages = (*messages, Message("assistant", answer), Message("user", REFINE))
         return Attempt(answer, tuple(steps), usage=usage)

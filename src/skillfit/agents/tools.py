@@ -1,18 +1,32 @@
-"""A loop of tool calls in a throw-away workspace: read, write, list, search, run a command, finish."""
+"""The tools agent: a loop of tool calls in a folder of its own.
+
+The model can read, write, list and search files, run commands in a sandbox, and finish.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from skillfit.agents.agent import AttemptContext
-from skillfit.agents.chat import ModelAgent, item_messages, shorten
-from skillfit.agents.workspace import Workspace, workspace_for
+from skillfit.agents.agent import AgentFailure, AttemptContext
+from skillfit.agents.chat import ModelAgent
+from skillfit.agents.file_tools import PAGE, FileTools
+from skillfit.agents.prompting import item_messages, shorten, system_message
+from skillfit.agents.workspace import CORPUS, Workspace, workspace_for
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
-from skillfit.sandbox.isolation import run_untrusted
+from skillfit.sandbox.isolation import (
+    Isolation,
+    Mount,
+    SandboxMode,
+    choose_isolation,
+    run_untrusted,
+)
+from skillfit.sandbox.process import SandboxNotStarted
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Step
 
@@ -20,34 +34,36 @@ TOOLS_PROMPT = """Follow this skill.
 
 {skill}
 
-You work in a folder of your own through tools; paths are relative to it. The skill's own files are under skill/.
-When you are done, call finish with the final answer."""
-_MATCHES = 100
-_MOST_BYTES = 1 << 20
+You work in a folder of your own through tools; paths are relative to it. The skill's own files are
+under skill/. When you are done, call finish with the final answer."""
+CORPUS_PROMPT = f"The documents to work with are under {CORPUS}/; they are read-only."
 
 
 def _tool(name: str, description: str, **parameters: str) -> Tool:
-    """A tool whose parameters are all strings; those whose description ends with `(optional)` may
-    be left out.
+    """A tool whose parameters are strings (`offset`: an integer). Those whose description ends with
+    `(optional)` may be left out.
     """
     properties = {
-        key: {"type": "string", "description": about} for key, about in parameters.items()
+        key: {"type": "integer" if key == "offset" else "string", "description": about}
+        for key, about in parameters.items()
     }
     required = [key for key, about in parameters.items() if not about.endswith("(optional)")]
-    return Tool(
-        name,
-        description,
-        {
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "additionalProperties": False,
-        },
-    )
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+    return Tool(name, description, schema)
 
 
 TOOLS = (
-    _tool("read", "Read a text file.", path="the file"),
+    _tool(
+        "read",
+        f"Read a text file, {PAGE} characters at a time.",
+        path="the file",
+        offset="the line to begin with; default 1 (optional)",
+    ),
     _tool(
         "write",
         "Write a text file, replacing what it held.",
@@ -65,42 +81,47 @@ TOOLS = (
         text="what to look for",
         path="file or folder (optional)",
     ),
-    _tool(
-        "run_command", "Run a shell command in the workspace, without network.", command="for sh -c"
-    ),
+    _tool("run_command", "Run a shell command in the workspace.", command="for sh -c"),
     _tool("finish", "Give the final answer and end.", answer="the final answer"),
 )
 
 
 @dataclass(frozen=True)
 class ToolsAgent(ModelAgent):
-    """Ends at `finish`, at a message without tool calls, or at a limit (said in a note). The
-    workspace stays for graders.
+    """Ends at `finish`, at a message without tool calls, or at a limit, which a note names.
+
+    The workspace stays for graders.
     """
 
     name: ClassVar[str] = "tools"
 
     prompt: str = TOOLS_PROMPT
     max_turns: int = 20
-    command_timeout: float = 60.0
-    command_memory: int = 2 * 1024**3
+    command_timeout: float = 60.0  # seconds
+    command_memory: int = 2 * 1024**3  # bytes
+    corpus: Path | None = None
+    network: bool = False
+    sandbox: SandboxMode = "auto"
 
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
-        with workspace_for(item) as workspace:
+        with workspace_for(item, self.corpus) as workspace:
             skill.save(workspace.work / "skill")
-            return await self._loop(_Session(self, workspace), skill, item, context)
+            session = _Session(self, workspace, choose_isolation(self.sandbox))
+            attempt = await self._loop(session, skill, item, context)
+            workspace.leave_only_work()
+            return attempt
 
     async def _loop(
         self, session: _Session, skill: Skill, item: Item, context: AttemptContext
     ) -> Attempt:
         messages = (
-            self.system(skill),
+            system_message(self._template(), skill),
             *item_messages(item, context.instruction, inline_files=False),
         )
         usage, text = Usage(), ""
         for turn in range(self.max_turns):
-            if self.max_tokens and usage.tokens >= self.max_tokens:
-                session.note(f"Ended at the limit of {self.max_tokens} tokens.")
+            if note := self.token_limit_note(usage):
+                session.steps.append(note)
                 break
             reply = await self.reply(messages, context, turn, TOOLS)
             usage += reply.usage
@@ -110,105 +131,104 @@ class ToolsAgent(ModelAgent):
             results = [await session.use(tool_call) for tool_call in reply.tool_calls]
             if not results or session.answer is not None:
                 break
-            messages = (
-                *messages,
-                Message("assistant", reply.text, tool_calls=reply.tool_calls),
-                *results,
-            )
+            said = Message("assistant", reply.text, tool_calls=reply.tool_calls)
+            messages = (*messages, said, *results)
         else:
             session.note(f"Ended after {self.max_turns} rounds of tool calls.")
         answer = text if session.answer is None else session.answer
-        return Attempt(answer, tuple(session.steps), str(session.workspace.work), usage=usage)
+        return Attempt(
+            answer,
+            tuple(session.steps),
+            str(session.workspace.work),
+            usage=usage,
+            isolation=session.isolation.name if session.ran_commands else "",
+        )
+
+    def _template(self) -> str:
+        return self.prompt if self.corpus is None else f"{self.prompt}\n\n{CORPUS_PROMPT}"
+
+    def describe(self) -> dict[str, Any]:
+        """Without what may differ between machines that give the same results."""
+        settings = super().describe()
+        del settings["sandbox"]
+        return settings | {"corpus": self.corpus is not None}
 
 
 @dataclass
 class _Session:
-    """What one attempt's tools do and leave behind."""
+    """The tools of one attempt, and what happened so far."""
 
     agent: ToolsAgent
     workspace: Workspace
+    isolation: Isolation
     steps: list[Step] = field(default_factory=list)
     answer: str | None = None
-    isolation: str = ""
+    ran_commands: bool = False
 
     def note(self, text: str) -> None:
         self.steps.append(Step("note", text, role="harness"))
 
     async def use(self, tool_call: ToolCall) -> Message:
-        """The tool's result. A misuse is told to the model, which may do better; it never ends the
-        attempt.
-        """
+        """The tool's result. Misuse is reported to the model, which may correct itself."""
         self.steps.append(Step("tool_call", shorten(tool_call.arguments), name=tool_call.name))
         try:
             result = await self._act(tool_call.name, _arguments(tool_call))
         except (OSError, ValueError) as error:
             result = f"error: {error}".replace(str(self.workspace.work), ".")
-        result = shorten(result, 20_000)
+        result = shorten(result, PAGE + 200)
         self.steps.append(Step("tool_result", shorten(result), role="tool", name=tool_call.name))
         return Message("tool", result, tool_call_id=tool_call.id)
 
     async def _act(self, name: str, arguments: Mapping[str, str]) -> str:
+        files = FileTools(self.workspace, self.agent.command_timeout)
+        path = arguments.get("path") or "."
         if name == "finish":
             self.answer = arguments["answer"]
             return "finished"
         if name == "run_command":
             return await self._run(arguments["command"])
-        path = self.workspace.inside(arguments.get("path") or ".")
-        if name == "read":
-            return _text_of(path)
         if name == "write":
-            if path.exists() and not path.is_file():
-                raise ValueError(f"{arguments['path']} is not a file")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(arguments["content"], encoding="utf-8")
-            return f"wrote {len(arguments['content'])} characters"
-        found = self._files(path)
-        if name == "list":
-            return "\n".join(found) or "(empty)"
-        return self._search(arguments["text"].casefold(), found)
-
-    def _files(self, top: Path) -> list[str]:
-        """Regular files at or under `top`; symbolic links are not followed."""
-        paths = [top] if top.is_file() else sorted(top.rglob("*"))
-        return [
-            path.relative_to(self.workspace.work).as_posix()
-            for path in paths
-            if path.is_file() and not path.is_symlink()
-        ]
-
-    def _search(self, text: str, names: list[str]) -> str:
-        matches: list[str] = []
-        for name in names:
-            lines = _text_of(self.workspace.work / name).splitlines()
-            matches += [
-                f"{name}:{number}: {line}"
-                for number, line in enumerate(lines, 1)
-                if text in line.casefold()
-            ]
-        more = f"\n[… {len(matches) - _MATCHES} more]" if len(matches) > _MATCHES else ""
-        return "\n".join(matches[:_MATCHES]) + more or "no match"
+            return files.write(path, arguments["content"])
+        if name == "read":
+            return files.read(path, _line_number(arguments.get("offset")))
+        look = partial(files.list, path)
+        if name == "search":
+            look = partial(files.search, arguments["text"], path)
+        return await asyncio.to_thread(look)  # a corpus may be large
 
     async def _run(self, command: str) -> str:
         timeout = self.agent.command_timeout
-        argv = ["/bin/sh", "-c", command]
-        done = await run_untrusted(
-            argv, cwd=self.workspace.work, timeout=timeout, memory=self.agent.command_memory
-        )
-        if done.isolation != self.isolation:
-            self.isolation = done.isolation
+        corpus = self.workspace.corpus
+        mounts = () if corpus is None else (Mount(corpus, self.workspace.work / CORPUS),)
+        try:
+            done = await run_untrusted(
+                ["/bin/sh", "-c", command],
+                cwd=self.workspace.work,
+                timeout=timeout,
+                memory=self.agent.command_memory,
+                mounts=mounts,
+                network=self.agent.network,
+                isolation=self.isolation,
+            )
+        except SandboxNotStarted as error:
+            raise AgentFailure(error.message, kind="sandbox", hint=error.hint) from error
+        if not self.ran_commands:
+            self.ran_commands = True
             self.note(f"Commands run isolated by: {done.isolation}.")
-        ended = f"ended after {timeout:g} s" if done.timed_out else f"exit code {done.code}"
+        ended = f"exit code {done.code}"
+        if done.timed_out:
+            ended = f"ended after {timeout:g} s"
+        elif done.killed:
+            ended = f"killed at the {done.killed}"
         return "\n".join(filter(None, [done.stdout, done.stderr, f"[{ended}]"]))
 
 
-def _text_of(path: Path) -> str:
-    """The beginning of a regular file: a pipe would hold up the whole run, and a huge file fill its
-    memory.
-    """
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    with path.open("rb") as file:
-        return file.read(_MOST_BYTES).decode(errors="replace")
+def _line_number(text: str | None) -> int:
+    if not text:
+        return 1
+    if not text.isdigit():
+        raise ValueError("offset is a line number, 1 or more")
+    return max(1, int(text))
 
 
 def _arguments(tool_call: ToolCall) -> dict[str, str]:

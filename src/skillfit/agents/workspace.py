@@ -1,10 +1,8 @@
-"""A throw-away folder for one rollout: the agent's work, and apart from it a HOME of its own."""
+"""The folder of one rollout: the files the agent works on, and beside them a HOME of its own."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,20 +10,24 @@ from pathlib import Path
 
 from skillfit.agents.agent import AgentFailure
 from skillfit.errors import InputError
+from skillfit.sandbox.scratch import new_folder, remove_folder, remove_tree
 from skillfit.skill.document import check_relative
 from skillfit.tasks.item import Item
 
-_PREFIX = "skillfit-rollout-"
+CORPUS = "corpus"  # the name under which an agent sees the shared documents of `env.corpus`
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
+    """The folders of one rollout. `corpus` is shared by all rollouts and never written to."""
+
     root: Path
+    corpus: Path | None = None
 
     @classmethod
-    def create(cls) -> Workspace:
-        """A fresh one with nothing in it."""
-        workspace = cls(Path(tempfile.mkdtemp(prefix=_PREFIX)))
+    def create(cls, corpus: Path | None = None) -> Workspace:
+        """A fresh and empty workspace."""
+        workspace = cls(new_folder("rollout"), corpus)
         for folder in (workspace.work, workspace.home, workspace.temporary):
             folder.mkdir()
         return workspace
@@ -44,35 +46,54 @@ class Workspace:
         return self.root / "tmp"
 
     def inside(self, name: str) -> Path:
-        """The path `name` means in the work folder. Absolute names, `..` and symbolic links that
-        lead out are refused.
+        """The path in the work folder, or in the corpus, that `name` means.
+
+        Absolute names, `..` and symbolic links that lead out are refused.
         """
-        path = self.work / name
+        top, relative = self.work, Path(name)
+        if self.in_corpus(name) and self.corpus is not None:
+            top, relative = self.corpus, Path(*relative.parts[1:])
+        path = top / relative
         if (
-            Path(name).is_absolute()
-            or ".." in Path(name).parts
-            or not path.resolve().is_relative_to(self.work.resolve())
+            relative.is_absolute()
+            or ".." in relative.parts
+            or not path.resolve().is_relative_to(top.resolve())
         ):
-            raise Outside(f"{name} is outside the workspace.")
+            raise OutsideWorkspace(f"{name} is outside the workspace")
         return path
 
+    def in_corpus(self, name: str) -> bool:
+        """Whether `name` is a path in the corpus."""
+        return self.corpus is not None and Path(name).parts[:1] == (CORPUS,)
+
     def leave_only_work(self) -> None:
-        """Drop everything but the agent's work: HOME may hold a link to a login."""
-        _remove(self.home)
-        _remove(self.temporary)
+        """Remove everything but the agent's work: HOME may hold links to a login."""
+        remove_tree(self.home)
+        remove_tree(self.temporary)
+        corpus = self.work / CORPUS
+        if self.corpus is not None and corpus.is_symlink():
+            corpus.unlink()
+        elif self.corpus is not None and corpus.is_dir():
+            corpus.rmdir()  # the mount point, which is empty
 
     def remove(self) -> None:
-        _remove(self.root)
+        remove_folder(self.root)
 
 
-class Outside(ValueError):
+class OutsideWorkspace(ValueError):
     """A path that leads out of the workspace."""
 
 
-def new_workspace(item: Item) -> Workspace:
+def new_workspace(item: Item, corpus: Path | None = None) -> Workspace:
     """A fresh workspace that holds the item's files and images under their names."""
-    workspace = Workspace.create()
     attached = {**{image.path.name: image.path for image in item.images}, **item.files}
+    if corpus is not None and any(Path(name).parts[:1] == (CORPUS,) for name in attached):
+        raise AgentFailure(
+            f"Item {item.id} has files named {CORPUS}/…, which is where env.corpus is shown.",
+            kind="config",
+            hint="Rename the item's files.",
+        )
+    workspace = Workspace.create(corpus)
     try:
         for name, source in attached.items():
             target = workspace.work / check_relative(name)
@@ -81,15 +102,16 @@ def new_workspace(item: Item) -> Workspace:
     except (OSError, InputError) as error:
         workspace.remove()
         raise AgentFailure(
-            f"A file of item {item.id} could not be placed in the workspace: {error}", kind="config"
+            f"A file of item {item.id} could not be copied into the workspace: {error}",
+            kind="config",
         ) from error
     return workspace
 
 
 @contextmanager
-def workspace_for(item: Item) -> Iterator[Workspace]:
-    """A new workspace, which graders will look at: it stays, unless the body raises."""
-    workspace = new_workspace(item)
+def workspace_for(item: Item, corpus: Path | None = None) -> Iterator[Workspace]:
+    """A new workspace. It stays, for graders to look at, unless the body raises."""
+    workspace = new_workspace(item, corpus)
     try:
         yield workspace
     except BaseException:
@@ -98,17 +120,9 @@ def workspace_for(item: Item) -> Iterator[Workspace]:
 
 
 def remove_workspace(path: str) -> None:
-    """Remove the workspace an attempt left at `path` (`Attempt.workspace`). Nothing happens when
-    there is none.
+    """Remove the workspace that an attempt left at `path` (`Attempt.workspace`), if there is one.
+
+    A folder that is not a workspace of this process is left alone.
     """
-    if path and Path(path).parent.name.startswith(_PREFIX):
-        _remove(Path(path).parent)
-
-
-def _remove(folder: Path) -> None:
-    # Agents may leave folders nobody can write to; those would keep rmtree from emptying them.
-    for parent, names, _ in os.walk(folder):
-        for name in names:
-            if not (path := Path(parent, name)).is_symlink():
-                path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    if path:
+        remove_folder(Path(path).parent)

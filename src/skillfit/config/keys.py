@@ -26,6 +26,8 @@ _FREE = frozenset(
         "model.prices",
         "gradient.analyst_workers",
         "env.exec_timeout",
+        "env.sandbox",
+        "env.corpus",
         "env.skill",
         "env.tasks",
         "env.folder",

@@ -137,6 +137,8 @@ def _resolve_paths(data: dict[str, Any], settings: Settings) -> None:
         ("env", "skill", _absolute),
         ("env", "tasks", _resolved_tasks),
         ("env", "grader", _resolved_functions),
+        ("env", "agent", _resolved_functions),
+        ("env", "corpus", _absolute),
         ("evaluation", "ship_grader", _resolved_functions),
     ):
         held = data.get(section)
@@ -149,6 +151,31 @@ def _resolve_paths(data: dict[str, Any], settings: Settings) -> None:
     if isinstance(env, dict) and env.get("tasks"):
         named, folder = ("env.folder", env["folder"]) if env.get("folder") else ("env.tasks", ".")
         data["env"] = {**env, "folder": _absolute(folder, settings.place(named))}
+    model = data.get("model")
+    if isinstance(model, dict):
+        data["model"] = {
+            role: _resolved_programs(spec, settings, f"model.{role}")
+            for role, spec in model.items()
+        }
+
+
+def _resolved_programs(spec: Any, settings: Settings, key: str) -> Any:
+    """The files that options of a command-line agent name. A program without a slash is looked up
+    on the PATH.
+    """
+    options = spec.get("options") if isinstance(spec, dict) else None
+    if not isinstance(options, dict) or not str(spec.get("id", "")).startswith("cli/"):
+        return spec
+    resolved = dict(options)
+    for name in ("file", "program"):
+        value = options.get(name)
+        if isinstance(value, str) and (name == "file" or "/" in value):
+            resolved[name] = _absolute(value, settings.place(f"{key}.options.{name}"))
+    if readable := options.get("readable"):
+        place = settings.place(f"{key}.options.readable")
+        paths = readable if isinstance(readable, list) else [readable]
+        resolved["readable"] = [_absolute(path, place) for path in paths]
+    return {**spec, "options": resolved}
 
 
 def _absolute(value: Any, place: Place) -> Any:

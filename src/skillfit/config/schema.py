@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from skillfit.models.spec import ModelSpec
 
@@ -182,8 +182,22 @@ class EnvSection(Section):
     """
     fields: dict[str, str] = Field(default_factory=dict)
     """Canonical field -> your column: {input: question, answers: gold}."""
-    agent: Literal["chat", "tools", "cli"] = "chat"
-    """How the agent's model uses the skill. `cli/…` models imply cli."""
+    agent: str = "chat"
+    """How the skill is used: chat, tools or cli (`cli/…` models imply it), or an agent of your own
+    in Python, as file.py:name.
+    """
+    corpus: str = ""
+    """tools, cli: a folder of documents that every rollout may read, as corpus/ in its workspace.
+    It is shared, not copied.
+    """
+    network: Literal["auto", "on", "off"] = "auto"
+    """Whether the agent's programs may use the network. auto: command-line agents, which call their
+    model, may; commands of the tools agent may not.
+    """
+    sandbox: Literal["auto", "require", "off"] = "auto"
+    """Isolation of the agent's programs. auto: the best this machine has; require: refuse to run
+    without a full one; off: none.
+    """
     skill_as: Literal["message", "file"] = "message"
     """Inspect tasks: the skill as the first system message, or as files in the sandbox, at
     .agents/skills/.
@@ -212,6 +226,13 @@ class EnvSection(Section):
     """Train although too few items are left for selection; the result is labelled unverified."""
     limit: int = Field(default=0, ge=0)
     """Items per split, 0 = all."""
+
+    @field_validator("agent")
+    @classmethod
+    def _known_agent(cls, value: str) -> str:
+        if value not in ("chat", "tools", "cli") and ".py:" not in value:
+            raise ValueError("it is chat, tools, cli, or file.py:name for an agent of your own")
+        return value
 
 
 class BudgetSection(Section):

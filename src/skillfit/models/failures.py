@@ -61,8 +61,9 @@ POLICIES: Mapping[str, Policy] = {
     "model": Policy(),
     # Failures of agents, graders and workers.
     "agent": Policy(),
-    "command": Policy(rollout_retries=1),
-    "sandbox": Policy(rollout_retries=1, machinery=True),  # the program never ran
+    "command": Policy(retried=True, rollout_retries=1, can_be_lost=True),
+    "limit": Policy(),  # a program reached the spending limit it was given
+    "sandbox": _PASSING,  # the program never ran
     "worker": Policy(rollout_retries=3, machinery=True),
 }
 # Other failures (refused, context_too_long, agent) may be caused by a candidate skill, and then the

@@ -31,6 +31,7 @@ SandboxMode = Literal["auto", "require", "off"]
 IsolationName = Literal["bubblewrap", "namespaces+landlock", "landlock", "namespaces", "none"]
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
+_EMPTY_FILE = Path(__file__).parents[1] / "py.typed"  # any empty file would do
 _MOST_LINKS = 40  # as in the kernel
 _FILE_SIZE = 1 << 30  # bytes: the largest file a limited program may write
 
@@ -64,12 +65,28 @@ NONE = _BY_NAME["none"]
 
 
 @dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder that a program sees at another place, read-only.
+
+    Under bubblewrap it is mounted there. Elsewhere a symbolic link is made.
+    """
+
+    folder: Path
+    at: Path
+
+    def make_link(self) -> None:
+        if not self.at.is_symlink():
+            self.at.symlink_to(self.folder.resolve())
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """What a sandboxed program may use besides the system's own programs and libraries."""
 
     writable: tuple[Path, ...]
     readable: tuple[Path, ...] = ()
     empty: tuple[Path, ...] = ()  # inside the folders above, shown as empty (bubblewrap only)
+    mounts: tuple[Mount, ...] = ()
     network: bool = False
 
 
@@ -131,6 +148,7 @@ async def run_untrusted(
     memory: int = 1 << 30,
     processes: int = 256,
     readable: tuple[Path, ...] = (),
+    mounts: tuple[Mount, ...] = (),
     network: bool = False,
     stdin: bytes = b"",
     max_output: int = 1 << 16,
@@ -148,7 +166,7 @@ async def run_untrusted(
         cwd=cwd,
         timeout=timeout,
         env=env,
-        access=Access((cwd,), readable, network=network),
+        access=Access((cwd,), readable, mounts=mounts, network=network),
         limits=Limits(timeout, memory, processes),
         stdin=stdin,
         max_output=max_output,
@@ -214,7 +232,11 @@ _WRAPPERS: Mapping[IsolationName, str] = {
 
 
 def _launch(isolation: Isolation, cwd: Path, access: Access, limits: Limits) -> Launch:
-    access = replace(access, readable=(*python_installation(), LAUNCHER, *access.readable))
+    needed = (*python_installation(), LAUNCHER)
+    access = replace(access, readable=(*needed, *access.readable))
+    if isolation.name != "bubblewrap":
+        for mount in access.mounts:
+            mount.make_link()
     wrapper: list[str] = []
     if isolation.name == "bubblewrap":
         wrapper = _bubblewrap(cwd, access)
@@ -237,6 +259,7 @@ def _launch(isolation: Isolation, cwd: Path, access: Access, limits: Limits) -> 
 
 def _landlock_readable(access: Access) -> tuple[Path, ...]:
     paths = [*SYSTEM, *SYSTEM_SETTINGS, Path("/proc"), *access.readable]
+    paths += [mount.folder for mount in access.mounts]
     return tuple(dict.fromkeys(path.resolve() for path in paths))
 
 
@@ -265,6 +288,8 @@ def _bubblewrap(cwd: Path, access: Access) -> list[str]:
         view.show(path, writable=True)
     for path in access.empty:
         view.hide(path)
+    for mount in access.mounts:
+        view.arguments += ["--ro-bind", str(mount.folder.resolve()), str(mount.at.resolve())]
     return [*command, *view.arguments, "--chdir", str(cwd), "--"]
 
 
@@ -290,7 +315,7 @@ class _View:
         if real.is_dir():
             self.arguments += ["--tmpfs", str(real)]
         elif real.exists():
-            self.arguments += ["--ro-bind", "/dev/null", str(real)]
+            self.arguments += ["--ro-bind", str(_EMPTY_FILE), str(real)]
 
     def _follow(self, path: Path) -> Path:
         """The path without symbolic links. Links on the way are made inside the view as well."""

@@ -265,6 +265,7 @@ class Attempt:
     workspace: str = ""  # folder with the files the agent left; removed after grading
     skill_read: bool | None = None  # None: unknown
     usage: Usage = field(default_factory=Usage)
+    isolation: str = ""  # how the programs of the agent were isolated; empty: it ran none
     bare: bool = False  # the answer is a gold answer being checked: graders do not extract from it
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from skillfit.agents import Agent, build_agent
 from skillfit.config import Config
@@ -239,6 +240,9 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
         prompt=env.prompt,
         max_turns=env.max_turns,
         max_tokens=env.max_rollout_tokens,
+        corpus=Path(env.corpus) if env.corpus else None,
+        network=env.network,
+        sandbox=env.sandbox,
     )
 
 

@@ -1,65 +1,74 @@
-"""Reading what a command-line agent printed: its event stream becomes answer, trajectory, usage, or
-the error it reported.
+"""Read what a program printed: its events become the answer, the trajectory, the usage, or the
+error that it reported.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Template
 from typing import Any
 
-from skillfit.agents.chat import shorten
 from skillfit.agents.coding_cli.description import Description, Pick, StepPick, UsagePick
+from skillfit.agents.prompting import shorten
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Usage
 from skillfit.tasks.graders.extract import at_path
 from skillfit.tasks.item import Step
 
+Event = Mapping[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
+    """What the output of one run says."""
+
     answer: str | None
     error: str  # what the program itself called an error
     steps: tuple[Step, ...]
     usage: Usage
-    skill_read: bool | None
+    skill_read: bool | None  # None: it cannot be told
 
 
-def read_output(description: Description, stdout: str, skill: str) -> Reading:
-    """What the output says. The answer is what `answer` picks, else the last message, else (no
-    events) the whole output.
+def read_output(description: Description, stdout: str, skill: str, usage_file: str = "") -> Reading:
+    """Read the output of a program, and the usage file it wrote, if any.
+
+    The answer is what `answer` selects, else the last message, else (without any events) the whole
+    output.
     """
     events = list(_events(stdout))
     steps = list(_steps(description.events, events))
-    picked = list(_texts(description.answer, events))
-    said = [step.text for step in steps if step.kind == "message"]
-    answers = (
-        picked
-        if description.answer
-        else said
-        if description.events
-        else [stdout.strip()]
-        if stdout.strip()
-        else []
-    )
     errors = list(_texts(description.error, events))
+    counted = [*events, *_events(usage_file)]
     return Reading(
-        answer=answers[-1] if answers else None,
+        answer=_answer(description, events, steps, stdout.strip()),
         error=errors[-1] if errors else "",
         steps=tuple(replace(step, text=shorten(step.text)) for step in steps),
-        usage=_usage(description.usage, events),
+        usage=_usage(description.usage, counted),
         skill_read=_skill_read(description.skill_read, steps, skill),
     )
 
 
-def _events(stdout: str) -> Iterator[Mapping[str, Any]]:
-    """One JSON object per line, or one over the whole output; other lines are chatter."""
-    whole = _json(stdout)
+def _answer(
+    description: Description, events: Sequence[Event], steps: Sequence[Step], output: str
+) -> str | None:
+    if description.answer:
+        answers = list(_texts(description.answer, events))
+    elif description.events:
+        answers = [step.text for step in steps if step.kind == "message"]
+    else:
+        answers = [output] if output else []
+    return answers[-1] if answers else None
+
+
+def _events(text: str) -> Iterator[Event]:
+    """One JSON object per line, or one value over the whole text. Other lines are skipped."""
+    whole = _json(text)
     if whole is None:
-        found = [_json(line) for line in stdout.splitlines()]
+        found = [_json(line) for line in text.splitlines()]
     else:
         found = whole if isinstance(whole, list) else [whole]
     return (event for event in found if isinstance(event, dict))
@@ -72,9 +81,9 @@ def _json(text: str) -> Any:
         return None
 
 
-def _steps(picks: Sequence[StepPick], events: Iterable[Mapping[str, Any]]) -> Iterator[Step]:
-    """Steps in the order of the events. Chunks of one message (`delta: true`) are put together."""
-    held: list[str] = []
+def _steps(picks: Sequence[StepPick], events: Iterable[Event]) -> Iterator[Step]:
+    """Steps in the order of the events. Chunks of one message (`delta: true`) are joined."""
+    chunks: list[str] = []
     for event in events:
         for pick in picks:
             for part in _parts(pick, event):
@@ -82,88 +91,103 @@ def _steps(picks: Sequence[StepPick], events: Iterable[Mapping[str, Any]]) -> It
                 if not text and pick.step != "tool_result":
                     continue
                 if pick.step == "message" and event.get("delta") is True:
-                    held.append(text)
+                    chunks.append(text)
                     continue
-                yield from _joined(held)
-                name = (
-                    pick.tool or _text(at_path(part, pick.name)) if pick.step != "message" else ""
-                )
-                yield Step(
-                    pick.step,
-                    text,
-                    role="tool" if pick.step == "tool_result" else "assistant",
-                    name=name,
-                )
-    yield from _joined(held)
+                yield from _joined(chunks)
+                yield _step(pick, part, text)
+    yield from _joined(chunks)
 
 
-def _joined(held: list[str]) -> Iterator[Step]:
-    if held:
-        yield Step("message", "".join(held))
-        held.clear()
+def _step(pick: StepPick, part: Event, text: str) -> Step:
+    if pick.step == "message":
+        return Step("message", text)
+    name = pick.tool or _text(at_path(part, pick.name))
+    role = "tool" if pick.step == "tool_result" else "assistant"
+    return Step(pick.step, text, role=role, name=name)
 
 
-def _usage(picks: Sequence[UsagePick], events: Iterable[Mapping[str, Any]]) -> Usage:
-    """A run counts as one call; what the program does not report stays unknown (no price), never
-    zero dollars.
+def _joined(chunks: list[str]) -> Iterator[Step]:
+    if chunks:
+        yield Step("message", "".join(chunks))
+        chunks.clear()
+
+
+def _usage(picks: Sequence[UsagePick], events: Iterable[Event]) -> Usage:
+    """The usage of the whole run, which counts as one call.
+
+    Dollars are None when the program reports none. Zero dollars for some tokens means that it does
+    not know the price (of a model at another `base_url`, for example), not that they were free.
     """
-    total, usd = Usage(calls=1), None
+    total, usd = Usage(calls=1), 0.0
     for event in events:
         for pick in picks:
             if not _matches(event, pick.when):
                 continue
-            total += Usage(
-                0,
-                *(
-                    _sum(event, paths)
-                    for paths in (pick.input, pick.cached, pick.output, pick.reasoning)
-                ),
-            )
-            cost = at_path(event, pick.usd) if pick.usd else None
-            usd = (usd or 0.0) + float(cost) if isinstance(cost, (int, float)) else usd
-    return replace(total, usd=usd)
+            for part in _elements(event, pick.each):
+                total += Usage(
+                    0,
+                    input=_sum(part, pick.input),
+                    cached=_sum(part, pick.cached),
+                    output=_sum(part, pick.output),
+                    reasoning=_sum(part, pick.reasoning),
+                )
+                usd += _number(at_path(part, pick.usd)) if pick.usd else 0.0
+    return replace(
+        total,
+        cached=min(total.cached, total.input),
+        reasoning=min(total.reasoning, total.output),
+        usd=usd or None,
+    )
 
 
 def _skill_read(patterns: Sequence[str], steps: Iterable[Step], skill: str) -> bool | None:
     if not patterns:
         return None
-    tried = [
-        re.compile(Template(pattern).safe_substitute(skill=re.escape(skill)))
-        for pattern in patterns
-    ]
-    calls = [f"{step.name} {step.text}" for step in steps if step.kind == "tool_call"]
-    return any(pattern.search(call) for pattern in tried for call in calls)
+    name = re.escape(skill)
+    compiled = [re.compile(Template(pattern).safe_substitute(skill=name)) for pattern in patterns]
+    for step in steps:
+        call = f"{step.name} {step.text}"
+        if step.kind == "tool_call" and any(pattern.search(call) for pattern in compiled):
+            return True
+    return False
 
 
-def _texts(picks: Sequence[Pick], events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    return (
-        _first(part, pick.text)
-        for event in events
-        for pick in picks
-        for part in _parts(pick, event)
-    )
+def _texts(picks: Sequence[Pick], events: Iterable[Event]) -> Iterator[str]:
+    for event in events:
+        for pick in picks:
+            for part in _parts(pick, event):
+                yield _first(part, pick.text)
 
 
-def _parts(pick: Pick, event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if not _matches(event, pick.when):
-        return
-    found = at_path(event, pick.each) if pick.each else [event]
+def _parts(pick: Pick, event: Event) -> Iterator[Event]:
+    if _matches(event, pick.when):
+        yield from (part for part in _elements(event, pick.each) if _matches(part, pick.where))
+
+
+def _elements(event: Event, path: str) -> Iterator[Event]:
+    """The event itself, or the elements of the list at `path` in it."""
+    found = at_path(event, path) if path else [event]
     for part in found if isinstance(found, list) else ():
-        if isinstance(part, dict) and _matches(part, pick.where):
+        if isinstance(part, dict):
             yield part
 
 
-def _matches(event: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def _matches(event: Event, wanted: Mapping[str, Any]) -> bool:
     return all(at_path(event, path) == value for path, value in wanted.items())
 
 
-def _sum(event: Mapping[str, Any], paths: Sequence[str]) -> int:
-    return sum(
-        int(value) for path in paths if isinstance(value := at_path(event, path), (int, float))
-    )
+def _sum(event: Event, paths: Sequence[str]) -> int:
+    return sum(int(_number(at_path(event, path))) for path in paths)
 
 
-def _first(part: Mapping[str, Any], paths: Sequence[str]) -> str:
+def _number(value: Any) -> float:
+    """A number that may be added up: 0 for everything that is no usable count or price."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return 0.0
+    return float(value) if math.isfinite(value) and value > 0 else 0.0
+
+
+def _first(part: Event, paths: Sequence[str]) -> str:
     return next((text for path in paths if (text := _text(at_path(part, path)))), "")
 
 
