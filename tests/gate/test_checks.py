@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from skillfit.gate.checks import (
@@ -11,7 +9,6 @@ from skillfit.gate.checks import (
     overall,
     power_check,
 )
-from skillfit.gate.diagnosis import Facts, diagnose
 from skillfit.gate.shortcut_audit import audit, shortcuts
 from skillfit.run.records import CheckResult
 from skillfit.tasks.item import Item
@@ -33,40 +30,34 @@ def test_gold_answers_must_score_one():
     assert gold_check({"a": None}).verdict == "warn"
 
 
-def test_a_grader_that_pays_a_gutted_skill_as_well_is_blind():
-    blind = blindness_check(0.7, {"half the skill gone": [0.0] * 20}, skill_tokens=800)
-    assert blind.verdict == "stop" and "blind" in blind.message
-    higher = blindness_check(0.7, {"half the skill gone": [-0.1] * 20}, skill_tokens=800)
-    assert higher.verdict == "stop"
+@pytest.mark.parametrize("difference", [0.0, -0.1])
+def test_a_skill_that_makes_no_difference_is_a_warning_and_no_stop(difference):
+    check = blindness_check(0.7, {"half the skill gone": [difference] * 20})
+    assert check.verdict == "warn" and "no measurable difference" in check.message
 
 
 def test_a_grader_that_pays_an_empty_answer_is_blind_whatever_the_skill():
-    assert blindness_check(0.7, {"empty answer": [0.0] * 20}, skill_tokens=10).verdict == "stop"
+    assert blindness_check(0.7, {"empty answer": [0.0] * 20}).verdict == "stop"
 
 
 def test_a_stub_of_a_skill_that_does_nothing_yet_is_no_reason_to_stop():
-    check = blindness_check(
-        0.3, {"empty answer": [0.3] * 20, "half the skill gone": [0.0] * 20}, skill_tokens=10
-    )
+    check = blindness_check(0.3, {"empty answer": [0.3] * 20, "half the skill gone": [0.0] * 20})
     assert check.verdict == "warn"
 
 
 def test_a_grader_that_gives_every_probe_the_same_fraction_is_blind_whatever_the_skills_length():
-    check = blindness_check(0.5, {"all of it gone": [0.0] * 10}, skill_tokens=10, constant=0.5)
+    check = blindness_check(0.5, {"all of it gone": [0.0] * 10}, constant=0.5)
     assert check.verdict == "stop" and "every rollout scores 0.50" in check.message
 
 
 def test_a_skill_that_solves_nothing_yet_is_no_reason_to_stop():
-    assert (
-        blindness_check(0.0, {"all of it gone": [0.0] * 10}, skill_tokens=10, constant=0.0).verdict
-        == "warn"
-    )
+    assert blindness_check(0.0, {"all of it gone": [0.0] * 10}, constant=0.0).verdict == "warn"
 
 
 def test_a_grader_that_sees_is_go():
     assert (
         blindness_check(
-            0.7, {"empty answer": [0.7] * 20, "half the skill gone": [0.2] * 20}, 800
+            0.7, {"empty answer": [0.7] * 20, "half the skill gone": [0.2] * 20}
         ).verdict
         == "go"
     )
@@ -127,44 +118,3 @@ def test_the_audit_warns_when_a_one_line_rule_reaches_the_score():
         == "go"
     )
     assert audit([], 0.4, 0.9).verdict == "go"
-
-
-FINE = Facts(
-    ship="inconclusive",
-    baseline=0.5,
-    coverage=1.0,
-    coverage_floor=0.6,
-    proposed=20,
-    applied=15,
-    accepted=2,
-    steps=8,
-    detectable=0.1,
-)
-
-
-@pytest.mark.parametrize(
-    ("change", "cause"),
-    [
-        ({"ship": "improved", "difference": 0.1}, "improved"),
-        ({"coverage": 0.3}, "infrastructure"),
-        ({"grader_blind": True}, "blind grader"),
-        ({"constant": 0.5}, "blind grader"),
-        ({"constant": 0.0, "accepted": 0, "ship": "no improvement"}, "all equal"),
-        ({"constant": 0.0, "applied": 0}, "no valid edits"),
-        ({"baseline": 1.0, "constant": 1.0}, "saturated"),
-        ({"baseline": 1.0}, "saturated"),
-        ({"proposed": 0, "applied": 0, "optimizer_failures": 9}, "infrastructure"),
-        ({"applied": 0}, "no valid edits"),
-        ({"accepted": 0, "budget_reached": True}, "budget"),
-        ({"ship": "", "changed": True, "budget_reached": True}, "budget"),
-        ({"ship": "", "proposed": 0, "applied": 0, "budget_reached": True}, "budget"),
-        ({"ship": "", "grader_blind": True, "budget_reached": True}, "blind grader"),
-        ({"fit_only": True}, "fit only"),
-        ({"difference": 0.04}, "no power"),
-        ({"ship": "no improvement", "difference": -0.1}, "no headroom found"),
-        ({"accepted": 0, "ship": "no improvement"}, "no headroom found"),
-    ],
-)
-def test_the_closing_diagnosis_names_the_cause(change, cause):
-    found = diagnose(replace(FINE, **change))
-    assert found.cause == cause and found.message

@@ -125,7 +125,7 @@ async def test_replies_nobody_can_use_are_infrastructure_not_no_improvement(
     )
     result = await world.train()
     assert (result.finish_reason, result.exit_code) == ("infrastructure", Exit.INFRASTRUCTURE)
-    assert "optimizer calls failed" in result.diagnosis
+    assert "optimizer calls brought no usable reply" in result.diagnosis
 
 
 async def test_edits_nobody_can_apply_are_named_as_the_cause(make_world: MakeWorld) -> None:
@@ -326,7 +326,7 @@ class TestBudget:
         self, make_world: MakeWorld
     ) -> None:
         result = await make_world(*ALONE, "budget.calls=3").train()
-        assert "after 0 steps with nothing accepted" in result.diagnosis
+        assert "before the initial skill was measured" in result.diagnosis
 
 
 async def test_a_ceiling_the_person_chose_is_what_the_probe_tries(make_world: MakeWorld) -> None:

@@ -49,14 +49,16 @@ def gold_check(
 def blindness_check(
     full: float,
     gutted: Mapping[str, Sequence[float]],
-    skill_tokens: int,
     *,
     constant: float | None = None,
 ) -> CheckResult:
-    """`gutted` maps a crippled variant (empty answer, half the skill gone) to its paired item
-    differences: full minus variant. A grader that gives an empty answer as much as a real one can't
-    see anything. `constant` is the score that all probes got, if they all got one; all 0 is no sign
-    of blindness, since a skill may have everything to learn.
+    """Does the grader tell answers apart?
+
+    `gutted` maps a crippled variant (empty answer, half the skill gone) to its paired item
+    differences: full minus variant. Only a grader that gives an empty answer as much as a real
+    one, or every answer the same score above 0, is blind. A skill that makes no difference is a
+    warning: it may lack what the tasks need. `constant` is the score that all probes got, if they
+    all got one; all 0 is no sign of blindness either.
     """
     lost = {name: interval(differences) for name, differences in gutted.items()}
     detail = {name: [round(loss.low, 4), round(loss.high, 4)] for name, loss in lost.items()}
@@ -72,18 +74,11 @@ def blindness_check(
             detail,
         )
     same = [name for name, loss in lost.items() if name != "empty answer" and loss.mean <= 0]
-    if same and full > 0 and skill_tokens > SAYS_ENOUGH:
-        return CheckResult(
-            "blind",
-            "stop",
-            f"The grader is blind to the skill: with {same[0]} it scores no lower ({full:.2f}).",
-            detail,
-        )
     if same:
         return CheckResult(
             "blind",
             "warn",
-            f"The skill does nothing yet: with {same[0]} the score is no lower.",
+            f"The skill makes no measurable difference yet: with {same[0]} the score is no lower.",
             detail,
         )
     return CheckResult("blind", "go", "Worse answers score lower.", detail)

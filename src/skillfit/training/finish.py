@@ -73,7 +73,7 @@ async def finish(
     reason = _finish_reason(run, state, ending)
     if cut_short is not None and reason != "improved":
         facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
-        message = f"{diagnose(facts).message} {cut_short}"
+        message = f"{diagnose(facts)} {cut_short}"
         return conclude(run, closing, state, ending, "budget", message)
     diagnosis = diagnose(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
@@ -81,7 +81,7 @@ async def finish(
         ending = replace(ending, handed_back=run.initial)
     else:
         await run.persist_failures()
-    return conclude(run, closing, state, ending, reason, diagnosis.message)
+    return conclude(run, closing, state, ending, reason, str(diagnosis))
 
 
 def end_by_budget(
@@ -91,7 +91,7 @@ def end_by_budget(
     ending = unfinished(run, state)
     facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
     diagnosis = diagnose(facts)
-    return conclude(run, closing, state, ending, "budget", f"{diagnosis.message} {reached}")
+    return conclude(run, closing, state, ending, "budget", f"{diagnosis} {reached}")
 
 
 def unfinished(run: Components, state: TrainingState) -> Ending:
@@ -270,22 +270,30 @@ def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason:
     noise = measured or baseline * (1 - baseline) / 2
     repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1
     improved = "improved" if finish_reason == "improved" else ""
-    blind = any(check.name == "blind" and check.verdict == "stop" for check in state.checks)
+    stopped = {check.name for check in state.checks if check.verdict == "stop"}
+    effects = run.gate.effects() if state.baseline is not None else ()
     return Facts(
+        run=str(run.path),
         ship=ending.ship.verdict if ending.ship else improved,
         baseline=baseline,
         coverage=1.0 if stats.coverage is None else stats.coverage,
         coverage_floor=run.config.evaluation.coverage_floor,
-        proposed=state.proposed,
-        applied=state.usable_edits,
-        accepted=count_actions(state.records).accepts,
-        steps=len(state.records),
+        selection_items=len(run.task.selection),
         detectable=detectable_effect(len(run.task.selection), noise, repeats),
+        steps=len(state.records),
+        proposed=state.proposed,
+        blocked=run.leaks.blocked,
+        usable=state.usable_edits,
+        accepted=count_actions(state.records).accepts,
+        effects=effects,
         difference=ending.ship.difference if ending.ship else after - before,
         optimizer_failures=state.optimizer_failures,
+        measured=state.baseline is not None,
         changed=ending.found.hash != run.initial.hash,
         verified=ending.ship is not None,
-        grader_blind=blind,
+        grader_blind="blind" in stopped,
+        gold_rejected=bool({"gold", "ship gold"} & stopped),
         constant=stats.constant,
         fit_only=run.task.fit_only,
+        gap=ending.ship.gap if ending.ship else None,
     )

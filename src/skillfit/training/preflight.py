@@ -139,7 +139,7 @@ async def _tried(run: Components) -> list[CheckResult]:
     constant = _constant(known, list(worse.values()))
     return [
         checks.coverage_check(known.scored, known.planned, floor, first),
-        checks.blindness_check(known.score, lost, skill.tokens, constant=constant),
+        checks.blindness_check(known.score, lost, constant=constant),
         checks.headroom_check(known.score),
         checks.power_check(len(run.task.selection), noise, known.score),
         audit(shortcuts(run.task.train, run.task.selection), known.score, 1.0),

@@ -1,0 +1,100 @@
+"""Twenty ways a run can end: each gets its own diagnosis, and a next step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from skillfit.gate import Facts, diagnose
+from skillfit.run.records import EditEffect
+from skillfit.skill import Edit
+
+
+def effect(mean: float, low: float, high: float) -> EditEffect:
+    edit = Edit("append", content="- a rule")
+    return EditEffect("s0001e01", 1, edit, "pending", mean, low, high, 0.5, 100)
+
+
+NORMAL = Facts(
+    run="runs/a",
+    ship="no improvement",
+    baseline=0.5,
+    coverage=1.0,
+    coverage_floor=0.6,
+    selection_items=40,
+    detectable=0.08,
+    steps=8,
+    proposed=60,
+    usable=50,
+    accepted=2,
+    effects=(effect(0.05, 0.02, 0.08),),
+)
+NONE_HELPED = {"accepted": 0, "effects": (effect(0.0, -0.01, 0.01),)}
+
+PLANTED: list[tuple[str, dict[str, Any], str]] = [
+    ("a real gain", {"ship": "improved", "difference": 0.1}, "improved"),
+    ("wrong base URL, most rollouts fail", {"coverage": 0.3}, "infrastructure"),
+    ("a cap below the baseline", {"budget_reached": True, "measured": False}, "budget too small"),
+    ("a grader for another task", {"gold_rejected": True}, "wrong grader"),
+    ("a grader that takes anything", {"grader_blind": True}, "blind grader"),
+    ("a constant evaluator", {"constant": 0.5}, "blind grader"),
+    ("a skill that solves everything", {"baseline": 1.0}, "saturated"),
+    (
+        "an optimizer that replies with prose",
+        {"proposed": 0, "usable": 0, "optimizer_failures": 9},
+        "infrastructure",
+    ),
+    ("a cap below the first step", {"budget_reached": True, "steps": 0}, "budget too small"),
+    ("an optimizer without ideas", {"proposed": 0, "usable": 0}, "nothing proposed"),
+    ("an optimizer that copies answers", {"blocked": 9, "usable": 0}, "leaked answers"),
+    ("edits with wrong anchors", {"usable": 0}, "no usable edits"),
+    ("items that no skill solves", {"constant": 0.0}, "out of reach"),
+    ("an optimizer that games the grader", {"gap": 0.3, "difference": -0.1}, "graders disagree"),
+    ("six items in all", {"fit_only": True}, "fit only"),
+    ("a cap in the middle of training", {"budget_reached": True}, "budget"),
+    (
+        "eight selection items",
+        {"ship": "inconclusive", "difference": 0.05, "selection_items": 8, "detectable": 0.3},
+        "too few items",
+    ),
+    (
+        "an agent that answers at random",
+        {"ship": "inconclusive", "difference": 0.05, "detectable": 0.3},
+        "noisy agent",
+    ),
+    ("a gain too small to see", {"ship": "inconclusive", "difference": 0.04}, "no power"),
+    ("an optimizer with useless edits", NONE_HELPED, "useless edits"),
+    (
+        "one short step",
+        {"accepted": 0, "effects": (effect(0.05, -0.1, 0.2),)},
+        "too little evidence",
+    ),
+    ("a strict gate that rejects all", {"accepted": 0, "effects": ()}, "useless edits"),
+    ("luck on the selection split", {"difference": -0.02}, "did not hold"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"), [row[1:] for row in PLANTED], ids=[r[0] for r in PLANTED]
+)
+def test_each_cause_gets_its_own_diagnosis(change: dict[str, Any], cause: str) -> None:
+    found = diagnose(replace(NORMAL, **change))
+    assert found.cause == cause
+    assert found.message
+    assert found.next_step or cause == "improved"
+
+
+def test_a_grader_that_sees_is_never_called_blind() -> None:
+    """Gold scores 1 and empty answers score 0: a useless optimizer says nothing about the grader."""
+    found = diagnose(replace(NORMAL, **NONE_HELPED))
+    assert "grader" not in str(found)
+    assert "+0.000 (-0.010 … +0.010)" in found.message
+
+
+def test_commands_in_the_advice_name_the_run() -> None:
+    for _, change, _ in PLANTED:
+        text = str(diagnose(replace(NORMAL, **change)))
+        for command in ("skillfit show", "skillfit report"):
+            assert command not in text or f"{command} runs/a" in text
