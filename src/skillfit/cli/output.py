@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skillfit.plain_text import visible
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -53,4 +55,5 @@ def coloured_diff(text: str) -> RenderableType:
     from rich.text import Text
 
     styles = {"+": "green", "-": "red", "@": "cyan"}
-    return Text("\n").join(Text(line, styles.get(line[:1], "")) for line in text.splitlines())
+    lines = [Text(visible(line), styles.get(line[:1], "")) for line in text.splitlines()]
+    return Text("\n").join(lines)

@@ -1,59 +1,22 @@
-"""The score curve as text.
-
-Commands that look at runs and use what they found: `ls`, `show`, `diff`, `report`, `apply`.
-"""
+"""Commands that read runs and use their results: `ls`, `show`, `diff`, `report`, `apply`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skillfit.cli.output import Json, coloured_diff, console, show, table, warn
+from skillfit.cli.score_plot import Point, plot
 from skillfit.cli.train import in_words, line
 from skillfit.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from skillfit.report.story import RunStory
     from skillfit.run.listing import ListedRun
-
-
-_HEIGHT = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    score: float
-    accepted: bool
-
-
-def plot(points: Sequence[Point], width: int = 60, height: int = _HEIGHT) -> list[str]:
-    """Lines of a small chart: ● carried on, × not accepted, ─ the skill carried on meanwhile. Many
-    points: the latest.
-    """
-    points = points[-max(1, width // 2) :]
-    low, high = min(point.score for point in points), max(point.score for point in points)
-    if high - low < 0.1:
-        middle = (low + high) / 2
-        low, high = max(0.0, middle - 0.05), min(1.0, middle + 0.05)
-    column = max(2, min(8, width // max(1, len(points))))
-
-    def row(score: float) -> int:
-        return round((high - score) / (high - low) * (height - 1))
-
-    grid = [[" "] * (column * len(points)) for _ in range(height)]
-    carried = row(points[0].score)
-    for at, point in enumerate(points):
-        here = row(point.score)
-        carried = here if point.accepted else carried
-        for filler in range(column):
-            grid[carried][at * column + filler] = "─"
-        grid[here][at * column] = "●" if point.accepted else "×"
-    labels = {0: f"{high:.2f}", height - 1: f"{low:.2f}"}
-    return [f"{labels.get(at, ''):>5} ┤{''.join(line).rstrip()}" for at, line in enumerate(grid)]
 
 
 _RUNS = Path("runs")  # where runs go that nobody gave a place
@@ -120,38 +83,70 @@ def _listed(said: dict[str, Any]) -> tuple[str, ...]:
 
 
 def show_(run: RunFolder, as_json: Json = False) -> None:
-    """What a run did: result, score curve, verdicts with their evidence.
+    """What a run did: result, score curve, every decision, edits with their effects.
 
     Example: skillfit show runs/first
     """
     from rich.console import Group
-    from rich.text import Text
 
     from skillfit.api import Run
-    from skillfit.cli.terminal import Screen, render
-    from skillfit.run.directory import RunDirectory
+    from skillfit.report.read_story import read_story
 
-    opened = Run.open(run)
-    screen = Screen()
-    with closing(RunDirectory.read(run)) as view:
-        for stored in view.events.read():
-            screen(stored)
-        screen.spent, screen.bars = view.journal.spent(), {}
+    opened, story = Run.open(run), read_story(run)
     said = line(opened.path, opened.finish_reason, opened.summary)
     data = {
         **said,
+        "state": story.state,
         "verdicts": [
-            {"name": one.name, "decision": one.decision, "reason": one.reason}
-            for one in opened.verdicts
+            {"name": gate.name, "decision": gate.action, "reason": gate.reason}
+            for gate in story.gates
+        ],
+        "edits": [
+            {"id": edit.id, "status": edit.status, "effect": edit.mean, "text": edit.text}
+            for edit in story.edits
         ],
     }
-    ending = (
-        in_words(said, opened.finished.diagnosis)
-        if opened.finished
-        else f"Not finished. Go on with: skillfit resume {run}"
-    )
-    seconds = said["wall_s"] or 0.0
-    show(data, Group(render(screen, seconds, console().width), Text(ending)), as_json)
+    show(data, Group(*_shown(story)), as_json)
+    if not as_json:
+        finished = opened.finished
+        print(
+            in_words(said, finished.diagnosis)
+            if finished
+            else f"{story.verdict}\nResume with: skillfit resume {run}"
+        )
+
+
+def _shown(story: RunStory) -> list[RenderableType]:
+    """The tables of `show`: curve, decisions, edits, notices."""
+    from rich.text import Text
+
+    from skillfit.cli.screen import action_words
+    from skillfit.plain_text import visible
+
+    parts: list[RenderableType] = []
+    points = [Point(one.score, one.kept) for one in story.points if one.split == "selection"]
+    if len(points) > 1:
+        parts.append(Text("\n".join(plot(points)), style="cyan"))
+    if story.gates:
+        rows = [
+            (gate.label, action_words(gate.action), f"{gate.difference:+.3f}", gate.reason)
+            for gate in story.gates
+        ]
+        parts.append(table(("step", "decision", "difference", "reason"), rows))
+    if story.edits:
+        edits = [
+            (
+                edit.id,
+                edit.status,
+                "" if edit.mean is None else f"{edit.mean:+.3f}",
+                visible(" ".join(edit.text.split()))[:90],
+            )
+            for edit in story.edits
+        ]
+        parts.append(table(("edit", "status", "effect", "text"), edits))
+    for notice in story.notices:
+        parts.append(Text(f"! {notice.where}: {visible(notice.text)}", style="yellow"))
+    return parts
 
 
 def diff(
@@ -167,9 +162,12 @@ def diff(
     from skillfit.api import Run
 
     found = Run.open(run).diff(old, new)
-    show(
-        {"old": old, "new": new, "diff": found}, coloured_diff(found or "Nothing changed."), as_json
-    )
+    if as_json:
+        show({"old": old, "new": new, "diff": found}, "", as_json)
+    elif console().is_terminal:
+        console().print(coloured_diff(found or "Nothing changed."), soft_wrap=True)
+    else:
+        print(found, end="")  # exactly as it is, so that `patch` takes it
 
 
 def report(

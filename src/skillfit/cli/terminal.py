@@ -1,299 +1,59 @@
-"""The live terminal: one screen, updated in place. `Screen` is what the events add up to, `render`
-draws it.
+"""What a person sees of a run in the terminal: a live screen, plain lines, or a counter.
+
+Each is a listener of events. The live screen and the plain lines read the same story of the run as
+the report and the studio.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from functools import singledispatchmethod
 from typing import Any, Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
-from skillfit.cli.runs import Point, plot
+from skillfit.cli.screen import action_words, duration, render
 from skillfit.models.protocol import Usage
+from skillfit.plain_text import visible
+from skillfit.report.story_builder import StoryBuilder
+from skillfit.report.story_parts import label_of
 from skillfit.run.events import (
     Discarded,
     EvaluationFinished,
     Event,
     GateDecided,
+    PersonDecided,
     PreflightFinished,
     RolloutFinished,
     RunStarted,
     ShipTested,
     SlowUpdateFinished,
-    StageFinished,
-    StageStarted,
     StepFinished,
     Stored,
     Warned,
 )
-from skillfit.run.records import Evidence
 
-COLOURS = {"accept": "green", "reject": "red", "inconclusive": "yellow"}
-_SHOWN = 5  # verdicts and messages on the screen
-
-
-@dataclass(slots=True)
-class Bar:
-    """One stage of the present step: how far it is, and how fast."""
-
-    stage: str
-    total: int
-    begun: float
-    done: int = 0
-    failed: int = 0
-    latest: float = 0.0
-    seconds: float | None = None  # when it is over
-
-    @property
-    def rate(self) -> float:
-        took = self.latest - self.begun
-        return self.done / took if self.done and took > 0 else 0.0
-
-
-@dataclass(slots=True)
-class Screen:
-    """Where a run is, from its events alone. `spent` and `notice` are the driver's."""
-
-    name: str = ""
-    agent: str = ""
-    optimizer: str = ""
-    caps: dict[str, float] = field(default_factory=dict)
-    epochs: int = 0
-    steps: int = 0
-    epoch: int = 0
-    step: int = 0
-    bars: dict[str, Bar] = field(default_factory=dict)
-    curve: list[Point] = field(default_factory=list)
-    verdicts: list[GateDecided] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
-    failures: Counter[str] = field(default_factory=Counter)
-    spent: Usage = field(default_factory=Usage)
-    notice: str = ""
-
-    def __call__(self, stored: Stored) -> None:
-        self._on(stored.event, stored.at)
-
-    @singledispatchmethod
-    def _on(self, event: Event, at: float) -> None:
-        """Other events do not show."""
-
-    @_on.register
-    def _(self, event: RunStarted, at: float) -> None:
-        self.epochs, self.steps = event.total_epochs, event.total_steps
-        self.name, self.agent, self.optimizer = (
-            event.skill_name,
-            event.model_of("agent"),
-            event.model_of("optimizer"),
-        )
-        self.caps = {name: cap for name, cap in event.config.get("budget", {}).items() if cap}
-        if event.fit_only:
-            self.messages.append(
-                "Too few items for a selection split: whatever comes out is an unverified suggestion."
-            )
-
-    @_on.register
-    def _(self, event: PreflightFinished, at: float) -> None:
-        self.messages += [
-            f"check {check.name}: {check.message}"
-            for check in event.checks
-            if check.verdict != "go"
-        ]
-
-    @_on.register
-    def _(self, event: StageStarted, at: float) -> None:
-        if (event.epoch, event.step) != (self.epoch, self.step):
-            self.bars.clear()
-        self.epoch, self.step = event.epoch, event.step
-        self.bars[event.stage] = Bar(event.stage, event.total, at, latest=at)
-
-    @_on.register
-    def _(self, event: StageFinished, at: float) -> None:
-        if event.stage in self.bars:
-            self.bars[event.stage].seconds = event.seconds
-
-    @_on.register
-    def _(self, event: RolloutFinished, at: float) -> None:
-        bar = self.bars.get(event.phase)
-        if bar is not None:
-            bar.done += 1
-            bar.latest = max(at, bar.latest)
-            bar.failed += event.status == "failed"
-        if event.failure:
-            kind, _, message = event.failure.partition(": ")
-            self.failures[kind] += 1
-            if self.failures[kind] == 1:
-                self.messages.append(f"A rollout failed ({kind}): {message}")
-
-    @_on.register
-    def _(self, event: EvaluationFinished, at: float) -> None:
-        if event.split == "selection":
-            decided = next(
-                (verdict.decision for verdict in self.verdicts if verdict.name == event.name),
-                "accept",
-            )
-            self.curve.append(Point(event.hard, decided == "accept"))
-
-    @_on.register
-    def _(self, event: GateDecided, at: float) -> None:
-        self.verdicts.append(event)
-
-    @_on.register
-    def _(self, event: Discarded, at: float) -> None:
-        self.messages.append(f"Discarded at {event.stage}: {event.reason}")
-
-    @_on.register
-    def _(self, event: Warned, at: float) -> None:
-        self.messages.append(event.message)
-
-
-def render(screen: Screen, elapsed: float = 0.0, width: int = 100) -> RenderableType:
-    parts: list[RenderableType] = [_header(screen, elapsed), _stages(screen)]
-    if screen.curve:
-        parts.append(Text("\n".join(plot(screen.curve, width=min(width, 100) - 12)), style="cyan"))
-    if screen.verdicts:
-        parts.append(_verdicts(screen.verdicts[-_SHOWN:]))
-    parts += [
-        Text(f"! {message}", style="yellow", overflow="ellipsis", no_wrap=True)
-        for message in screen.messages[-_SHOWN:]
-    ]
-    if screen.notice:
-        parts.append(Text(screen.notice, style="bold"))
-    return Panel(Group(*parts), title="skillfit", title_align="left", border_style="dim")
-
-
-def _header(screen: Screen, elapsed: float) -> Text:
-    text = Text.assemble(
-        (screen.name, "bold"),
-        f"   {screen.agent or 'your agent'} ← {screen.optimizer or 'worked examples'}",
-    )
-    if screen.agent.startswith("practice/") or screen.optimizer.startswith("practice/"):
-        text.append("   practice models, no language model", "italic yellow")
-    where = (
-        f"epoch {screen.epoch}/{screen.epochs}  step {screen.step}/{screen.steps}"
-        if screen.epoch
-        else "beginning or end of the run"
-    )
-    return text.append(f"\n{where}   {spend(screen.spent, screen.caps, elapsed)}\n", "dim")
-
-
-def spend(spent: Usage, caps: dict[str, float], seconds: float) -> str:
-    """What was used, against the caps that are set."""
-    amounts = {
-        "usd": spent.usd,
-        "calls": spent.calls,
-        "tokens": spent.tokens,
-        "minutes": seconds / 60,
-    }
-    shown = []
-    for name, amount in amounts.items():
-        if amount is None:
-            continue
-        cap = caps.get(name)
-        said = (
-            f"${amount:.2f}"
-            if name == "usd"
-            else f"{amount:.1f} min"
-            if name == "minutes"
-            else f"{int(amount):,} {name}"
-        )
-        shown.append(f"{said} of {cap:g} ({amount / cap:.0%})" if cap else said)
-    return "   ".join(shown)
-
-
-def _stages(screen: Screen) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(width=12)
-    table.add_column(width=30)
-    table.add_column()
-    for bar in list(screen.bars.values()):
-        over = bar.seconds is not None
-        total = bar.total or (bar.done if over else None)
-        # A stage of optimizer calls alone has nothing to count while it runs.
-        drawn = (
-            ProgressBar(total=total, completed=total or 0 if over else bar.done, width=30)
-            if total or not over
-            else Text("")
-        )
-        count = (
-            f"{bar.done}" + (f" of {bar.total}" if bar.total >= bar.done else "")
-            if bar.done or bar.total
-            else ""
-        )
-        failed = f", {bar.failed} failed" if bar.failed else ""
-        pace = (
-            f"{bar.seconds:.1f} s"
-            if bar.seconds is not None
-            else f"{bar.rate:.1f}/s"
-            if bar.rate
-            else ""
-        )
-        table.add_row(
-            Text(("✓ " if over else "▸ ") + bar.stage, "green" if over else "bold"),
-            drawn,
-            f"{count}{failed}  {pace}".strip(),
-        )
-    return table
-
-
-def _verdicts(verdicts: list[GateDecided]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
-    for column in ("verdict", "", "difference (90 %)", "fixed", "broken", "rollouts"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=1)
-    for verdict in verdicts:
-        difference, interval, *counts = evidence(verdict.evidence)
-        name = verdict.name.replace("slow_update_epoch_", "slow update ")
-        style = COLOURS.get(verdict.decision, "")
-        table.add_row(
-            name,
-            Text(verdict.decision, style),
-            f"{difference} ({interval})",
-            *counts,
-            verdict.reason,
-        )
-    return table
-
-
-def evidence(found: Evidence) -> tuple[str, str, str, str, str]:
-    """Difference, interval, fixed, broken, rollouts: as words for a table or a line."""
-    low, high = found.interval
-    return (
-        f"{found.difference:+.3f}",
-        f"{low:+.2f} … {high:+.2f}",
-        str(len(found.fixed)),
-        str(len(found.broken)),
-        str(found.rollouts),
-    )
+_HEARTBEAT = 30.0  # seconds without a line before the plain terminal says how far the run is
+_REDRAW = 0.25  # seconds between two drawings of the live screen
 
 
 class Terminal:
-    """A listener that tells a person how a run goes on: here, in no way but the lines it is asked
-    to say.
-    """
+    """Base: shows nothing but what it is asked to say."""
 
-    _display: AbstractContextManager[Any] = nullcontext()  # what stands on the console meanwhile
+    _display: AbstractContextManager[Any] = nullcontext()
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def __call__(self, stored: Stored) -> None:
-        """Hear an event."""
+        """Handle an event."""
 
     def tick(self, spent: Usage | None = None) -> None:
-        """Some time has passed."""
+        """Periodic refresh."""
 
     def say(self, message: str) -> None:
-        self._console.print(message, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(visible(message), highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         self._display.__enter__()
@@ -304,12 +64,15 @@ class Terminal:
 
 
 class LiveTerminal(Terminal):
-    """Keeps the screen up to date; `tick` redraws (about ten times a second is enough)."""
+    """One screen, updated in place."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self.screen = Screen()
+        self._builder = StoryBuilder()
         self._begun = time.monotonic()
+        self._drawn = 0.0
+        self._spent = Usage()
+        self._notice = ""
         self._display = self._live = Live(
             console=console,
             auto_refresh=False,
@@ -318,40 +81,66 @@ class LiveTerminal(Terminal):
         )
 
     def __call__(self, stored: Stored) -> None:
-        self.screen(stored)
+        self._builder(stored)
 
     def _draw(self) -> RenderableType:
-        return render(self.screen, time.monotonic() - self._begun, self._console.width)
+        return render(
+            self._builder.story(),
+            self._spent,
+            time.monotonic() - self._begun,
+            self._console.width,
+            self._console.height,
+            self._notice,
+        )
 
     def tick(self, spent: Usage | None = None) -> None:
-        self.screen.spent = spent or self.screen.spent
-        self._live.refresh()
+        self._spent = spent or self._spent
+        now = time.monotonic()
+        if now - self._drawn >= _REDRAW:
+            self._drawn = now
+            self._live.refresh()
 
     def say(self, message: str) -> None:
-        self.screen.notice = message
+        self._notice = visible(message)
         self._live.refresh()
 
 
 class PlainTerminal(Terminal):
-    """The same as lines, for pipes, logs and CI. What a resumed run replays is not said again."""
+    """Lines for pipes, logs and CI. What a resumed run replays is not printed again."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._since = time.time()
+        self._last_line = time.monotonic()
         self._replayed = 0
-        self._screen = Screen()
+        self._builder = StoryBuilder()
 
     def __call__(self, stored: Stored) -> None:
-        said = len(self._screen.messages)
-        self._screen(stored)
+        self._builder(stored)
         if stored.at < self._since and not isinstance(stored.event, RunStarted):
             self._replayed += 1
             return
         if self._replayed:
-            self.say(f"Going on where the run stopped ({self._replayed:,} recorded events).")
+            self.say(f"Resuming where the run stopped ({self._replayed:,} recorded events).")
             self._replayed = 0
-        for message in [*self._screen.messages[said:], *_lines(stored.event, self._screen)]:
-            self.say(message)
+        for line in event_lines(stored.event):
+            self.say(line)
+
+    def say(self, message: str) -> None:
+        self._last_line = time.monotonic()
+        super().say(message)
+
+    def tick(self, spent: Usage | None = None) -> None:
+        """A line now and then while nothing else happens, so that a log shows the run is alive."""
+        if time.monotonic() - self._last_line < _HEARTBEAT:
+            return
+        story = self._builder.story()
+        stage = story.running_stage
+        if stage is None:
+            return
+        done = f" {stage.done} of {stage.total}" if stage.total else ""
+        left = f", about {duration(story.seconds_left)} left" if story.seconds_left else ""
+        self.say(f"... {label_of(stage.stage)}:{done} rollouts in step {stage.step}{left}")
 
 
 class CountingTerminal(Terminal):
@@ -369,34 +158,68 @@ class CountingTerminal(Terminal):
         self._status.update(f"{self._done} rollouts")
 
 
-def _lines(event: Event, screen: Screen) -> list[str]:
+def event_lines(event: Event) -> list[str]:
+    """What the plain terminal prints for an event; most events print nothing."""
     if isinstance(event, RunStarted):
-        splits = ", ".join(f"{count} {name}" for name, count in event.splits.items())
-        practice = (
-            " (practice models, no language model)" if screen.agent.startswith("practice/") else ""
-        )
+        return [_started(event)]
+    if isinstance(event, PreflightFinished):
         return [
-            f"Training {screen.name} for {screen.agent or 'your agent'}{practice}: {splits} items, {screen.steps} steps."
+            f"check {check.name}: {check.message}"
+            for check in event.checks
+            if check.verdict != "go"
         ]
-    if isinstance(event, EvaluationFinished) and (
-        event.name == "baseline" or event.split == "test"
-    ):
-        return [
-            f"{event.name.replace('_', ' ')}: {event.hard:.3f} on {event.scored} {event.split} items"
-        ]
+    if isinstance(event, EvaluationFinished):
+        if event.name == "baseline" or event.split == "test":
+            soft = f" (soft {event.soft:.3f})" if abs(event.soft - event.hard) > 1e-9 else ""
+            name = event.name.replace("_", " ")
+            return [f"{name}: {event.hard:.3f}{soft} on {event.scored} {event.split} items"]
+        return []
     if isinstance(event, GateDecided):
-        difference, interval, fixed, broken, rollouts = evidence(event.evidence)
-        found = f"{difference} ({interval}), {fixed} fixed, {broken} broken, {rollouts} rollouts"
-        return [f"{event.name}: {event.decision}, {found}: {event.reason}"]
-    if isinstance(event, StepFinished) and event.action.startswith("skip"):
-        return [f"step_{event.step:04d}: {event.action}"]
+        return [_decided(event)]
+    if isinstance(event, StepFinished):
+        skipped = event.action.startswith("skip")
+        return [f"step {event.step}: {action_words(event.action)}"] if skipped else []
     if isinstance(event, SlowUpdateFinished):
-        return [f"slow update after epoch {event.epoch}: {event.action}"]
+        return [f"slow update after epoch {event.epoch}: {action_words(event.action)}"]
     if isinstance(event, ShipTested):
-        low, high = event.interval
-        gap = event.gap
-        beside = "" if gap is None else f"; {event.difference + gap:+.3f} by the grader trained on"
-        return [
-            f"ship test: {event.verdict}, {event.difference:+.3f} ({low:+.2f} … {high:+.2f}){beside}"
+        return [_shipped(event)]
+    if isinstance(event, PersonDecided):
+        return [f"request {event.number}: {event.action} {event.target}".rstrip()]
+    if isinstance(event, Discarded):
+        return [f"discarded at {event.stage}: {event.reason}"]
+    return [f"warning: {event.message}"] if isinstance(event, Warned) else []
+
+
+def _started(event: RunStarted) -> str:
+    splits = ", ".join(f"{count} {name}" for name, count in event.splits.items())
+    agent = event.model_of("agent") or "your agent"
+    practice = " (practice models, no language model)" if agent.startswith("practice/") else ""
+    what = f"Training {event.skill_name} for {agent}{practice}"
+    return f"{what}: {splits} items, {event.total_steps} steps."
+
+
+def _decided(event: GateDecided) -> str:
+    """One line per step: with a pool what changed in it, else the comparison."""
+    name = label_of(event.name)
+    if event.effects or (event.score is not None and event.score.estimated):
+        counts = [
+            f"{sum(effect.status == status for effect in event.effects)} {status}"
+            for status in ("promoted", "pending", "dropped")
         ]
-    return []
+        score = f"score about {event.score.mean:.3f}" if event.score else ""
+        return f"{name}: {score}; {event.reason} (edits: {', '.join(counts)})"
+    found, (low, high) = event.evidence, event.evidence.interval
+    difference = f"{found.difference:+.3f} ({low:+.2f} … {high:+.2f})"
+    counts_text = f"{len(found.fixed)} fixed, {len(found.broken)} broken"
+    decision = action_words(event.decision)
+    return f"{name}: {decision}, {difference}, {counts_text}, {found.rollouts} rollouts"
+
+
+def _shipped(event: ShipTested) -> str:
+    if not event.repeats:
+        return f"ship test: {event.verdict}: {event.reason}"
+    low, high = event.interval
+    line = f"ship test: {event.verdict}, {event.difference:+.3f} ({low:+.2f} … {high:+.2f})"
+    if event.gap is not None:
+        line += f"; {event.difference + event.gap:+.3f} under the training grader"
+    return line
