@@ -16,6 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from skillfit.report import write_report
+from skillfit.run.events import StageStarted
 from skillfit.run.lock import in_use
 from skillfit.run.steering import read_requests
 from tests.report.runs import INITIAL, WrittenRun, improved, screening_run
@@ -69,8 +70,8 @@ class Window:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with runs of every kind."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project with runs of every kind; the one called "live" is being written."""
     folder = tmp_path_factory.mktemp("project")
     practice_project(folder)
     runs = folder / "runs"
@@ -79,7 +80,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     screening_run(runs / "pool", steps=12, items=60, rollouts=120)
     screening_run(runs / "unproven", steps=6, finish="no_improvement")
     screening_run(runs / "halted", steps=3, finish="")
-    return folder
+    live = WrittenRun(runs / "live")
+    live.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
+    yield folder
+    live.close()
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +126,8 @@ def seconds(count: float) -> float:
 
 
 def test_no_page_has_errors_or_runs_what_was_planted(
-    chromium: Browser, site: RunningStudio, folder: Path
+    chromium: Browser, site: RunningStudio
 ) -> None:
-    live = WrittenRun(folder / "runs" / "live")
     with window(chromium, site) as opened:
         for path in PAGES:
             page = opened.open(path)
@@ -132,7 +135,6 @@ def test_no_page_has_errors_or_runs_what_was_planted(
             assert page.evaluate("window.pwned") is None, path
             assert page.locator("img").count() == 0, path
             assert opened.problems == [], path
-    live.close()
 
 
 READ = (
