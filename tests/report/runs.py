@@ -12,6 +12,7 @@ from typing import Any
 
 from skillfit.models.protocol import Usage
 from skillfit.rollout.outcome import Failure, Outcome
+from skillfit.run.card import FACT, KINDS, RunCard, fold, with_cost
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import (
     CandidateBuilt,
@@ -422,6 +423,10 @@ class _Bulk:
 
     def close(self) -> None:
         self.events.query("COMMIT")
+        card = with_cost(RunCard(), self.journal)
+        for stored in self.events.read(0, KINDS):
+            card = fold(card, stored)
+        self.journal.set_fact(FACT, dump(RunCard, card).decode())
         self.journal.close()
 
 

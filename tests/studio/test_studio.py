@@ -1,11 +1,7 @@
-"""The studio over real HTTP: runs in a folder, a page that learns of each new event, and closed
-doors.
-"""
+"""The studio over real HTTP: its pages, its doors, and clients that leave in the middle."""
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,115 +10,360 @@ import httpx
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.studio import make_app, serve
-from tests.report.runs import Told, improved
+from skillfit.run.events import PersonDecided, StageStarted
+from skillfit.run.steering import read_requests
+from skillfit.studio.access import Session
+from skillfit.studio.app import make_app, serve
+from tests.report.runs import BEST, INITIAL, WrittenRun, improved, screening_run
+from tests.studio.server import csrf_of, studio, studio_process
+
+EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202e'
+PAGES = (
+    "/",
+    "/?q=one&sort=gain&state=finished",
+    "/run/good/one",
+    "/step/1/good/one",
+    "/step/3/pool",
+    "/edit/pool?id=s0001e01",
+    "/skill/pool",
+    "/skill/pool?version=7&against=initial",
+    "/items/good/one",
+    "/items/pool?q=ticket&type=billing&page=2",
+    "/item/good/one?id=t00",
+    "/rollout/good/one?phase=ship&step=0&key=rollout/ship/new/fp-t00/0",
+    "/compare?run=pool&run=good/one",
+    "/apply/good/one",
+    "/handoff/good/one",
+    "/pool/pool?step=3",
+    "/report/good/one",
+    "/new",
+)
 
 
 @contextmanager
-def studio(path: Path, *arguments: str) -> Iterator[httpx.Client]:
-    code = "import sys; from pathlib import Path; from skillfit.studio import serve; serve(Path(sys.argv[1]), 0, *sys.argv[2:])"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(path), *arguments], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        address = httpx.URL(process.stdout.readline().strip())
-        with httpx.Client(
-            base_url=address.copy_with(query=None), timeout=30, follow_redirects=True
-        ) as client:
-            client.params = httpx.QueryParams()
-            yield client
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
+def browser(path: Path, project: Path | None = None) -> Iterator[httpx.Client]:
+    with studio(path, project) as running, running.client() as client:
+        yield client
 
 
-async def test_runs_are_listed_and_each_has_its_page_and_report(tmp_path: Path) -> None:
+@pytest.fixture
+async def folder(tmp_path: Path) -> Path:
     await improved(tmp_path / "good" / "one")
-    Told(tmp_path / "two").close()
-    with studio(tmp_path) as browser:
-        listed = browser.get("/").text
-        assert 'href="/run/good/one"' in listed
-        assert 'href="/run/two"' in listed
-        assert "nothing is measured yet" in listed
-        assert "The skill is better" in browser.get("/run/good/one").text
-        report = browser.get("/report/good/one").text
-        assert "graded 1" in report, "the report has the trajectories"
-        assert browser.get("/run/none").status_code == 404
-        assert browser.get("/run/../../etc").status_code == 404
+    screening_run(tmp_path / "pool", steps=8)
+    return tmp_path
 
 
-def test_the_address_that_is_told_can_be_reached_at_once(tmp_path: Path) -> None:
-    class Reached(Exception):
-        pass
-
-    def knock(address: str) -> None:
-        url = httpx.URL(address)
-        socket.create_connection((url.host, url.port), 5).close()
-        raise Reached
-
-    with pytest.raises(Reached):
-        serve(tmp_path, announce=knock)
-
-
-async def test_a_run_that_cannot_be_read_is_said_and_does_not_hide_the_others(
-    tmp_path: Path,
-) -> None:
-    await improved(tmp_path / "one")
-    (tmp_path / "two").mkdir()
-    (tmp_path / "two" / "journal.sqlite").write_text("no database at all")
-    with studio(tmp_path) as browser:
-        listed = browser.get("/").text
-    assert 'href="/run/one"' in listed and "two/journal.sqlite is damaged" in listed
+async def test_every_page_is_there_and_says_what_may_run_in_it(folder: Path) -> None:
+    with browser(folder) as client:
+        for page in PAGES:
+            reply = client.get(page)
+            assert reply.status_code == 200, page
+            assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
+            assert reply.headers["x-content-type-options"] == "nosniff"
+            if page != "/report/good/one":
+                assert "script-src 'self';" in reply.headers["content-security-policy"]
+                assert "<script>" not in reply.text and "style=" not in reply.text
+        listed = client.get("/").text
+        assert 'href="/run/good/one"' in listed and 'href="/run/pool"' in listed
 
 
-def test_a_page_is_told_of_what_happens_without_asking_again(tmp_path: Path) -> None:
-    run = Told(tmp_path / "live")
-    with studio(tmp_path) as browser, browser.stream("GET", "/events/live") as stream:
-        pages = (
-            json.loads(line.removeprefix("data: "))
-            for line in stream.iter_lines()
-            if line.startswith("data: ")
-        )
-        assert "Still running" in next(pages)
-        run.measured("baseline", "old", 0.25)
-        told = next(page for page in pages if "25\u00a0%" in page)
-        assert "Now: baseline" in told
-        run.close()
-        assert "Stopped before the first step" in next(page for page in pages if "Stopped" in page)
+async def test_pages_of_what_is_not_there_are_404(folder: Path) -> None:
+    with browser(folder) as client:
+        for page in (
+            "/run/none",
+            "/run/good",
+            "/run/..%2f..%2fetc",
+            "/run/%00",
+            "/run//etc",
+            "/step/99/pool",
+            "/edit/pool?id=nope",
+            "/skill/pool?version=nope",
+            "/item/pool?id=nope",
+            "/rollout/pool?phase=gate&step=1&key=call/agent/x",
+            "/image/good/one?id=t00&number=0",
+            "/static/../app.py",
+            "/static/..%2f..%2fapp.py",
+        ):
+            assert client.get(page).status_code == 404, page
 
 
-def test_new_runs_appear_in_the_list(tmp_path: Path) -> None:
-    with studio(tmp_path) as browser, browser.stream("GET", "/events") as stream:
-        pages = (
-            json.loads(line.removeprefix("data: "))
-            for line in stream.iter_lines()
-            if line.startswith("data: ")
-        )
-        assert "There is no run here yet" in next(pages)
-        Told(tmp_path / "fresh").close()
-        assert any("/run/fresh" in page for page in pages)
+def test_a_link_works_once_and_the_next_one_is_printed(tmp_path: Path) -> None:
+    with studio(tmp_path) as running, httpx.Client() as first, httpx.Client() as second:
+        assert first.get(running.address).status_code == 401
+        assert first.get(running.link, follow_redirects=True).status_code == 200
+        assert first.get(running.address).status_code == 200, "the cookie remembers"
+        assert second.get(running.link).status_code == 401
+        following = running.links[-1]
+        assert following != running.link
+        assert second.get(following, follow_redirects=True).status_code == 200
+        assert first.get(running.link, follow_redirects=True).status_code == 200, "known already"
+
+
+def test_a_link_never_leads_to_another_site(tmp_path: Path) -> None:
+    with studio(tmp_path) as running, httpx.Client() as client:
+        token = running.link.partition("token=")[2]
+        for path in ("//evil.example/", "/\\evil.example/", "//evil.example/%2e%2e"):
+            reply = client.get(f"{running.address}{path}?token={token}")
+            assert reply.status_code in (303, 401)
+            location = reply.headers.get("location", "/")
+            assert location.startswith("/") and not location.startswith(("//", "/\\"))
+
+
+@pytest.mark.parametrize("token", ["a", "secret", "a" * 40, "abcabcabcabcabcabc"])
+def test_a_weak_token_is_refused(tmp_path: Path, token: str) -> None:
+    with pytest.raises(InputError, match="too weak"):
+        Session(token)
 
 
 def test_other_machines_need_a_token(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"0\.0\.0\.0 can be reached from other machines"):
-        make_app(tmp_path, "0.0.0.0")
-    with pytest.raises(InputError):
-        make_app(tmp_path, "")
-    make_app(tmp_path, "::1")
-    with studio(tmp_path, "127.0.0.1", "s3cret") as browser:
-        assert browser.get("/").status_code == 401
-        assert browser.get("/", params={"token": "wrong"}).status_code == 401
-        assert browser.get("/", params={"token": "s3cret"}).status_code == 200
-        assert browser.get("/").status_code == 200, "the cookie remembers"
+    for host in ("0.0.0.0", "", "192.168.1.5"):
+        with pytest.raises(InputError, match="can be reached from other machines"):
+            serve(tmp_path, host=host)
+
+
+def test_a_chosen_token_works_every_time(tmp_path: Path) -> None:
+    with studio(tmp_path, token="Correct-Horse-Battery") as running:
+        for _ in range(2):
+            with running.client() as client:
+                assert client.get("/").status_code == 200
 
 
 def test_a_web_page_that_calls_this_machine_by_another_name_gets_nothing(tmp_path: Path) -> None:
-    with studio(tmp_path) as browser:
-        assert browser.get("/", headers={"Host": "evil.example"}).status_code == 400
+    with browser(tmp_path) as client:
+        for host in ("evil.example", "127.0.0.1.evil.example", "[bad"):
+            assert client.get("/", headers={"Host": host}).status_code == 400
+
+
+async def test_changes_need_our_form_and_our_origin(folder: Path) -> None:
+    with browser(folder) as client:
+        csrf = csrf_of(client)
+        veto = {"do": "veto", "target": "s0001e01"}
+        assert client.post("/act/pool", data=veto).status_code == 403
+        assert client.post("/act/pool", data=veto | {"csrf": "x" * 64}).status_code == 403
+        other = {"Origin": "http://evil.example"}
+        assert (
+            client.post("/act/pool", data=veto | {"csrf": csrf}, headers=other).status_code == 403
+        )
+        cross = {"Sec-Fetch-Site": "cross-site"}
+        assert (
+            client.post("/act/pool", data=veto | {"csrf": csrf}, headers=cross).status_code == 403
+        )
+        assert client.get("/act/pool").status_code == 405
+        assert not read_requests(folder / "pool")
+        own = {"Origin": str(client.base_url).rstrip("/")}
+        reply = client.post("/act/pool", data=veto | {"csrf": csrf}, headers=own)
+        assert reply.status_code == 200
+        assert "skillfit steer pool veto s0001e01" in reply.text
+    assert [(one.action, one.target) for one in read_requests(folder / "pool")] == [
+        ("veto", "s0001e01")
+    ]
+
+
+async def test_decisions_about_edits_are_shown_with_their_command(folder: Path) -> None:
+    with browser(folder) as client:
+        csrf = {"csrf": csrf_of(client)}
+        words = "- Mentions of money\nmean billing."
+        for form in (
+            {"do": "pin", "target": "s0001e01"},
+            {"do": "reword", "target": "s0001e01", "text": words.replace("\n", "\r\n")},
+            {"do": "reword", "target": "s0001e01", "text": ""},
+            {"do": "explode"},
+        ):
+            client.post("/act/pool", data=form | csrf)
+        page = client.get("/edit/pool?id=s0001e01").text
+        assert "skillfit steer pool pin s0001e01" in page
+        assert "waits for the run to take it up" in page
+    assert [one.text for one in read_requests(folder / "pool")] == ["", words]
+
+
+def test_what_a_running_run_emits_reaches_the_page_by_itself(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "live")
+    with browser(tmp_path) as client, client.stream("GET", "/live/live") as stream:
+        parts = (
+            json.loads(line.removeprefix("data: "))
+            for line in stream.iter_lines()
+            if line.startswith("data: {")
+        )
+        assert "Running, before the first step" in next(parts)["head"]
+        run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
+        assert "baseline" in next(part for part in parts if "stages" in part)["stages"]
+        run.measured("baseline", "old", 0.25)
+        assert "25\u00a0%" in next(part for part in parts if "scores" in part)["scores"]
+        run.emit(PersonDecided(number=1, action="veto", target="s1", command="skillfit steer"))
+        assert "veto" in next(part for part in parts if "notices" in part)["notices"]
+        run.close()
+        assert any("Stopped before the first step" in part.get("head", "") for part in parts)
+
+
+def test_new_runs_appear_in_the_list(tmp_path: Path) -> None:
+    with browser(tmp_path) as client, client.stream("GET", "/live") as stream:
+        parts = (
+            json.loads(line.removeprefix("data: "))["runs"]
+            for line in stream.iter_lines()
+            if line.startswith("data: ")
+        )
+        assert "There is no run here yet" in next(parts)
+        WrittenRun(tmp_path / "fresh").close()
+        assert any("/run/fresh" in part for part in parts)
+
+
+def test_clients_that_leave_in_the_middle_do_no_harm(tmp_path: Path) -> None:
+    """A stream is left dozens of times, before and while the journal is read."""
+    run = WrittenRun(tmp_path / "live")
+    screening_run(tmp_path / "big", steps=30, items=100, rollouts=400)
+    with studio_process(tmp_path) as running, running.client() as client:
+        cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+        host, port = running.address.removeprefix("http://").split(":")
+        for attempt in range(60):
+            name = "live" if attempt % 2 else "big"
+            with socket.create_connection((host, int(port)), 10) as connection:
+                request = f"GET /live/{name} HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n"
+                connection.sendall(request.encode())
+                if attempt % 3:
+                    connection.recv(10 * attempt)
+        run.measured("baseline", "old", 0.25)
+        assert "25\u00a0%" in client.get("/run/live").text
+        assert client.get("/run/big").status_code == 200
+    run.close()
+
+
+async def test_a_run_that_cannot_be_read_is_said_and_does_not_hide_the_others(
+    folder: Path,
+) -> None:
+    (folder / "two").mkdir()
+    (folder / "two" / "journal.sqlite").write_text("no database at all")
+    with browser(folder) as client:
+        listed = client.get("/").text
+        assert 'href="/run/pool"' in listed and "two/journal.sqlite" in listed
+        assert client.get("/run/two").status_code == 500
+        assert "two/journal.sqlite" in client.get("/run/two").text
+
+
+async def test_texts_of_models_and_users_are_shown_as_texts(tmp_path: Path) -> None:
+    skill = INITIAL + EVIL + "\n"
+    await improved(tmp_path / "<b>run", skill=skill, text=EVIL)
+    with browser(tmp_path) as client:
+        for page in (
+            "/",
+            "/run/%3Cb%3Erun",
+            "/skill/%3Cb%3Erun",
+            "/skill/%3Cb%3Erun?version=best&against=initial",
+            "/rollout/%3Cb%3Erun?phase=ship&step=0&key=rollout/ship/new/fp-t00/0",
+            "/item/%3Cb%3Erun?id=t00",
+            "/report/%3Cb%3Erun",
+        ):
+            reply = client.get(page)
+            assert reply.status_code == 200, page
+            for raw in ("<b>run", "<script>alert", "<img src=x", "\x1b", "\u202e"):
+                assert raw not in reply.text, (page, raw)
+
+
+async def test_the_list_can_be_searched_filtered_and_sorted(folder: Path) -> None:
+    screening_run(folder / "unproven", steps=4, finish="no_improvement")
+    screening_run(folder / "halted", steps=4, finish="")
+    with browser(folder) as client:
+
+        def names(query: str) -> list[str]:
+            text = client.get(f"/?{query}").text
+            return [part.partition('"')[0] for part in text.split('href="/run/')[1:]]
+
+        assert names("state=stopped") == ["halted"]
+        assert names("q=unpro") == ["unproven"]
+        assert set(names("q=practice/agent")) == {"good/one", "pool", "unproven", "halted"}
+        assert names("q=nothing") == []
+        assert names("sort=gain")[:2] == ["good/one", "pool"]
+        assert names("sort=name") == ["good/one", "halted", "pool", "unproven"]
+
+
+def test_long_lists_come_in_pages(tmp_path: Path) -> None:
+    for number in range(60):
+        WrittenRun(tmp_path / f"run-{number:02d}").close()
+    with browser(tmp_path) as client:
+        first, second = client.get("/?sort=name").text, client.get("/?sort=name&page=2").text
+    assert first.count('href="/run/') == 50 and second.count('href="/run/') == 10
+    assert "1 to 50 of 60" in first and "51 to 60 of 60" in second
+    assert 'href="?sort=name&amp;page=2"' in first
+
+
+async def test_handoff_prompts_are_answered(tmp_path: Path) -> None:
+    WrittenRun(tmp_path / "run").close()
+    (tmp_path / "run" / "handoff").mkdir()
+    (tmp_path / "run" / "handoff" / "merge-1.prompt.md").write_text("Merge these.")
+    with browser(tmp_path) as client:
+        assert "Merge these." in client.get("/handoff/run").text
+        form = {"csrf": csrf_of(client), "do": "answer", "text": "{}"}
+        said = client.post("/act/run", data=form | {"target": "../../x"}).text
+        assert "No prompt" in said
+        client.post("/act/run", data=form | {"target": "merge-1"})
+        assert "Everything is answered" in client.get("/handoff/run").text
+    assert (tmp_path / "run" / "handoff" / "merge-1.answer.md").read_text() == "{}"
+
+
+async def test_a_skill_outside_the_folders_is_not_changed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "SKILL.md").write_text(INITIAL)
+    run = WrittenRun(tmp_path / "runs" / "run", {"env": {"skill": str(outside)}})
+    await run.roll("ship", "old", [0] * 8)
+    await run.roll("ship", "new", [1] * 8)
+    run.ship("improved", 1.0, (0.8, 1.0))
+    run.finish("improved", BEST)
+    run.close()
+    with browser(tmp_path / "runs") as client:
+        assert "outside of the studio" in client.get("/apply/run").text
+        form = {"csrf": csrf_of(client), "do": "apply"}
+        assert "outside of the allowed folders" in client.post("/act/run", data=form).text
+    assert (outside / "SKILL.md").read_text() == INITIAL
+
+
+def test_images_of_items_are_shown_but_no_other_files(tmp_path: Path) -> None:
+    png = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+    (tmp_path / "a.png").write_bytes(png)
+    (tmp_path / "b.png").write_text("not an image")
+    (tmp_path / "secret.txt").write_text("secret")
+    row = {"id": "t00", "input": "look", "images": ["a.png", "b.png", "secret.txt"]}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(row) + "\n")
+    env = {"env": {"tasks": str(tmp_path / "tasks.jsonl")}}
+    WrittenRun(tmp_path / "runs" / "run", env).close()
+    with browser(tmp_path / "runs", tmp_path) as client:
+        reply = client.get("/image/run?id=t00&number=0")
+        assert (reply.content, reply.headers["content-type"]) == (png, "image/png")
+        assert client.get("/image/run?id=t00&number=1").status_code == 404
+        assert client.get("/image/run?id=t00&number=2").status_code == 404
+    with browser(tmp_path / "runs") as client:
+        assert client.get("/image/run?id=t00&number=0").status_code == 404, "outside the folder"
+
+
+def test_the_form_refuses_programs_and_outside_paths(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with browser(tmp_path / "runs", tmp_path) as client:
+        csrf = csrf_of(client)
+        for given in (
+            {"name": "../x"},
+            {"set:env.tasks": "command: touch pwned"},
+            {"set:env.grader": "evil.py:grade"},
+            {"set:env.skill": "/etc"},
+            {"set:model.agent": "cli/claude"},
+            {"config": "/etc/passwd"},
+        ):
+            form = {"csrf": csrf, "name": "new", "do": "start"} | given
+            assert client.post("/new", data=form).status_code == 400, given
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a folder"):
         make_app(tmp_path / "none")
+
+
+def test_the_address_that_is_announced_can_be_reached_at_once(tmp_path: Path) -> None:
+    class Reached(Exception):
+        pass
+
+    def knock(link: str) -> None:
+        url = httpx.URL(link)
+        socket.create_connection((url.host, url.port or 0), 5).close()
+        raise Reached
+
+    with pytest.raises(Reached):
+        serve(tmp_path, announce=knock)

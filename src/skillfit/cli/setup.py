@@ -263,26 +263,47 @@ def studio(
         str, typer.Option(help="Another address than this machine's own needs a token.")
     ] = "127.0.0.1",
     token: Annotated[
-        str, typer.Option(envvar="SKILLFIT_STUDIO_TOKEN", help="Who opens the app must know it.")
+        str,
+        typer.Option(
+            envvar="SKILLFIT_STUDIO_TOKEN",
+            help="A token of your own, 16 characters or more; without one, each link works once.",
+        ),
     ] = "",
+    project: Annotated[
+        Path | None,
+        typer.Option(help="Where new runs find skills, tasks and configs; default: this folder."),
+    ] = None,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the link in the browser.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Look at runs in the browser, also while they are going on.
+    """Watch, compare, start and steer runs in the browser.
 
-    Example: skillfit studio runs --port 8765
+    Example: skillfit studio runs --open
     """
-    from skillfit.studio import serve
+    from skillfit.studio.app import serve
 
-    serve(
-        path,
-        port,
-        host,
-        token,
-        announce=lambda address: show({"address": address}, address, as_json),
-    )
+    opened: list[str] = []
+
+    def announce(link: str) -> None:
+        show({"address": link}, link if not opened else f"For another browser: {link}", as_json)
+        if open_browser and not opened:
+            import webbrowser
+
+            webbrowser.open(link)
+        opened.append(link)
+
+    if path == Path("runs"):
+        path.mkdir(exist_ok=True)
+    serve(path, port, host, token, announce=announce, project=project)
 
 
 def mcp(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="What agents may reach; default: the current folder."),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print what a client's settings need to start it, and end."),
@@ -290,25 +311,26 @@ def mcp(
 ) -> None:
     """Serve skillfit to agents over the Model Context Protocol (stdin and stdout).
 
-    Example: skillfit mcp
+    Example: skillfit mcp ./my-project
     """
+    named = [str(folder.absolute()) for folder in folders or [Path()]]
     if as_json:
+        arguments = ["-m", "skillfit", "mcp", *named]
         return show(
-            {
-                "mcpServers": {
-                    "skillfit": {"command": sys.executable, "args": ["-m", "skillfit", "mcp"]}
-                }
-            },
+            {"mcpServers": {"skillfit": {"command": sys.executable, "args": arguments}}},
             "",
             as_json,
         )
+    for folder in named:
+        if not Path(folder).is_dir():
+            raise InputError(f"{folder} is not a folder.", hint="Give folders that exist.")
     try:
         from skillfit.plugins.mcp_server import serve
     except ImportError as error:
         raise InputError(
             f"skillfit mcp is not available here: {error}.", hint="pip install 'skillfit[mcp]'"
         ) from error
-    return serve()
+    return serve([Path(folder) for folder in named])
 
 
 COMMANDS = (init, demo, lint, models, studio, mcp)

@@ -1,214 +1,295 @@
-"""The MCP server: an agent checks, estimates, starts, follows and applies a run, and may be the
-run's optimizer itself.
+"""The MCP server: an agent checks, estimates, starts, follows, stops and applies runs, and may be
+the optimizer of a run itself.
 
-What spends or changes something is done by the `skillfit` commands in processes of their own, as a
-person would run them: a run goes on when the agent's session ends, and its output never mixes with
-the protocol's.
+It reaches only the folders it was given, and an agent cannot add programs or code through
+overrides. Tools that spend money or write files need `confirm: true`; without it they only say what
+they would do. Commands run in processes of their own, so a run goes on when the session ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
-from contextlib import closing
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
 
 from skillfit import __version__
 from skillfit.errors import SkillfitError
 from skillfit.models.providers.handoff import pending
-from skillfit.report import RunStory, read_story
-from skillfit.run.directory import JOURNAL, RunDirectory
+from skillfit.report import RunStory, open_run, read_story
+from skillfit.run.directory import JOURNAL
 from skillfit.run.events import RolloutFinished, as_json
 from skillfit.run.lock import in_use
+from skillfit.run.steering import request_steering, stop_run
 from skillfit.skill.document import write_whole
+from skillfit.studio.commands import Starter, as_typed, run_command
+from skillfit.studio.folders import Folders, check_overrides
 
-_INSTRUCTIONS = """skillfit trains a skill (SKILL.md) on graded tasks and shows whether it got better.
-Usual order: check, estimate, start, follow until the state is no longer `running`, show, apply.
-With `model.optimizer: handoff` in the config you are the optimizer: when the state is `waiting`, read `prompts`, give each its
-`answer`, and `start` the same run again; repeat until it is finished. Nothing that was paid for is paid twice."""
-_COMMAND = (sys.executable, "-m", "skillfit.cli.app")
-_LOG = ".start.log"  # of the process that `start` begins, in the run directory
+_INSTRUCTIONS = """skillfit trains a skill (SKILL.md) on graded tasks and measures whether it got
+better. Usual order: estimate, check, start, follow until the state is no longer `running`, show,
+apply. Give `check` and `start` the same `run`: what check paid for is not paid again.
+Tools that spend money or write files do so only with `confirm: true`; ask your user first.
+With `model.optimizer: handoff` in the config you are the optimizer: when the state is `waiting`,
+read `prompts`, give each its `answer`, and `start` the same run again until it is finished."""
 _LONG = 2_000  # characters of a text in an event
-_WAIT = 60.0  # seconds that `follow` waits at the most
+_WAIT = 60.0  # seconds that `follow` waits at most
 _POLL = 0.25
+_OMITTED = ("config", "summary", "all_pairs", "pairs")  # long fields of events
 
-server = MCPServer("skillfit", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
-_begun: dict[Path, subprocess.Popen[bytes]] = {}
-
-
-def serve() -> None:
-    """Speak MCP on stdin and stdout until the client goes. Runs that were started go on."""
-    server.run("stdio")
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
+SPENDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
 
 
-@server.tool()
-async def check(config: str, overrides: list[str] | None = None) -> dict[str, Any]:
-    """Is this worth training? Tries keys, grader, noise, headroom and cost with a few rollouts.
-    `overrides` are `key.sub=value`.
+def serve(folders: Sequence[Path] = ()) -> None:
+    """Speak MCP on stdin and stdout until the client leaves. Runs that were started go on.
+
+    `folders`: what may be reached; the current one when none is given.
     """
-    return await _command("check", config, *(overrides or ()))
+    make_server(Folders.of(*(folders or (Path.cwd(),)))).run("stdio")
 
 
-@server.tool()
-async def estimate(config: str, overrides: list[str] | None = None) -> dict[str, Any]:
-    """What a run would take: calls, tokens, dollars and minutes as ranges, per stage and role.
-    Spends nothing.
-    """
-    return await _command("estimate", config, *(overrides or ()))
-
-
-@server.tool()
-async def start(
-    config: str, run: str, overrides: list[str] | None = None, force: bool = False
-) -> dict[str, Any]:
-    """Train in the directory `run`, or go on with the run that is there, in the background.
-    `force`: although the check says stop. Spends money with paid models: set `budget.usd`.
-    """
-    path = Path(run).absolute()
-    if in_use(path):
-        raise ToolError(f"The run in {path} is going on already: follow it.")
-    process = _begin(
-        path,
-        [
-            "train",
-            config,
-            *(overrides or ()),
-            "--run",
-            str(path),
-            "--json",
-            *(["--force"] if force else []),
-        ],
+def make_server(folders: Folders) -> MCPServer:
+    """A server confined to these folders."""
+    tools = Tools(folders)
+    server = MCPServer(
+        "skillfit", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
-    while True:
-        if process.poll() is not None or (path / "config.json").is_file():
-            return _standing(path)
-        await asyncio.sleep(_POLL)
+    listed: tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...] = (
+        (tools.check, "Check a config (spends a little)", SPENDS),
+        (tools.estimate, "Estimate a run", READS),
+        (tools.start, "Start or resume a run (spends)", SPENDS),
+        (tools.stop, "Stop a run", WRITES),
+        (tools.follow, "Follow a run", READS),
+        (tools.show, "Show a run", READS),
+        (tools.apply, "Put the best skill into its folder (writes)", CHANGES),
+        (tools.prompts, "Prompts that wait for an answer", READS),
+        (tools.answer, "Answer a prompt (writes)", WRITES),
+        (tools.steer, "Veto, pin or reword an edit (writes)", WRITES),
+    )
+    for tool, title, effects in listed:
+        server.add_tool(tool, title=title, annotations=effects)
+    return server
 
 
-@server.tool()
-async def follow(run: str, after: int = 0, wait: float = 20.0, limit: int = 40) -> dict[str, Any]:
-    """Events of a run behind number `after`, oldest first, and how it stands. Waits up to `wait`
-    seconds for something to tell. Go on with `after` set to the `last` that was given. Single
-    rollouts are counted, not listed.
-    """
-    path = Path(run).absolute()
-    until = time.monotonic() + min(wait, _WAIT)
-    while True:
-        events, rollouts, last = _events(path, after, limit)
-        standing = _standing(path)
-        if events or standing["state"] != "running" or time.monotonic() >= until:
-            return {**standing, "events": events, "rollouts": rollouts, "last": last}
-        await asyncio.sleep(_POLL)
+@dataclass(slots=True)
+class Tools:
+    """The tools of a session. Relative paths begin in the first folder."""
 
+    folders: Folders
+    _starter: Starter = field(default_factory=Starter)
 
-@server.tool()
-async def show(run: str) -> dict[str, Any]:
-    """What a run comes down to: verdict, scores with intervals, the steps' verdicts, edits and
-    their worth, cost, best skill.
-    """
-    return _told(_story(Path(run).absolute()))
+    async def check(
+        self, config: str, run: str, overrides: list[str] | None = None, confirm: bool = False
+    ) -> dict[str, Any]:
+        """Is this worth training? Tries keys, grader, noise, headroom and cost with a few rollouts,
+        recorded in the directory `run`: a later `start` there does not pay for them again.
+        `overrides` are `key.sub=value`. Spends money with paid models, so it needs `confirm`.
+        """
+        arguments = ["check", *self._config(config, overrides), "--run", str(self._run(run))]
+        if not confirm:
+            return _unconfirmed(arguments, "makes a few paid calls")
+        return await self._command(arguments)
 
+    async def estimate(self, config: str, overrides: list[str] | None = None) -> dict[str, Any]:
+        """What a run would take: calls, tokens, dollars and minutes, per stage and role. Spends
+        nothing.
+        """
+        return await self._command(["estimate", *self._config(config, overrides)])
 
-@server.tool()
-async def apply(run: str, confirm: bool = False) -> dict[str, Any]:
-    """What changes from the initial to the best skill; with `confirm` it is put into the skill's
-    folder (the old text is kept).
-    """
-    if confirm:
-        return await _command("apply", run, "--yes")
-    return await _command("diff", run)
+    async def start(
+        self,
+        config: str,
+        run: str,
+        overrides: list[str] | None = None,
+        force: bool = False,
+        confirm: bool = False,
+    ) -> dict[str, Any]:
+        """Train in the directory `run`, or resume the run that is there, in the background.
+        `force`: even if the check says stop. Spends money with paid models (set `budget.usd`), so
+        it needs `confirm`.
+        """
+        path = self._run(run)
+        forced = ["--force"] if force else []
+        words = self._config(config, overrides)
+        arguments = ["train", *words, "--run", str(path), "--json", *forced]
+        if not confirm:
+            return _unconfirmed(arguments, "starts a run that may spend money")
+        try:
+            self._starter.start(path, arguments, folder=self.folders.roots[0])
+        except SkillfitError as error:
+            raise ToolError(str(error)) from error
+        begun = path / "config.json"
+        await _wait_until(lambda: begun.is_file() or not self._starter.is_starting(path))
+        return self._standing(path)
 
+    async def stop(self, run: str, confirm: bool = False) -> dict[str, Any]:
+        """Stop a running run: what is in progress finishes and is saved. `start` resumes it. Needs
+        `confirm`.
+        """
+        path = self._run(run)
+        if not confirm:
+            return _unconfirmed(["steer", str(path), "stop"], "stops the run")
+        try:
+            stop_run(path)
+        except SkillfitError as error:
+            raise ToolError(str(error)) from error
+        await _wait_until(lambda: not in_use(path) and not self._starter.is_starting(path))
+        return self._standing(path)
 
-@server.tool()
-async def prompts(run: str) -> dict[str, Any]:
-    """Prompts of a handoff run that wait for an answer: id and text. Answer each with `answer`,
-    then `start` the run again.
-    """
-    waiting = pending(Path(run).absolute() / "handoff")
-    return {
-        "prompts": [
-            {"id": one.id, "prompt": one.prompt.read_text(encoding="utf-8")} for one in waiting
+    async def follow(
+        self, run: str, after: int = 0, wait: float = 20.0, limit: int = 40
+    ) -> dict[str, Any]:
+        """Events of a run behind number `after`, oldest first, and how it stands. Waits up to
+        `wait` seconds for news. Go on with `after` set to the `last` that was given. Rollouts are
+        counted, not listed.
+        """
+        path = self._run(run)
+        until = time.monotonic() + min(wait, _WAIT)
+        while True:
+            news = _news(path, after, limit)
+            standing = self._standing(path)
+            if news.events or standing["state"] != "running" or time.monotonic() >= until:
+                return {**standing, **asdict(news)}
+            await asyncio.sleep(_POLL)
+
+    async def show(self, run: str) -> dict[str, Any]:
+        """What a run did: verdict, scores with intervals, decisions, edits and their effects, cost,
+        and the skill it hands back. `unproven_skill` is what was found but not shown to be better.
+        """
+        return _summary(_story(self._run(run)))
+
+    async def apply(self, run: str, confirm: bool = False) -> dict[str, Any]:
+        """Put the best skill into its folder; the old text is kept in the run. Without `confirm`
+        this shows the diff and changes nothing.
+        """
+        path = self._run(run)
+        if not confirm:
+            return await self._command(["diff", str(path)])
+        skill = _story(path).data.skill
+        if skill:
+            self._inside(skill)
+        return await self._command(["apply", str(path), "--yes"])
+
+    async def prompts(self, run: str) -> dict[str, Any]:
+        """Prompts of a handoff run that wait for an answer: id and text. Answer each with `answer`,
+        then `start` the run again.
+        """
+        waiting = pending(self._run(run) / "handoff")
+        listed = [
+            {"id": prompt.id, "prompt": prompt.prompt.read_text(encoding="utf-8")}
+            for prompt in waiting
         ]
+        return {"prompts": listed}
+
+    async def answer(self, run: str, id: str, text: str, confirm: bool = False) -> dict[str, Any]:
+        """Answer one handoff prompt, in the form that it asks for. An answer cannot be taken back
+        once the run has used it. Needs `confirm`.
+        """
+        path = self._run(run)
+        waiting = {prompt.id: prompt for prompt in pending(path / "handoff")}
+        if id not in waiting:
+            known = ", ".join(waiting) or "none"
+            raise ToolError(f"No prompt {id!r} waits in {run}. Waiting: {known}.")
+        if not text.strip():
+            raise ToolError("The answer is empty.")
+        if not confirm:
+            return {"needs_confirmation": f"Writes the answer to {waiting[id].answer.name}."}
+        write_whole(waiting[id].answer, text.encode())
+        return {"answered": id, "waiting": len(waiting) - 1}
+
+    async def steer(
+        self, run: str, action: str, target: str = "", text: str = "", confirm: bool = False
+    ) -> dict[str, Any]:
+        """Decide about an edit of a run: `veto`, `pin`, `reword` (with `text`), `approve` or
+        `decline`, with the edit's id as `target`; or raise a `budget` (target usd, text 10). The
+        run takes it up between steps. Needs `confirm`.
+        """
+        path = self._run(run)
+        if not confirm:
+            return _unconfirmed(["steer", str(path), action, target, text], "steers the run")
+        try:
+            request = request_steering(path, action, target, text)
+        except SkillfitError as error:
+            raise ToolError(str(error)) from error
+        return {"number": request.number, "command": request.command(path)}
+
+    def _inside(self, path: str) -> Path:
+        try:
+            return self.folders.resolve(path)
+        except SkillfitError as error:
+            raise ToolError(str(error)) from error
+
+    def _run(self, run: str) -> Path:
+        path = self._inside(run)
+        if path in self.folders.roots:
+            raise ToolError(f"{run!r} is a folder of its own, not a run.")
+        return path
+
+    def _config(self, config: str, overrides: list[str] | None) -> list[str]:
+        """The config and its overrides as words of a command, checked."""
+        path = self._inside(config)
+        if not path.is_file():
+            raise ToolError(f"There is no config {config!r}.")
+        try:
+            check_overrides(self.folders, overrides or ())
+        except SkillfitError as error:
+            raise ToolError(str(error)) from error
+        return [str(path), *(overrides or ())]
+
+    async def _command(self, arguments: list[str]) -> dict[str, Any]:
+        try:
+            result = await run_command(arguments, folder=self.folders.roots[0], timeout=3_600)
+        except SkillfitError as error:
+            raise ToolError(str(error)) from error
+        if result.error:
+            raise ToolError(result.error)
+        return result.data
+
+    def _standing(self, path: Path) -> dict[str, Any]:
+        """How a run stands. A process that ended before there was a run says why."""
+        failure = self._starter.failure(path)
+        if not (path / JOURNAL).is_file():
+            raise ToolError(failure or f"There is no run in {path}.")
+        story = _story(path)
+        state = "running" if self._starter.is_starting(path) else story.state
+        stage = story.running_stage
+        standing: dict[str, Any] = {
+            "run": str(path),
+            "state": state,
+            "verdict": story.verdict,
+            "stage": stage.stage if stage else "",
+            "step": stage.step if stage else story.steps_done,
+            "total_steps": story.total_steps,
+            "seconds_left": story.seconds_left,
+            "prompts_waiting": story.prompts,
+        }
+        if failure and state == "stopped":
+            standing["stopped_by"] = failure[-_LONG:]
+        return standing
+
+
+async def _wait_until(is_so: Callable[[], bool]) -> None:
+    """Until something is so, or the longest wait is over."""
+    for _ in range(round(_WAIT / _POLL)):
+        if is_so():
+            return
+        await asyncio.sleep(_POLL)
+
+
+def _unconfirmed(arguments: Sequence[str], what: str) -> dict[str, Any]:
+    command = as_typed([word for word in arguments if word])
+    return {
+        "needs_confirmation": f"This {what}. Ask your user, then call again with confirm: true.",
+        "command": command,
     }
-
-
-@server.tool()
-async def answer(run: str, id: str, text: str) -> dict[str, Any]:
-    """Answer one handoff prompt, in the form that it asks for. An answer cannot be taken back once
-    the run has used it.
-    """
-    waiting = {one.id: one for one in pending(Path(run).absolute() / "handoff")}
-    if id not in waiting:
-        raise ToolError(
-            f"No prompt {id!r} waits in {run}. Waiting: {', '.join(waiting) or 'none'}."
-        )
-    if not text.strip():
-        raise ToolError("The answer is empty.")
-    write_whole(waiting[id].answer, text.encode())
-    return {"answered": id, "waiting": len(waiting) - 1}
-
-
-def _begin(path: Path, arguments: list[str]) -> subprocess.Popen[bytes]:
-    """A process that outlives this one."""
-    path.mkdir(parents=True, exist_ok=True)
-    with (path / _LOG).open("wb") as log:
-        command = [*_COMMAND, *arguments]
-        _begun[path] = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    return _begun[path]
-
-
-async def _command(*arguments: str) -> dict[str, Any]:
-    """A skillfit command's result: the last line it prints with --json."""
-    process = await asyncio.create_subprocess_exec(
-        *_COMMAND,
-        *arguments,
-        "--json",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    lines = out.decode().strip().splitlines()
-    if not lines:
-        raise ToolError(
-            err.decode().strip()
-            or f"`skillfit {arguments[0]}` ended with exit code {process.returncode}."
-        )
-    result: dict[str, Any] = json.loads(lines[-1])
-    if "error" in result:
-        raise ToolError(f"{result['error']} {result.get('hint', '')}".strip())
-    return result
-
-
-def _standing(path: Path) -> dict[str, Any]:
-    """How a run stands; a process that ended before there was a run says why."""
-    process = _begun.get(path)
-    failed = process is not None and process.poll() not in (None, 0)
-    log = (path / _LOG).read_text(encoding="utf-8", errors="replace").strip() if failed else ""
-    if not (path / JOURNAL).is_file():
-        raise ToolError(log or f"There is no run in {path}.")
-    story = _story(path)
-    if process is not None and process.poll() is None:
-        story = replace(story, state="running")  # it may be about to take its place
-    waiting = len(pending(path / "handoff"))
-    standing = {
-        "run": str(path),
-        "state": story.state,
-        "verdict": story.verdict,
-        "at": story.at,
-        "prompts_waiting": waiting,
-    }
-    return standing | ({"stopped_by": log[-_LONG:]} if log and story.state == "stopped" else {})
 
 
 def _story(path: Path) -> RunStory:
@@ -218,64 +299,70 @@ def _story(path: Path) -> RunStory:
         raise ToolError(str(error)) from error
 
 
-def _events(path: Path, after: int, limit: int) -> tuple[list[dict[str, Any]], int, int]:
+@dataclass(frozen=True, slots=True)
+class _News:
+    events: list[dict[str, Any]]
+    rollouts: int
+    last: int
+
+
+def _news(path: Path, after: int, limit: int) -> _News:
     if not (path / JOURNAL).is_file():
-        return [], 0, after
+        return _News([], 0, after)
     events: list[dict[str, Any]] = []
     rollouts, last = 0, after
-    with closing(RunDirectory.read(path)) as view:
-        for stored in view.events.read(after):
-            if isinstance(stored.event, RolloutFinished):
-                rollouts += 1
-            elif len(events) < limit:
-                events.append(_brief(as_json(stored)))
-            else:
-                break
-            last = stored.seq
-    return events, rollouts, last
+    try:
+        with open_run(path) as view:
+            for stored in view.events.read(after):
+                if isinstance(stored.event, RolloutFinished):
+                    rollouts += 1
+                elif len(events) < limit:
+                    events.append(_brief(as_json(stored)))
+                else:
+                    break
+                last = stored.seq
+    except SkillfitError as error:
+        raise ToolError(str(error)) from error
+    return _News(events, rollouts, last)
 
 
 def _brief(value: Any) -> Any:
     """Without long texts: skills and patches are read with `show`."""
     if isinstance(value, dict):
-        return {
-            name: _brief(item)
-            for name, item in value.items()
-            if name not in ("config", "summary", "all_pairs", "pairs")
-        }
+        return {name: _brief(item) for name, item in value.items() if name not in _OMITTED}
     if isinstance(value, list | tuple):
         return [_brief(item) for item in value]
-    return (
-        f"{value[:_LONG]}… ({len(value)} characters)"
-        if isinstance(value, str) and len(value) > _LONG
-        else value
-    )
+    if isinstance(value, str) and len(value) > _LONG:
+        return f"{value[:_LONG]}… ({len(value)} characters)"
+    return value
 
 
-def _told(story: RunStory) -> dict[str, Any]:
-    names = (
-        "run",
-        "path",
-        "state",
-        "finish_reason",
-        "verdict",
-        "diagnosis",
-        "practice",
-        "seconds",
-        "best_skill",
-        "tokens",
-    )
-    listed = {
-        name: [asdict(one) for one in getattr(story, name)]
-        for name in ("points", "decided", "edits", "costs", "notices")
-    }
-    changed = {
-        change: [item.id for item in story.items if item.change == change]
-        for change in ("fixed", "broken")
-    }
+def _summary(story: RunStory) -> dict[str, Any]:
+    """The story without histories and item lists."""
+    edits = [
+        {name: value for name, value in asdict(edit).items() if name != "history"}
+        for edit in story.edits
+    ]
     return {
-        **{name: getattr(story, name) for name in names},
-        **listed,
-        **changed,
+        "run": story.run,
+        "path": story.path,
+        "state": story.state,
+        "finish_reason": story.finish_reason,
+        "verdict": story.verdict,
+        "diagnosis": story.diagnosis,
+        "practice": story.practice,
+        "metric": story.metric,
+        "seconds": story.seconds,
+        "tokens": story.tokens,
+        "best_skill": story.best_skill,
+        "unproven_skill": story.unproven_skill,
+        "points": [asdict(point) for point in story.points],
+        "decisions": [asdict(gate) for gate in story.gates],
+        "edits": edits,
+        "rejections": [asdict(one) for one in story.rejections],
+        "types": [asdict(one) for one in story.types],
+        "costs": [asdict(cost) for cost in story.costs],
         "total": asdict(story.total),
+        "notices": [asdict(notice) for notice in story.notices],
+        "people": [asdict(decision) for decision in story.decisions],
     }

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from skillfit.report.story_parts import Cost
 from skillfit.run.journal import Journal
-from skillfit.run.records import RunSummary
 
 _SUMS = """
 SELECT stage, role, model, max(seq), sum(calls), sum(tokens), sum(usd),
@@ -55,11 +54,3 @@ class CostTotals:
 
     def listed(self) -> tuple[Cost, ...]:
         return tuple(self.costs.values())
-
-
-def costs_of_summary(summary: RunSummary) -> tuple[Cost, ...]:
-    """The bill as a finished run wrote it down: by stage, without roles and models."""
-    return tuple(
-        Cost(stage, calls=used.calls, tokens=used.tokens, usd=used.usd)
-        for stage, used in summary.usage_by_stage.items()
-    )

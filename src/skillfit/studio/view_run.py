@@ -130,13 +130,14 @@ async def run(studio: Studio, request: Request) -> Response:
 async def run_live(studio: Studio, request: Request) -> Response:
     name = str(request.path_params["name"])
     followed = studio.library.follow(studio.find(request))
-    seen: list[RunStory] = []
+    seen: list[object] = []
     kept: dict[str, str] = {}
 
     def look() -> Mapping[str, str]:
         story = followed.story()
-        if not seen or seen[0] is not story:
-            seen[:] = [story]
+        now = [story, studio.starter.is_starting(followed.path)]
+        if seen != now:
+            seen[:] = now
             context = run_context(studio, name, story)
             context["csrf"] = studio.session.csrf
             for part in _PARTS:

@@ -1,0 +1,323 @@
+"""The studio and the report in a real browser: chromium through Playwright."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from skillfit.report import write_report
+from skillfit.run.events import StageStarted
+from skillfit.run.lock import in_use
+from skillfit.run.steering import read_requests
+from tests.report.runs import INITIAL, WrittenRun, improved, screening_run
+from tests.studio.server import SKILL, RunningStudio, practice_project, studio
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+EVIL = '<script>window.pwned = 1</script><img src=x onerror="window.pwned = 1">\x1b[2K\u202e'
+EVIL_RUN = "%3Cimg%20src%3Dx%20onerror%3Dpwned%3D1%3E"
+PAGES = (
+    "/",
+    "/?q=nothing",
+    "/run/pool",
+    "/run/unproven",
+    "/run/halted",
+    "/run/live",
+    f"/run/{EVIL_RUN}",
+    "/step/3/pool",
+    "/edit/pool?id=s0001e01",
+    "/skill/pool",
+    "/skill/pool?version=best&against=initial",
+    f"/skill/{EVIL_RUN}",
+    "/items/pool",
+    f"/items/{EVIL_RUN}",
+    "/item/pool?id=ticket-0003",
+    f"/item/{EVIL_RUN}?id=t00",
+    f"/rollout/{EVIL_RUN}?phase=ship&step=0&key=rollout/ship/new/fp-t00/0",
+    "/compare?run=pool&run=unproven",
+    "/apply/pool",
+    "/handoff/pool",
+    "/new",
+    "/report/pool",
+    f"/report/{EVIL_RUN}",
+)
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    pytest.mark.xdist_group("browser"),
+]
+
+
+@dataclass(slots=True)
+class Window:
+    """A page of the browser that remembers what went wrong in it."""
+
+    page: Page
+    address: str
+    problems: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Page:
+        self.page.goto(self.address + path)
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project with runs of every kind; the one called "live" is being written."""
+    folder = tmp_path_factory.mktemp("project")
+    practice_project(folder)
+    runs = folder / "runs"
+    skill = f"{INITIAL}{EVIL}\n"
+    asyncio.run(improved(runs / "<img src=x onerror=pwned=1>", skill=skill, text=EVIL))
+    screening_run(runs / "pool", steps=12, items=60, rollouts=120)
+    screening_run(runs / "unproven", steps=6, finish="no_improvement")
+    screening_run(runs / "halted", steps=3, finish="")
+    live = WrittenRun(runs / "live")
+    live.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
+    yield folder
+    live.close()
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Iterator[RunningStudio]:
+    with studio(folder / "runs", folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium(folder: Path) -> Iterator[Browser]:
+    """`folder` comes first: it needs an event loop, and the browser's own runs from here on."""
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def window(chromium: Browser, site: RunningStudio, **options: Any) -> Iterator[Window]:
+    """A window that is logged in. At its end nothing may have gone wrong."""
+    context = chromium.new_context(**options)
+    page = context.new_page()
+    opened = Window(page, site.address)
+    page.on("console", lambda message: _note(opened, message.type, message.text))
+    page.on("pageerror", lambda error: opened.problems.append(str(error)))
+    page.goto(site.links[-1])
+    yield opened
+    assert opened.problems == []
+    context.close()
+
+
+def _note(opened: Window, kind: str, text: str) -> None:
+    if kind in ("error", "warning"):
+        opened.problems.append(text)
+
+
+def seconds(count: float) -> float:
+    return count * 1000
+
+
+def test_no_page_has_errors_or_runs_what_was_planted(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        for path in PAGES:
+            page = opened.open(path)
+            expect(page.locator("h1").first).to_be_visible()
+            assert page.evaluate("window.pwned") is None, path
+            assert page.locator("img").count() == 0, path
+            assert opened.problems == [], path
+
+
+READ = (
+    "/",
+    "/run/pool",
+    "/step/3/pool",
+    "/edit/pool?id=s0001e01",
+    "/skill/pool",
+    "/items/pool",
+    "/item/pool?id=ticket-0003",
+    "/compare?run=pool&run=unproven",
+    "/new",
+    "/report/pool",
+)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "paths"), [("light", READ), ("dark", ("/", "/run/pool", "/items/pool"))]
+)
+def test_pages_are_accessible(
+    chromium: Browser, site: RunningStudio, scheme: str, paths: tuple[str, ...]
+) -> None:
+    """axe finds nothing serious."""
+    axe = Axe()
+    with window(chromium, site, color_scheme=scheme) as opened:
+        for path in paths:
+            found = axe.run(opened.open(path)).response["violations"]
+            serious = [
+                (path, one["id"], [node["target"] for node in one["nodes"]][:3])
+                for one in found
+                if one["impact"] in ("serious", "critical")
+            ]
+            assert serious == []
+
+
+def test_no_page_is_wider_than_a_phone(chromium: Browser, site: RunningStudio) -> None:
+    with window(chromium, site, viewport={"width": 390, "height": 800}) as opened:
+        for path in PAGES:
+            page = opened.open(path)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= 390, (path, wide)
+
+
+def test_a_run_is_started_from_the_form_watched_understood_and_applied(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    with window(chromium, site) as opened:
+        page = opened.page
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("link", name="New run").click()
+        page.get_by_label("name", exact=True).fill("first")
+        for label, value in (
+            ("skill env.skill", "triage"),
+            ("tasks env.tasks", "tasks.jsonl"),
+            ("grader env.grader", "exact"),
+            ("agent model.agent", "practice/agent"),
+            ("optimizer model.optimizer", "practice/optimizer"),
+        ):
+            page.get_by_label(re.compile(f"^{label}$")).fill(value)
+        page.get_by_role("button", name="Estimate").click()
+        expect(page.get_by_role("heading", name="Estimate")).to_be_visible(timeout=seconds(60))
+        expect(page.get_by_label("name", exact=True)).to_have_value("first")
+        page.get_by_role("button", name=re.compile("^Check")).click()
+        expect(page.get_by_role("heading", name=re.compile("^Check:"))).to_be_visible(
+            timeout=seconds(60)
+        )
+        page.get_by_role("button", name="Start").click()
+        page.wait_for_url("**/run/first", timeout=seconds(60))
+        page.evaluate("window.untouched = true")
+        expect(page.locator("h1")).to_contain_text("The skill is better", timeout=seconds(120))
+        assert page.evaluate("window.untouched"), "the page was not loaded again"
+        expect(page.locator("svg .point").first).to_be_visible()
+
+        page.get_by_role("link", name="Skill", exact=True).click()
+        expect(page.locator(".doc .note b").first).to_be_visible()
+        page.get_by_label("compared with").select_option("initial")
+        expect(page.locator(".diff .added").first).to_be_visible()
+
+        page.get_by_role("link", name="Items", exact=True).click()
+        expect(page.locator(".heat .cell").first).to_be_visible()
+        page.locator(".heat th a").first.click()
+        page.locator("tbody a").first.click()
+        expect(page.get_by_role("heading", name="What happened")).to_be_visible()
+        expect(page.locator(".turn.user pre")).to_contain_text("is a problem")
+
+        page.get_by_role("link", name="Overview").click()
+        page.locator(".forest tbody a").first.click()
+        page.get_by_role("button", name="Veto: drop it").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer first veto")
+        assert read_requests(folder / "runs" / "first")[-1].action == "veto"
+
+        page.get_by_role("link", name="Apply", exact=True).click()
+        page.get_by_role("button", name="Apply").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit apply", timeout=seconds(60))
+        assert (folder / "triage" / "SKILL.md").read_text() != SKILL
+        page.get_by_role("button", name="Undo").click()
+        expect(page.get_by_role("status")).to_contain_text("Put back", timeout=seconds(60))
+        assert (folder / "triage" / "SKILL.md").read_text() == SKILL
+
+
+def test_a_run_is_stopped_and_resumed(chromium: Browser, site: RunningStudio, folder: Path) -> None:
+    """Started from a config file in the folder, with settings of the form on top."""
+    (folder / "long.yaml").write_text(
+        "model: {agent: practice/agent, optimizer: practice/optimizer}\n"
+        "env: {skill: ./triage, tasks: ./tasks.jsonl, grader: exact}\n"
+        "evaluation: {preflight: false}\n"
+    )
+    run = folder / "runs" / "long"
+    with window(chromium, site) as opened:
+        page = opened.open("/new?config=long.yaml")
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_label("name", exact=True).fill("long")
+        page.locator("summary", has_text="train").click()
+        page.get_by_label(re.compile("train.num_epochs$")).fill("300")
+        page.get_by_label(re.compile("train.batch_size$")).fill("3")
+        page.get_by_role("button", name="Start").click()
+        page.wait_for_url("**/run/long", timeout=seconds(60))
+        for _ in range(2):
+            page.get_by_role("button", name="Stop").click()
+            expect(page.locator("h1")).to_contain_text("Stopped", timeout=seconds(90))
+            assert not in_use(run)
+            page.get_by_role("button", name="Resume", exact=True).click()
+            expect(page.locator("h1")).to_contain_text("Running", timeout=seconds(60))
+            assert in_use(run)
+        page.get_by_role("button", name="Stop").click()
+        expect(page.locator("h1")).to_contain_text("Stopped", timeout=seconds(90))
+
+
+def test_runs_are_chosen_and_compared(chromium: Browser, site: RunningStudio) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/?sort=name")
+        page.get_by_label("Choose pool").check()
+        page.get_by_label("Choose unproven").check()
+        page.get_by_role("button", name="Compare chosen").click()
+        expect(page.get_by_role("heading", name="2 runs compared")).to_be_visible()
+        expect(page.locator("svg path.curve")).to_have_count(2)
+
+
+def test_filters_work_by_keyboard(chromium: Browser, site: RunningStudio) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+        page.get_by_label("Search runs").focus()
+        page.keyboard.type("unproven")
+        page.keyboard.press("Enter")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.locator("tbody a").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_contain_text("No improvement")
+
+
+def test_the_pool_can_be_looked_at_step_by_step(chromium: Browser, site: RunningStudio) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/run/pool")
+        slider = page.get_by_label(re.compile("After step"))
+        slider.focus()
+        page.keyboard.press("Home")
+        earlier = page.locator("#pool-then tbody tr")
+        expect(earlier).to_have_count(2)
+        page.get_by_role("button", name="Latest").click()
+        expect(page.locator("#pool-then")).to_be_hidden()
+
+
+def test_a_report_can_be_searched_and_shows_items_by_pages(
+    chromium: Browser, site: RunningStudio, tmp_path: Path
+) -> None:
+    run = screening_run(tmp_path / "run", steps=6, items=360, rollouts=720)
+    report = write_report(run)
+    with window(chromium, site, viewport={"width": 1100, "height": 900}) as opened:
+        page = opened.page
+        page.goto(report.as_uri())
+        items = page.locator("details.item:visible")
+        expect(items).to_have_count(25)
+        assert page.evaluate("document.documentElement.scrollHeight") < 12_000
+        page.get_by_role("button", name="Show more items").click()
+        expect(items).to_have_count(50)
+        page.get_by_label("Search items").fill("ticket-0123")
+        expect(items).to_have_count(1)
+        items.first.click()
+        expect(page.get_by_text("The ticket ticket-0123 is about billing").first).to_be_visible()
+        page.get_by_label("Search items").fill("")
+        page.get_by_role("button", name=re.compile("^broken")).click()
+        expect(page.locator("details.item:visible .badge").first).to_contain_text("broken")
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
