@@ -338,6 +338,8 @@ def prepare(
         given["model.optimizer"] = optimizer
     if isinstance(task, str | Path):
         given["env.tasks"] = str(task)
+    if isinstance(skill, Path) or (isinstance(skill, str) and "\n" not in skill):
+        given["env.skill"], skill = str(skill), None  # a path: the report and `apply` name it
     if budget is not None:
         given["budget"] = parse_budget(budget)
     return read_inputs(

@@ -1,6 +1,4 @@
-"""`train` and `resume`: the same run, started or gone on with, under a live terminal that Ctrl-C
-can end well.
-"""
+"""`train` and `resume`: start a run or resume it, under a terminal."""
 
 from __future__ import annotations
 
@@ -46,20 +44,26 @@ def train(
     run: RunOption = None,
     as_json: Json = False,
     plain: Plain = False,
+    rollouts: Annotated[
+        int | None, typer.Option(min=1, help="Plan the run to use this many rollouts.")
+    ] = None,
     force_new: Annotated[
         bool,
-        typer.Option("--force-new", help="Start anew; another run in the directory is kept aside."),
+        typer.Option(
+            "--force-new", help="Start a new run; an existing one is moved to NAME.old-N."
+        ),
     ] = False,
     force: Force = False,
     track: Track = None,
 ) -> None:
-    """Train a skill, or go on with the run that is there.
+    """Train a skill, or resume the run that is there.
 
     Example: skillfit train skillfit.yaml budget.usd=2 --run runs/first
     """
     from skillfit.api import default_run
 
-    inputs = read(config, overrides)
+    planned = [f"budget.rollouts={rollouts}"] if rollouts else []
+    inputs = read(config, [*(overrides or ()), *planned])
     result = drive(
         inputs,
         run or default_run(inputs),
@@ -80,7 +84,7 @@ def resume(
     force: Force = False,
     track: Track = None,
 ) -> None:
-    """Go on with a run: nothing that is paid for is paid again.
+    """Resume a run: nothing that is paid for is paid again.
 
     Example: skillfit resume runs/first budget.usd=5
     """
@@ -93,8 +97,8 @@ def resume(
 def read(
     config: Path | Mapping[str, Any], overrides: Sequence[str] | None, *, training: bool = True
 ) -> Inputs:
-    """The config's inputs. Without `training` the optimizer is left out: its key need not be
-    there.
+    """The config's inputs. Without `training` the optimizer is left out, and its key may be
+    missing.
     """
     from skillfit.config import load_config
     from skillfit.training.inputs import read_inputs
@@ -104,7 +108,7 @@ def read(
 
 def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     """The inputs of a run, with the skill as it was when the run began: `apply` may have changed
-    the file since.
+    the file.
     """
     from dataclasses import replace
 
@@ -141,20 +145,34 @@ def drive(
         path,
         terminal,
         lambda control: start(inputs, path, listeners=listeners, control=control, **how),
+        resumable=True,
     )
 
 
-def attend(path: Path, terminal: Terminal, begin: Callable[[Control], Coroutine[Any, Any, T]]) -> T:
-    """Do a run's work. Ctrl-C once: what is in flight finishes; twice: now. Either way the run can
-    be gone on with.
+def attend(
+    path: Path,
+    terminal: Terminal,
+    begin: Callable[[Control], Coroutine[Any, Any, T]],
+    *,
+    resumable: bool = False,
+) -> T:
+    """Do a run's work under a terminal.
+
+    The first Ctrl-C lets work in flight finish and saves it; the second one stops at once.
+    `resumable`: the run can be resumed with `skillfit resume`.
     """
     import asyncio
 
-    from skillfit.training.components import Control
+    from skillfit.training.components import Control, Interrupted
 
     control = Control()
-    with terminal:
-        return asyncio.run(_attended(begin(control), path, terminal, control))
+    try:
+        with terminal:
+            return asyncio.run(_attended(begin(control), path, terminal, control))
+    except Interrupted:
+        if resumable:
+            raise
+        raise Interrupted(None) from None
 
 
 async def _attended(
@@ -166,25 +184,22 @@ async def _attended(
 
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
-    pressed = 0
+    interrupts = 0
 
     def interrupt() -> None:
-        nonlocal pressed
-        pressed += 1
-        if pressed == 1:
-            terminal.say(
-                "Stopping: what is in flight finishes and is saved. Ctrl-C again stops at once."
-            )
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            terminal.say("Stopping: saving work in flight. Ctrl-C again stops at once.")
             control.stop()
         else:
             task.cancel()
 
-    with _on_signals(lambda: loop.call_soon_threadsafe(interrupt)), _bill(path) as spent:
+    with _on_signals(lambda: loop.call_soon_threadsafe(interrupt)), _spent(path) as spent:
         ticks = 0
         while not task.done():
-            await asyncio.wait(
-                {task}, timeout=_TICK
-            )  # first: before the run is open, another one's journal may stand there
+            # Wait first: before the run is open, the journal of another run may be there.
+            await asyncio.wait({task}, timeout=_TICK)
             terminal.tick(spent() if ticks % _BILL == 0 else None)
             ticks += 1
         terminal.tick(spent())
@@ -195,33 +210,36 @@ async def _attended(
 
 @contextmanager
 def _on_signals(handler: Callable[[], Any]) -> Iterator[None]:
-    names, heard = (signal.SIGINT, signal.SIGTERM), False
+    """Handle Ctrl-C, termination and a closed terminal in the same way."""
+    names = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP"):
+        names.append(signal.SIGHUP)
+    received = False
 
-    def hear(*_: object) -> None:
-        nonlocal heard
-        heard = True
+    def receive(*_: object) -> None:
+        nonlocal received
+        received = True
         handler()
 
-    before = [signal.signal(name, hear) for name in names]
+    before = [signal.signal(name, receive) for name in names]
     try:
         yield
     finally:
         for name, old in zip(names, before, strict=True):
-            # Who was asked to stop is on the way out: one press more must not break into its last
-            # words.
-            signal.signal(name, signal.SIG_IGN if heard else old)
+            # Already shutting down: ignore further signals so that cleanup can finish.
+            signal.signal(name, signal.SIG_IGN if received else old)
 
 
 @contextmanager
-def _bill(path: Path) -> Iterator[Callable[[], Any]]:
-    """What the run has spent, from its journal, as soon as there is one."""
+def _spent(path: Path) -> Iterator[Callable[[], Any]]:
+    """What the run has spent, from its journal, once there is one."""
     from skillfit.run.directory import JOURNAL
     from skillfit.run.journal import Journal
 
     opened: list[Journal] = []
 
     def spent() -> Any:
-        with suppress(OSError):  # the run itself says so
+        with suppress(OSError):  # the run itself reports it
             if not opened and (path / JOURNAL).is_file() and (path / "config.json").is_file():
                 opened.append(Journal.open_readonly(path / JOURNAL))
         return opened[0].spent() if opened else None
@@ -276,44 +294,34 @@ def report(result: Result, as_json: bool) -> None:
 
 
 def in_words(said: dict[str, Any], diagnosis: str) -> str:
-    measured = {
-        name: said[name] for name in ("selection", "test") if said[name]["baseline"] is not None
-    }
-    where = {
-        "selection": "selection, on fresh rollouts:" if said["ship"]["verdict"] else "selection"
-    }
-    scores = [
-        f"{where.get(name, name)} {score['baseline']:.3f} → {score['best']:.3f}"
-        for name, score in measured.items()
-    ]
+    """The result line as a person reads it: what came out, the scores, the cost, what to do."""
+    result = f"{said['finish_reason'].replace('_', ' ')}: {diagnosis}"
+    lines = [result]
+    metric = "" if said["metric"] in (None, "hard") else f" ({said['metric']} score)"
+    for name in ("selection", "test"):
+        score = said[name]
+        best = score["best"]
+        if score["baseline"] is None or best is None:
+            continue
+        fresh = ", on fresh rollouts" if name == "selection" and said["ship"]["interval"] else ""
+        shown = metric if name == "selection" else ""
+        lines.append(f"{name}{fresh}{shown}: {score['baseline']:.3f} → {best:.3f}")
     if (gap := said["ship"].get("gap")) is not None:
         gain = said["ship"]["difference"]
-        scores.append(
-            f"gain {gain:+.3f} by the ship grader, {gain + gap:+.3f} by the one trained on (gap {gap:+.3f})"
-        )
+        trained = f"{gain + gap:+.3f} by the training grader (gap {gap:+.3f})"
+        lines.append(f"gain {gain:+.3f} by the ship grader, {trained}")
     used = said["usage"]
-    cost = f"{used['calls'] or 0:,} calls, {used['tokens'] or 0:,} tokens" + (
-        f", ${used['usd']:.2f}" if used["usd"] else ""
-    )
-    result = f"{said['finish_reason'].replace('_', ' ')}: {diagnosis}"
-    following = [f"skillfit report {said['run']}"]
+    cost = f"{used['calls'] or 0:,} calls, {used['tokens'] or 0:,} tokens"
+    if used["usd"]:
+        cost += f", ${used['usd']:.2f}"
+    lines.append(f"{cost}, {said['wall_s'] or 0:.0f} s")
+    if said["unproven"]:
+        found = Path(said["run"]) / "unproven_skill.md"
+        lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
+    commands = [f"skillfit report {said['run']}"]
     if said["finish_reason"] == "improved":
-        following = [
-            f"skillfit diff {said['run']}",
-            *following,
-            f"skillfit apply {said['run']}",
-        ]
-    elif said["unproven"]:
-        result += " The initial skill is handed back; what was found is in unproven_skill.md."
-    return "\n".join(
-        [
-            result,
-            *scores,
-            f"{cost}, {said['wall_s'] or 0:.0f} s",
-            "Next:",
-            *(f"  {command}" for command in following),
-        ]
-    )
+        commands = [f"skillfit diff {said['run']}", *commands, f"skillfit apply {said['run']}"]
+    return "\n".join([*lines, "Next:", *(f"  {command}" for command in commands)])
 
 
 COMMANDS = (train, resume)

@@ -62,6 +62,7 @@ def load_config(
     if is_reference(settings.data):
         settings = translate(settings, above, warn or _python_warning)
     else:
+        _keep_endpoints(above.data, settings.data)
         settings = above.over(settings)
     _refuse_secrets(settings)
     data = {
@@ -80,6 +81,23 @@ def load_config(
         return Config.model_validate(filled)
     except ValidationError as error:
         raise InputError("\n".join(_sentences(error.errors(), settings))) from error
+
+
+def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:
+    """An override like `model.agent=openai/other` changes the model and keeps where it is called.
+
+    It replaces only the id of a model that the config gives as a mapping (with base_url and so
+    on), when both ids have the same provider: another provider has another address.
+    """
+    models, known = above.get("model"), below.get("model")
+    if not isinstance(models, dict) or not isinstance(known, dict):
+        return
+    for role in ("agent", "optimizer", "judge"):
+        new, old = models.get(role), known.get(role)
+        if not isinstance(new, str) or not isinstance(old, dict):
+            continue
+        if new.partition("/")[0] == str(old.get("id", "")).partition("/")[0]:
+            models[role] = {"id": new}
 
 
 def _source_defaults(data: Mapping[str, Any]) -> Settings:

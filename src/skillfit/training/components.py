@@ -44,8 +44,12 @@ class Interrupted(SkillfitError):
 
     exit_code = Exit.INTERRUPTED
 
-    def __init__(self, path: Path, command: str = "") -> None:
-        super().__init__("Stopped.", hint=f"Resume with: {command or f'skillfit resume {path}'}")
+    def __init__(self, path: Path | None) -> None:
+        """`path`: the run that can be resumed; None for commands that only measure."""
+        hint = "Run the same command again: what was measured is kept."
+        if path is not None:
+            hint = f"Resume with: skillfit resume {path}"
+        super().__init__("Stopped.", hint=hint)
 
 
 class Control:

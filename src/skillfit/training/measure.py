@@ -87,7 +87,7 @@ async def evaluate(
                 for skill in skills.values()
             )
     if any(outcome.status == "skipped" for outcomes in found for outcome in outcomes):
-        raise Interrupted(path)
+        raise Interrupted(None)
     return [
         Measured(name, skill, items, tuple(o))
         for (name, skill), o in zip(skills.items(), found, strict=True)
