@@ -84,21 +84,22 @@ class Lab:
     def rollouts(self) -> list[Call]:
         return [call for call in self.server.calls if call.stage == "rollout"]
 
-    def config(self, tasks: str, **env: Any) -> dict[str, Any]:
+    def config(self, tasks: str, recipe: str = "default", **env: Any) -> dict[str, Any]:
         """A short run on these tasks."""
         models = {
             role: {"id": f"openai/{role}", "base_url": self.server.url}
             for role in ("agent", "optimizer", "judge")
         }
         return {
+            "recipe": recipe,
             "model": models,
             "train": {"num_epochs": 1, "batch_size": 6},
             "optimizer": {"use_slow_update": False, "use_meta_skill": False},
             "env": {"tasks": tasks, **env},
         }
 
-    async def train(self, tasks: str, **env: Any) -> skillfit.Run:
-        config = self.config(tasks, **env)
+    async def train(self, tasks: str, recipe: str = "default", **env: Any) -> skillfit.Run:
+        config = self.config(tasks, recipe, **env)
         return await skillfit.train_async(config=config, run=self.folder / "run")
 
     def check(self, tasks: str, **env: Any) -> dict[str, dict[str, str]]:

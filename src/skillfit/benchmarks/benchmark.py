@@ -198,11 +198,14 @@ def prepared(name: str) -> Path:
 
 
 def has_splits(path: Path) -> bool:
-    """Whether a folder is divided into train, val and test."""
-    return path.is_dir() and any(
-        SPLIT_NAMES.get(child.stem) == "train" and (child.is_dir() or child.suffix in SUFFIXES)
-        for child in path.iterdir()
-    )
+    """Whether a folder is divided into train, val and test, each with a file of rows."""
+    for child in path.iterdir() if path.is_dir() else ():
+        if SPLIT_NAMES.get(child.stem) != "train":
+            continue
+        files = child.iterdir() if child.is_dir() else [child]
+        if any(file.is_file() and file.suffix in SUFFIXES for file in files):
+            return True
+    return False
 
 
 def read_any(path: Path) -> Iterator[Row]:

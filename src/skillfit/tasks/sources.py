@@ -35,6 +35,7 @@ from skillfit.tasks.item import Grader, Item
 ENTRY_POINT_GROUP = "skillfit.tasks"
 
 BENCHMARKS = (
+    "alfworld",
     "babyvision",
     "docvqa",
     "livemathematicianbench",
@@ -42,6 +43,7 @@ BENCHMARKS = (
     "mmrb",
     "sealqa",
     "searchqa",
+    "textworld",
 )
 # Name -> "module:function". Given as text, because these modules import from higher layers.
 BUILT_IN_SOURCES: dict[str, str] = {
