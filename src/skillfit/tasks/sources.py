@@ -41,6 +41,7 @@ BENCHMARKS = (
     "livemathematicianbench",
     "mathverse",
     "mmrb",
+    "reasoning_gym",
     "sealqa",
     "searchqa",
     "textworld",
