@@ -85,7 +85,7 @@ def test_get_downloads_verifies_and_divides_as_published(no_user_data: Path) -> 
     task = load_task(TaskSettings("searchqa", grader="normalized"))
     splits = {item.id: item.split for item in task.items}
     assert splits == {"key0": "train", "key3": "train", "key1": "selection", "key4": "test"}
-    manifest = json.loads((no_user_data / "searchqa" / "dataset.json").read_text())
+    manifest = json.loads((no_user_data / "searchqa" / "skillfit-data.json").read_text())
     assert manifest["source"] == "https://huggingface.co/datasets/lucadiliello/searchqa"
 
 

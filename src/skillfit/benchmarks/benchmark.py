@@ -30,7 +30,7 @@ from skillfit.tasks.sources import (
 from skillfit.tasks.splits import SPLIT_NAMES
 
 SAMPLE = "sample"
-MANIFEST = "dataset.json"  # in a prepared folder: what it was made from
+MANIFEST = "skillfit-data.json"  # in a prepared folder: what it was made from
 FOLDER_COLUMN = "folder"  # of a prepared row: where its relative paths start
 
 Convert = Callable[[Row], Mapping[str, Any] | None]

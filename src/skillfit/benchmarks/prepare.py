@@ -1,8 +1,8 @@
 """Prepare a benchmark's data: `get` downloads it, `make` takes a local copy.
 
 The result is a folder that `env.tasks: NAME` reads: rows in the benchmark's own format, divided as
-published (`train/`, `val/`, `test/`) or in one `items.jsonl`, and `dataset.json`, which says where
-they came from. Files that rows refer to stay where they are; images stored inside rows are written
+published (`train/`, `val/`, `test/`) or in one `items.jsonl`, and `skillfit-data.json`, which says
+where they came from. Files that rows refer to stay where they are; images stored inside rows are written
 to `files/`.
 """
 
@@ -52,7 +52,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What `get` and `make` produced; also the content of `dataset.json`."""
+    """What `get` and `make` produced; also the content of `skillfit-data.json`."""
 
     name: str
     title: str

@@ -44,6 +44,7 @@ BENCHMARKS = (
     "reasoning_gym",
     "sealqa",
     "searchqa",
+    "spreadsheetbench",
     "textworld",
 )
 # Name -> "module:function". Given as text, because these modules import from higher layers.
