@@ -18,11 +18,10 @@ import yaml
 from typer.testing import CliRunner
 
 import skillfit
+from skillfit.api import prepare
 from skillfit.cli.app import app
-from skillfit.config import load_config
 from skillfit.errors import Exit
 from skillfit.tasks import Task
-from skillfit.training.assemble import read_material
 from tests.support.chat_server import Answer, Call, ChatServer
 
 LESSON = "Compare your answer with the given material once more before you hand it in."
@@ -154,7 +153,7 @@ def sample_task(name: str, **settings: Any) -> Task:
     """The sample with the benchmark's own grader, as a run would load it."""
     env = {"tasks": f"{name}:sample", **settings}
     roles = {role: f"openai/{role}" for role in ("agent", "judge", "optimizer")}
-    return read_material(load_config({"model": roles, "env": env})).task
+    return prepare(config={"model": roles, "env": env}).task
 
 
 def by_question(task: Task) -> Mapping[str, str]:

@@ -17,6 +17,8 @@ from typing import Any
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     PublishedFile,
+    data_root_of,
+    find_in_data,
     optional,
     read_any,
     skillopt_splits,
@@ -77,7 +79,7 @@ def alfworld(
     if max_steps < 1 or history < 0:
         raise InputError("env.task_args: max_steps must be positive, history not negative.")
     named = data_root or os.environ.get("ALFWORLD_DATA", "")
-    root = reference.base / Path(named).expanduser() if named else None
+    root = data_root_of(reference, named)
 
     def convert(row: Row) -> Mapping[str, Any]:
         game = _find(row, text(row, "gamefile"), root)
@@ -99,12 +101,10 @@ def alfworld(
 
 
 def _find(row: Row, name: str, root: Path | None) -> Path:
-    folders = [row.base, *([root] if root else [])]
-    for folder in folders:
-        path = folder / name
-        if path.is_file() or (path / "initial_state.pddl").is_file():
-            return path.resolve()
+    found = find_in_data(row, (name,)) or (find_in_data(row, (name,), root) if root else None)
+    if found is not None and (found.is_file() or (found / "initial_state.pddl").is_file()):
+        return found
     raise InputError(
-        f"{row.where}: the game {name} is not in {' or '.join(map(str, folders))}.",
+        f"{row.where}: the game {name} is not in {row.root}{f' or {root}' if root else ''}.",
         hint="Run `skillfit data get alfworld`, or set ALFWORLD_DATA to the folder that holds it.",
     )

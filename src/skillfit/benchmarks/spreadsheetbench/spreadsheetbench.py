@@ -19,6 +19,8 @@ from typing import Any
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     HubFiles,
+    data_root_of,
+    find_in_data,
     optional,
     read_any,
     skillopt_splits,
@@ -77,7 +79,7 @@ def spreadsheetbench(
             "spreadsheetbench needs the package openpyxl.",
             hint="pip install 'skillfit[spreadsheetbench]'",
         )
-    root = reference.base / Path(data_root).expanduser() if data_root else None
+    root = data_root_of(reference, data_root)
     grader = WorkbookGrader(program_timeout=program_timeout)
 
     def convert(row: Row) -> Mapping[str, Any]:
@@ -121,15 +123,13 @@ def _env(mode: str, max_turns: int) -> dict[str, Any]:
 
 def _folder(row: Row, root: Path | None) -> Path:
     name = text(row, "spreadsheet_path", "id")
-    folders = [root] if root else [row.base, *row.base.resolve().parents]
-    for folder in folders:
-        for candidate in (folder / name, folder / "spreadsheet" / name):
-            if candidate.is_dir() and cases_in(candidate):
-                return candidate.resolve()
-    raise InputError(
-        f"{row.where}: no workbooks with expected results in {folders[0] / name}.",
-        hint="Name the folder of the data set in env.task_args: {data_root: …}.",
-    )
+    found = find_in_data(row, (name, f"spreadsheet/{name}"), root)
+    if found is None or not cases_in(found):
+        raise InputError(
+            f"{row.where}: no workbooks with expected results in {root or row.root}/{name}.",
+            hint="Name the folder of the data set in env.task_args: {data_root: …}.",
+        )
+    return found
 
 
 def preview(workbook: Path) -> str:
