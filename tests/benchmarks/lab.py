@@ -18,11 +18,10 @@ import yaml
 from typer.testing import CliRunner
 
 import skillfit
+from skillfit.api import prepare
 from skillfit.cli.app import app
-from skillfit.config import load_config
 from skillfit.errors import Exit
 from skillfit.tasks import Task
-from skillfit.training.assemble import read_material
 from tests.support.chat_server import Answer, Call, ChatServer
 
 LESSON = "Compare your answer with the given material once more before you hand it in."
@@ -84,21 +83,22 @@ class Lab:
     def rollouts(self) -> list[Call]:
         return [call for call in self.server.calls if call.stage == "rollout"]
 
-    def config(self, tasks: str, **env: Any) -> dict[str, Any]:
+    def config(self, tasks: str, recipe: str = "default", **env: Any) -> dict[str, Any]:
         """A short run on these tasks."""
         models = {
             role: {"id": f"openai/{role}", "base_url": self.server.url}
             for role in ("agent", "optimizer", "judge")
         }
         return {
+            "recipe": recipe,
             "model": models,
             "train": {"num_epochs": 1, "batch_size": 6},
             "optimizer": {"use_slow_update": False, "use_meta_skill": False},
             "env": {"tasks": tasks, **env},
         }
 
-    async def train(self, tasks: str, **env: Any) -> skillfit.Run:
-        config = self.config(tasks, **env)
+    async def train(self, tasks: str, recipe: str = "default", **env: Any) -> skillfit.Run:
+        config = self.config(tasks, recipe, **env)
         return await skillfit.train_async(config=config, run=self.folder / "run")
 
     def check(self, tasks: str, **env: Any) -> dict[str, dict[str, str]]:
@@ -153,7 +153,7 @@ def sample_task(name: str, **settings: Any) -> Task:
     """The sample with the benchmark's own grader, as a run would load it."""
     env = {"tasks": f"{name}:sample", **settings}
     roles = {role: f"openai/{role}" for role in ("agent", "judge", "optimizer")}
-    return read_material(load_config({"model": roles, "env": env})).task
+    return prepare(config={"model": roles, "env": env}).task
 
 
 def by_question(task: Task) -> Mapping[str, str]:

@@ -49,7 +49,9 @@ def test_docvqa_reads_csv_with_answers_as_python_lists(tmp_path: Path) -> None:
             writer.writerow(["questionId", "question", "answer", "image_path", "topic"])
             question = f"What is in {split}? document_path: documents/x.png"
             writer.writerow([split, question, "['11', '11 %']", "docvqa_images/q7.png", "form"])
-    task = loaded("docvqa:splits", tmp_path)
+    with pytest.raises(InputError, match="data_root"):
+        loaded("docvqa:splits", tmp_path)
+    task = loaded("docvqa:splits", tmp_path, data_root=".")
     first = next(item for item in task.items if item.id == "train")
     assert (first.input, first.answers) == ("What is in train?", ("11", "11 %"))
     assert first.images[0].path == tmp_path / "docvqa_images" / "q7.png"

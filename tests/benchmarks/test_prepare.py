@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from skillfit.benchmarks.benchmark import benchmark_names, find_benchmark
 from skillfit.benchmarks.prepare import get, make
 from skillfit.cli.app import app
 from skillfit.errors import InputError
+from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.tasks import TaskSettings, load_task
 from tests.support.file_server import FileServer
 
@@ -85,7 +87,7 @@ def test_get_downloads_verifies_and_divides_as_published(no_user_data: Path) -> 
     task = load_task(TaskSettings("searchqa", grader="normalized"))
     splits = {item.id: item.split for item in task.items}
     assert splits == {"key0": "train", "key3": "train", "key1": "selection", "key4": "test"}
-    manifest = json.loads((no_user_data / "searchqa" / "dataset.json").read_text())
+    manifest = json.loads((no_user_data / "searchqa" / "skillfit-data.json").read_text())
     assert manifest["source"] == "https://huggingface.co/datasets/lucadiliello/searchqa"
 
 
@@ -180,3 +182,19 @@ def test_the_commands_print_licence_checksum_and_counts(tmp_path: Path) -> None:
 def test_an_unknown_benchmark_is_named() -> None:
     with pytest.raises(InputError, match=r"'serchqa' is not a benchmark.*Did you mean 'searchqa'"):
         get("serchqa")
+
+
+@pytest.mark.parametrize("name", benchmark_names())
+def test_make_from_a_copy_of_the_sample_gives_the_same_items(name: str, tmp_path: Path) -> None:
+    """The sample is in the benchmark's own format, with files beside it."""
+    options = {"mode": "single"} if name == "spreadsheetbench" else {}
+    benchmark = find_benchmark(name)
+    shutil.copytree(benchmark.folder / "sample", tmp_path / "copy")
+    result = make(name, tmp_path / "copy")
+    judge = ScriptedModel([])
+    sample = load_task(TaskSettings(f"{name}:sample", task_args=options), judge=judge)
+    made = load_task(TaskSettings(name, task_args=options), judge=judge)
+    assert sorted(item.id for item in made.items) == sorted(item.id for item in sample.items)
+    assert sum(result.counts.values()) >= len(made.items)
+    attached = [path for item in made.items for path in item.attachments()]
+    assert all(path.is_relative_to(tmp_path / "copy") for path in attached)

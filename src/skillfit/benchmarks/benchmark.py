@@ -8,7 +8,7 @@ benchmark's own format.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -30,8 +30,8 @@ from skillfit.tasks.sources import (
 from skillfit.tasks.splits import SPLIT_NAMES
 
 SAMPLE = "sample"
-MANIFEST = "dataset.json"  # in a prepared folder: what it was made from
-FOLDER_COLUMN = "folder"  # of a prepared row: where its relative paths start
+MANIFEST = "skillfit-data.json"  # in a prepared folder: what it was made from
+FOLDERS_COLUMN = "skillfit_folders"  # of a prepared row: its `base` and `root`
 
 Convert = Callable[[Row], Mapping[str, Any] | None]
 """A row in the benchmark's format -> the same in skillfit's (`input`, `answers`, …); None: skip."""
@@ -108,7 +108,7 @@ class Benchmark:
 
     def items(self, reference: SourceReference, convert: Convert) -> list[Item]:
         converted = (
-            replace(row, values=values, at=None)
+            replace(row, values=values, at=None, root=None)
             for row in self.rows(reference)
             if (values := convert(row)) is not None
         )
@@ -120,17 +120,24 @@ class Benchmark:
         return items
 
     def rows(self, reference: SourceReference) -> Iterator[Row]:
-        """The rows that a reference names, in the benchmark's format."""
+        """The rows that a reference names, in the benchmark's format. `root` of a row is the folder
+        that the files it refers to must be in.
+        """
         path = self.path(reference)
+        prepared_here = (path / MANIFEST).is_file()
         if has_splits(path):
             rows = folder_rows(path)
-        elif (path / MANIFEST).is_file():
+        elif prepared_here:
             rows = read_rows(path / "items.jsonl")
         else:
             rows = self.read(path)
+        root = path if path.is_dir() else path.parent
         for row in rows:
-            folder = row.values.get(FOLDER_COLUMN) if isinstance(row.values, Mapping) else None
-            yield replace(row, base=row.base / str(folder), root=None) if folder else row
+            if prepared_here:
+                base, inside = row.values[FOLDERS_COLUMN]
+                yield replace(row, base=Path(base), root=Path(inside))
+            else:
+                yield replace(row, root=root)
 
     def path(self, reference: SourceReference) -> Path:
         """The file or folder that a reference names."""
@@ -198,11 +205,34 @@ def prepared(name: str) -> Path:
 
 
 def has_splits(path: Path) -> bool:
-    """Whether a folder is divided into train, val and test."""
-    return path.is_dir() and any(
-        SPLIT_NAMES.get(child.stem) == "train" and (child.is_dir() or child.suffix in SUFFIXES)
-        for child in path.iterdir()
-    )
+    """Whether a folder is divided into train, val and test, each with a file of rows."""
+    for child in path.iterdir() if path.is_dir() else ():
+        if SPLIT_NAMES.get(child.stem) != "train":
+            continue
+        files = child.iterdir() if child.is_dir() else [child]
+        if any(file.is_file() and file.suffix in SUFFIXES for file in files):
+            return True
+    return False
+
+
+def find_in_data(row: Row, names: Iterable[str], data_root: Path | None = None) -> Path | None:
+    """The first file or folder of these names in `data_root`, or else in the row's own folder or
+    the folder that the user named. Names that lead out of these folders are ignored: data from
+    somebody else must not read private files.
+    """
+    folders = [data_root] if data_root else [row.base, *([row.root] if row.root else [])]
+    for folder in folders:
+        for name in names:
+            found = (folder / name).resolve()
+            inside = row.root if row.root and folder == row.base else folder
+            if found.exists() and found.is_relative_to(inside.resolve()):
+                return found
+    return None
+
+
+def data_root_of(reference: SourceReference, data_root: str) -> Path | None:
+    """The folder that the option `data_root` names; None when it is not set."""
+    return reference.base / Path(data_root).expanduser() if data_root else None
 
 
 def read_any(path: Path) -> Iterator[Row]:

@@ -1,9 +1,9 @@
 """Prepare a benchmark's data: `get` downloads it, `make` takes a local copy.
 
 The result is a folder that `env.tasks: NAME` reads: rows in the benchmark's own format, divided as
-published (`train/`, `val/`, `test/`) or in one `items.jsonl`, and `dataset.json`, which says where
-they came from. Files that rows refer to stay where they are; images stored inside rows are written
-to `files/`.
+published (`train/`, `val/`, `test/`) or in one `items.jsonl`. Its file `skillfit-data.json` says
+where they came from. Files that rows refer to stay where they are; images stored inside rows are
+written to `files/`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.benchmarks.benchmark import (
-    FOLDER_COLUMN,
+    FOLDERS_COLUMN,
     MANIFEST,
     Benchmark,
     find_benchmark,
@@ -52,7 +52,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What `get` and `make` produced; also the content of `dataset.json`."""
+    """What `get` and `make` produced; also the content of `skillfit-data.json`."""
 
     name: str
     title: str
@@ -106,7 +106,7 @@ def _prepare(
     folder = prepared(benchmark.name)
     folder.mkdir(parents=True, exist_ok=True)
     divided = _divided(benchmark, source, splits)
-    counts = _write(divided, folder)
+    counts = _write(divided, folder, source if source.is_dir() else source.parent)
     files = tuple(DataFile(str(f.path), f.url, f.sha256, f.verified) for f in fetched)
     result = Prepared(
         name=benchmark.name,
@@ -148,7 +148,7 @@ def _divided(benchmark: Benchmark, source: Path, splits: Path | None) -> Iterato
         )
 
 
-def _write(rows: Iterable[Row], folder: Path) -> dict[str, int]:
+def _write(rows: Iterable[Row], folder: Path, root: Path) -> dict[str, int]:
     """Write the rows of each split; what an earlier preparation left is replaced."""
     fresh = folder / "preparing"
     shutil.rmtree(fresh, ignore_errors=True)
@@ -160,7 +160,7 @@ def _write(rows: Iterable[Row], folder: Path) -> dict[str, int]:
                 path = fresh / _FOLDERS[row.split]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 open_files[row.split] = path.open("w", encoding="utf-8")
-            line = json.dumps(_stored(row, fresh), ensure_ascii=False, default=str)
+            line = json.dumps(_stored(row, fresh, root), ensure_ascii=False, default=str)
             open_files[row.split].write(line + "\n")
             counts[row.split or "items"] += 1
     finally:
@@ -177,14 +177,15 @@ def _write(rows: Iterable[Row], folder: Path) -> dict[str, int]:
     return dict(counts)
 
 
-def _stored(row: Row, folder: Path) -> dict[str, Any]:
-    """The row as it is written. Relative paths in it start from its column `folder`; images that
-    are part of the row become files.
+def _stored(row: Row, folder: Path, root: Path) -> dict[str, Any]:
+    """The row as it is written, with the folders that its relative paths start from and must be in.
+    Images that are part of the row become files.
     """
     values = {name: _image(value, folder) for name, value in row.values.items()}
     if any(value is not row.values[name] for name, value in values.items()):
-        return {**values, FOLDER_COLUMN: str((folder.parent / "files").resolve())}
-    return {FOLDER_COLUMN: str(row.base.resolve()), **values}
+        files = str((folder.parent / "files").resolve())
+        return {**values, FOLDERS_COLUMN: [files, files]}
+    return {**values, FOLDERS_COLUMN: [str(row.base.resolve()), str(root.resolve())]}
 
 
 def _image(value: Any, folder: Path) -> Any:

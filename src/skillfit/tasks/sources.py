@@ -35,13 +35,17 @@ from skillfit.tasks.item import Grader, Item
 ENTRY_POINT_GROUP = "skillfit.tasks"
 
 BENCHMARKS = (
+    "alfworld",
     "babyvision",
     "docvqa",
     "livemathematicianbench",
     "mathverse",
     "mmrb",
+    "reasoning_gym",
     "sealqa",
     "searchqa",
+    "spreadsheetbench",
+    "textworld",
 )
 # Name -> "module:function". Given as text, because these modules import from higher layers.
 BUILT_IN_SOURCES: dict[str, str] = {

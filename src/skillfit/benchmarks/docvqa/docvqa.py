@@ -15,12 +15,13 @@ from typing import Any
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     HubFiles,
+    data_root_of,
     optional,
     read_any,
     skillopt_splits,
     text,
 )
-from skillfit.benchmarks.images import check_detail, find_image, image_root
+from skillfit.benchmarks.images import check_detail, find_image
 from skillfit.errors import InputError
 from skillfit.tasks.rows import Row
 from skillfit.tasks.sources import SourceReference, TaskSource
@@ -58,7 +59,7 @@ def docvqa(
 ) -> TaskSource:
     """`image_detail`: auto, low or high. `data_root`: the folder of the page images."""
     check_detail(image_detail)
-    root = image_root(reference, data_root)
+    root = data_root_of(reference, data_root)
 
     def convert(row: Row) -> Mapping[str, Any]:
         question = text(row, "question").partition("document_path:")[0].strip()

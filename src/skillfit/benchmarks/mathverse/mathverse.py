@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, text
+from skillfit.benchmarks.benchmark import Benchmark, HubFiles, data_root_of, optional, text
 from skillfit.benchmarks.choices import Option, right_option
-from skillfit.benchmarks.images import check_detail, find_image, image_root
+from skillfit.benchmarks.images import check_detail, find_image
 from skillfit.benchmarks.match_or_judge import MatchOrJudge
 from skillfit.errors import InputError
 from skillfit.tasks.rows import Row
@@ -49,7 +49,7 @@ def mathverse(
     `judge: false` counts free answers that are not plainly equal as wrong.
     """
     check_detail(image_detail)
-    root = image_root(reference, data_root)
+    root = data_root_of(reference, data_root)
     worded: dict[str, str] = {}
     if use_text_dominant_reference:
         for row in BENCHMARK.rows(reference):

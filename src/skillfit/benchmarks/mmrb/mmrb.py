@@ -11,9 +11,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, read_any, text
+from skillfit.benchmarks.benchmark import (
+    Benchmark,
+    HubFiles,
+    data_root_of,
+    optional,
+    read_any,
+    text,
+)
 from skillfit.benchmarks.choices import read_options, right_option, show_options
-from skillfit.benchmarks.images import check_detail, find_image, image_root
+from skillfit.benchmarks.images import check_detail, find_image
 from skillfit.benchmarks.match_or_judge import MatchOrJudge
 from skillfit.errors import InputError
 from skillfit.tasks.rows import Row, read_rows
@@ -59,7 +66,7 @@ def mmrb(
 ) -> TaskSource:
     """`data_root`: the folder of the images. `image_detail`: auto, low or high."""
     check_detail(image_detail)
-    root = image_root(reference, data_root)
+    root = data_root_of(reference, data_root)
 
     def convert(row: Row) -> Mapping[str, Any]:
         paths = row.values.get("image_paths")

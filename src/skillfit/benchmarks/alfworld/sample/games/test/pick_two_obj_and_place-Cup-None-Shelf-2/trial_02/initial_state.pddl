@@ -1,0 +1,84 @@
+(define (problem house)
+  (:domain alfred)
+  (:objects
+    agent1 - agent
+    ButterKnifeType - otype
+    CupType - otype
+    KnifeType - otype
+    MugType - otype
+    CabinetType - rtype
+    CounterTopType - rtype
+    FridgeType - rtype
+    MicrowaveType - rtype
+    ShelfType - rtype
+    SinkBasinType - rtype
+    Cup_bar_0 - object
+    Cup_bar_1 - object
+    Mug_bar_2 - object
+    CounterTop_bar_0 - receptacle
+    Fridge_bar_1 - receptacle
+    Cabinet_bar_2 - receptacle
+    Sink_bar_3_bar_SinkBasin - receptacle
+    Microwave_bar_4 - receptacle
+    Shelf_bar_5 - receptacle
+    loc_0 - location
+    loc_1 - location
+    loc_2 - location
+    loc_3 - location
+    loc_4 - location
+    loc_5 - location
+    loc_6 - location
+  )
+  (:init
+    (atLocation agent1 loc_0)
+    (objectType Cup_bar_0 CupType)
+    (inReceptacle Cup_bar_0 CounterTop_bar_0)
+    (objectAtLocation Cup_bar_0 loc_1)
+    (pickupable Cup_bar_0)
+    (cleanable Cup_bar_0)
+    (heatable Cup_bar_0)
+    (coolable Cup_bar_0)
+    (objectType Cup_bar_1 CupType)
+    (inReceptacle Cup_bar_1 Fridge_bar_1)
+    (objectAtLocation Cup_bar_1 loc_2)
+    (pickupable Cup_bar_1)
+    (cleanable Cup_bar_1)
+    (heatable Cup_bar_1)
+    (coolable Cup_bar_1)
+    (objectType Mug_bar_2 MugType)
+    (inReceptacle Mug_bar_2 Microwave_bar_4)
+    (objectAtLocation Mug_bar_2 loc_5)
+    (pickupable Mug_bar_2)
+    (cleanable Mug_bar_2)
+    (heatable Mug_bar_2)
+    (coolable Mug_bar_2)
+    (receptacleType CounterTop_bar_0 CounterTopType)
+    (receptacleAtLocation CounterTop_bar_0 loc_1)
+    (receptacleType Fridge_bar_1 FridgeType)
+    (receptacleAtLocation Fridge_bar_1 loc_2)
+    (openable Fridge_bar_1)
+    (receptacleType Cabinet_bar_2 CabinetType)
+    (receptacleAtLocation Cabinet_bar_2 loc_3)
+    (openable Cabinet_bar_2)
+    (receptacleType Sink_bar_3_bar_SinkBasin SinkBasinType)
+    (receptacleAtLocation Sink_bar_3_bar_SinkBasin loc_4)
+    (receptacleType Microwave_bar_4 MicrowaveType)
+    (receptacleAtLocation Microwave_bar_4 loc_5)
+    (openable Microwave_bar_4)
+    (receptacleType Shelf_bar_5 ShelfType)
+    (receptacleAtLocation Shelf_bar_5 loc_6)
+    (canContain CabinetType CupType)
+    (canContain CabinetType MugType)
+    (canContain CounterTopType CupType)
+    (canContain CounterTopType MugType)
+    (canContain FridgeType CupType)
+    (canContain FridgeType MugType)
+    (canContain MicrowaveType CupType)
+    (canContain MicrowaveType MugType)
+    (canContain ShelfType CupType)
+    (canContain ShelfType MugType)
+    (canContain SinkBasinType CupType)
+    (canContain SinkBasinType MugType)
+  )
+  (:goal (exists (?r - receptacle ?o - object ?p - object) (and (receptacleType ?r ShelfType) (objectType ?o CupType) (inReceptacle ?o ?r) (objectType ?p CupType) (inReceptacle ?p ?r) (not (= ?o ?p)))))
+)
