@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
     from skillfit.skill import Skill
     from skillfit.training.assemble import Listener
     from skillfit.training.components import Control
-    from skillfit.training.estimate import Range, Row
+    from skillfit.training.estimate import (
+        BudgetOption,
+        Estimate,
+        EstimateRow,
+        Range,
+        RolloutCost,
+    )
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Measured
     from skillfit.training.preflight import PreflightReport
@@ -74,53 +81,127 @@ async def _check(
             return await run_preflight(parts)
 
 
-def estimate(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
-    """What a run would take, as ranges: calls, tokens, dollars and minutes per stage and role.
-    Spends nothing.
+def estimate(
+    config: ConfigFile, overrides: Overrides = None, run: RunOption = None, as_json: Json = False
+) -> None:
+    """What a run would take: calls, tokens, dollars and minutes, typically and as a range. Uses
+    what `check` measured, if it was run before. Spends nothing.
 
     Example: skillfit estimate skillfit.yaml train.num_epochs=2
     """
-    from skillfit.training.estimate import estimate as work_out
+    from rich.console import Group
+
+    from skillfit.api import default_run
+    from skillfit.training.estimate import budget_options
+    from skillfit.training.estimate import estimate as estimate_plan
+    from skillfit.training.rollout_budget import SplitSizes
 
     inputs = read(config, overrides)
-    plan = inputs.plan()
-    found = work_out(inputs.config, inputs.task, inputs.skill, plan)
-    rows = [_cost_row(row) for row in (*found.rows, found.total)]
-    names = ("stage", "role", "calls", "tokens", "usd")
+    plan, task = inputs.plan(), inputs.task
+    cost = _measured_cost(run or default_run(inputs))
+    found = estimate_plan(inputs.config, task, inputs.skill, plan, cost)
+    sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
+    options = budget_options(inputs.config, sizes)
     data = {
+        "steps": plan.total_steps,
+        "rollouts": _as_list(found.rollouts),
         "rows": [_as_data(row) for row in found.rows],
         "total": _as_data(found.total),
-        "minutes": _pair(found.minutes),
+        "minutes": _as_list(found.minutes),
+        "measured_rollouts": found.measured,
+        "options": [
+            {"rollouts": one.rollouts, "plan": asdict(one.plan) if one.plan else None}
+            for one in options
+        ],
     }
-    shown = table(names, rows)
-    shown.caption = f"{plan.total_steps} steps, about {_span(found.minutes, '.1f')} minutes"
-    show(data, shown, as_json)
+    names = ("stage", "role", "calls", "tokens", "usd")
+    costs = table(names, [_cost_row(row) for row in (*found.rows, found.total)])
+    shown: list[RenderableType] = [
+        costs,
+        _estimate_notes(found, plan.total_steps, inputs.config.train.lag),
+    ]
+    if inputs.config.budget.rollouts is None:
+        shown.append(_options_table(options))
+    show(data, Group(*shown), as_json)
 
 
-def _cost_row(row: Row) -> tuple[str, ...]:
-    usd = f"${row.usd.low:,.2f} – {row.usd.high:,.2f}" if row.usd else "no price known"
+def _measured_cost(run: Path) -> RolloutCost | None:
+    """What a rollout cost in an earlier `check` of the same run; None without one."""
+    from contextlib import closing
+
+    from skillfit.run.directory import JOURNAL, RunDirectory
+    from skillfit.run.events import RolloutFinished
+    from skillfit.training.estimate import RolloutCost
+
+    if not (run / JOURNAL).is_file():
+        return None
+    with closing(RunDirectory.read(run)) as view:
+        events = [stored.event for stored in view.events.read()]
+    return RolloutCost.of([one for one in events if isinstance(one, RolloutFinished)])
+
+
+def _estimate_notes(found: Estimate, steps: int, lag: int) -> str:
+    rollouts = _span(found.rollouts)
+    basis = (
+        f"The cost of a rollout is the mean of {found.measured} measured ones."
+        if found.measured
+        else "The cost of a rollout is assumed; `skillfit check` measures it."
+    )
+    waiting = (
+        "train.lag: 1 lets rollouts go on while the optimizer writes: faster, with less gain per "
+        "rollout (docs/gate.md)."
+        if not lag
+        else f"train.lag: {lag}: rollouts do not wait for the optimizer."
+    )
+    minutes = _span(found.minutes, ".1f")
+    return f"{steps} steps, {rollouts} rollouts, {minutes} minutes.\n{basis}\n{waiting}"
+
+
+def _options_table(options: list[BudgetOption]) -> RenderableType:
+    rows = []
+    for one in options:
+        if one.plan is None:
+            rows.append((f"{one.rollouts:,}", "too few for one step", "", ""))
+            continue
+        plan = one.plan
+        steps = f"{plan.steps} steps of {plan.batch_size} training rollouts"
+        rows.append(
+            (
+                f"{one.rollouts:,}",
+                steps,
+                f"{plan.selection} selection items",
+                f"shows gains from {one.detectable:.2f}",
+            )
+        )
+    return table(("--rollouts", "buys", "", ""), rows)
+
+
+def _cost_row(row: EstimateRow) -> tuple[str, ...]:
+    usd = "no price known"
+    if row.usd:
+        usd = f"${row.usd.typical:,.2f} ({row.usd.low:,.2f} – {row.usd.high:,.2f})"
     return (row.stage, row.role, _span(row.calls), _span(row.tokens), usd)
 
 
-def _as_data(row: Row) -> dict[str, Any]:
-    usd = _pair(row.usd) if row.usd else None
+def _as_data(row: EstimateRow) -> dict[str, Any]:
     return {
         "stage": row.stage,
         "role": row.role,
-        "calls": _pair(row.calls),
-        "tokens": _pair(row.tokens),
-        "usd": usd,
+        "calls": _as_list(row.calls),
+        "tokens": _as_list(row.tokens),
+        "usd": _as_list(row.usd) if row.usd else None,
     }
 
 
-def _pair(span: Range) -> list[float]:
-    return [round(span.low, 4), round(span.high, 4)]
+def _as_list(span: Range) -> list[float]:
+    """Low, typical, high."""
+    return [round(span.low, 4), round(span.typical, 4), round(span.high, 4)]
 
 
 def _span(span: Range, form: str = ",.0f") -> str:
-    return (
-        f"{span.low:{form}} – {span.high:{form}}" if span.high > span.low else f"{span.high:{form}}"
-    )
+    if span.high <= span.low:
+        return f"{span.high:{form}}"
+    return f"{span.typical:{form}} ({span.low:{form}} – {span.high:{form}})"
 
 
 def eval_(
@@ -235,7 +316,6 @@ def verify(
 
     Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
     """
-    from dataclasses import asdict
     from tempfile import TemporaryDirectory
 
     from skillfit.cli.verification import Comparison, Record, compare

@@ -132,14 +132,11 @@ def coverage_check(scored: int, planned: int, floor: float, first_failure: str) 
     )
 
 
-def cost_check(low: float, high: float, cap: float | None) -> CheckResult:
+def cost_check(typical: float, high: float, cap: float | None) -> CheckResult:
     """Estimated dollars of the whole plan against the cap."""
-    detail = {"low": low, "high": high, "cap": cap}
-    if cap is not None and low > cap:
-        return CheckResult(
-            "cost",
-            "warn",
-            f"The plan costs ${low:.2f}-{high:.2f}; the cap of ${cap:.2f} ends it early.",
-            detail,
-        )
-    return CheckResult("cost", "go", f"The plan costs about ${low:.2f}-{high:.2f}.", detail)
+    detail = {"typical": typical, "high": high, "cap": cap}
+    about = f"The plan costs about ${typical:.2f} (${high:.2f} at the most)"
+    if cap is not None and typical > cap:
+        message = f"{about}; the cap of ${cap:.2f} ends it early."
+        return CheckResult("cost", "warn", message, detail)
+    return CheckResult("cost", "go", f"{about}.", detail)

@@ -192,7 +192,7 @@ async def _empty(task: Task, items: Sequence[Item]) -> list[Outcome]:
 def _cost(run: Components) -> CheckResult:
     whole = estimate(run.config, run.task, run.initial, run.plan).total
     if whole.usd is None:
-        calls = f"{whole.calls.low:,.0f}-{whole.calls.high:,.0f}"
-        message = f"The plan takes about {calls} calls; no price is known."
+        most = f"{whole.calls.high:,.0f} at the most"
+        message = f"The plan takes about {whole.calls.typical:,.0f} calls ({most})."
         return CheckResult("cost", "go", message)
-    return checks.cost_check(whole.usd.low, whole.usd.high, run.config.budget.usd)
+    return checks.cost_check(whole.usd.typical, whole.usd.high, run.config.budget.usd)
