@@ -38,6 +38,19 @@ _COMMON = frozenset(
     yesterday yet you your yours"""
     )
 )
+# Words that people use for the topics of a help desk. Where a task has some, rules name only these.
+_TOPICS = frozenset(
+    words(
+        """access account activate address adapter app balance battery bill billing box broken browser button cable
+    camera card charge charged charger code courier crash crashes damaged defective delete delivered delivery device
+    disk driver email error exchange faulty firewall form freeze freezes headset install installed internet invoice
+    keyboard label laptop letterbox license lock locked login logged mailbox monitor mouse network package parcel
+    password payment permission photo pictures pin plugin price printer profile projector receipt refund refunded
+    register registered replacement return returned router scanner screen sender server shipment shipping signal
+    sign software storage subscription switch tax tracking update upload username version video voucher vpn warehouse
+    warranty website wifi"""
+    )
+)
 _USELESS = (
     "Read the whole text before answering, because details come late.",
     "Think about what the writer needs most.",
@@ -157,6 +170,7 @@ def _rules(cases: list[_Case], skill: str) -> list[str]:
         }
         new = shown.keys() - outside - known
         telling = [shown[root] for root, _ in inside.most_common() if root in new and len(root) > 2]
+        telling = [word for word in telling if word in _TOPICS] or telling
         if telling and items:
             *first, last = telling[:_RULE_WORDS]
             rules.append(
