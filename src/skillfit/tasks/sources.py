@@ -132,6 +132,11 @@ def source_names() -> list[str]:
     return sorted(installed | set(BUILT_IN_SOURCES))
 
 
+def source_options(name: str) -> tuple[str, ...]:
+    """The options that a registered source can be given in `env.task_args`."""
+    return tuple(_named_options(_import(name)))
+
+
 def source_module(name: str) -> str:
     """The module that a registered name refers to; empty for a name that is not registered."""
     installed = [entry.value for entry in _entry_points(name)]
@@ -202,10 +207,15 @@ def _check_options(name: str, function: Callable[..., Any], options: Mapping[str
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    known = _named_options(function)
     for option in options:
         if option not in known:
             hint = did_you_mean(option, known) or (
                 f"Its options: {', '.join(known)}." if known else "It has no options."
             )
             raise InputError(f"env.tasks: {name} has no option {option!r}.", hint=hint)
+
+
+def _named_options(function: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
