@@ -170,7 +170,7 @@ def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> No
         ),
         (
             "budget: {zzz: 1}\n",
-            "c.yaml:1: unknown key budget.zzz. Allowed here: usd, tokens, calls, minutes.",
+            "c.yaml:1: unknown key budget.zzz. Allowed here: rollouts, usd, tokens, calls, minutes.",
         ),
         (
             "train:\n  batch_size: many\n",
@@ -181,8 +181,8 @@ def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> No
             "c.yaml:2: train.batch_size = 0 is not valid: it should be greater than or equal to 1",
         ),
         (
-            "evaluation:\n  gate: soft\n",
-            "c.yaml:2: evaluation.gate = 'soft' is not valid: it should be 'race' or 'strict'",
+            "evaluation:\n  gate_metric: firm\n",
+            "c.yaml:2: evaluation.gate_metric = 'firm' is not valid: it should be 'hard', 'soft' or",
         ),
         (
             "recipe: fast\n",

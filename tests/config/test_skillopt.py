@@ -394,7 +394,7 @@ def test_skillfits_own_keys_may_stand_in_the_file_and_overrides_may_use_either_v
             "model": {"target": "t", "optimizer": "o"},
             "budget": {"usd": 3},
             "recipe": "lite",
-            "evaluation": {"prune": False},
+            "evaluation": {"coverage_floor": 0.9},
         },
         "model.target=t2",
         "model.optimizer=anthropic/claude",
@@ -402,10 +402,15 @@ def test_skillfits_own_keys_may_stand_in_the_file_and_overrides_may_use_either_v
         "optimizer.lr_control_mode=none",
         "model.agent.temperature=0.5",
     )
-    assert (config.budget.usd, config.recipe, config.evaluation.prune, config.env.grader) == (
+    assert (
+        config.budget.usd,
+        config.recipe,
+        config.evaluation.coverage_floor,
+        config.env.grader,
+    ) == (
         3,
         "lite",
-        False,
+        0.9,
         "f1",
     )
     assert agent(config) == {"id": "azure/t2", "temperature": 0.5}
