@@ -19,9 +19,9 @@ from pydantic_core import ErrorDetails
 from skillfit.config.keys import SECTIONS, describe_keys
 from skillfit.config.schema import RECIPES, Config
 from skillfit.config.skillopt import is_skillopt, table, translate
+from skillfit.config.task_sources import find_source, is_source
 from skillfit.config.yaml_source import Place, Settings, read_overrides, read_source, walk
 from skillfit.errors import InputError
-from skillfit.tasks.sources import find_source, is_source
 
 _FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
 _SECRET_NAME = re.compile(
@@ -98,6 +98,8 @@ def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:
             continue
         if new.partition("/")[0] == str(old.get("id", "")).partition("/")[0]:
             models[role] = {"id": new}
+
+
 def _recipe_defaults(data: Mapping[str, Any]) -> Settings:
     recipe = data.get("recipe", "default")
     return Settings(RECIPES.get(recipe, {}) if isinstance(recipe, str) else {})

@@ -16,9 +16,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from skillfit.config.keys import SECTIONS, describe_keys
+from skillfit.config.task_sources import is_source, source_options
 from skillfit.config.yaml_source import Settings, read_source
 from skillfit.models.secrets import redact
-from skillfit.tasks.sources import is_source, source_options
 
 
 class Table(BaseModel):
