@@ -129,15 +129,23 @@ def test_overrides_may_be_a_mapping_of_dotted_keys_and_sections(
     assert config.env.skill == str(tmp_path / "skill")
 
 
-def test_an_override_inside_a_model_given_as_a_string_keeps_its_id_and_a_new_string_replaces_all(
-    tmp_path: Path,
-) -> None:
-    base = {"model": {"agent": "openai/a", "judge": {"id": "openai/b", "base_url": "http://h/v1"}}}
-    config = load_config(base, ["model.agent.temperature=0.5", "model.judge=openai/c"])
+def test_an_override_inside_a_model_given_as_a_string_keeps_its_id() -> None:
+    config = load_config({"model": {"agent": "openai/a"}}, ["model.agent.temperature=0.5"])
     assert config.model.agent is not None
-    assert config.model.judge is not None
     assert (config.model.agent.id, config.model.agent.temperature) == ("openai/a", 0.5)
-    assert (config.model.judge.id, config.model.judge.base_url) == ("openai/c", None)
+
+
+@pytest.mark.parametrize(
+    ("override", "base_url"),
+    [("openai/c", "http://h/v1"), ("anthropic/c", None)],
+)
+def test_another_model_keeps_the_address_only_with_the_same_provider(
+    override: str, base_url: str | None
+) -> None:
+    base = {"model": {"judge": {"id": "openai/b", "base_url": "http://h/v1"}}}
+    config = load_config(base, [f"model.judge={override}"])
+    assert config.model.judge is not None
+    assert (config.model.judge.id, config.model.judge.base_url) == (override, base_url)
 
 
 def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> None:
