@@ -135,6 +135,12 @@ def test_the_name_of_a_skill_cannot_choose_a_place_outside_runs(tmp_path: Path, 
     assert re.fullmatch(r"(escaped|tmp-x|a-b|skill)-evaluate-\w{6}", run.name)
 
 
+def test_the_config_may_name_the_run_directory(tmp_path: Path) -> None:
+    config = {"run": "mine/first", "env": {"allow_fit_only": True}}
+    skillfit.evaluate(SKILL, ITEMS, agent=obedient, config=config)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["first-evaluate"]
+
+
 def test_a_config_file_and_settings_go_together(tmp_path: Path) -> None:
     run = skillfit.train(
         config=project(tmp_path / "triage"),

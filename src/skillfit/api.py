@@ -363,9 +363,12 @@ def as_agent(agent: Agent | Callable[..., Any]) -> Agent:
 
 
 def default_run(inputs: Inputs, kind: str = "") -> Path:
-    """runs/NAME-HASH: the same settings, skill and tasks resume in the same directory; others get
-    one of their own. The name is that of the skill, made safe as a folder name.
+    """The directory that the config names, or runs/NAME-HASH. In the second case the same settings,
+    skill and tasks resume in the same directory, and others get one of their own. NAME is that of
+    the skill, made safe as a folder name.
     """
+    if inputs.config.run:
+        return Path(f"{inputs.config.run}-{kind}" if kind else inputs.config.run)
     name = folder_name(inputs.skill.name) or "skill"
     parts = [name, kind, stable_hash(inputs.identity())[:6]]
     return Path("runs") / "-".join(part for part in parts if part)

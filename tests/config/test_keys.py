@@ -9,11 +9,21 @@ def test_every_key_is_described_once_with_type_and_default() -> None:
     keys = {described.key: described for described in describe_keys()}
     assert len(keys) == len(list(describe_keys()))
     assert keys["train.batch_size"].default == 40
-    assert keys["evaluation.gate"].type == "race | strict"
+    assert keys["evaluation.gate_metric"].type == "hard | soft | mixed"
     assert keys["model.agent"].type == "string or mapping | null"
     assert keys["model.agent.id"].doc.startswith("`provider/name`")
     assert keys["budget.usd"].type == "float | null"
-    assert keys["env.fields"].default == {}
+    assert (keys["env.fields"].default, keys["env.fields"].type) == ({}, "mapping")
+    assert keys["evaluation.must_pass"].type == "list of str"
+    assert keys["train.batch_size"].limits == ">= 1"
+    assert keys["evaluation.gate_mixed_weight"].limits == ">= 0 and <= 1"
+    assert keys["evaluation.gate"].recipes == {"paper": "strict"}
+    assert (keys["train.seed"].section, keys["recipe"].section) == ("train", "")
+
+
+def test_every_key_is_documented_in_one_paragraph() -> None:
+    for described in describe_keys():
+        assert described.doc and "\n" not in described.doc, described.key
 
 
 def test_a_default_config_dump_has_exactly_the_described_keys() -> None:
@@ -32,6 +42,7 @@ def test_what_only_says_how_fast_and_how_far_may_change_on_resume() -> None:
     free = [
         "budget.usd=9",
         "executor=ray",
+        "run=elsewhere",
         "model.concurrency=2",
         "model.prices={m: {input: 1.0}}",
         "gradient.analyst_workers=3",

@@ -2,6 +2,7 @@
 instead.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_bases_that_go_in_a_circle_are_refused_with_the_chain(tmp_path: Path) ->
     write(tmp_path / "c.yaml", "_base_: a.yaml\n")
     message = refusal(write(tmp_path / "a.yaml", "_base_: b.yaml\n"))
     chain = " -> ".join(str(tmp_path / name) for name in ("a.yaml", "b.yaml", "c.yaml", "a.yaml"))
-    assert message == f"_base_ goes round in a circle: {chain}."
+    assert message == f"Circular _base_: {chain}. Remove one of the _base_ lines."
 
 
 @pytest.mark.parametrize("base", ["no.yaml", "[no.yaml]", "3", "{a: b}"])
@@ -128,15 +129,23 @@ def test_overrides_may_be_a_mapping_of_dotted_keys_and_sections(
     assert config.env.skill == str(tmp_path / "skill")
 
 
-def test_an_override_inside_a_model_given_as_a_string_keeps_its_id_and_a_new_string_replaces_all(
-    tmp_path: Path,
-) -> None:
-    base = {"model": {"agent": "openai/a", "judge": {"id": "openai/b", "base_url": "http://h/v1"}}}
-    config = load_config(base, ["model.agent.temperature=0.5", "model.judge=openai/c"])
+def test_an_override_inside_a_model_given_as_a_string_keeps_its_id() -> None:
+    config = load_config({"model": {"agent": "openai/a"}}, ["model.agent.temperature=0.5"])
     assert config.model.agent is not None
-    assert config.model.judge is not None
     assert (config.model.agent.id, config.model.agent.temperature) == ("openai/a", 0.5)
-    assert (config.model.judge.id, config.model.judge.base_url) == ("openai/c", None)
+
+
+@pytest.mark.parametrize(
+    ("override", "base_url"),
+    [("openai/c", "http://h/v1"), ("anthropic/c", None)],
+)
+def test_another_model_keeps_the_address_only_with_the_same_provider(
+    override: str, base_url: str | None
+) -> None:
+    base = {"model": {"judge": {"id": "openai/b", "base_url": "http://h/v1"}}}
+    config = load_config(base, [f"model.judge={override}"])
+    assert config.model.judge is not None
+    assert (config.model.judge.id, config.model.judge.base_url) == (override, base_url)
 
 
 def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> None:
@@ -169,7 +178,7 @@ def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> No
         ),
         (
             "budget: {zzz: 1}\n",
-            "c.yaml:1: unknown key budget.zzz. Allowed here: usd, tokens, calls, minutes.",
+            "c.yaml:1: unknown key budget.zzz. Allowed here: rollouts, usd, tokens, calls, minutes.",
         ),
         (
             "train:\n  batch_size: many\n",
@@ -180,8 +189,8 @@ def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> No
             "c.yaml:2: train.batch_size = 0 is not valid: it should be greater than or equal to 1",
         ),
         (
-            "evaluation:\n  gate: soft\n",
-            "c.yaml:2: evaluation.gate = 'soft' is not valid: it should be 'race' or 'strict'",
+            "evaluation:\n  gate_metric: firm\n",
+            "c.yaml:2: evaluation.gate_metric = 'firm' is not valid: it should be 'hard', 'soft' or",
         ),
         (
             "recipe: fast\n",
@@ -199,8 +208,8 @@ def test_words_yaml_once_took_for_something_else_are_words(tmp_path: Path) -> No
             "train: {seed: 1}\ntrain: {seed: 2}\n",
             "c.yaml:2: train is set twice (before on line 1).",
         ),
-        ("env: &e {fields: *e}\n", "c.yaml:1: env.fields contains itself."),
-        ("env:\n  grader: &g [*g]\n", "c.yaml:2: env.grader contains itself."),
+        ("env: &e {fields: *e}\n", "c.yaml:1:6: not valid YAML: a value contains itself."),
+        ("env:\n  grader: &g [*g]\n", "c.yaml:2:11: not valid YAML: a value contains itself."),
         ("3: x\n", "c.yaml:1: unknown key 3."),
         ("env: {name: x, tasks: t.jsonl}\n", "c.yaml:1: unknown key env.name."),
         ("- a\n", "c.yaml: a config is a mapping of sections, not list."),
@@ -217,8 +226,57 @@ def test_every_mistake_is_told_at_once_each_in_its_own_line(tmp_path: Path) -> N
     message = refusal(write(tmp_path / "c.yaml", "train: {seed: x}\n"), "budget.usd=-1", "foo=1")
     lines = message.splitlines()
     assert len(lines) == 3
-    assert any("the override budget.usd=-1: budget.usd = -1 is not valid" in line for line in lines)
-    assert any(line.startswith("the override foo=1: unknown key foo.") for line in lines)
+    budget, unknown = "command-line override budget.usd=-1: ", "command-line override foo=1: "
+    assert any(line.startswith(f"{budget}budget.usd = -1 is not valid") for line in lines)
+    assert any(line.startswith(f"{unknown}unknown key foo.") for line in lines)
+
+
+@pytest.mark.parametrize("override", ["foo.bar=1", "foo.bar.baz=1", "train.sed=1"])
+def test_an_unknown_override_is_not_blamed_on_the_file(tmp_path: Path, override: str) -> None:
+    path = write(tmp_path / "c.yaml", "# my config\nmodel: {agent: practice/agent}\n")
+    assert refusal(path, override).startswith(f"command-line override {override}: unknown key ")
+
+
+BOMB = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 10))
+MERGES = "".join(f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}\n" for n in range(1, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"l0: &l0 [x]\n{BOMB}", "with its aliases it has more than 20,000 values"),
+        (f"m0: &m0 {{a: 1}}\n{MERGES}", "with its aliases it has more than 20,000 values"),
+        (f"a: {'[' * 100}{']' * 100}\n", "it is nested too deeply"),
+        (f"a: {'[' * 100_000}\n", "it is nested too deeply"),
+        (f"train: {{seed: {'9' * 5000}}}\n", "a number with 5000 characters"),
+        (f"train: {{seed: 0x{'f' * 5000}}}\n", "a number with 5002 characters"),
+        (f"budget: {{usd: {'9' * 5000}.5}}\n", "a number with 5002 characters"),
+        ("train: {seed: !!int many}\n", "'many' is not a number"),
+        ("train: {seed: !!int [1]}\n", "'' is not a number"),
+        ("optimizer: {use_slow_update: !!bool perhaps}\n", "neither true nor false"),
+        ("a: !!timestamp 2001-99-99\n", "could not determine a constructor"),
+        ("a: !!binary x\n", "could not determine a constructor"),
+        ("a: \0\n", "special characters are not allowed"),
+    ],
+)
+def test_yaml_that_would_hang_or_crash_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    message = refusal(write(tmp_path / "c.yaml", text))
+    assert message.startswith(f"{tmp_path}/c.yaml") and said in message
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 2000, "&a [*a]"])
+def test_an_override_that_would_crash_is_refused(value: str) -> None:
+    assert refusal({}, f"train.seed={value}").startswith("The override ")
+
+
+def test_a_pipe_given_as_config_is_refused_instead_of_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "c.yaml")
+    assert "c.yaml is not a regular file" in refusal(tmp_path / "c.yaml")
+
+
+def test_a_huge_config_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.yaml", "# " + "x" * 1_000_000 + "\n")
+    assert "larger than 1,000,000 bytes" in refusal(path)
 
 
 def test_a_mistake_in_a_base_is_named_with_the_base(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A recipe fills what the person did not set."""
+"""A recipe fills in what the user does not set."""
 
 import pytest
 
@@ -14,15 +14,12 @@ def test_every_recipe_is_a_valid_config(recipe: str) -> None:
 def test_paper_is_the_reference_with_its_decisions() -> None:
     config = load_config({"recipe": "paper"})
     evaluation = config.evaluation
-    assert (
-        evaluation.gate,
-        evaluation.candidates,
-        evaluation.use_gate,
-        evaluation.gate_metric,
-    ) == ("strict", 1, True, "hard")
-    assert not any(
-        (evaluation.prune, evaluation.ship_test, evaluation.leak_check, evaluation.preflight)
+    assert (evaluation.gate, evaluation.use_gate, evaluation.gate_metric) == (
+        "strict",
+        True,
+        "hard",
     )
+    assert not any((evaluation.ship_test, evaluation.leak_check, evaluation.preflight))
     assert (config.optimizer.use_slow_update, config.optimizer.slow_update_gate_with_selection) == (
         True,
         False,
@@ -37,13 +34,11 @@ def test_paper_is_the_reference_with_its_decisions() -> None:
     assert config.gradient.rollouts_per_item == 1
 
 
-def test_what_the_person_set_stays_whether_in_file_or_override() -> None:
-    config = load_config({"recipe": "paper", "evaluation": {"prune": True}}, [])
-    assert (config.evaluation.prune, config.evaluation.candidates, config.evaluation.gate) == (
-        True,
-        3,
-        "strict",
-    )
+def test_what_the_user_sets_stays_whether_in_file_or_override() -> None:
+    source = {"recipe": "paper", "evaluation": {"ship_test": True}}
+    config = load_config(source, ["evaluation.leak_check=true"])
+    evaluation = config.evaluation
+    assert (evaluation.ship_test, evaluation.leak_check, evaluation.gate) == (True, True, "strict")
 
 
 def test_a_recipe_given_as_override_fills_too() -> None:

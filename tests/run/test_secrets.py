@@ -133,7 +133,7 @@ def test_a_key_inside_a_config_is_refused_with_the_way_out_and_not_repeated(
     ["options.api_key=hunter2", "base_url=http://h/v1?key=hunter2", "base_url=http://hunter2@h/v1"],
 )
 def test_a_key_in_an_override_is_not_repeated_either(setting: str) -> None:
-    with pytest.raises(InputError, match=r"the override model\.agent\.") as raised:
+    with pytest.raises(InputError, match=r"command-line override model\.agent\.") as raised:
         load_config({"model": {"agent": "openai/x"}}, [f"model.agent.{setting}"])
     assert "hunter2" not in str(raised.value) and "value error" not in str(raised.value)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from skills_ref import validate
 
-from skillfit.skill import Skill, document_problems, lint
+from skillfit.errors import InputError
+from skillfit.skill import Skill, document_problems, lint, refuse_unreadable
 
 GOOD = "---\nname: tables\ndescription: Read tables.\n---\n# Tables\n\nlook first\n"
 
@@ -175,3 +176,11 @@ def test_frontmatter_that_cannot_be_read_is_an_error_in_any_markdown_file(
 
 def test_a_thematic_break_at_the_top_is_not_unclosed_frontmatter() -> None:
     assert document_problems(Skill.from_text("---\n\n# Title\n\nNote: text\n")) == []
+
+
+def test_frontmatter_that_cannot_be_read_is_refused_with_file_and_line() -> None:
+    refuse_unreadable(Skill.from_text(GOOD))
+    refuse_unreadable(Skill.from_text(""))
+    broken = Skill.from_text("---\nname: tables\ndescription: a: b\n---\nx\n")
+    with pytest.raises(InputError, match=r"^skills/tables:3: the frontmatter is not YAML"):
+        refuse_unreadable(broken, "skills/tables")

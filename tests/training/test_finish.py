@@ -567,6 +567,17 @@ class TestPreflight:
         [blind] = [check for check in report.checks if check.name == "blind"]
         assert blind.verdict == "go" and "all of it gone" in blind.detail
 
+    async def test_a_marker_with_a_mistake_is_reported_before_training(
+        self, make_world: MakeWorld
+    ) -> None:
+        skill = "# Colours\n\n<!-- protected start -->\nred means r.\n<!-- protected end -->\n"
+        world = make_world("evaluation.preflight=true", *STRICT, skill=skill)
+        await world.train()
+        [report] = world.events(PreflightFinished)
+        [found] = [check for check in report.checks if check.name == "skill"]
+        assert found.verdict == "warn"
+        assert "line 3: '<!-- protected start -->' is treated as" in found.message
+
     async def test_a_skill_that_solves_everything_is_saturated(self, make_world: MakeWorld) -> None:
         world = make_world("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))
         with pytest.raises(PreflightStopped, match="Saturated"):

@@ -134,3 +134,9 @@ def test_an_inspect_task_needs_the_agents_model(tmp_path: Path) -> None:
                 [],
             )
         )
+
+
+def test_a_skill_with_broken_frontmatter_is_refused_with_its_line(make_world: MakeWorld) -> None:
+    world = make_world(rows=ROWS, skill="---\nname: x\ndescription: a: b\n---\nred means r.\n")
+    with pytest.raises(InputError, match=r"skill[^:]*:3: the frontmatter is not YAML"):
+        world.inputs()

@@ -26,8 +26,8 @@ from tests.training.practice_project import Script, analyse, append, fingerprint
 
 SRC = Path(skillfit.__file__).parent
 # A recipe fills the other settings (test_recipes); where a window would not act it is refused
-# (below).
-ELSEWHERE = {"recipe", "model.agent.context_window", "model.judge.context_window"}
+# (below); `run` is read before the run is opened (test_api).
+ELSEWHERE = {"recipe", "run", "model.agent.context_window", "model.judge.context_window"}
 EPOCHS = ("train.num_epochs=3",)
 STEPS = (
     "train.batch_size=2",

@@ -1,27 +1,29 @@
-"""The settings as a list: every key with its type, default and meaning, and which of them make a
-run the run it is.
+"""The settings as a list: every key with its type, default and meaning, and which of them must stay
+the same for a run to be resumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
+import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from skillfit.config.schema import Config
+from skillfit.config.schema import RECIPES, Config
 from skillfit.models.spec import ModelSpec
 
-# What may change between two starts of one run: how fast and how far it goes, never what it does.
-# Skill and tasks are compared by what is in them, not by where they lie.
+# What may change between two starts of one run: limits, speed and places. The contents of skill and
+# tasks are compared instead of their paths.
 _FREE = frozenset(
     {
         "budget",
         "executor",
+        "run",
         "model.concurrency",
         "model.prices",
         "gradient.analyst_workers",
@@ -38,19 +40,28 @@ _FREE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    key: str  # dotted
+    """One setting. `key` is dotted, for example `train.batch_size`."""
+
+    key: str
     type: str
-    default: Any  # None also for what must be given
+    default: Any  # None also for settings without a default
     doc: str
+    limits: str = ""  # of a number, for example `>= 1`
+    recipes: Mapping[str, Any] = field(default_factory=dict)  # values in recipes that set the key
+
+    @property
+    def section(self) -> str:
+        """The section that the key belongs to; empty for keys at the top level."""
+        return self.key.partition(".")[0] if "." in self.key else ""
 
 
 def describe_keys() -> Iterator[Key]:
-    """Every key of the schema, in its order. A role's model is described once a role."""
+    """Every key of the schema, in its order. The settings of a model appear once for each role."""
     yield from _describe(Config, "")
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """The part of a config that must stay the same for a run to go on."""
+    """The part of a config that must stay the same for a run to be resumed."""
     data: dict[str, Any] = config.model_dump(mode="json")
     for key in _FREE:
         section, _, name = key.rpartition(".")
@@ -62,29 +73,59 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def _describe(model: type[BaseModel], prefix: str) -> Iterator[Key]:
-    for name, field in model.model_fields.items():
+    for name, info in model.model_fields.items():
         key = f"{prefix}{name}"
-        nested = _nested(field.annotation)
+        nested = _nested(info.annotation)
         if nested is None or nested is ModelSpec:
-            yield Key(key, _type(field.annotation), _default(field), field.description or "")
+            yield Key(
+                key,
+                _type(info.annotation),
+                _default(info),
+                " ".join((info.description or "").split()),
+                _limits(info),
+                _recipes(key),
+            )
         if nested is not None:
             yield from _describe(nested, f"{key}.")
 
 
 def _nested(annotation: Any) -> type[BaseModel] | None:
-    candidates = get_args(annotation) or (annotation,)
-    return next(
-        (kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)),
-        None,
-    )
+    """The section or model spec that a field holds, if it holds one."""
+    for kind in get_args(annotation) or (annotation,):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
-def _default(field: FieldInfo) -> Any:
-    default = field.get_default(call_default_factory=True)
+def _default(info: FieldInfo) -> Any:
+    default = info.get_default(call_default_factory=True)
     return None if default is PydanticUndefined else default
 
 
+def _limits(info: FieldInfo) -> str:
+    """The limits of a number, as a text."""
+    limits = []
+    for rule in info.metadata:
+        if isinstance(rule, annotated_types.Ge):
+            limits.append(f">= {rule.ge}")
+        elif isinstance(rule, annotated_types.Gt):
+            limits.append(f"> {rule.gt}")
+        elif isinstance(rule, annotated_types.Le):
+            limits.append(f"<= {rule.le}")
+    return " and ".join(limits)
+
+
+def _recipes(key: str) -> dict[str, Any]:
+    section, _, name = key.partition(".")
+    return {
+        recipe: settings[section][name]
+        for recipe, settings in RECIPES.items()
+        if name and name in settings.get(section, {})
+    }
+
+
 def _type(annotation: Any) -> str:
+    """A type in the words of YAML."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " | ".join(str(argument) for argument in arguments)
@@ -92,9 +133,13 @@ def _type(annotation: Any) -> str:
         return "null"
     if annotation is ModelSpec:
         return "string or mapping"
-    if arguments and origin not in (dict, tuple, list):
+    if origin is dict:
+        return "mapping"
+    if origin in (tuple, list):
+        return f"list of {_type(arguments[0])}"
+    if arguments:
         return " | ".join(_type(argument) for argument in arguments)
-    return str(annotation) if arguments else getattr(annotation, "__name__", str(annotation))
+    return getattr(annotation, "__name__", str(annotation))
 
 
-SECTIONS = tuple(name for name, field in Config.model_fields.items() if _nested(field.annotation))
+SECTIONS = tuple(name for name, info in Config.model_fields.items() if _nested(info.annotation))

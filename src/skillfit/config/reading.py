@@ -1,5 +1,6 @@
-"""From YAML, overrides and recipe to a checked `Config`. Every problem is named with its place, key
-and a way out.
+"""From YAML, overrides and recipe to a checked `Config`.
+
+Errors name the place (file and line, or override), the key, and what is allowed there.
 """
 
 from __future__ import annotations
@@ -17,26 +18,29 @@ from pydantic_core import ErrorDetails
 
 from skillfit.config.keys import SECTIONS, describe_keys
 from skillfit.config.schema import RECIPES, Config
-from skillfit.config.skillopt import is_reference, translate
+from skillfit.config.skillopt import is_skillopt, table, translate
+from skillfit.config.task_sources import find_source, is_source
 from skillfit.config.yaml_source import Place, Settings, read_overrides, read_source, walk
 from skillfit.errors import InputError
-from skillfit.tasks.sources import find_source, is_source
 
 _FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
 _SECRET_NAME = re.compile(
-    r"(?i)(api[-_]?key|secret|password|passwd|authorization|cookie|credentials?|(access|auth)[-_]?token)$"
-    r"|^model\..*[-._](key|token)$"
+    r"(api[-_]?key|secret|password|passwd|authorization|cookie|credentials?"
+    r"|(access|auth)[-_]?token)$"
+    r"|^model\..*[-._](key|token)$",
+    re.IGNORECASE,
 )
 _PREFIX = r"(sk|pk|rk|gsk|hf|xai|ghp|github_pat|xox[abp])[-_]"
 _SECRET_VALUE = re.compile(
     rf"^(Bearer\s+\S+|{_PREFIX}[A-Za-z0-9_\-]{{12,}}|AIza[\w\-]{{20,}}|AKIA[A-Z0-9]{{12,}})$"
 )
-_MODEL_SECRET = re.compile(
-    rf"^{_PREFIX}\S+$"
-)  # here it is no skill's or column's name, however short
-_IN_ADDRESS = re.compile(
+# In the section `model` no skill or column has such a name, so a short value is suspicious too.
+_MODEL_SECRET = re.compile(rf"^{_PREFIX}\S+$")
+_SECRET_IN_ADDRESS = re.compile(
     r"^[a-z]+://([^/@\s]+@|\S*[?&][^=&#\s]*(key|token|secret|password|signature)=)", re.IGNORECASE
 )
+# How a chat model is called. A benchmark's values for these do not suit a command-line agent.
+_CHAT_SETTINGS = ("agent", "prompt", "max_turns", "max_rollout_tokens")
 
 
 class ConfigWarning(UserWarning):
@@ -49,36 +53,32 @@ def load_config(
     *,
     warn: Callable[[str], None] | None = None,
 ) -> Config:
-    """The config in a YAML file (or a mapping), with `key.sub=value` overrides (or a mapping of
-    these) on top and its recipe below.
+    """Read a config from a YAML file or a mapping.
 
-    Relative paths of skill, tasks and grader files belong to the folder of the file that names
-    them; in overrides, to the current folder. Warnings go to `warn`, or to Python's own.
+    `overrides` are `key.sub=value` texts, or a mapping of dotted keys to values; they replace what
+    the file says. Keys that neither sets come from the recipe, then from the benchmark that
+    `env.tasks` names, then from the defaults.
+
+    Relative paths of skill, tasks, graders and run start in the folder of the file that names them;
+    in overrides, in the current folder. Warnings go to `warn`, by default to Python's `warnings`.
     """
     settings = read_source(source)
-    above = read_overrides(
-        overrides, {key.key for key in describe_keys() if key.type in ("str", "str | null")}
-    )
-    if is_reference(settings.data):
+    text_keys = {key.key for key in describe_keys() if key.type in ("str", "str | null")}
+    above = read_overrides(overrides, text_keys)
+    if is_skillopt(settings.data):
         settings = translate(settings, above, warn or _python_warning)
     else:
         _keep_endpoints(above.data, settings.data)
         settings = above.over(settings)
     _refuse_secrets(settings)
-    data = {
-        key: {} if value is None and key in SECTIONS else value
-        for key, value in settings.data.items()
-    }
+    data = {}
+    for key, value in settings.data.items():
+        is_empty_section = value is None and key in SECTIONS
+        data[key] = {} if is_empty_section else value
     _resolve_paths(data, settings)
-    recipe = data.get("recipe", "default")
-    filled = (
-        Settings(data)
-        .over(Settings(RECIPES.get(recipe, {}) if isinstance(recipe, str) else {}))
-        .over(_source_defaults(data))
-        .data
-    )
+    filled = Settings(data).over(_recipe_defaults(data)).over(_source_defaults(data))
     try:
-        return Config.model_validate(filled)
+        return Config.model_validate(filled.data)
     except ValidationError as error:
         raise InputError("\n".join(_sentences(error.errors(), settings))) from error
 
@@ -100,9 +100,14 @@ def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:
             models[role] = {"id": new}
 
 
+def _recipe_defaults(data: Mapping[str, Any]) -> Settings:
+    recipe = data.get("recipe", "default")
+    return Settings(RECIPES.get(recipe, {}) if isinstance(recipe, str) else {})
+
+
 def _source_defaults(data: Mapping[str, Any]) -> Settings:
-    """Config values that the named task source of `env.tasks` brings with it. How a chat model is
-    called is left out when the agent is a command-line agent.
+    """Config values of the named task source of `env.tasks`. The settings for chat models are left
+    out when the agent is a command-line agent.
     """
     env = data.get("env")
     if not isinstance(env, dict) or not isinstance(env.get("tasks"), str):
@@ -115,9 +120,8 @@ def _source_defaults(data: Mapping[str, Any]) -> Settings:
     )
     defaults = read_source(source.config).data if source is not None else {}
     if _agent_id(data).startswith("cli/"):
-        chat_settings = ("agent", "prompt", "max_turns", "max_rollout_tokens")
-        kept = {k: v for k, v in defaults.get("env", {}).items() if k not in chat_settings}
-        defaults = {**defaults, "env": kept}
+        for name in _CHAT_SETTINGS:
+            defaults.get("env", {}).pop(name, None)
     return Settings(defaults)
 
 
@@ -136,48 +140,53 @@ def _refuse_secrets(settings: Settings) -> None:
         if not isinstance(value, str) or not value:
             continue
         where = settings.place(key).without_value
-        if _IN_ADDRESS.match(value):
+        if _SECRET_IN_ADDRESS.match(value):
             raise InputError(
-                f"{where}: {key} carries a user name or key inside its address.",
-                hint="Give the address alone; put the key into an environment variable and name it with key_env.",
+                f"{where}: {key} has a user name or key inside its address.",
+                hint="Give the address alone. Put the key into an environment variable, and name "
+                "that variable with key_env.",
             )
         in_model = key.startswith("model.") and _MODEL_SECRET.match(value)
         if in_model or _SECRET_VALUE.match(value) or _SECRET_NAME.search(key):
             raise InputError(
                 f"{where}: {key} looks like a secret, and settings are written to disk.",
-                hint="Put it into an environment variable and give that variable's name with key_env.",
+                hint="Put it into an environment variable, and name that variable with key_env.",
             )
 
 
 def _resolve_paths(data: dict[str, Any], settings: Settings) -> None:
-    """Make the files that settings name independent of where the command is run."""
-    for section, name, resolved in (
-        ("env", "skill", _absolute),
-        ("env", "tasks", _resolved_tasks),
-        ("env", "grader", _resolved_functions),
-        ("env", "agent", _resolved_functions),
-        ("env", "corpus", _absolute),
-        ("evaluation", "ship_grader", _resolved_functions),
+    """Make paths in the settings absolute, so that they do not depend on the current folder."""
+    if data.get("run"):
+        data["run"] = _absolute(data["run"], settings.place("run"))
+    for key, resolve in (
+        ("env.skill", _absolute),
+        ("env.tasks", _resolve_tasks),
+        ("env.grader", _resolve_functions),
+        ("env.agent", _resolve_functions),
+        ("env.corpus", _absolute),
+        ("evaluation.gate", _resolve_functions),
+        ("evaluation.ship_grader", _resolve_functions),
     ):
-        held = data.get(section)
-        if isinstance(held, dict) and held.get(name):
-            data[section] = {
-                **held,
-                name: resolved(held[name], settings.place(f"{section}.{name}")),
-            }
+        title, _, name = key.partition(".")
+        section = data.get(title)
+        if isinstance(section, dict) and section.get(name):
+            data[title] = {**section, name: resolve(section[name], settings.place(key))}
     env = data.get("env")
     if isinstance(env, dict) and env.get("tasks"):
-        named, folder = ("env.folder", env["folder"]) if env.get("folder") else ("env.tasks", ".")
-        data["env"] = {**env, "folder": _absolute(folder, settings.place(named))}
+        # Commands and Inspect tasks run in env.folder, by default the folder of the config file.
+        if env.get("folder"):
+            folder = _absolute(env["folder"], settings.place("env.folder"))
+        else:
+            folder = _absolute(".", settings.place("env.tasks"))
+        data["env"] = {**env, "folder": folder}
     model = data.get("model")
     if isinstance(model, dict):
         data["model"] = {
-            role: _resolved_programs(spec, settings, f"model.{role}")
-            for role, spec in model.items()
+            role: _resolve_programs(spec, settings, f"model.{role}") for role, spec in model.items()
         }
 
 
-def _resolved_programs(spec: Any, settings: Settings, key: str) -> Any:
+def _resolve_programs(spec: Any, settings: Settings, key: str) -> Any:
     """The files that options of a command-line agent name. A program without a slash is looked up
     on the PATH.
     """
@@ -197,54 +206,54 @@ def _resolved_programs(spec: Any, settings: Settings, key: str) -> Any:
 
 
 def _absolute(value: Any, place: Place) -> Any:
-    return (
-        os.path.normpath(place.folder / Path(value).expanduser())
-        if isinstance(value, str)
-        else value
-    )
+    if not isinstance(value, str):
+        return value
+    return os.path.normpath(place.folder / Path(value).expanduser())
 
 
-def _resolved_tasks(value: Any, place: Place) -> Any:
+def _resolve_tasks(value: Any, place: Place) -> Any:
     """A path or `file.py:name` becomes absolute; commands and named sources stay as they are."""
     if not isinstance(value, str) or value.startswith("command:") or is_source(value):
         return value
     if _FUNCTION.match(value):
-        return _resolved_functions(value, place)
+        return _resolve_functions(value, place)
     path = _absolute(value, place)
     return path if Path(path).exists() or "/" in value or Path(value).suffix else value
 
 
-def _resolved_functions(value: Any, place: Place) -> Any:
+def _resolve_functions(value: Any, place: Place) -> Any:
+    """Make the files of `file.py:name` absolute, also inside lists and mappings."""
     if isinstance(value, dict):
-        return {key: _resolved_functions(item, place) for key, item in value.items()}
+        return {key: _resolve_functions(item, place) for key, item in value.items()}
     if isinstance(value, list):
-        return [_resolved_functions(item, place) for item in value]
+        return [_resolve_functions(item, place) for item in value]
     if isinstance(value, str) and (match := _FUNCTION.match(value)):
         return f"{_absolute(match['file'], place)}:{match['name']}"
     return value
 
 
 def _sentences(errors: Sequence[ErrorDetails], settings: Settings) -> Iterator[str]:
-    """One sentence a key: a union's branches each complain, the person made one mistake."""
+    """One sentence per key. Where several types are allowed, pydantic reports an error for each."""
     by_key: dict[str, list[ErrorDetails]] = {}
     for error in errors:
         by_key.setdefault(_key(error, settings), []).append(error)
-    for key, complaints in by_key.items():
-        where, first = settings.place(key), complaints[0]
+    for key, errors_here in by_key.items():
+        where, first = settings.place(key), errors_here[0]
         if first["type"] == "extra_forbidden":
             yield f"{where}: unknown key {key}.{_suggestion(key)}"
         elif first["type"] == "missing":
             yield f"{where}: {key} is missing."
-        elif first["type"] == "value_error":  # said by a check of our own, about what may be secret
+        elif first["type"] == "value_error":  # from a check of ours; the value may be a secret
             yield f"{where.without_value}: {key}: {first['ctx']['error']}."
         else:
-            allowed = dict.fromkeys(_allowed(error) for error in complaints)
-            yield f"{where}: {key} = {first['input']!r} is not valid: it should be {' or '.join(allowed)}."
+            allowed = " or ".join(dict.fromkeys(_allowed(error) for error in errors_here))
+            value = repr(first["input"])
+            yield f"{where}: {key} = {value} is not valid: it should be {allowed}."
 
 
 def _key(error: ErrorDetails, settings: Settings) -> str:
-    """The dotted key of an error: pydantic's location up to where the settings end and its own
-    union names begin.
+    """The dotted key of an error. Where several types are allowed, pydantic appends the name of the
+    type to the location; that part is not in the settings and is left out.
     """
     location = error["loc"]
     if error["type"] == "missing":
@@ -263,19 +272,27 @@ def _key(error: ErrorDetails, settings: Settings) -> str:
 
 
 def _suggestion(key: str) -> str:
+    """What to write instead of an unknown key."""
+    if ours := table().key_here(key):
+        return f" SkillOpt's {key} is {ours} here."
     known = [*Config.model_fields, *(described.key for described in describe_keys())]
     section, _, leaf = key.rpartition(".")
-    beside = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
-    elsewhere = [name for name in known if name.rpartition(".")[2] == leaf]
-    if near := [beside[name] for name in difflib.get_close_matches(leaf, beside, n=1)] or elsewhere:
+    beside = {}
+    elsewhere = []
+    for name in known:
+        parent, _, last = name.rpartition(".")
+        if parent == section:
+            beside[last] = name
+        if last == leaf:
+            elsewhere.append(name)
+    near = [beside[name] for name in difflib.get_close_matches(leaf, beside, n=1)] or elsewhere
+    if near:
         return f" Did you mean {near[0]}?"
     return f" Allowed here: {', '.join(beside)}."
 
 
 def _allowed(error: ErrorDetails) -> str:
     message = error["msg"].removeprefix("Input should be ").removesuffix(".")
-    return (
-        "a mapping"
-        if message.startswith("a valid dictionary")
-        else message[0].lower() + message[1:]
-    )
+    if message.startswith("a valid dictionary"):
+        return "a mapping"
+    return message[0].lower() + message[1:]

@@ -1,10 +1,11 @@
-"""Every setting of skillfit, with its default. Unknown keys are errors; every key acts.
+"""Every setting of skillfit, with its default. Unknown keys are errors; every key has an effect.
 
-The loop's sections and names (`train`, `gradient`, `optimizer`, `evaluation`) are those users of
-the reference system know. Field docstrings are the generated reference in docs/.
+The sections of the loop (`train`, `gradient`, `optimizer`, `evaluation`) and their keys have the
+names that users of SkillOpt know. The docstrings of the fields are the reference in docs/ and in
+`skillfit docs`.
 
-Recipes: named sets of settings that fill what a person did not set. `default` is the schema's own
-values.
+Recipes are named sets of settings. They fill in what the user does not set. `default` is the values
+of this schema.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatc
 
 
 class Section(BaseModel):
+    """A part of the config: immutable, without unknown keys, documented by field docstrings."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class ModelSection(Section):
     agent: ModelSpec | None = None
-    """Who uses the skill."""
+    """The model of the agent that uses the skill."""
     optimizer: ModelSpec | None = None
-    """Who improves it. Not needed with `optimizer.proposer: examples`."""
+    """The model that improves the skill. Not needed with `optimizer.proposer: examples`."""
     judge: ModelSpec | None = None
-    """Only where a grader needs one."""
+    """The model that grades answers. Needed only by graders that ask a model."""
     concurrency: int = Field(default=32, gt=0)
-    """Ceiling of the adaptive limiter, per endpoint."""
+    """The most calls at one time, per endpoint. The limiter finds the best number below it."""
     prices: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Dollars per million tokens that override or extend the bundled table: {model: {input, cached,
     output}}.
@@ -59,23 +62,25 @@ class TrainSection(Section):
 
 class GradientSection(Section):
     minibatch_size: int = Field(default=8, ge=1)
-    """Trajectories one analyst reads."""
+    """Trajectories that the optimizer reads in one call."""
     merge_batch_size: int = Field(default=8, ge=2)
-    """Patches merged in one call; more are merged level by level."""
+    """Patches merged in one call; more patches are merged level by level."""
     analyst_workers: int = Field(default=16, ge=1)
-    """Optimizer calls in flight at one time."""
+    """Optimizer calls at one time."""
     failure_only: bool = False
     """Reflect on failures only."""
     rollouts_per_item: int = Field(default=1, ge=1)
-    """More than one gives analysts successes and failures of the same item side by side."""
+    """Training rollouts of each item. With two or more, the optimizer sees successes and failures
+    of the same item side by side.
+    """
     deep_reflection: bool = False
-    """Ask the optimizer for a diagnostic instruction, re-roll some failures with it, reflect on the
-    answers too.
+    """Ask the optimizer for a diagnostic instruction, run some failures again with it, and reflect
+    on these answers too.
     """
     deep_reflection_items: int = Field(default=4, ge=1)
-    """Failures that are tried again with the diagnostic instruction, at the most."""
+    """At most this many failures are run again with the diagnostic instruction."""
     trace_to_optimizer: bool = True
-    """Coding-agent CLIs: show their event stream to the optimizer, not just the answer."""
+    """Command-line agents: show their event stream to the optimizer, not only the answer."""
 
 
 class OptimizerSection(Section):
@@ -161,7 +166,7 @@ class EvaluationSection(Section):
 
 class EnvSection(Section):
     skill: str = ""
-    """SKILL.md, skill folder or markdown file; empty: start from a blank skill."""
+    """SKILL.md, skill folder or markdown file. Empty: start from a blank skill."""
     tasks: str = ""
     """JSONL/JSON/CSV file, folder with train/ val/ test/, evals.json, file.py:name, `command: …`,
     or a named source: inspect:…, a benchmark's name.
@@ -173,15 +178,15 @@ class EnvSection(Section):
     the judge, where there is one; all others are the agent's model.
     """
     grader: str | dict[str, Any] | None = None
-    """A grader's name, or {name: settings}, or a list under `all`/`any`/`mean`. Default: exact; for
-    evals.json, checklist.
+    """The name of a grader, {name: settings}, or a list of graders under `all`, `any` or `mean`.
+    Default: exact; for evals.json, checklist.
     """
     folder: str = ""
-    """Where `command:` and `inspect:` tasks are at home: they run there, and their relative paths
-    begin there. Default: the config file's folder.
+    """The folder in which `command:` and `inspect:` tasks run and where their relative paths start.
+    Default: the folder of the config file.
     """
     fields: dict[str, str] = Field(default_factory=dict)
-    """Canonical field -> your column: {input: question, answers: gold}."""
+    """Which columns of your tasks are used: {input: question, answers: gold}."""
     agent: str = "chat"
     """How the skill is used: chat, tools or cli (`cli/…` models imply it), or an agent of your own
     in Python, as file.py:name.
@@ -203,29 +208,31 @@ class EnvSection(Section):
     .agents/skills/.
     """
     prompt: str | None = None
-    """chat, tools: system prompt template with {skill}; default: a plain one."""
+    """chat, tools: a template for the system prompt, with {skill} in it. Default: a plain one."""
     max_turns: int | None = Field(default=None, ge=1)
-    """chat: turns, default 1; tools: tool rounds, default 20."""
+    """chat: turns, default 1; tools: rounds of tool calls, default 20."""
     max_rollout_tokens: int | None = Field(default=None, gt=0)
-    """chat, tools: tokens after which a rollout takes no further turn."""
+    """chat, tools: tokens after which a rollout starts no further turn."""
     exec_timeout: float = Field(default=120, gt=0)
-    """Seconds one rollout may take; the work is really ended then."""
+    """Seconds that one rollout may take. Its calls and processes are stopped after that."""
     split_mode: Literal["auto", "ratio", "split_dir"] = "auto"
-    """auto: the items' split field or folders if there, else made by ratio, stratified by type."""
+    """auto: the split field or folders of the items if they have any, else by ratio, stratified by
+    type; ratio, split_dir: always the one or the other.
+    """
     split_ratio: str = "4:4:2"
-    """train:selection:test"""
+    """Sizes of the splits, as train:selection:test."""
     split_method: Literal["balanced", "shuffle"] = "balanced"
     """How splits are made by ratio. balanced: the types in equal shares, near-duplicates in the
     same split; shuffle: one shuffle of all items in file order, as SkillOpt divides them.
     """
     split_seed: int = 42
-    """Another seed, another division into splits."""
+    """The seed for dividing the items into splits."""
     allow_duplicates: bool = False
     """Warn about near-duplicate items in different splits instead of refusing them."""
     allow_fit_only: bool = False
-    """Train although too few items are left for selection; the result is labelled unverified."""
+    """Train even when too few items are left for selection. The result is labelled unverified."""
     limit: int = Field(default=0, ge=0)
-    """Items per split, 0 = all."""
+    """Items to use per split; 0 = all."""
 
     @field_validator("agent")
     @classmethod
@@ -251,7 +258,7 @@ class BudgetSection(Section):
 
 class Config(Section):
     recipe: Literal["default", "paper", "lite"] = "default"
-    """A named set of settings beneath yours."""
+    """A named set of settings that fills in what you do not set."""
     model: ModelSection = Field(default_factory=ModelSection)
     train: TrainSection = Field(default_factory=TrainSection)
     gradient: GradientSection = Field(default_factory=GradientSection)
@@ -261,8 +268,12 @@ class Config(Section):
     budget: BudgetSection = Field(default_factory=BudgetSection)
     review: bool = False
     """Hold every edit that would be promoted until a person approves it (`skillfit steer`)."""
+    run: str = ""
+    """The run directory, when the command does not name one with --run. Empty: a directory in
+    `runs/`, named after the skill and the settings.
+    """
     executor: str = "local"
-    """local, ray (a cluster started here) or ray://HOST:PORT."""
+    """Where rollouts run: local, ray (a cluster on this machine) or ray://HOST:PORT."""
 
 
 RECIPES: dict[str, dict[str, Any]] = {

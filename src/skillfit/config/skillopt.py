@@ -1,9 +1,8 @@
-"""Reads a config of the reference system (SkillOpt), structured or flat, as it is. reference.yaml
-says what its keys mean here.
+"""Read a config of SkillOpt, structured or flat, of its first or a later release.
 
-Keys with no meaning here are warned about, unless they are empty or at the reference's own default.
-Keys in the file that belong to skillfit (`budget`, `evaluation.gate`, …) may stand beside them and
-go through untouched.
+skillopt.yaml says what its keys mean here. Keys without a meaning here cause a warning, unless they
+are empty or have the value that SkillOpt's own files give them. Keys of skillfit (`budget`,
+`evaluation.gate`, …) may be added to such a file.
 """
 
 from __future__ import annotations
@@ -17,95 +16,120 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from skillfit.config.keys import SECTIONS, describe_keys
-from skillfit.config.yaml_source import Place, Settings, read_source
+from skillfit.config.task_sources import is_source, source_options
+from skillfit.config.yaml_source import Settings, read_source
 from skillfit.models.secrets import redact
 
 
 class Table(BaseModel):
-    """What the reference's keys mean here (reference.yaml says what each part is)."""
+    """The contents of skillopt.yaml, which explains each part."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     flat_signs: list[str]
     signs: dict[str, list[str]]
     own_signs: dict[str, list[str]]
+    first_release_words: dict[str, str]
     flat_names: dict[str, str]
     same_meaning: dict[str, list[str]]
     renamed: dict[str, str]
+    translated_by_code: dict[str, str]
     aliases: dict[str, dict[str, list[str]]]
     providers: dict[str, str]
+    plain_openai: list[str]
     backend_aliases: dict[str, list[str]]
     fills_both_roles: list[str]
-    plain_openai: list[str]
+    takes_effort: list[str]
     families: dict[str, dict[str, str]]
     values: dict[str, dict[str, str]]
     key_variables: dict[str, str]
+    path_options: list[str]
     no_meaning: list[str]
-    defaults: dict[str, Any]
+    defaults: dict[str, list[Any]]
 
     @cached_property
     def moves(self) -> dict[str, str]:
-        same = {
-            name: f"{section}.{name}"
-            for section, names in self.same_meaning.items()
-            for name in names
-        }
-        return {**same, **self.renamed}
+        """Flat name there -> key here, for values that mean the same."""
+        moves = dict(self.renamed)
+        for section, names in self.same_meaning.items():
+            for name in names:
+                moves[name] = f"{section}.{name}"
+        return moves
 
     def flat(self, key: str) -> str:
-        return self.flat_names.get(key, key.rpartition(".")[2])
+        """The flat name of a structured or flat key, in the words of the later releases."""
+        section, _, name = key.rpartition(".")
+        words = [self.first_release_words.get(word, word) for word in name.split("_")]
+        name = "_".join(words)
+        return self.flat_names.get(f"{section}.{name}" if section else name, name)
 
     def backend(self, name: Any) -> str:
+        """The usual name of a backend."""
         plain = str(name).lower().replace("-", "_")
-        return next(
-            (backend for backend, aliases in self.backend_aliases.items() if plain in aliases),
-            plain,
-        )
+        for backend, aliases in self.backend_aliases.items():
+            if plain in aliases:
+                return backend
+        return plain
 
     def knows(self, name: str) -> bool:
-        plain = name.removeprefix("optimizer_").removeprefix("target_")
-        return (
-            plain in self.no_meaning
-            or plain in self.defaults
-            or any(plain in family for family in self.families.values())
-        )
+        """Whether SkillOpt has a setting of this flat name that is not translated."""
+        shared = _without_role(name)
+        in_family = any(shared in family for family in self.families.values())
+        return shared in self.no_meaning or shared in self.defaults or in_family
+
+    def is_default(self, name: str, value: Any) -> bool:
+        return value in self.defaults.get(_without_role(name), [])
+
+    def key_here(self, key: str) -> str:
+        """The key of skillfit for a key of SkillOpt that has another name here; else empty."""
+        name = self.flat(key)
+        return self.renamed.get(name) or self.translated_by_code.get(name, "")
 
 
 @cache
 def table() -> Table:
+    """The translation table."""
     return Table.model_validate(read_source(Path(__file__).with_suffix(".yaml")).data)
 
 
-def is_reference(data: Mapping[str, Any]) -> bool:
-    """Does this look like a config of the reference system?"""
+def is_skillopt(data: Mapping[str, Any]) -> bool:
+    """Whether this looks like a config of SkillOpt."""
     known = table()
-    return not _shows(data, known.own_signs) and (
-        _shows(data, known.signs) or any(name in data for name in known.flat_signs)
-    )
+    if _has_any(data, known.own_signs):
+        return False
+    return _has_any(data, known.signs) or any(name in data for name in known.flat_signs)
 
 
-def _shows(data: Mapping[str, Any], signs: Mapping[str, list[str]]) -> bool:
-    sections = {name: data[name] for name in signs if isinstance(data.get(name), Mapping)}
-    return any(name in section for title, section in sections.items() for name in signs[title])
+def _has_any(data: Mapping[str, Any], signs: Mapping[str, list[str]]) -> bool:
+    for title, names in signs.items():
+        section = data.get(title)
+        if isinstance(section, Mapping) and any(name in section for name in names):
+            return True
+    return False
 
 
 def translate(settings: Settings, overrides: Settings, warn: Callable[[str], None]) -> Settings:
-    """The settings in skillfit's words. Overrides may use either vocabulary."""
+    """The settings in skillfit's words. Overrides may use the words of either."""
     ours = {described.key for described in describe_keys()}
-    theirs, above = _divided(overrides, ours)
-    translation = _Translation(theirs.over(settings), ours, warn)
+    theirs, above = _divide(overrides, ours)
+    has_grader = "env.grader" in above.places
+    translation = _Translation(theirs.over(settings), ours, warn, has_grader=has_grader)
     translation.run()
     return above.over(translation.result)
 
 
-def _divided(overrides: Settings, ours: set[str]) -> tuple[Settings, Settings]:
+def _divide(overrides: Settings, ours: set[str]) -> tuple[Settings, Settings]:
+    """Overrides in SkillOpt's words and overrides in skillfit's. Keys that both have, with other
+    values or another meaning there, count as SkillOpt's.
+    """
     theirs, above = Settings({}), Settings({})
     for key, place in overrides.places.items():
         value: Any = overrides.data
         for part in key.split("."):
             value = value[part]
         one = Settings.of(key, value, place)
-        if key in ours and key != "model.optimizer":
+        differs = key == "model.optimizer" or table().flat(key) in table().aliases
+        if key in ours and not differs:
             above = one.over(above)
         else:
             theirs = one.over(theirs)
@@ -114,158 +138,278 @@ def _divided(overrides: Settings, ours: set[str]) -> tuple[Settings, Settings]:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
+    """A value in the file, and its key as the file has it."""
+
     value: Any
-    key: str  # as the file has it
+    key: str
 
 
 @dataclass
 class _Translation:
+    """The translation of one config. `used` are the flat names that are dealt with already."""
+
     settings: Settings
     ours: set[str]
     warn: Callable[[str], None]
+    has_grader: bool = False
     table: Table = field(default_factory=table)
     used: set[str] = field(default_factory=set)
     result: Settings = field(default_factory=lambda: Settings({}))
 
     def run(self) -> None:
         self.given = dict(_flatten(self.settings.data))
+        self.has_grader = self.has_grader or "grader" in self.given
         self.put("recipe", "paper", "recipe")
+        self._task()
         for name, key in self.table.moves.items():
             self.move(key, name)
         for name, values in self.table.aliases.items():
-            self.move(
-                f"optimizer.{name}",
-                name,
-                words={alias: value for value, aliases in values.items() for alias in aliases},
-            )
-        self._drop_keys()
-        self._skill_and_tasks()
-        for role, theirs in (("agent", "target"), ("optimizer", "optimizer")):
+            words = {}
+            for value, aliases in values.items():
+                words.update(dict.fromkeys(aliases, value))
+            self.move(f"optimizer.{name}", name, words=words)
+        self._drop_secrets()
+        self._run_directory()
+        for role, theirs in (("agent", "target"), ("optimizer", "optimizer"), ("judge", "judge")):
             self._model(role, theirs)
+        self._turns()
         self._rest()
 
     def get(self, *names: str) -> _Given | None:
-        """The first of the names that says something. All of them are dealt with."""
+        """The first of the names with a value that is not empty. All of them count as used."""
         self.used.update(names)
-        found = (self.given[name] for name in names if name in self.given)
-        return next((given for given in found if given.value not in (None, "", [])), None)
+        for name in names:
+            given = self.given.get(name)
+            if given is not None and given.value not in (None, "", []):
+                return given
+        return None
 
     def put(self, key: str, value: Any, source: str) -> None:
+        """Set a key of skillfit. `source` is the key in the file that it comes from."""
         self.result = Settings.of(key, value, self.settings.place(source)).over(self.result)
 
     def move(self, key: str, *names: str, words: Mapping[str, str] | None = None) -> None:
-        """What the first of the names says becomes our key's, in our words."""
-        if (given := self.get(*names)) is not None:
-            self.put(key, (words or {}).get(str(given.value).lower(), given.value), given.key)
-
-    def move_path(self, key: str, *names: str) -> None:
-        if (given := self.get(*names)) is not None:
-            self.put(key, _found(str(given.value), self.settings.place(given.key)), given.key)
+        """Set a key of skillfit to the value of the first of the names, in skillfit's words."""
+        given = self.get(*names)
+        if given is None:
+            return
+        value = (words or {}).get(str(given.value).lower(), given.value)
+        if value != "":
+            self.put(key, value, given.key)
 
     def say(self, key: str, message: str) -> None:
         self.warn(f"{self.settings.place(key)}: {key} {message}")
 
-    def _drop_keys(self) -> None:
+    def _drop_secrets(self) -> None:
         for name in [name for name in self.given if name.endswith("_api_key")]:
             given = self.get(name)
             if given is None:
                 continue
-            variable = next(
-                (
-                    variable
-                    for family, variable in self.table.key_variables.items()
-                    if family in name
-                ),
-                "AZURE_OPENAI_API_KEY",
-            )
-            prefix = name.partition("_")[0]
-            if prefix in ("optimizer", "target"):  # a role's own key keeps a variable of its own
-                variable = f"{prefix.upper()}_{variable}"
-                self.put(
-                    f"model.{'agent' if prefix == 'target' else prefix}.key_env",
-                    variable,
-                    given.key,
-                )
+            variable = "AZURE_OPENAI_API_KEY"
+            for family, named in self.table.key_variables.items():
+                if family in name:
+                    variable = named
+            role = name.partition("_")[0]
+            if role in ("optimizer", "target"):
+                variable = f"{role.upper()}_{variable}"
+                ours = "agent" if role == "target" else role
+                self.put(f"model.{ours}.key_env", variable, given.key)
             self.say(
                 given.key,
-                f"holds a key and is ignored. Put the key into the environment variable {variable}.",
+                "holds a key and is ignored. "
+                f"Put the key into the environment variable {variable}.",
             )
 
-    def _skill_and_tasks(self) -> None:
-        self.move_path("env.skill", "skill_init")
+    def _run_directory(self) -> None:
+        given = self.get("out_root")
+        if given is not None:
+            self.put("run", str(Path.cwd() / str(given.value)), given.key)
+
+    def _task(self) -> None:
+        """Tasks, their options, splits and skill. A benchmark that skillfit has brings its own data
+        and initial skill, which are used when the file names paths that do not exist.
+        """
         name, data = self.get("env"), self.get("split_dir", "data_path")
-        self.move("env.tasks", "env")
-        self.move_path("env.tasks", "split_dir", "data_path")
-        if data is not None and name is not None:
+        benchmark = str(name.value) if name is not None and is_source(str(name.value)) else ""
+        found = self._find_path(data)
+        split_mode = self.get("split_mode")
+        if benchmark and name is not None:
+            self.put("env.tasks", f"{benchmark}:{found}" if found else benchmark, name.key)
+            self._task_options(benchmark)
+        elif data is not None:
+            self.put("env.tasks", str(found or Path.cwd() / str(data.value)), data.key)
+        elif name is not None:
+            self.put("env.tasks", name.value, name.key)
+        if benchmark and data is not None and not found:
+            self.say(
+                data.key,
+                f"= {data.value} does not exist; the data of `skillfit data get {benchmark}` "
+                "is used.",
+            )
+        elif split_mode is not None:
+            self.put("env.split_mode", split_mode.value, split_mode.key)
+        if name is not None and data is not None and not benchmark and not self.has_grader:
             self.say(
                 name.key,
-                f"= {name.value} does not choose a grader here: say with env.grader how the items of {data.key} are graded.",
+                f"= {name.value} is not a benchmark of skillfit and chooses no grader: "
+                f"set env.grader for the items of {data.key}.",
+            )
+        self._skill(benchmark)
+
+    def _skill(self, benchmark: str) -> None:
+        given = self.get("skill_init")
+        if given is None:
+            return
+        found = self._find_path(given)
+        if found or not benchmark:
+            self.put("env.skill", str(found or Path.cwd() / str(given.value)), given.key)
+        else:
+            self.say(
+                given.key,
+                f"= {given.value} does not exist; the initial skill of {benchmark} is used.",
             )
 
+    def _task_options(self, benchmark: str) -> None:
+        """Settings of the benchmark there that it has here too."""
+        for name in source_options(benchmark):
+            given = self.get(name)
+            if given is None:
+                continue
+            value = given.value
+            if name in self.table.path_options:
+                paths = value if isinstance(value, list) else [value]
+                found = [self._find_path(_Given(path, given.key)) for path in paths]
+                if not all(found):
+                    self.say(given.key, f"= {value} does not exist and is ignored.")
+                    continue
+                value = [str(path) for path in found] if isinstance(value, list) else str(found[0])
+            self.put(f"env.task_args.{name}", value, given.key)
+
+    def _find_path(self, given: _Given | None) -> Path | None:
+        """An existing path. There, paths start where the command was run, which was mostly the
+        repository, some folders above the config.
+        """
+        if given is None:
+            return None
+        folder = self.settings.place(given.key).folder
+        for start in (folder, Path.cwd(), *folder.parents):
+            if (start / str(given.value)).exists():
+                return start / str(given.value)
+        return None
+
+    def _turns(self) -> None:
+        """Turns of a chat, rounds of tool calls, and steps of mini-swe-agent."""
+        is_cli = str(self._put_value("model.agent.id")).startswith("cli/")
+        rounds = self.get("max_tool_turns", "step_limit")
+        turns = self.get("max_turns")
+        if is_cli:
+            for given in (rounds, turns):
+                if given is not None and given.value != 1:
+                    self.say(given.key, "has no meaning for a command-line agent and is ignored.")
+            return
+        if rounds is not None:
+            self.put("env.max_turns", rounds.value, rounds.key)
+            if not is_source(str(self._put_value("env.tasks"))):
+                self.put("env.agent", "tools", rounds.key)
+        elif turns is not None:
+            self.put("env.max_turns", turns.value, turns.key)
+
+    def _put_value(self, key: str) -> Any:
+        """What the result has under a key; empty when it has nothing."""
+        value: Any = self.result.data
+        for part in key.split("."):
+            value = value.get(part, "") if isinstance(value, Mapping) else ""
+        return value
+
     def _model(self, role: str, theirs: str) -> None:
-        name = self.get(f"{theirs}_model")
-        provider = self.table.providers.get(self._backend(theirs), "")
-        mode = self.get(f"{theirs}_azure_openai_auth_mode", "azure_openai_auth_mode")
+        """A role's model: its id, and the settings of its provider's family of keys."""
+        provider = self._provider(theirs)
+        name = self._model_name(theirs, provider)
         family = self.table.families.get(provider, {})
-        if provider == "azure/" and mode is not None and mode.value in self.table.plain_openai:
-            provider, family = (
-                "openai/",
-                {"azure_openai_endpoint": "base_url", "azure_endpoint": "base_url"},
-            )
+        keys = [(f"{theirs}_{key}", key, setting) for key, setting in family.items()]
         if name is None:
             return
-        ours = str(name.value).partition("/")[0] + "/" in {
-            prefix.partition("/")[0] + "/" for prefix in self.table.providers.values()
+        own_id = str(name.value).partition("/")[0] in {
+            prefix.partition("/")[0] for prefix in self.table.providers.values()
         }
-        self.put(f"model.{role}.id", name.value if ours else f"{provider}{name.value}", name.key)
+        self.put(f"model.{role}.id", name.value if own_id else f"{provider}{name.value}", name.key)
         if provider == "anthropic/":
             self.say(
                 name.key,
-                "was asked through the claude command there; here it is Anthropic's API (ANTHROPIC_API_KEY), or cli/claude.",
+                "was called through the claude command there. Here it is called through "
+                "Anthropic's API (ANTHROPIC_API_KEY); use cli/claude for the command.",
             )
-        if provider not in ("cli/cursor/", "cli/copilot/"):
-            self.move(f"model.{role}.reasoning_effort", "reasoning_effort")
+        if provider in self.table.takes_effort and role != "judge":
+            words = self.table.values["reasoning_effort"]
+            self.move(f"model.{role}.reasoning_effort", "reasoning_effort", words=words)
         if role == "agent" and not provider.startswith("cli/"):
-            self.move(f"model.{role}.max_tokens", "max_completion_tokens")
-        for name_there, setting in family.items():
-            names = (f"{theirs}_{name_there}", name_there)
-            given = self.get(*names)
-            if (
-                role == "optimizer"
-                and setting == "max_tokens"
-                and given
-                and given.value == self.table.defaults.get(name_there)
-            ):
-                continue  # a ceiling nobody chose, which cut analysts' replies short
-            self.move(f"model.{role}.{setting}", *names, words=self.table.values.get(setting))
+            self.move("model.agent.max_tokens", "max_completion_tokens")
+        if role == "judge":
+            self.move("model.judge.max_tokens", "judge_max_completion_tokens")
+            self.move("model.judge.retries", "judge_retries")
+        for own, shared, setting in keys:
+            given = self.get(own, shared)
+            limits_optimizer = role == "optimizer" and setting == "max_tokens"
+            if given and limits_optimizer and self.table.is_default(shared, given.value):
+                continue  # SkillOpt's default limit cuts the replies of analysts short
+            self.move(f"model.{role}.{setting}", own, shared, words=self.table.values.get(setting))
+
+    def _model_name(self, theirs: str, provider: str) -> _Given | None:
+        """The model of a role. MiniMax and Copilot have settings of their own for it there."""
+        name = self.get(f"{theirs}_model")
+        if name is not None and provider == "minimax/":
+            shared = self.get("minimax_model")
+            chosen = shared is not None and not self.table.is_default("minimax_model", shared.value)
+            if shared is not None and (chosen or "minimax" not in str(name.value).lower()):
+                return shared
+        if name is not None and provider == "cli/copilot/":
+            return self.get(f"copilot_chat_{theirs}_model") or name
+        return name
+
+    def _provider(self, theirs: str) -> str:
+        """The beginning of the model id of a role."""
+        provider = self.table.providers.get(self._backend(theirs), "")
+        sign_in = self.get(f"{theirs}_azure_openai_auth_mode", "azure_openai_auth_mode")
+        plain = sign_in is not None and str(sign_in.value).lower() in self.table.plain_openai
+        return "openai/" if provider == "azure/" and plain else provider
 
     def _backend(self, theirs: str) -> str:
-        """A role's own backend, else what the label for the whole run means for that role."""
+        """The backend of a role: its own, else what the label for the whole run means for it."""
         own, label = self.get(f"{theirs}_backend"), self.get("model_backend")
         named = self.table.backend(own.value) if own is not None else ""
         whole = self.table.backend(label.value) if label is not None else ""
         if named not in ("", "openai_chat"):
             return named
-        fills = whole in self.table.fills_both_roles or theirs == "target"
-        return whole if whole and fills else named or "openai_chat"
+        if whole and (theirs == "target" or whole in self.table.fills_both_roles):
+            return whole if theirs != "judge" else "openai_chat"
+        return named or "openai_chat"
 
     def _rest(self) -> None:
-        """What is left: skillfit's own keys go through, the rest has no meaning here and is said,
-        mistakes become errors later.
+        """What is left. skillfit's own keys are kept; keys without a meaning here are warned about;
+        unknown keys are kept too, and become errors when the config is checked.
         """
         for name, given in self.given.items():
             if name in self.used:
                 continue
             if given.key in self.ours:
                 self.put(given.key, given.value, given.key)
-            elif given.value in (None, "", [], 0, self.table.defaults.get(name)):
+            elif _says_nothing(given.value) or self.table.is_default(name, given.value):
                 continue
             elif self.table.knows(name) or given.key.startswith("env."):
-                self.say(
-                    given.key, f"= {redact(repr(given.value))} has no meaning here and is ignored."
-                )
+                value = redact(repr(given.value))
+                self.say(given.key, f"= {value} has no meaning here and is ignored.")
             else:
                 self.put(given.key, given.value, given.key)
+
+
+def _says_nothing(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return not value.get("enabled", True)
+    return value in (None, "", [], 0)
+
+
+def _without_role(name: str) -> str:
+    return name.removeprefix("optimizer_").removeprefix("target_")
 
 
 def _flatten(data: Mapping[str, Any]) -> Iterator[tuple[str, _Given]]:
@@ -275,14 +419,4 @@ def _flatten(data: Mapping[str, Any]) -> Iterator[tuple[str, _Given]]:
                 key = f"{section}.{name}"
                 yield table().flat(key), _Given(item, key)
         else:
-            yield section, _Given(value, section)
-
-
-def _found(text: str, place: Place) -> str:
-    """A path of the reference is relative to where its command was run: mostly its repository, some
-    folders above the config.
-    """
-    folders = (place.folder, Path.cwd(), *place.folder.parents)
-    return str(
-        next((folder / text for folder in folders if (folder / text).exists()), Path.cwd() / text)
-    )
+            yield table().flat(section), _Given(value, section)

@@ -1,5 +1,6 @@
-"""Where settings come from: YAML files with `_base_`, mappings and `key=value` overrides, each key
-with the place it was set.
+"""Where settings come from: YAML files with `_base_`, mappings, and `key=value` overrides.
+
+Every key remembers the place that set it, so that errors can name a line or an override.
 """
 
 from __future__ import annotations
@@ -13,17 +14,23 @@ from typing import Any
 import yaml
 
 from skillfit.errors import InputError
+from skillfit.skill.document import read_regular_file
 
 BASE = "_base_"
 _ROLES = ("agent", "optimizer", "judge")
+# Far above any real config. YAML aliases can make a few lines stand for billions of values.
+_FILE_LIMIT = 1_000_000
+_VALUE_LIMIT = 20_000
+_DEPTH_LIMIT = 50
+_LONGEST_NUMBER = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Who set a key: a line of a file, an override, or the caller."""
+    """What set a key: a line of a file, an override, or the caller of the Python API."""
 
     name: str
-    folder: Path
+    folder: Path  # relative paths in the value start here
     line: int = 0
 
     def __str__(self) -> str:
@@ -31,87 +38,108 @@ class Place:
 
     @property
     def without_value(self) -> str:
-        """The place, for a message about what may be a secret: an override's name holds its value."""
+        """The place, for a message about a possible secret. The name of an override contains its
+        value, which must not be shown.
+        """
         return str(self) if self.line else self.name.partition("=")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Nested settings, and per dotted key the place that set it last."""
+    """Nested settings, and for each dotted key the place that set it last.
+
+    `origin` is named for keys without a place of their own.
+    """
 
     data: dict[str, Any]
     places: dict[str, Place] = field(default_factory=dict)
+    origin: Place | None = None
 
     @classmethod
     def of(cls, key: str, value: Any, place: Place) -> Settings:
-        """One dotted key."""
+        """Settings with one dotted key."""
         for part in reversed(key.split(".")):
             value = {part: value}
         return cls(value, {key: place})
 
     def over(self, base: Settings) -> Settings:
-        """These settings on top of `base`: sections merge, everything else replaces."""
-        return Settings(_merge(base.data, self.data), {**base.places, **self.places})
+        """These settings on top of `base`: sections are merged, other values replaced."""
+        return Settings(
+            _merge(base.data, self.data),
+            {**base.places, **self.places},
+            self.origin or base.origin,
+        )
 
     def place(self, key: str) -> Place:
-        """The place of the key, or of the nearest section around it."""
-        while key and key not in self.places:
+        """The place that set a key, or something inside it, or else the section around it."""
+        if key in self.places:
+            return self.places[key]
+        for name in reversed(self.places):
+            if name.startswith(f"{key}."):
+                return self.places[name]
+        while key:
             key = key.rpartition(".")[0]
-        return self.places.get(key) or next(
-            iter(self.places.values()), Place("the settings", Path.cwd())
-        )
+            if key in self.places:
+                return self.places[key]
+        return self.origin or Place("the settings", Path.cwd())
 
 
 def read_source(source: Path | str | Mapping[str, Any]) -> Settings:
-    """A YAML file with everything it inherits, or a mapping as it is."""
-    if isinstance(source, Mapping):
-        data = _plain(source)
-        return Settings(
-            data, dict.fromkeys((key for key, _ in walk(data)), Place("the settings", Path.cwd()))
-        )
-    return _read_file(Path(source).absolute(), ())
+    """The settings of a YAML file with everything it inherits, or of a mapping."""
+    if not isinstance(source, Mapping):
+        return _read_file(Path(source).absolute(), ())
+    data = _plain(source)
+    place = Place("the settings", Path.cwd())
+    return Settings(data, {key: place for key, _ in walk(data)}, place)
 
 
 def read_overrides(
-    overrides: Sequence[str] | Mapping[str, Any], texts: Container[str] = ()
+    overrides: Sequence[str] | Mapping[str, Any], text_keys: Container[str] = ()
 ) -> Settings:
-    """`a.b=c` each; values are YAML, so numbers, lists and null mean what they look like. Or dotted
-    keys with their values. Paths are relative to here. `texts`: keys that hold nothing but text,
-    where `command: ./x` is no mapping.
+    """Settings from `a.b=c` texts, or from a mapping of dotted keys to values.
+
+    In texts, values are YAML: numbers, lists and null mean what they look like. For `text_keys`,
+    which hold only text, a value such as `command: ./x` is not read as a mapping. Relative paths
+    start in the current folder.
     """
     settings = Settings({})
     if isinstance(overrides, Mapping):
-        for key, given in overrides.items():
-            settings = Settings.of(key, _plain(given), Place("the settings", Path.cwd())).over(
-                settings
-            )
+        place = Place("the settings", Path.cwd())
+        for key, value in overrides.items():
+            settings = Settings.of(key, _plain(value), place).over(settings)
         return settings
     for text in overrides:
         key, equals, value = text.partition("=")
+        shown = text if len(text) <= 100 else f"{text[:99]}…"
         if not equals or not all(key.split(".")):
-            raise InputError(f"The override {text!r} is not of the form key.sub=value.")
-        try:
-            read = yaml.load(value, Loader=_Loader) if value.strip() else ""
-        except yaml.YAMLError as error:
-            if key not in texts:
-                raise InputError(
-                    f"The override {text!r} has a value that is not YAML: {_problem(error)}."
-                ) from error
-            read = {}
-        if key in texts and isinstance(read, (dict, list)):
-            read = value.strip()
-        settings = Settings.of(key, read, Place(f"the override {text}", Path.cwd())).over(settings)
+            raise InputError(f"The override {shown!r} is not of the form key.sub=value.")
+        place = Place(f"command-line override {shown}", Path.cwd())
+        parsed = _override_value(shown, value, key in text_keys)
+        settings = Settings.of(key, parsed, place).over(settings)
     return settings
 
 
+def _override_value(shown: str, value: str, is_text: bool) -> Any:
+    try:
+        parsed = _parse_yaml(value).data if value.strip() else ""
+    except _NotYaml as error:
+        if not is_text:
+            raise InputError(
+                f"The override {shown!r} has a value that is not valid YAML: {error.problem}."
+            ) from error
+        return value.strip()
+    return value.strip() if is_text and isinstance(parsed, (dict, list)) else _plain(parsed)
+
+
 def walk(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting in nested data, sections too, with its dotted key; the entries of a list go by
-    the list's.
+    """Every value in nested data with its dotted key, sections included. Entries of a list have the
+    key of the list.
     """
     if isinstance(data, Mapping):
         for name, value in data.items():
-            yield f"{key}.{name}".lstrip("."), value
-            yield from walk(value, f"{key}.{name}".lstrip("."))
+            below = f"{key}.{name}" if key else str(name)
+            yield below, value
+            yield from walk(value, below)
     elif isinstance(data, list):
         for value in data:
             yield key, value
@@ -119,10 +147,11 @@ def walk(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _read_file(path: Path, chain: tuple[Path, ...]) -> Settings:
+    """A file on top of the files that its `_base_` names. `chain` are the files that led here."""
     if path in chain:
         names = " -> ".join(str(step) for step in (*chain, path))
-        raise InputError(f"{BASE} goes round in a circle: {names}.")
-    own = _parse(path)
+        raise InputError(f"Circular {BASE}: {names}.", hint=f"Remove one of the {BASE} lines.")
+    own = _read_one(path)
     bases = own.data.pop(BASE, [])
     settings = Settings({})
     for base in bases if isinstance(bases, list) else [bases]:
@@ -139,42 +168,37 @@ def _read_file(path: Path, chain: tuple[Path, ...]) -> Settings:
     return own.over(settings)
 
 
-def _parse(path: Path) -> Settings:
+def _read_one(path: Path) -> Settings:
+    """The settings in one file, without what it inherits."""
     try:
-        text = path.read_text(encoding="utf-8")
+        data = read_regular_file(path, _FILE_LIMIT)
+        if data is None:
+            raise InputError(f"The config {path} is larger than {_FILE_LIMIT:,} bytes.")
+        text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"Cannot read the config {path}: {reason}.") from error
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        data = loader.construct_document(node) if node else {}
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise InputError(f"{where}: not valid YAML: {_problem(error)}.") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not valid YAML: {error}.") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: a config is a mapping of sections, not {type(data).__name__}.")
-    places = (
-        {key: Place(str(path), path.parent, line) for key, line in _lines(node, path)}
-        if node
-        else {}
-    )
-    return Settings(_plain(data), places)
+        parsed = _parse_yaml(text)
+    except _NotYaml as error:
+        where = f"{path}:{error.line}:{error.column}" if error.line else str(path)
+        raise InputError(f"{where}: not valid YAML: {error.problem}.") from error
+    if parsed.data is None:
+        return Settings({}, origin=Place(str(path), path.parent))
+    if not isinstance(parsed.data, dict):
+        kind = type(parsed.data).__name__
+        raise InputError(f"{path}: a config is a mapping of sections, not {kind}.")
+    places = {
+        key: Place(str(path), path.parent, line) for key, line in _key_lines(parsed.node, path)
+    }
+    return Settings(_plain(parsed.data), places, Place(str(path), path.parent))
 
 
-def _lines(
-    node: yaml.Node, path: Path, prefix: str = "", around: tuple[yaml.Node, ...] = ()
-) -> Iterator[tuple[str, int]]:
-    """Dotted keys and their lines. A key given twice would lose one of its values unseen: refused."""
-    line = node.start_mark.line + 1
-    if node in around:
-        raise InputError(f"{path}:{line}: {prefix.rstrip('.')} contains itself.")
+def _key_lines(node: yaml.Node | None, path: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Dotted keys and their lines. A key that is set twice is refused: one value would be lost."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            yield from _lines(item, path, prefix, (*around, node))
+            yield from _key_lines(item, path, prefix)
     if not isinstance(node, yaml.MappingNode):
         return
     seen: dict[str, int] = {}
@@ -184,7 +208,7 @@ def _lines(
             raise InputError(f"{path}:{line}: {key} is set twice (before on line {seen[key]}).")
         seen[key] = line
         yield key, line
-        yield from _lines(value_node, path, f"{key}.", (*around, node))
+        yield from _key_lines(value_node, path, f"{key}.")
 
 
 def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,13 +217,15 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
         below = merged.get(key)
         if isinstance(below, str) and key in _ROLES and isinstance(value, dict):
             below = {"id": below}  # `agent: openai/x` below, `agent: {temperature: 0}` on top
-        merged[key] = (
-            _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-        )
+        if isinstance(below, dict) and isinstance(value, dict):
+            merged[key] = _merge(below, value)
+        else:
+            merged[key] = value
     return merged
 
 
 def _plain(value: Any) -> Any:
+    """A copy with plain dicts and lists, string keys, and paths as strings."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -207,16 +233,102 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _problem(error: yaml.YAMLError) -> str:
-    return (getattr(error, "problem", None) or str(error)).rstrip(".")
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    data: Any
+    node: yaml.Node | None
+
+
+class _NotYaml(Exception):
+    """The text is not YAML that a config may contain. `line` and `column` are 0 when unknown."""
+
+    def __init__(self, problem: str, mark: yaml.Mark | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem.rstrip(".")
+        self.line = mark.line + 1 if mark else 0
+        self.column = mark.column + 1 if mark else 0
+
+
+def _parse_yaml(text: str) -> _Parsed:
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return _Parsed(None, None)
+        _expanded_size(node, {}, 0)
+        return _Parsed(loader.construct_document(node), node)
+    except yaml.MarkedYAMLError as error:
+        raise _NotYaml(error.problem or str(error), error.problem_mark) from error
+    except yaml.YAMLError as error:
+        raise _NotYaml(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise _NotYaml("it is nested too deeply") from error
+
+
+def _expanded_size(node: yaml.Node, known: dict[int, int], depth: int) -> int:
+    """How many values a node stands for when all aliases in it are replaced by what they name.
+
+    Raises when there are too many, when they are nested too deeply, or when a node contains itself.
+    `known` holds the sizes of finished nodes, and 0 for those that this call is inside of.
+    """
+    if id(node) in known:
+        if known[id(node)] == 0:
+            raise _NotYaml("a value contains itself", node.start_mark)
+        return known[id(node)]
+    if depth > _DEPTH_LIMIT:
+        raise _NotYaml("it is nested too deeply", node.start_mark)
+    known[id(node)] = 0
+    size = 1
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.SequenceNode):
+        children = node.value
+    elif isinstance(node, yaml.MappingNode):
+        children = [child for pair in node.value for child in pair]
+    for child in children:
+        size += _expanded_size(child, known, depth + 1)
+        if size > _VALUE_LIMIT:
+            raise _NotYaml(
+                f"with its aliases it has more than {_VALUE_LIMIT:,} values", node.start_mark
+            )
+    known[id(node)] = size
+    return size
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's plain values: `off` and `4:4:2` are text, `1e-4` is a number."""
+    """YAML with the plain values of version 1.2: `off` and `4:4:2` are text, `1e-4` is a number.
+    Tags for anything but text, numbers, booleans, null, lists and mappings are refused.
+    """
+
+    def number(self, node: yaml.Node) -> int | float:
+        text = str(self.construct_scalar(node)) if isinstance(node, yaml.ScalarNode) else ""
+        if len(text) > _LONGEST_NUMBER:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a number with {len(text)} characters", node.start_mark
+            )
+        try:
+            if node.tag.endswith(":float"):
+                return float(text.lower().replace(".inf", "inf"))
+            return int(text, 16 if text.startswith("0x") else 10)
+        except ValueError as error:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{text!r} is not a number", node.start_mark
+            ) from error
+
+    def boolean(self, node: yaml.Node) -> bool:
+        text = str(self.construct_scalar(node)) if isinstance(node, yaml.ScalarNode) else ""
+        if text.lower() not in ("true", "false"):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{text!r} is neither true nor false", node.start_mark
+            )
+        return text.lower() == "true"
+
+
+def _tag(name: str) -> str:
+    return f"tag:yaml.org,2002:{name}"
 
 
 _Loader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in (
+for _name, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
     ("int", r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
@@ -227,6 +339,12 @@ for _tag, _pattern, _first in (
     ),
     ("merge", r"<<", ["<"]),
 ):
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first
-    )
+    _Loader.add_implicit_resolver(_tag(_name), re.compile(f"^(?:{_pattern})$"), _first)
+
+_Loader.yaml_constructors = {
+    tag: yaml.SafeLoader.yaml_constructors[tag]
+    for tag in (_tag("null"), _tag("str"), _tag("seq"), _tag("map"), None)
+}
+_Loader.add_constructor(_tag("int"), _Loader.number)
+_Loader.add_constructor(_tag("float"), _Loader.number)
+_Loader.add_constructor(_tag("bool"), _Loader.boolean)

@@ -13,7 +13,7 @@ from skillfit.skill.edits import (
     apply_edits,
     example_edit,
 )
-from skillfit.skill.lint import Problem, document_problems, lint
+from skillfit.skill.lint import Problem, document_problems, lint, refuse_unreadable
 from skillfit.skill.owned_regions import (
     Example,
     appendix_notes,
@@ -51,6 +51,7 @@ __all__ = [
     "example_edit",
     "examples",
     "lint",
+    "refuse_unreadable",
     "rewrite",
     "slow_update_text",
     "units",

@@ -267,7 +267,8 @@ def read_regular_file(path: Path, limit: int) -> bytes | None:
 
     Pipes and devices are refused: reading them could block or never end.
     """
-    if not stat.S_ISREG(path.stat().st_mode):
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder fails by itself
         raise InputError(f"{path} is not a regular file.", hint="Give the path of a text file.")
     with path.open("rb") as file:
         data = file.read(limit + 1)

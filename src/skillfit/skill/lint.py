@@ -70,6 +70,16 @@ def document_problems(skill: Skill) -> list[Problem]:
     return sorted((replace(problem, path=name) for problem in found), key=lambda one: one.line)
 
 
+def refuse_unreadable(skill: Skill, path: str = "") -> None:
+    """Raise when the frontmatter cannot be told from the body, or cannot be read."""
+    for problem in document_problems(skill):
+        if problem.severity == "error":
+            raise InputError(
+                f"{path or problem.path}:{problem.line}: {problem.message}.",
+                hint="Fix the frontmatter; `skillfit lint` lists every problem of a skill.",
+            )
+
+
 def _error(line: int, message: str, rule: str) -> Problem:
     return Problem("", line, "error", message, rule)
 

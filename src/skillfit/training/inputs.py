@@ -17,7 +17,7 @@ from skillfit.extensions import find_extension
 from skillfit.gate import Gate, GateSettings, Measure
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
 from skillfit.optimize.proposer import ProposerFactory
-from skillfit.skill import Skill
+from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.item import stable_hash, weights_of
 from skillfit.training.plan import BatchSampler, Plan
@@ -150,6 +150,7 @@ def read_inputs(
     judge = deferred.get("judge")
     if skill is None:
         skill = Skill.load(Path(env.skill)) if env.skill else Skill.from_text("")
+    refuse_unreadable(skill, env.skill)
     given = task is not None
     if task is not None:
         task = _from_python(config, task, judge)

@@ -18,7 +18,7 @@ from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.run.events import PreflightFinished
 from skillfit.run.journal import RecordedModel
 from skillfit.run.records import CheckResult
-from skillfit.skill import Skill
+from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
 from skillfit.tasks.item import Attempt, Item, TaskFailure
 from skillfit.tasks.task import Task, prove_gold
@@ -44,6 +44,7 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
     run = ready.components
     with run.stage(Place(), "preflight"):
         found = [
+            *_skill(run.initial),
             await _keys(ready),
             *await _gold(run, ready.closing.ship_task),
             *await _tried(run),
@@ -76,6 +77,15 @@ async def probe(ready: Assembled) -> None:
             raise
         except BadReply:
             continue
+
+
+def _skill(skill: Skill) -> list[CheckResult]:
+    """Markers in the skill that do not protect as their author may expect."""
+    problems = [problem for problem in document_problems(skill) if problem.rule == "marker"]
+    if not problems:
+        return []
+    named = "; ".join(f"line {problem.line}: {problem.message}" for problem in problems)
+    return [CheckResult("skill", "warn", f"{skill.document_name}: {named}.")]
 
 
 async def _keys(ready: Assembled) -> CheckResult:
