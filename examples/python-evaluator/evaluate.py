@@ -19,7 +19,7 @@ def evaluate(skill: str, item: dict[str, Any], seed: int) -> dict[str, Any]:
     the trajectory.
     """
     said = ask_our_system(skill, item["input"], seed)
-    right = str(item["answers"])
+    right = item["answers"][0]
     if said not in RANKS:
         return {"score": 0.0, "answer": said, "feedback": "The answer is none of p1, p2, p3."}
     off = abs(RANKS.index(said) - RANKS.index(right))

@@ -22,7 +22,7 @@ def test_the_demo_improves_the_skill_rejects_some_edits_and_writes_a_report(
     assert said.code == 0, said.err
     assert said.out.startswith("improved") and "report.html" in said.out
     assert "practice models (no language model)" in said.err
-    assert ": accept, " in said.err and ": reject, " in said.err
+    assert "promoted s0" in said.err and "dropped" in said.err
     assert (tmp_path / "here" / "run" / "report.html").stat().st_size > 10_000
     again = shell("demo", "--dir", "here", "--json")
     assert (

@@ -44,7 +44,7 @@ def test_ls_and_show_tell_what_came_out(shell: Shell, run: Path) -> None:
     assert "improved" in shell("ls", run.parent).out
     shown = shell("show", run)
     assert (
-        shown.code == 0 and "step_0001" in shown.out and "accept" in shown.out and "●" in shown.out
+        shown.code == 0 and "step 1" in shown.out and "promoted" in shown.out and "●" in shown.out
     )
     assert shell("show", run, "--json").json["verdicts"][0]["name"] == "step_0001"
     assert "No runs" in shell("ls").out
@@ -68,7 +68,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(
 
 def test_diff_shows_what_changed_between_any_two_steps(shell: Shell, run: Path) -> None:
     assert "+- Mentions of" in shell("diff", run).out
-    assert shell("diff", run, "1", "1").out.strip() == "Nothing changed."
+    assert shell("diff", run, "1", "1").out == ""
     assert (
         shell("diff", run, "0", "1", "--json").json["diff"]
         == shell("diff", run, "initial", "1", "--json").json["diff"]
@@ -209,7 +209,7 @@ def test_report_writes_one_file(shell: Shell, run: Path) -> None:
         shell("report", run, "--format", "md", "--out", "r.md").code == 0
         and Path("r.md").stat().st_size > 200
     )
-    assert "no report format" in shell("report", run, "--format", "pdf").err
+    assert "Unknown report format" in shell("report", run, "--format", "pdf").err
 
 
 def test_verify_passes_what_holds_and_fails_a_confirmed_drop(shell: Shell, run: Path) -> None:
@@ -234,8 +234,8 @@ def test_verify_measures_with_the_grader_that_its_record_is_by(shell: Shell, con
         shell("train", config, *settings, "--run", "here", "--json").json["ship"]["difference"]
         == 0.0
     )
-    best = shell("show", "here", "--json").json["selection"]["best"]
-    assert shell("verify", "here", "--json").json["recorded"] == pytest.approx(best) != 0
+    initial = shell("show", "here", "--json").json["selection"]["baseline"]
+    assert shell("verify", "here", "--json").json["recorded"] == pytest.approx(initial) != 0
 
 
 def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
@@ -292,7 +292,7 @@ def test_eval_measures_several_skills_side_by_side_and_pays_once(shell: Shell, r
     assert set(first["by_type"]) == {"billing", "delivery", "account", "returns", "technical"}
     assert first["interval"][0] < first["hard"] < first["interval"][1]
     assert shell(*line).json == [first, second]
-    assert "no split" in shell("eval", config, "--split", "validation").err
+    assert shell("eval", config, "--split", "nonsense").code == 2
 
 
 def test_check_says_go_and_estimate_gives_ranges(shell: Shell, config: Path) -> None:
@@ -336,7 +336,7 @@ def test_init_writes_a_project_that_loads_and_never_writes_over_one(
         shell("init", "new", "--agent", "practice/agent", "--optimizer", "practice/optimizer").code
         == 0
     )
-    assert "at least 4 are needed" in shell("estimate", "new/skillfit.yaml", "budget.usd=null").err
+    assert shell("estimate", "new/skillfit.yaml", "budget.usd=null").code == 0
     refused = shell("init", "new")
     assert refused.code == 2 and "is there already" in refused.err
     assert shell("init", "new", "--force").code == 0
@@ -379,7 +379,7 @@ def test_studio_tells_programs_its_address(tmp_path: Path) -> None:
     try:
         assert studio.stdout is not None
         address = json.loads(studio.stdout.readline())["address"]
-        assert httpx.get(address).status_code == 200
+        assert httpx.get(address, follow_redirects=True).status_code == 200
     finally:
         studio.terminate()
         studio.communicate()

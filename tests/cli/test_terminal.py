@@ -1,203 +1,193 @@
-"""The live screen is a pure function of events: no terminal needed."""
+"""The live screen and the plain lines are functions of events: no terminal is needed."""
+
+from __future__ import annotations
 
 import io
-import time
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import pytest
 from rich.console import Console
 
-from skillfit.cli.runs import Point, plot
-from skillfit.cli.terminal import LiveTerminal, PlainTerminal, Screen, render, spend
+from skillfit.cli.screen import render, spend
+from skillfit.cli.terminal import LiveTerminal, PlainTerminal, event_lines
 from skillfit.models.protocol import Usage
+from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
-    Discarded,
     EvaluationFinished,
     Event,
     GateDecided,
     RolloutFinished,
     RunStarted,
-    StageFinished,
+    ShipTested,
     StageStarted,
+    StepFinished,
     Stored,
     Warned,
 )
+from skillfit.run.records import EditEffect, Evidence, ScoreEstimate
+from skillfit.skill import Edit
+from tests.support.records import step_record
 
-CONFIG: dict[str, Any] = {
-    "model": {"agent": {"id": "openai/gpt-5-mini"}, "optimizer": {"id": "practice/optimizer"}},
-    "env": {"skill": "/somewhere/my-skill"},
-    "budget": {"usd": 2.0, "calls": None},
-}
 STARTED = RunStarted(
     run="r",
-    config=CONFIG,
+    config={
+        "env": {"skill": "/home/me/triage"},
+        "model": {"agent": {"id": "openai/gpt-5-mini"}, "optimizer": {"id": "openai/gpt-5"}},
+        "budget": {"calls": 1000},
+    },
     version="1",
-    skill="",
-    skill_hash="",
-    splits={"train": 4},
-    total_epochs=2,
-    steps_per_epoch=3,
+    skill="# v0\n",
+    skill_hash="s0",
+    splits={"train": 40, "selection": 40, "test": 20},
+    total_epochs=3,
+    steps_per_epoch=2,
+)
+BASELINE = EvaluationFinished(
+    name="baseline", split="selection", skill_hash="s0", hard=0.4, soft=0.4, scored=40, planned=40
 )
 
 
-def rollout(number: int, phase: str = "gate", failure: str = "") -> RolloutFinished:
-    status = "failed" if failure else "scored"
-    return RolloutFinished(
-        rollout=f"{phase}/{number}", phase=phase, step=1, item=str(number), repeat=0, skill_hash="h", status=status,
-        hard=None if failure else 1.0, soft=None, failure=failure,
-    )  # fmt: skip
-
-
-def decided(name: str, decision: str) -> GateDecided:
-    evidence = {
-        "difference": 0.1,
-        "interval": [-0.02, 0.22],
-        "fixed": ["a", "b"],
-        "broken": ["c"],
-        "rollouts": 40,
+def rollout(number: int, **fields: object) -> RolloutFinished:
+    given = {
+        "rollout": f"rollout/train/{number}",
+        "phase": "rollout",
+        "step": 1,
+        "item": f"i{number}",
+        "repeat": 0,
+        "skill_hash": "s0",
+        "status": "scored",
+        "hard": 1.0,
+        "soft": 1.0,
     }
+    return RolloutFinished(**{**given, **fields})  # type: ignore[arg-type]
+
+
+def effect(number: int, status: str = "pending", text: str = "- a rule") -> EditEffect:
+    edit = Edit("append", content=text)
+    return EditEffect(f"s0001e{number:02d}", 1, edit, status, 0.04, 0.01, 0.07, 0.9, 80)  # type: ignore[arg-type]
+
+
+def decided(step: int, effects: list[EditEffect]) -> GateDecided:
     return GateDecided(
-        name=name, step=1, decision=decision, reason="because it is so", evidence=evidence
+        name=f"step_{step:04d}",
+        step=step,
+        decision="accept",
+        reason="promoted s0001e01",
+        evidence=Evidence(rollouts=40, coverage=1.0),
+        score=ScoreEstimate(0.55, 0.45, 0.65, estimated=True),
+        effects=effects,
     )
 
 
-def measured(name: str, hard: float) -> EvaluationFinished:
-    return EvaluationFinished(
-        name=name, split="selection", skill_hash="h", hard=hard, soft=hard, scored=4, planned=4
-    )
-
-
-def screen_of(*events: Event, every: float = 0.5) -> Screen:
-    screen = Screen()
+def screen(*events: Event, width: int = 80, height: int = 24, notice: str = "") -> str:
+    builder = StoryBuilder()
     for number, event in enumerate(events):
-        screen(Stored(number, 1000 + number * every, event))
-    return screen
+        builder(Stored(number + 1, 1000.0 + number, event))
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
+    spent = Usage(calls=120, input=9_000, output=1_000, usd=0.25)
+    console.print(render(builder.story(), spent, 90, width, height, notice))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
-def drawn(screen: Screen, width: int = 100) -> str:
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(render(screen, 90, width))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert all(len(line) <= width for line in text.splitlines())
-    return text
+def test_the_screen_shows_models_step_progress_and_spend() -> None:
+    stage = StageStarted(epoch=1, step=1, stage="rollout", total=40)
+    drawn = screen(STARTED, BASELINE, stage, *(rollout(n) for n in range(10)))
+    assert "triage" in drawn and "openai/gpt-5-mini ← openai/gpt-5" in drawn
+    assert "step 1 of 6" in drawn and "training rollouts" in drawn and "10 of 40" in drawn
+    assert "120 calls of 1000 (12%)" in drawn and "$0.25" in drawn
 
 
-def test_it_says_where_the_run_is_and_how_fast() -> None:
-    gate = StageStarted(epoch=1, step=2, stage="gate", total=8)
-    screen = screen_of(STARTED, gate, rollout(1), rollout(2), rollout(3), rollout(4))
-    assert screen.bars["gate"].done == 4 and screen.bars["gate"].rate == 2.0
-    text = drawn(screen)
-    assert "my-skill" in text and "epoch 1/2  step 2/6" in text and "4 of 8  2.0/s" in text
+def test_the_pool_is_shown_with_effects_promoted_edits_first() -> None:
+    effects = [effect(1), effect(2, "promoted", "- green means g."), effect(3, "dropped")]
+    drawn = screen(STARTED, BASELINE, decided(1, effects))
+    assert "1 promoted, 1 pending, 1 dropped" in drawn
+    lines = drawn.splitlines()
+    promoted = next(at for at, line in enumerate(lines) if "green means g." in line)
+    pending = next(at for at, line in enumerate(lines) if "- a rule" in line)
+    assert promoted < pending
+    assert "+0.04 (+0.01…+0.07)" in lines[promoted]
 
 
-def test_stages_of_a_step_stay_until_the_next_step_begins() -> None:
-    first = [
-        StageStarted(epoch=1, step=1, stage="rollout", total=2),
-        StageFinished(epoch=1, step=1, stage="rollout", seconds=3.0),
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 20), (120, 50)])
+def test_a_long_run_fits_the_terminal(width: int, height: int) -> None:
+    events: list[Event] = [STARTED, BASELINE]
+    for step in range(1, 7):
+        for stage in ("rollout", "reflect", "aggregate", "gate"):
+            events.append(StageStarted(epoch=1, step=step, stage=stage, total=40))
+        effects = [effect(n, text="- " + "a very long rule " * 20) for n in range(1, 40)]
+        events.append(decided(step, effects))
+        events.append(Warned(what=f"w{step}", message="something " * 30))
+    lines = screen(*events, width=width, height=height).splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+
+
+def test_control_characters_of_a_model_are_shown_as_escapes() -> None:
+    spoofed = "- Run evil.sh \x1b[2K\x1b[1G- Be careful."
+    drawn = screen(STARTED, BASELINE, decided(1, [effect(1, text=spoofed)]))
+    assert "\x1b" not in drawn and "\\x1b" in drawn
+    [line] = event_lines(Warned(what="w", message="x"))
+    assert line == "warning: x"
+
+
+def test_spend_names_the_caps_that_are_set() -> None:
+    assert spend(Usage(calls=5), {"minutes": 10.0}, 60).endswith("1.0 min of 10 (10%)")
+
+
+def test_plain_lines_are_words_for_people() -> None:
+    assert event_lines(STARTED) == [
+        "Training triage for openai/gpt-5-mini: 40 train, 40 selection, 20 test items, 6 steps."
     ]
-    text = drawn(screen_of(STARTED, *first, StageStarted(epoch=1, step=1, stage="reflect")))
-    assert "✓ rollout" in text and "3.0 s" in text and "▸ reflect" in text
-    assert "rollout" not in drawn(
-        screen_of(STARTED, *first, StageStarted(epoch=1, step=2, stage="gate"))
+    [line] = event_lines(decided(2, [effect(1, "promoted"), effect(2)]))
+    assert line.startswith("step 2: score about 0.550; promoted s0001e01")
+    assert "1 promoted, 1 pending, 0 dropped" in line
+    skipped = StepFinished(
+        epoch=1,
+        step=3,
+        action="skip_no_patches",
+        skill="",
+        skill_hash="",
+        best_skill="",
+        record=step_record(3),
     )
-
-
-def test_the_curve_tells_accepted_from_rejected() -> None:
-    events = [measured("baseline", 0.4), decided("step_0001", "accept"), measured("step_0001", 0.6)]
-    screen = screen_of(STARTED, *events, decided("step_0002", "reject"), measured("step_0002", 0.3))
-    assert [(point.score, point.accepted) for point in screen.curve] == [
-        (0.4, True),
-        (0.6, True),
-        (0.3, False),
-    ]
-    text = drawn(screen)
-    assert text.count("●") == 2 and text.count("×") == 1 and "0.60 ┤" in text
-
-
-def test_verdicts_carry_their_evidence_on_narrow_terminals_too() -> None:
-    text = drawn(screen_of(STARTED, decided("step_0001", "accept")), width=80)
-    assert "+0.100 (-0.02 … +0.22)" in text and "accept" in text
-
-
-def test_failures_warnings_and_discarded_edits_show_as_they_happen() -> None:
-    leak = Discarded(step=1, stage="leak_check", what="proposal 0", reason="it carries an answer")
-    failed = [rollout(n, failure="timeout: no answer in 300 s") for n in range(3)]
-    screen = screen_of(
-        STARTED, leak, Warned(what="budget", message="80 % of the budget is used."), *failed
+    assert event_lines(skipped) == ["step 3: skipped: no edits proposed"]
+    nothing = ShipTested(
+        verdict="no improvement",
+        reason="no candidate was accepted",
+        difference=0.0,
+        interval=(0.0, 0.0),
+        p_value=1.0,
+        repeats=0,
+        skill_hash="s0",
+        evidence=Evidence(),
     )
-    assert screen.failures == {"timeout": 3}
-    text = drawn(screen)
-    assert (
-        "it carries an answer" in text
-        and "80 % of the budget" in text
-        and text.count("no answer in 300 s") == 1
-    )
+    assert event_lines(nothing) == ["ship test: no improvement: no candidate was accepted"]
 
 
-def test_practice_models_are_called_what_they_are() -> None:
-    assert "practice models, no language model" in drawn(screen_of(STARTED))
-
-
-def test_spend_is_set_against_the_caps() -> None:
-    said = spend(Usage(calls=10, input=900, output=100, usd=0.5), {"usd": 2.0}, 90)
-    assert (
-        "$0.50 of 2 (25%)" in said
-        and "10 calls" in said
-        and "1,000 tokens" in said
-        and "1.5 min" in said
-    )
-    assert "$" not in spend(Usage(usd=None), {}, 0)
-
-
-def test_a_resumed_run_does_not_say_its_past_again_in_lines() -> None:
+def test_the_plain_terminal_does_not_repeat_what_a_resumed_run_replays() -> None:
     console = Console(file=io.StringIO(), width=200)
-    plain = PlainTerminal(console)
-    long_ago = time.time() - 1000
-    for number, event in enumerate(
-        [STARTED, decided("step_0001", "accept"), decided("step_0002", "reject")]
-    ):
-        plain(Stored(number, long_ago, event))
-    plain(Stored(9, time.time() + 1, decided("step_0003", "accept")))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert (
-        "step_0001" not in text
-        and "Going on where the run stopped" in text
-        and "step_0003: accept" in text
-    )
+    terminal = PlainTerminal(console)
+    terminal(Stored(1, 1.0, STARTED))
+    terminal(Stored(2, 2.0, BASELINE))
+    terminal(Stored(3, 1e12, Warned(what="w", message="now")))
+    assert isinstance(console.file, io.StringIO)
+    said = console.file.getvalue()
+    assert "baseline" not in said
+    assert "Resuming where the run stopped (1 recorded events)." in said
+    assert "warning: now" in said
 
 
 def test_the_live_terminal_draws_a_whole_recorded_run(finished: Path) -> None:
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    view = RunDirectory.read(finished / "run")
-    with LiveTerminal(console) as live:
-        for stored in view.events.read():
-            live(stored)
-            live.tick()
-        live.tick(view.journal.spent())
-        live.say("Stopping.")
-    view.close()
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "step_0001" in text and "Stopping." in text and live.screen.spent.calls > 100
-
-
-def test_a_plot_holds_the_latest_points_within_its_width() -> None:
-    points = [Point(n / 100, True) for n in range(100)]
-    lines = plot(points, width=40)
-    assert all(len(line) <= 40 + 8 for line in lines) and "0.99" in lines[0]
-    assert plot([Point(1.0, True)])[0].startswith(" 1.00")
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
-def test_a_higher_score_is_never_drawn_below_a_lower_one(scores: list[float]) -> None:
-    lines = plot([Point(score, True) for score in scores])
-    width = min(8, 60 // len(scores))
-    at = [
-        next(row for row, line in enumerate(lines) if line[7 + width * n :].startswith("●"))
-        for n in range(len(scores))
-    ]
-    ranked = [row for _, row in sorted(zip(scores, at, strict=True), reverse=True)]
-    assert ranked == sorted(ranked)
+    with closing(RunDirectory.read(finished)) as view:
+        events = list(view.events.read())
+    with LiveTerminal(console) as terminal:
+        for stored in events:
+            terminal(stored)
+        terminal.tick(Usage(calls=3))
+        terminal.say("Stopping.")
+    assert isinstance(console.file, io.StringIO)
+    assert "ship test" in console.file.getvalue()

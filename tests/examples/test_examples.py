@@ -48,7 +48,7 @@ def trained(config: str, overrides: Sequence[str], folder: Path) -> tuple[dict[s
 
 
 def test_triage_improves_the_skill_and_leaves_its_fenced_rule_alone(examples: Path) -> None:
-    line, best = trained("skillfit.yaml", ["train.num_epochs=1"], examples / "triage")
+    line, best = trained("skillfit.yaml", [], examples / "triage")
     assert line["finish_reason"] == "improved"
     assert line["selection"]["best"] > line["selection"]["baseline"]
     fence = "<!-- PROTECTED_START -->\nStolen equipment is always for hardware, whatever else the request says.\n<!-- PROTECTED_END -->"

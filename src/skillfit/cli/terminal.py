@@ -13,7 +13,7 @@ from typing import Any, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from skillfit.cli.screen import action_words, duration, render
+from skillfit.cli.screen import STAGES, action_words, duration, render
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
 from skillfit.report.story_builder import StoryBuilder
@@ -138,9 +138,11 @@ class PlainTerminal(Terminal):
         stage = story.running_stage
         if stage is None:
             return
-        done = f" {stage.done} of {stage.total}" if stage.total else ""
+        where = f"step {stage.step}, " if stage.step else ""
+        name = STAGES.get(stage.stage, stage.stage)
+        done = f": {stage.done} of {stage.total} rollouts" if stage.total else ""
         left = f", about {duration(story.seconds_left)} left" if story.seconds_left else ""
-        self.say(f"... {label_of(stage.stage)}:{done} rollouts in step {stage.step}{left}")
+        self.say(f"... {where}{name}{done}{left}")
 
 
 class CountingTerminal(Terminal):

@@ -71,6 +71,7 @@ def load_config(
         _keep_endpoints(above.data, settings.data)
         settings = above.over(settings)
     _refuse_secrets(settings)
+    _drop_retired(settings.data, warn or _python_warning)
     data = {}
     for key, value in settings.data.items():
         is_empty_section = value is None and key in SECTIONS
@@ -81,6 +82,23 @@ def load_config(
         return Config.model_validate(filled.data)
     except ValidationError as error:
         raise InputError("\n".join(_sentences(error.errors(), settings))) from error
+
+
+# Keys of earlier versions that no longer do anything.
+RETIRED = ("candidates", "finest", "rollout_budget", "prune")
+
+
+def _drop_retired(data: Mapping[str, Any], warn: Callable[[str], None]) -> None:
+    """Settings of the race gate, which screening replaced, are left out with a warning."""
+    evaluation = data.get("evaluation")
+    if not isinstance(evaluation, dict):
+        return
+    for name in RETIRED:
+        if evaluation.pop(name, None) is not None:
+            warn(f"evaluation.{name} has no effect any more: the screening gate replaced the race.")
+    if evaluation.get("gate") == "race":
+        evaluation["gate"] = "screening"
+        warn("evaluation.gate: race was replaced by screening.")
 
 
 def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:

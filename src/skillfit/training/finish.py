@@ -162,9 +162,9 @@ async def _ship(
 
 def _found(run: Components, finalists: list[Skill], ship: ShipResult | None) -> Skill:
     """What training arrived at: the finalist that the ship test chose, or the first one."""
-    if ship is None:
+    if ship is None and not run.gate.pools_edits:
         return run.gate.best
-    if ship.repeats:
+    if ship is not None and ship.repeats:
         return ship.skill
     return finalists[0] if finalists else run.initial
 
