@@ -32,7 +32,7 @@ def from_python(task: Any, *settings: str, **given: Any) -> Inputs:
         (["evaluation.must_pass=[selection-00]", "evaluation.gate=strict"], "must_pass needs"),
         (["evaluation.must_pass=[selection-00]", "evaluation.use_gate=false"], "must_pass needs"),
         (["evaluation.ship_grader=exact", "evaluation.ship_test=false"], "ship_grader needs"),
-        (["evaluation.ship_grader={rubric: Short.}"], "asks a judge"),
+        (["evaluation.ship_grader={rubric: Short.}"], "needs a judge"),
         (["env.skill_as=file"], "skill_as"),
     ],
 )
@@ -127,7 +127,7 @@ def test_an_inspect_task_needs_the_agents_model(tmp_path: Path) -> None:
         "@task\ndef letters():\n"
         "    return Task(dataset=MemoryDataset([Sample(input=f'{w} {w}', target=w) for w in 'abcdefghijklmnop']), scorer=exact())\n"
     )
-    with pytest.raises(InputError, match=r"model\.agent is not set"):
+    with pytest.raises(InputError, match=r"model\.agent is required"):
         read_inputs(
             load_config(
                 {"model": {"optimizer": "openai/o"}, "env": {"tasks": f"inspect:{file}@letters"}},

@@ -1,5 +1,5 @@
-"""skillfit's model as Inspect sees one: every call of a solver or scorer goes through journal,
-budget and limits.
+"""skillfit's models as Inspect sees them. Calls of solvers and scorers go through the journal,
+the budget and the limiter.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ import base64
 import hashlib
 import json
 import mimetypes
-from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass, field
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from skillfit.errors import SkillfitError
 from skillfit.models.protocol import (
@@ -21,6 +25,7 @@ from skillfit.models.protocol import (
     Image,
     Message,
     Model,
+    Reply,
     Request,
     Tool,
     ToolCall,
@@ -28,119 +33,208 @@ from skillfit.models.protocol import (
 )
 from skillfit.skill import Skill
 from skillfit.skill.document import write_whole
-from skillfit.tasks.item import Attempt, Item, Score
+from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
 
-# reasons to stop that Inspect calls otherwise
-_STOP: dict[FinishReason, str] = {
+InspectRole = Literal["agent", "judge"]
+PROVIDER = "skillfit"  # the name of our models' provider in Inspect
+AGENT: InspectRole = "agent"
+JUDGE: InspectRole = "judge"
+
+# Our finish reasons that have another name in Inspect.
+_STOP_REASON: dict[FinishReason, str] = {
     "length": "max_tokens",
     "refused": "content_filter",
     "other": "unknown",
 }
+# Settings that our models do not take. The first ones change the shape of the reply.
+_REFUSED_SETTINGS = ("num_choices", "logprobs", "top_logprobs", "prompt_logprobs")
+_IGNORED_SETTINGS = ("top_p", "top_k", "frequency_penalty", "presence_penalty", "logit_bias")
 
 
 @dataclass(slots=True, eq=False)
 class InspectRollout:
-    """One call that waits for its sample, and what the sample does while it runs."""
+    """One rollout: the caller waits for `result` while Inspect runs the sample."""
 
     skill: Skill
     item: Item
     seed: int
+    models: Mapping[InspectRole, Model]
+    images: Path  # folder for images that arrive as data; journal keys contain their paths
     result: asyncio.Future[tuple[Attempt, Score]]
-    context: Context = field(
-        default_factory=copy_context
-    )  # the caller's: its time limit is the one that counts
+    context: Context = field(default_factory=copy_context)  # the caller's, with its time limit
     usage: Usage = field(default_factory=Usage)
-    calls: int = 0
+    requests: Counter[str] = field(default_factory=Counter)  # fingerprints of those sent so far
     error: SkillfitError | None = None
-    sample: Any = None  # Inspect's running sample
-    begun: asyncio.Event = field(default_factory=asyncio.Event)  # the sample has, or never will
+    sample: Any = None  # Inspect's ActiveSample
+    begun: asyncio.Event = field(default_factory=asyncio.Event)  # set also if it never will begin
 
     def __post_init__(self) -> None:
         self.result.add_done_callback(lambda _: self.begun.set())
 
+    def numbered(self, request: Request) -> Request:
+        """The request with a purpose that makes it unique in the run. Equal requests of one rollout
+        are numbered; different ones need no number, so their order does not matter.
+        """
+        fingerprint = request.fingerprint()
+        self.requests[fingerprint] += 1
+        number = self.requests[fingerprint]
+        return replace(request, purpose=f"{self.item.id}/{self.seed}/{number}")
+
     def give_up(self) -> None:
-        """Nobody waits for the result any more: the sample ends, if it runs."""
+        """The result is no longer needed: cancel the sample if it runs."""
         self.result.cancel()
         if self.sample is not None:
             self.sample.interrupt("cancel")
 
 
-running: ContextVar[InspectRollout] = ContextVar("running")
+_running: dict[str, InspectRollout] = {}  # by the uuid of Inspect's sample
 
 
-def bridge(model: Model, images: Path) -> Any:
-    """`images`: folder for images that come as data. Their paths are part of the journal's keys, so
-    they are named by content.
+def began(rollout: InspectRollout, active_sample: Any) -> None:
+    """The sample of this rollout has begun: model calls from within it belong to the rollout."""
+    rollout.sample = active_sample
+    _running[active_sample.sample_uuid] = rollout
+    rollout.begun.set()
+
+
+def ended(rollout: InspectRollout) -> None:
+    """The sample of this rollout has ended."""
+    if rollout.sample is not None:
+        _running.pop(rollout.sample.sample_uuid, None)
+        rollout.sample = None
+
+
+@cache
+def register_provider() -> None:
+    """Make our models known to Inspect: `skillfit/judge` is the judge, any other name of this
+    provider the agent's model. Tasks can be given these names as arguments.
     """
-    from inspect_ai.model import (
-        ChatCompletionChoice,
-        ChatMessageAssistant,
-        ModelAPI,
-        ModelOutput,
-        ModelUsage,
-        get_model,
-        modelapi,
-    )
+    from inspect_ai.log._samples import sample_active
+    from inspect_ai.model import ModelAPI, modelapi
 
     class Bridge(ModelAPI):
         def max_connections(self) -> int:
-            return 10_000  # skillfit's own limiter decides
+            return 10_000  # skillfit's limiter decides
 
         async def generate(self, input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:
-            rollout = running.get()
-            rollout.calls += 1
+            active = sample_active()
+            rollout = _running.get(active.sample_uuid) if active is not None else None
+            if rollout is None:
+                raise TaskFailure(
+                    "inspect",
+                    "The Inspect task calls a model outside of a running sample, where the call "
+                    "cannot be recorded.",
+                )
+            role = JUDGE if self.model_name == JUDGE else AGENT
             try:
-                request = _request(rollout, input, tools, config, images)
-                reply = await asyncio.create_task(model.complete(request), context=rollout.context)
+                return await _complete(rollout, role, input, tools, tool_choice, config)
             except SkillfitError as error:
                 rollout.error = error
                 raise
-            used, stopped = reply.usage, _STOP.get(reply.finish_reason, reply.finish_reason)
-            rollout.usage += used
-            calls = [_call(one) for one in reply.tool_calls]
-            message = ChatMessageAssistant(
-                content=reply.text, tool_calls=calls or None, model=model.id, source="generate"
-            )
-            return ModelOutput(
-                model=model.id,
-                choices=[ChatCompletionChoice(message=message, stop_reason=stopped)],
-                usage=ModelUsage(
-                    input_tokens=used.input - used.cached,
-                    output_tokens=used.output,
-                    total_tokens=used.tokens,
-                ),
-            )
 
-    modelapi(name="skillfit")(lambda: Bridge)
-    return get_model(f"skillfit/{model.id}", memoize=False)
+    modelapi(name=PROVIDER)(lambda: Bridge)
 
 
-def _request(rollout: InspectRollout, turns: Any, tools: Any, config: Any, images: Path) -> Request:
+async def _complete(
+    rollout: InspectRollout, role: InspectRole, turns: Any, tools: Any, choice: Any, config: Any
+) -> Any:
+    model = rollout.models.get(role)
+    if model is None:
+        raise TaskFailure(
+            "config", f"The Inspect task asks for the {role}.", hint=f"Set model.{role}."
+        )
+    request = rollout.numbered(
+        replace(
+            _request(turns, tools, choice, config, rollout.images),
+            stage="judge" if role == JUDGE else "rollout",
+            seed=rollout.seed,
+        )
+    )
+    # In the context of the caller, whose time limit counts.
+    reply = await asyncio.create_task(model.complete(request), context=rollout.context)
+    rollout.usage += reply.usage
+    return _output(model.id, reply, config.stop_seqs or ())
+
+
+def _request(turns: Any, tools: Any, tool_choice: Any, config: Any, images: Path) -> Request:
+    _check_settings(config)
+    if tool_choice == "none":
+        tools = ()
+    forced = getattr(tool_choice, "name", None)  # a ToolFunction: only this tool is offered
+    offered = tuple(
+        Tool(tool.name, tool.description, tool.parameters.model_dump(exclude_none=True))
+        for tool in tools
+        if forced is None or tool.name == forced
+    )
+    schema = config.response_schema
     return Request(
         tuple(_message(turn, images) for turn in turns),
         stage="rollout",
-        tools=tuple(
-            Tool(tool.name, tool.description, tool.parameters.model_dump(exclude_none=True))
-            for tool in tools
-        ),
+        tools=offered,
+        schema=schema.json_schema.model_dump(exclude_none=True) if schema else None,
         temperature=config.temperature,
         max_tokens=config.max_tokens,
-        seed=rollout.seed,
-        purpose=f"{rollout.item.id}/{rollout.seed}/{rollout.calls}",
+        reasoning_effort=config.reasoning_effort,
     )
 
 
-def _call(call: ToolCall) -> Any:
-    """Arguments that are not a JSON object go back to the model as Inspect's own complaint about
-    them.
-    """
+def _check_settings(config: Any) -> None:
+    """Refuse or warn about settings of the task that our models do not take."""
+    for name in _REFUSED_SETTINGS:
+        if (getattr(config, name, None) or 1) not in (1, False):
+            raise BadRequest(
+                f"The Inspect task sets {name}, which skillfit's models do not support.",
+                hint="Remove it from the task's GenerateConfig.",
+            )
+    ignored = [name for name in _IGNORED_SETTINGS if getattr(config, name, None) is not None]
+    if ignored:
+        warnings.warn(
+            f"The Inspect task sets {', '.join(ignored)}: ignored, skillfit's models do not take "
+            "these settings.",
+            stacklevel=2,
+        )
+
+
+def _output(model_id: str, reply: Reply, stop: Sequence[str]) -> Any:
+    from inspect_ai.model import (
+        ChatCompletionChoice,
+        ChatMessageAssistant,
+        ModelOutput,
+        ModelUsage,
+    )
+
+    text = _before_stop(reply.text, stop)
+    reason = _STOP_REASON.get(reply.finish_reason, reply.finish_reason)
+    calls = [_tool_call(call) for call in reply.tool_calls]
+    message = ChatMessageAssistant(
+        content=text, tool_calls=calls or None, model=model_id, source="generate"
+    )
+    used = reply.usage
+    usage = ModelUsage(
+        input_tokens=used.input - used.cached,
+        output_tokens=used.output,
+        total_tokens=used.tokens,
+    )
+    ended = "stop" if text != reply.text else reason
+    choice = ChatCompletionChoice(message=message, stop_reason=ended)
+    return ModelOutput(model=model_id, choices=[choice], usage=usage)
+
+
+def _before_stop(text: str, stop: Sequence[str]) -> str:
+    """The text up to the first stop sequence, as a provider would have returned it."""
+    ends = [at for sequence in stop if sequence and (at := text.find(sequence)) >= 0]
+    return text[: min(ends)] if ends else text
+
+
+def _tool_call(call: ToolCall) -> Any:
+    """Arguments that are not a JSON object are reported to the model by Inspect."""
     from inspect_ai.tool import ToolCall as InspectCall
 
-    problem = None
+    arguments, problem = {}, None
     try:
         arguments = json.loads(call.arguments or "{}")
-    except ValueError as error:
-        arguments, problem = {}, f"The arguments are not valid JSON: {error}"
+    except (ValueError, RecursionError) as error:
+        problem = f"The arguments are not valid JSON: {error}"
     if not isinstance(arguments, dict):
         arguments, problem = {}, "The arguments are not a JSON object."
     return InspectCall(id=call.id, function=call.name, arguments=arguments, parse_error=problem)
@@ -151,33 +245,30 @@ def _message(turn: Any, images: Path) -> Message:
     other = [part.type for part in parts if part.type not in ("text", "reasoning", "image")]
     if other:
         raise BadRequest(
-            f"An Inspect message holds {other[0]}.",
-            hint="Text and images are passed on to the agent's model.",
+            f"An Inspect message contains {other[0]}.",
+            hint="Only text and images can be sent to the agent's model.",
         )
-    shown = tuple(_image(part, images) for part in parts if part.type == "image")
+    pictures = tuple(_image(part, images) for part in parts if part.type == "image")
     calls = tuple(
-        ToolCall(one.id, one.function, json.dumps(one.arguments))
-        for one in getattr(turn, "tool_calls", None) or ()
+        ToolCall(call.id, call.function, json.dumps(call.arguments))
+        for call in getattr(turn, "tool_calls", None) or ()
     )
-    return Message(
-        turn.role, text_of(turn), shown, calls, getattr(turn, "tool_call_id", None) or ""
-    )
+    answered = getattr(turn, "tool_call_id", None) or ""
+    return Message(turn.role, text_of(turn), pictures, calls, answered)
 
 
 def text_of(turn: Any) -> str:
-    """A tool that failed has its error beside its content, not in it."""
-    failed = getattr(turn, "error", None)
-    return f"Error: {failed.message}" if failed is not None else str(turn.text)
+    """The text of a message. A failed tool has its error beside its content, not in it."""
+    error = getattr(turn, "error", None)
+    return f"Error: {error.message}" if error is not None else str(turn.text)
 
 
 def _image(part: Any, folder: Path) -> Image:
-    """Inspect lets only image data through; references in samples have become data by now."""
+    """Inspect has turned every image into a data URL by now. The file is named by its content."""
     head, _, data = part.image.partition(",")
-    kind = head.removeprefix("data:").partition(";")[0]
+    media_type = head.removeprefix("data:").partition(";")[0]
     content = base64.b64decode(data)
-    path = (
-        folder
-        / f"{hashlib.sha256(content).hexdigest()[:32]}{mimetypes.guess_extension(kind) or ''}"
-    )
+    suffix = mimetypes.guess_extension(media_type) or ""
+    path = folder / f"{hashlib.sha256(content).hexdigest()[:32]}{suffix}"
     write_whole(path, content)
-    return Image(path, kind, "high" if part.detail == "original" else part.detail)
+    return Image(path, media_type, "high" if part.detail == "original" else part.detail)
