@@ -117,9 +117,7 @@ async def screened(world: World, gate: ScreeningGate, plan: Plan) -> int:
     return steps
 
 
-async def play_screening(
-    world: World, settings: GateSettings, plan: Plan | None = None
-) -> Played:
+async def play_screening(world: World, settings: GateSettings, plan: Plan | None = None) -> Played:
     plan = plan or Plan()
     gate = ScreeningGate(world, world.items, settings)
     steps = await screened(world, gate, plan)

@@ -18,7 +18,7 @@ from skillfit.gate.samples import (
     Belief,
     Samples,
     SkillScores,
-    Spending,
+    RolloutCount,
     believe,
 )
 from skillfit.gate.verdict import Decision
@@ -110,7 +110,7 @@ class _Race:
         self._candidates = gate.candidates
         self._order = list(gate.items)
         random.Random(f"{gate.settings.seed}/{name}").shuffle(self._order)
-        self.spending = Spending(gate.sampler)
+        self.spending = RolloutCount(gate.sampler)
         self.record = Samples(gate.settings)
         distinct = {c.skill.hash: c for c in reversed(candidates) if c.skill.hash != incumbent.hash}
         chosen = list(reversed(distinct.values()))[: gate.candidates]

@@ -131,7 +131,7 @@ class Run:
         return Skill.from_text(carried[-1] if carried else self.started.skill)
 
     def skill(self, step: int | str) -> Skill:
-        """The skill carried out of a step; 0 or "initial" is where it began, "best" what came out."""
+        """The skill after a step; 0 or "initial" is the first one, "best" what the run hands back."""
         if step in ("initial", "best", "0", 0):
             return self.best_skill if step == "best" else self.initial_skill
         carried = {event.step: event.skill for event in self._of(StepFinished)}
@@ -206,7 +206,10 @@ class Run:
             for name, value in self._facts()
         )
         diagnosis = html.escape(self.finished.diagnosis) if self.finished else "not finished"
-        return f"<p><b>skillfit</b>: {diagnosis}</p><table>{rows}</table><pre>{html.escape(self.diff())}</pre>"
+        return (
+            "<p><b>skillfit</b>: "
+            f"{diagnosis}</p><table>{rows}</table><pre>{html.escape(self.diff())}</pre>"
+        )
 
 
 async def train_async(

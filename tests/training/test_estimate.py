@@ -4,18 +4,18 @@ import pytest
 
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import Role
-from skillfit.training.estimate import Estimate, estimate
+from skillfit.training.estimate import RunEstimate, estimate
 from tests.support.chat_server import Call
 from tests.training.making import MakeWorld
 from tests.training.practice_project import World, items
 
 
-def of(world: World, *settings: str) -> Estimate:
+def of(world: World, *settings: str) -> RunEstimate:
     material = world.inputs(*settings)
     return estimate(material.config, material.task, material.skill, material.plan())
 
 
-def calls_of(found: Estimate, role: Role) -> tuple[float, float]:
+def calls_of(found: RunEstimate, role: Role) -> tuple[float, float]:
     rows = [row.calls for row in found.rows if row.role == role]
     return sum(row.low for row in rows), sum(row.high for row in rows)
 

@@ -26,7 +26,10 @@ _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT,
 app = typer.Typer(
     name="skillfit",
     help="Train agent skills: a better SKILL.md, with the evidence that it is better.",
-    epilog="New here? `skillfit demo` trains a small skill in under a minute, with no key and no network.",
+    epilog=(
+        "New here? `skillfit demo` trains a small skill in under a minute, with no "
+        "key and no network."
+    ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -102,7 +105,10 @@ def _report_bug(
         traceback.print_exception(kind, error, trace, file=log)
     said = traceback.format_exception_only(kind, error)[-1].strip()
     print(
-        f"error: skillfit itself failed ({said}). The traceback is in {Path(name)}; --debug shows it.",
+        (
+            f"error: skillfit itself failed ({said}). The traceback is in {Path(name)}; "
+            "--debug shows it."
+        ),
         file=sys.stderr,
     )
 

@@ -19,7 +19,7 @@ _BACKUPS = "applied"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SkillChange:
     """A document that would be changed, or a skill folder that would be made."""
 
     run: Run
@@ -32,13 +32,16 @@ class Change:
         self.wanted.save(self.document.parent if self.new_folder else self.document)
 
 
-def plan(run: Run, to: Path | None, *, force: bool) -> Change:
+def plan(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
     """
     if run.finish_reason != "improved" and not force:
         raise InputError(
-            f"The run in {run.path} did not show an improvement ({run.finish_reason.replace('_', ' ')}).",
+            (
+                f"The run in {run.path} did not show an improvement "
+                f"({run.finish_reason.replace('_', ' ')})."
+            ),
             hint="Apply its best skill all the same with --force.",
         )
     best = without_placeholder(run.best_skill)
@@ -53,20 +56,20 @@ def plan(run: Run, to: Path | None, *, force: bool) -> Change:
         return _made_anew(run, to, began, best)
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
     if present.text in (run.initial_skill.text, run.best_skill.text, best.text):
-        return Change(run, document, present, present.with_body(best.body))
+        return SkillChange(run, document, present, present.with_body(best.body))
     if not force:
         raise InputError(
             f"{document} has changed since the run began.",
             hint="Look at it, then apply all the same with --force.",
         )
-    return Change(run, document, present, rewrite(present, best.unix_body))
+    return SkillChange(run, document, present, rewrite(present, best.unix_body))
 
 
-def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> Change:
+def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChange:
     """A document alone, or a folder with the other files of the skill the run began with."""
     blank = Skill.from_text("")
     if to.suffix.lower() in DOCUMENT_SUFFIXES:
-        return Change(run, to, blank, best)
+        return SkillChange(run, to, blank, best)
     if began is not None and not began.exists():
         raise InputError(
             f"The skill's other files are gone: there is no {began}.",
@@ -74,10 +77,10 @@ def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> Change:
         )
     package = Skill.load(began) if began else blank
     wanted = replace(package.with_document(best), document_name=DOCUMENT_NAMES[0])
-    return Change(run, to / wanted.document_name, blank, wanted, new_folder=True)
+    return SkillChange(run, to / wanted.document_name, blank, wanted, new_folder=True)
 
 
-def apply(change: Change) -> Path:
+def apply(change: SkillChange) -> Path:
     """Keep what stands there, then write, whole; where the former text is kept."""
     kept = change.run.path / _BACKUPS / f"{len(_kept(change.run)) + 1:04d}.json"
     document = change.document.resolve()
@@ -102,7 +105,7 @@ def apply(change: Change) -> Path:
 
 
 def undo(run: Run, *, force: bool) -> Path:
-    """Put back what stood there before the last `apply`; refused when the document changed since."""
+    """Restore what was there before the last `apply`; refused when the document changed."""
     kept = _kept(run)
     if not kept:
         raise InputError(f"Nothing of the run in {run.path} is applied.")

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from skillfit.training.components import Control
     from skillfit.training.estimate import (
         BudgetOption,
-        Estimate,
         EstimateRow,
         Range,
         RolloutCost,
+        RunEstimate,
     )
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Measured
@@ -140,7 +140,7 @@ def _measured_cost(run: Path) -> RolloutCost | None:
     return RolloutCost.of([one for one in events if isinstance(one, RolloutFinished)])
 
 
-def _estimate_notes(found: Estimate, steps: int, lag: int) -> str:
+def _estimate_notes(found: RunEstimate, steps: int, lag: int) -> str:
     rollouts = _span(found.rollouts)
     basis = (
         f"The cost of a rollout is the mean of {found.measured} measured ones."
@@ -318,7 +318,7 @@ def verify(
     """
     from tempfile import TemporaryDirectory
 
-    from skillfit.cli.verification import Comparison, Record, compare
+    from skillfit.cli.verification import Record, RecordComparison, compare
     from skillfit.run.budget import Spending
     from skillfit.skill import Skill
 
@@ -335,7 +335,7 @@ def verify(
 
     spending = Spending()  # the caps hold for both measurements together
 
-    def look(number: int) -> Comparison:
+    def look(number: int) -> RecordComparison:
         with TemporaryDirectory(
             prefix="skillfit-"
         ) as folder:  # nothing is taken from before, or left behind
@@ -356,7 +356,10 @@ def verify(
     if confirmed:
         found = again
     verdict = "regression" if confirmed else "ok"
-    said = f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on {found.items} items (p = {found.p_value:.3f})."
+    said = (
+        f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on "
+        f"{found.items} items (p = {found.p_value:.3f})."
+    )
     show(
         {"verdict": verdict, **asdict(found)},
         said + (" Measured twice." if confirmed else ""),

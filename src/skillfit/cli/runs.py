@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skillfit.cli.output import Json, coloured_diff, console, show, table, warn
-from skillfit.cli.score_plot import Point, plot
+from skillfit.cli.score_plot import PlotPoint, plot
 from skillfit.cli.train import in_words, line
 from skillfit.errors import InputError
 
@@ -124,7 +124,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
     from skillfit.plain_text import visible
 
     parts: list[RenderableType] = []
-    points = [Point(one.score, one.kept) for one in story.points if one.split == "selection"]
+    points = [PlotPoint(one.score, one.kept) for one in story.points if one.split == "selection"]
     if len(points) > 1:
         parts.append(Text("\n".join(plot(points)), style="cyan"))
     if story.gates:

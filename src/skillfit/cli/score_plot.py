@@ -9,12 +9,12 @@ _HEIGHT = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlotPoint:
     score: float
     accepted: bool
 
 
-def plot(points: Sequence[Point], width: int = 60, height: int = _HEIGHT) -> list[str]:
+def plot(points: Sequence[PlotPoint], width: int = 60, height: int = _HEIGHT) -> list[str]:
     """Lines of a small chart: ● carried on, × not accepted, ─ the skill carried on meanwhile. Many
     points: the latest.
     """

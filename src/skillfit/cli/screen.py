@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from skillfit.cli.score_plot import Point, plot
+from skillfit.cli.score_plot import PlotPoint, plot
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
 from skillfit.report.story import RunStory
@@ -42,7 +42,7 @@ def render(
     parts: list[RenderableType] = [_header(story, spent, elapsed), _stages(story)]
     room = height - 10 - min(4, len(story.stages))
     points = [
-        Point(point.score, point.kept) for point in story.points if point.split == "selection"
+        PlotPoint(point.score, point.kept) for point in story.points if point.split == "selection"
     ]
     if len(points) > 1 and room >= _SMALL_PLOT + 5:
         lines = plot(points, width=min(width, 100) - 14, height=_SMALL_PLOT)

@@ -92,14 +92,14 @@ def _by_trained(view: RunView, event: RolloutFinished) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RecordComparison:
     recorded: float
     measured: float
     p_value: float  # that a drop this big is luck, one-sided
     items: int
 
 
-def compare(before: Mapping[str, float], now: Mapping[str, float]) -> Comparison:
+def compare(before: Mapping[str, float], now: Mapping[str, float]) -> RecordComparison:
     """Paired by item. Items that only one side has do not count; without any in common there is
     nothing to say.
     """
@@ -110,4 +110,4 @@ def compare(before: Mapping[str, float], now: Mapping[str, float]) -> Comparison
         )
     drops = [before[item] - now[item] for item in shared]
     old, new = mean([before[item] for item in shared]), mean([now[item] for item in shared])
-    return Comparison(old, new, sign_flip_p(drops) if sum(drops) > 0 else 1.0, len(shared))
+    return RecordComparison(old, new, sign_flip_p(drops) if sum(drops) > 0 else 1.0, len(shared))

@@ -63,7 +63,10 @@ def blindness_check(
     lost = {name: interval(differences) for name, differences in gutted.items()}
     detail = {name: [round(loss.low, 4), round(loss.high, 4)] for name, loss in lost.items()}
     if constant is not None and 0 < constant < 1:
-        message = f"The grader is blind: every rollout scores {constant:.2f}, whatever the skill and the answer."
+        message = (
+            f"The grader is blind: every rollout scores {constant:.2f}, whatever "
+            "the skill and the answer."
+        )
         return CheckResult("blind", "stop", message, detail)
     empty = lost.get("empty answer")
     if empty is not None and full > 0 and empty.mean <= 0:
@@ -106,12 +109,18 @@ def power_check(items: int, noise: float | None, baseline: float, repeats: int =
     from repeats.
     """
     if items < 5:
-        message = f"{items} selection items can't prove an improvement at 5 %: results will be unverified suggestions."
+        message = (
+            f"{items} selection items can't prove an improvement at 5 %: results "
+            "will be unverified suggestions."
+        )
         return CheckResult("power", "warn", message, {"items": items})
     rollout_noise = baseline * (1 - baseline) / 2 if noise is None else noise
     effect = detectable_effect(items, rollout_noise, repeats)
     detail = {"items": items, "noise": rollout_noise, "detectable": effect}
-    message = f"{items} items, rollout noise {rollout_noise**0.5:.2f}: gains from about {effect:.2f} on can be shown."
+    message = (
+        f"{items} items, rollout noise {rollout_noise**0.5:.2f}: gains from about "
+        f"{effect:.2f} on can be shown."
+    )
     return CheckResult(
         "power", "warn" if effect > min(0.15, 1 - baseline) else "go", message, detail
     )

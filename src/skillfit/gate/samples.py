@@ -120,7 +120,7 @@ class Sampler:
         return samples
 
 
-class Spending:
+class RolloutCount:
     """The rollouts of one judgement, as the part of the sampler's total since it began."""
 
     def __init__(self, sampler: Sampler) -> None:

@@ -16,7 +16,7 @@ from skillfit.errors import InputError
 from skillfit.gate.effects import Selection
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import Family, Kind, Posterior, TrialTable, fit
-from skillfit.gate.samples import TOLERANCE, Samples, SkillScores, Spending, believe, compare
+from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, SkillScores, believe, compare
 from skillfit.gate.verdict import (
     Action,
     Arm,
@@ -171,7 +171,7 @@ class ScreeningGate(SkillScores):
     async def judge(
         self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
     ) -> Verdict:
-        spending = Spending(self.sampler)
+        spending = RolloutCount(self.sampler)
         old, old_score = self.pool.incumbent, self._score().mean
         self._observe(training)
         if candidate is not None and not candidate.edits and candidate.skill.hash != old.skill.hash:
@@ -294,7 +294,7 @@ class ScreeningGate(SkillScores):
         return fresh
 
     def _verdict(
-        self, decision: Decision, reason: str, spending: Spending, old: Arm, old_score: float
+        self, decision: Decision, reason: str, spending: RolloutCount, old: Arm, old_score: float
     ) -> Verdict:
         """The verdict after the pool has changed. Makes the pool's incumbent the gate's."""
         new = self.pool.incumbent
@@ -329,7 +329,7 @@ class ScreeningGate(SkillScores):
     # Whole documents
 
     async def _judge_document(
-        self, name: str, candidate: Candidate, spending: Spending, old_score: float
+        self, name: str, candidate: Candidate, spending: RolloutCount, old_score: float
     ) -> Verdict:
         """A paired test of a rewritten document against the incumbent: one pass each, and a second
         one when the first is not hopeless. Accepted when it is better over both.
@@ -386,7 +386,7 @@ class ScreeningGate(SkillScores):
         return [i.id for i in suspects if kept.get(i.id, 0.0) >= 0.5 > now.get(i.id, 1.0)]
 
     def _decide_document(
-        self, difference: float, broken: Sequence[str], spending: Spending
+        self, difference: float, broken: Sequence[str], spending: RolloutCount
     ) -> tuple[Decision, str]:
         if spending.coverage < self.settings.coverage_floor:
             return "inconclusive", _uncovered(spending, self.settings)
@@ -446,7 +446,7 @@ class ScreeningGate(SkillScores):
         return [arm.skill for arm in arms if arm.skill.hash != self.initial.hash]
 
 
-def _uncovered(spending: Spending, settings: GateSettings) -> str:
+def _uncovered(spending: RolloutCount, settings: GateSettings) -> str:
     floor = settings.coverage_floor
     return f"only {spending.coverage:.0%} of the rollouts were scored (floor {floor:.0%})"
 

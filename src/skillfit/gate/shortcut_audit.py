@@ -78,7 +78,10 @@ def audit(
     scores = {s.name: (measured or {}).get(s.name, s.predicted) for s in found}
     name = max(scores, key=lambda key: scores[key], default="")
     if name and scores[name] > 0 and scores[name] >= best - 0.02:
-        message = f"A one-line rule ({name}) scores {scores[name]:.2f}, the skill {best:.2f}: that score needs no skill."
+        message = (
+            f"A one-line rule ({name}) scores {scores[name]:.2f}, the skill "
+            f"{best:.2f}: that score needs no skill."
+        )
         return CheckResult("shortcut", "warn", message, scores)
     if name and scores[name] > max(baseline, 0.5):
         return CheckResult(

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from skillfit.errors import InputError
 from skillfit.gate.samples import (
     TOLERANCE,
+    RolloutCount,
     Samples,
     SkillScores,
-    Spending,
     believe,
     compare,
 )
@@ -45,7 +45,7 @@ class StrictGate(SkillScores):
     async def judge(
         self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
     ) -> Verdict:
-        spending = Spending(self.sampler)
+        spending = RolloutCount(self.sampler)
         incumbent = self.incumbent
         old = await self.record(incumbent)
         if candidate is None or candidate.skill.hash == incumbent.hash:

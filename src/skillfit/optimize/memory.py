@@ -1,4 +1,4 @@
-"""What the optimizer remembers of earlier steps: failures, and edits with their measured effects."""
+"""What the optimizer remembers of earlier steps: failures, and edits with their effects."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ def _entry(entry: StepMemory) -> str:
     if entry.score_before is not None and entry.score_after is not None:
         scores = f", score {entry.score_before:.3f} -> {entry.score_after:.3f}"
     lines = [
-        f"Step {entry.step}: {entry.action}{scores}; {entry.n_fail} of {entry.n_total} rollouts failed"
+        (
+            f"Step {entry.step}: {entry.action}{scores}; {entry.n_fail} of {entry.n_total} "
+            "rollouts failed"
+        )
     ]
     for pattern in entry.failure_patterns:
         described = f": {cut(pattern.description, _EDIT_ROOM)}" if pattern.description else ""

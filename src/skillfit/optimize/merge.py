@@ -129,7 +129,8 @@ def _listed(patches: Sequence[Patch]) -> str:
     lines = []
     for patch in patches:
         lines.append(
-            f"An analyst of {len(patch.items)} items: {patch.reasoning.strip() or 'no reasoning given'}"
+            f"An analyst of {len(patch.items)} items: "
+            f"{patch.reasoning.strip() or 'no reasoning given'}"
         )
         lines += [proposal.listed(next(numbers)) for proposal in patch.proposals]
     return "\n".join(lines)

@@ -151,7 +151,7 @@ class AnalystReply(BaseModel, Generic[P]):
     @model_validator(mode="before")
     @classmethod
     def _proposals_at_the_top(cls, value: Any) -> Any:
-        """Some models leave out the `patch` object and put what belongs in it beside the summary."""
+        """Some models leave out the `patch` object and put its fields beside the summary."""
         if (
             isinstance(value, dict)
             and "patch" not in value

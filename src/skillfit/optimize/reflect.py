@@ -108,8 +108,14 @@ async def reflect(
     lost = [result for result in results if isinstance(result, ModelError)]
     if lost and len(lost) == len(results) and any(isinstance(error, UNREACHABLE) for error in lost):
         raise InfrastructureError(
-            f"None of the {len(results)} analyst calls for this batch got an answer; the last failure was: {lost[-1].message}",
-            hint="Nothing was learned and nothing was decided. Check the optimizer's endpoint, then start the same run again.",
+            (
+                f"None of the {len(results)} analyst calls for this batch got an answer; the "
+                f"last failure was: {lost[-1].message}"
+            ),
+            hint=(
+                "Nothing was learned and nothing was decided. Check the optimizer's "
+                "endpoint, then start the same run again."
+            ),
         )
     patches = tuple(result for result in results if isinstance(result, Patch))
     return Reflection(patches, groups=len(results), discarded=len(lost))
@@ -176,7 +182,7 @@ def group_by_item(requests: Sequence[RolloutRequest]) -> list[ItemRequests]:
 async def analyse(
     optimizer: Optimizer, skill: Skill, group: Group, context: Context, *, stage: str = ""
 ) -> Patch | ModelError:
-    """One analyst call; the error when its answer could not be had or used (said as `Discarded`)."""
+    """One analyst call. Returns the error when there is no usable reply (emitted as Discarded)."""
     stage = stage or f"reflect.{group.side}"
     try:
         try:

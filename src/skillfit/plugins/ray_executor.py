@@ -67,7 +67,8 @@ class RayExecutor:
         except failures.RayError as error:
             what = str(error).strip().partition("\n")[0]
             raise WorkerLost(
-                f"The Ray worker of item {assignment.item.id} is gone: {type(error).__name__}: {what}"
+                f"The Ray worker of item {assignment.item.id} is gone: "
+                f"{type(error).__name__}: {what}"
             ) from error
         if isinstance(result, SkillfitError):
             raise self._raised.pop(ticket, result)
@@ -94,7 +95,9 @@ class RayExecutor:
             except (TypeError, AttributeError, pickle.PicklingError) as error:
                 raise InputError(
                     f"This agent or grader cannot travel to Ray workers: {error}.",
-                    hint="Keep open files, connections and locks out of it, or use executor: local.",
+                    hint=(
+                        "Keep open files, connections and locks out of it, or use executor: local."
+                    ),
                 ) from error
             self._packed[id(worker)] = (
                 worker,

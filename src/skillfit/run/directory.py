@@ -242,7 +242,7 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class IdentityChange:
     """A setting that differs from the one the run was started with."""
 
     key: str
@@ -253,16 +253,16 @@ class Change:
         return f"{self.key}: {_short(self.before)} -> {_short(self.after)}"
 
 
-def _changes(before: Any, after: Any, key: str = "") -> list[Change]:
+def _changes(before: Any, after: Any, key: str = "") -> list[IdentityChange]:
     if isinstance(before, dict) and isinstance(after, dict):
-        found: list[Change] = []
+        found: list[IdentityChange] = []
         for name in sorted(before.keys() | after.keys()):
             found += _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
         return found
-    return [] if before == after else [Change(key, before, after)]
+    return [] if before == after else [IdentityChange(key, before, after)]
 
 
-def _changed_run(path: Path, changes: list[Change]) -> InputError:
+def _changed_run(path: Path, changes: list[IdentityChange]) -> InputError:
     return InputError(
         f"The run in {path} was started with other settings:\n"
         + "\n".join(f"  {change}" for change in changes)

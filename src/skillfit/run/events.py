@@ -42,7 +42,8 @@ from skillfit.skill import EditResult
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS events (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, data TEXT NOT NULL, at REAL NOT NULL);
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, kind TEXT NOT NULL,
+  data TEXT NOT NULL, at REAL NOT NULL);
 """
 _CLOCK_FIELDS = frozenset(
     {"seconds", "timing", "time_s", "wall_time_s", "total_wall_time_s", "minutes", "at"}
@@ -430,7 +431,10 @@ class EventLog(Store):
     def last(self, *kinds: type[Event]) -> Stored | None:
         """The last event of these kinds."""
         marks = ",".join("?" * len(kinds))
-        query = f"SELECT seq, at, kind, data FROM events WHERE kind IN ({marks}) ORDER BY seq DESC LIMIT 1"
+        query = (
+            f"SELECT seq, at, kind, data FROM events WHERE kind IN ({marks}) ORDER BY "
+            "seq DESC LIMIT 1"
+        )
         row = self._db.execute(query, [kind.__name__ for kind in kinds]).fetchone()
         return Stored(row[0], row[1], _parse(row[2], row[3])) if row else None
 

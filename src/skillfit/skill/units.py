@@ -61,7 +61,7 @@ def units(skill: Skill, by: Granularity = "paragraph") -> tuple[Unit, ...]:
     """
     lines = skill.unix_body.split("\n")
     protected, glued = _protected_lines(skill.unix_body, lines), _glued_lines(lines)
-    body = _Body(lines, _with_glued(protected, glued), glued)
+    body = _UnitBody(lines, _with_glued(protected, glued), glued)
     spans = _with_headings(body, _blocks(body), by)
     counts = Counter(
         line.strip(" \t") for number, line in enumerate(lines) if number not in protected
@@ -100,7 +100,7 @@ class _Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class _Body:
+class _UnitBody:
     """The lines of a body, and what must be known about them before they are grouped."""
 
     lines: Sequence[str]
@@ -191,7 +191,7 @@ def _with_glued(numbers: frozenset[int], glued: frozenset[int]) -> frozenset[int
     return frozenset(found)
 
 
-def _blocks(body: _Body) -> list[_Lines]:
+def _blocks(body: _UnitBody) -> list[_Lines]:
     """The markdown blocks of the body, in order, without blank and protected lines."""
     blocks = []
     number = 0
@@ -205,7 +205,7 @@ def _blocks(body: _Body) -> list[_Lines]:
     return blocks
 
 
-def _block_at(body: _Body, start: int) -> _Lines:
+def _block_at(body: _UnitBody, start: int) -> _Lines:
     line = body.lines[start]
     if heading := _HEADING.match(line):
         return _Lines(start, body.past_glued(start + 1), "heading", len(heading[1]))
@@ -226,7 +226,7 @@ def _block_at(body: _Body, start: int) -> _Lines:
     return _Lines(start, end, "table" if is_table else "paragraph")
 
 
-def _list_end(body: _Body, start: int) -> int:
+def _list_end(body: _UnitBody, start: int) -> int:
     """Where the list that starts here ends, without blank lines after it."""
     inside = body.indent(start) + 2
     end = number = body.past_glued(start + 1)
@@ -242,7 +242,7 @@ def _list_end(body: _Body, start: int) -> int:
     return end
 
 
-def _with_headings(body: _Body, blocks: Sequence[_Lines], by: Granularity) -> list[_Lines]:
+def _with_headings(body: _UnitBody, blocks: Sequence[_Lines], by: Granularity) -> list[_Lines]:
     """The parts of all blocks. A heading joins the one part that is its whole section."""
     spans: list[_Lines] = []
     for index, block in enumerate(blocks):
@@ -256,7 +256,7 @@ def _with_headings(body: _Body, blocks: Sequence[_Lines], by: Granularity) -> li
     return spans
 
 
-def _is_whole_section(body: _Body, blocks: Sequence[_Lines], index: int) -> bool:
+def _is_whole_section(body: _UnitBody, blocks: Sequence[_Lines], index: int) -> bool:
     """Whether the block is all that stands between its heading and the next one of the same or a
     higher level.
     """
@@ -271,7 +271,7 @@ def _is_whole_section(body: _Body, blocks: Sequence[_Lines], index: int) -> bool
     return all(number not in body.protected for number in around)
 
 
-def _parts(body: _Body, block: _Lines) -> list[_Lines]:
+def _parts(body: _UnitBody, block: _Lines) -> list[_Lines]:
     """The items of a list, the sentence lines of a paragraph; other blocks stay whole."""
     if block.kind == "list":
         top = body.indent(block.start) + 1

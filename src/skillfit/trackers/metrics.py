@@ -16,7 +16,7 @@ from skillfit.run.events import (
 )
 
 
-class Meter:
+class EventMetrics:
     """Says each event's metrics, and the step they belong to."""
 
     step = 0

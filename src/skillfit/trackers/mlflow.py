@@ -10,7 +10,7 @@ from mlflow.exceptions import MlflowException
 
 from skillfit.errors import InputError
 from skillfit.run.events import RunFinished, RunStarted, Stored
-from skillfit.trackers.metrics import Meter, parameters
+from skillfit.trackers.metrics import EventMetrics, parameters
 
 _EXPERIMENT = "skillfit"
 # how far the MLflow run has heard: what a resumed run tells again is not logged again
@@ -27,7 +27,7 @@ class MLflow:
             raise InputError(f"MLflow cannot be used: {error}", hint=hint) from error
         self._run = ""
         self._heard = 0
-        self._meter = Meter()
+        self._meter = EventMetrics()
 
     def __call__(self, stored: Stored) -> None:
         try:

@@ -26,7 +26,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
-from skillfit.trackers.metrics import Meter
+from skillfit.trackers.metrics import EventMetrics
 
 _WHO = {
     "reflect": "optimizer",
@@ -47,7 +47,7 @@ class OpenTelemetry:
         self._open: dict[str, Span] = {}
         self._started: RunStarted | None = None
         self._done = 0  # steps; the end of an epoch comes behind its last one
-        self._meter = Meter()
+        self._meter = EventMetrics()
 
     def __call__(self, stored: Stored) -> None:
         event, at = stored.event, int(stored.at * 1e9)

@@ -11,7 +11,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from skillfit.run.events import RunFinished, RunStarted, Stored
-from skillfit.trackers.metrics import Meter
+from skillfit.trackers.metrics import EventMetrics
 
 
 class TensorBoard:
@@ -19,7 +19,7 @@ class TensorBoard:
         self._folder = Path(where or "tensorboard")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._writer: EventFileWriter | None = None
-        self._meter = Meter()
+        self._meter = EventMetrics()
 
     def __call__(self, stored: Stored) -> None:
         if isinstance(stored.event, RunStarted):

@@ -9,14 +9,14 @@ from typing import Any
 import wandb
 
 from skillfit.run.events import RunFinished, RunStarted, Stored
-from skillfit.trackers.metrics import Meter, parameters
+from skillfit.trackers.metrics import EventMetrics, parameters
 
 
 class WandB:
     def __init__(self, where: str) -> None:
         self._project = where or None
         self._run: Any = None
-        self._meter = Meter()
+        self._meter = EventMetrics()
 
     def __call__(self, stored: Stored) -> None:
         event, numbers = stored.event, self._meter(stored.event)

@@ -25,7 +25,7 @@ from skillfit.training.step_end import adopt
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class EpochComparison:
     """The same training items under the skill the epoch began with and the one it ended with."""
 
     previous: Skill
@@ -38,7 +38,7 @@ class Comparison:
 
 async def slow_update(
     run: Components, epoch: Epoch, state: TrainingState
-) -> tuple[TrainingState, Comparison | None]:
+) -> tuple[TrainingState, EpochComparison | None]:
     """Write a lesson from the epoch. Returns the comparison too, for the meta skill."""
     if not run.config.optimizer.use_slow_update or run.optimizer is None:
         return state, None
@@ -73,7 +73,7 @@ async def slow_update(
 
 
 async def meta_skill(
-    run: Components, epoch: Epoch, state: TrainingState, met: Comparison | None
+    run: Components, epoch: Epoch, state: TrainingState, met: EpochComparison | None
 ) -> TrainingState:
     """The optimizer's advice to itself, used from the next epoch on."""
     if not run.config.optimizer.use_meta_skill or run.optimizer is None:
@@ -124,7 +124,7 @@ async def _placeholder(run: Components, epoch: Epoch, state: TrainingState) -> T
     return state
 
 
-async def _compare(run: Components, epoch: Epoch, state: TrainingState) -> Comparison:
+async def _compare(run: Components, epoch: Epoch, state: TrainingState) -> EpochComparison:
     settings = run.config.optimizer
     previous, current = state.epoch_start, state.skill
     before: list[Outcome] = []
@@ -152,7 +152,9 @@ async def _compare(run: Components, epoch: Epoch, state: TrainingState) -> Compa
         others = epoch.slow_order[len(sample) :]
         pairs = await look_back.top_up(pairs, others, len(sample), compare)
     kept = look_back.keep(pairs, settings.longitudinal_pair_policy)
-    return Comparison(previous, current, pairs, kept, Tally.of(before).hard, Tally.of(after).hard)
+    return EpochComparison(
+        previous, current, pairs, kept, Tally.of(before).hard, Tally.of(after).hard
+    )
 
 
 def _with_lesson(run: Components, place: Place, skill: Skill, text: str) -> Skill:
@@ -198,7 +200,7 @@ def _emit(
     state: TrainingState,
     candidate: Skill,
     record: SlowUpdateRecord,
-    met: Comparison | None = None,
+    met: EpochComparison | None = None,
 ) -> None:
     run.emit(
         SlowUpdateFinished(

@@ -95,7 +95,7 @@ class EstimateRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class RunEstimate:
     rows: tuple[EstimateRow, ...]
     minutes: Range
     rollouts: Range
@@ -112,7 +112,7 @@ class Estimate:
 
 def estimate(
     config: Config, task: Task, skill: Skill, plan: Plan, cost: RolloutCost | None = None
-) -> Estimate:
+) -> RunEstimate:
     """The estimate of a plan. `cost`: what a rollout cost in `skillfit check`."""
     rollouts = _rollouts(config, task, plan)
     sample = task.items[:_SAMPLE]
@@ -134,7 +134,7 @@ def estimate(
         rows.append(_judge_row(config, rollouts, item_tokens))
     calls = sum((row.calls for row in rows), _NOTHING)
     seconds = _SECONDS if cost is None else _around(cost.seconds / max(1, cost.usage.calls))
-    return Estimate(
+    return RunEstimate(
         tuple(row for row in rows if row.calls.high),
         calls * seconds * (1 / (60 * config.model.concurrency)),
         sum(rollouts.values(), _NOTHING),

@@ -242,7 +242,10 @@ def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
 def _refuse_second_grader(config: Config, task: Task, given: bool) -> None:
     if given or task.evaluator is not None or ".py:" in config.env.tasks:
         raise InputError(
-            "evaluation.ship_grader: this task brings its own scores, and nothing is left for a second grader.",
+            (
+                "evaluation.ship_grader: this task brings its own scores, and nothing is "
+                "left for a second grader."
+            ),
             hint="Use a tasks file with env.grader, or leave evaluation.ship_grader out.",
         )
     if not config.evaluation.ship_test:
@@ -254,7 +257,10 @@ def _refuse_second_grader(config: Config, task: Task, given: bool) -> None:
 def _refuse_unknown_must_pass(config: Config, task: Task) -> None:
     if unknown := set(config.evaluation.must_pass) - {item.id for item in task.selection}:
         raise InputError(
-            f"evaluation.must_pass names items that are not in the selection split: {', '.join(sorted(unknown))}.",
+            (
+                "evaluation.must_pass names items that are not in the selection split: "
+                f"{', '.join(sorted(unknown))}."
+            ),
             hint="Give them `split: selection`, or take them off the list.",
         )
 
@@ -306,7 +312,10 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
             )
     if optimizer.proposer in ("examples", "both") and optimizer.skill_update_mode != "patch":
         raise InputError(
-            f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and {optimizer.skill_update_mode} applies none.",
+            (
+                f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and "
+                f"{optimizer.skill_update_mode} applies none."
+            ),
             hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
         )
     if evaluation.must_pass and (evaluation.gate == "strict" or not evaluation.use_gate):

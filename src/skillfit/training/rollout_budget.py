@@ -47,7 +47,7 @@ def selection_passes(selection: int) -> int:
 
 
 def plan_rollouts(config: Config, sizes: SplitSizes, rollouts: int) -> RolloutPlan:
-    """The plan that uses about this number of rollouts. Raises when it is too small for one step."""
+    """The plan for about this number of rollouts. Raises when it is too small for one step."""
     found: RolloutPlan | None = None
     for selection in _selection_sizes(sizes.selection):
         for repeats in range(MOST_REPEATS, 0, -1):

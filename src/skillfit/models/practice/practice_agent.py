@@ -18,7 +18,10 @@ import random
 import re
 
 _RULE = re.compile(
-    r"(?:mentions?(?: of)?|\w+ about)\s+(?P<words>[^.\n]+?),?\s+(?:means?|go(?:es)? to|belongs? to)\s+[`\"*]*(?P<label>[\w-]+)",
+    (
+        r"(?:mentions?(?: of)?|\w+ about)\s+(?P<words>[^.\n]+?),?\s+(?:means?|go(?:es)? "
+        r"to|belongs? to)\s+[`\"*]*(?P<label>[\w-]+)"
+    ),
     re.IGNORECASE,
 )
 _UNSURE = re.compile(r"when unsure,? answer\s+[`\"*]*(?P<label>[\w-]+)", re.IGNORECASE)

@@ -26,29 +26,36 @@ _NUMBERED = re.compile(r"^\[(\d+)\] [^{\n]*(\{.*\})$", re.MULTILINE)
 # Words that tell nothing about what a text is about.
 _COMMON = frozenset(
     words(
-        """a about after again all already also although always and another any anything are ask because been before below but
-    can can't cannot come comes could day days did does doesn't done down each even ever every few find first for found
-    four from get give go goes going good got had half has have haven't hello help her here him his home hour how i'd
-    i'm into isn't it its just keep kept know last late later let like long look made make many may mine minute month
-    more most much must myself near need never new next nobody none not nothing now number off often old once one only
-    open other our ours out over own part please put said same say says second see seems send sent she should show shows
-    since small some someone something soon still such sure take than thank that the their them then there these they
-    thing this those three time times today took try two under until upon use used very want wants was week weeks well
-    went were what when where which while who why will with within without won't work works would write wrong year years
-    yesterday yet you your yours"""
+        """
+        a about after again all already also although always and another any anything are ask
+        because been before below but can can't cannot come comes could day days did does doesn't
+        done down each even ever every few find first for found four from get give go goes going
+        good got had half has have haven't hello help her here him his home hour how i'd i'm into
+        isn't it its just keep kept know last late later let like long look made make many may mine
+        minute month more most much must myself near need never new next nobody none not nothing now
+        number off often old once one only open other our ours out over own part please put said
+        same say says second see seems send sent she should show shows since small some someone
+        something soon still such sure take than thank that the their them then there these they
+        thing this those three time times today took try two under until upon use used very want
+        wants was week weeks well went were what when where which while who why will with within
+        without won't work works would write wrong year years yesterday yet you your yours
+        """
     )
 )
 # Words that people use for the topics of a help desk. Where a task has some, rules name only these.
 _TOPICS = frozenset(
     words(
-        """access account activate address adapter app balance battery bill billing box broken browser button cable
-    camera card charge charged charger code courier crash crashes damaged defective delete delivered delivery device
-    disk driver email error exchange faulty firewall form freeze freezes headset install installed internet invoice
-    keyboard label laptop letterbox license lock locked login logged mailbox monitor mouse network package parcel
-    password payment permission photo pictures pin plugin price printer profile projector receipt refund refunded
-    register registered replacement return returned router scanner screen sender server shipment shipping signal
-    sign software storage subscription switch tax tracking update upload username version video voucher vpn warehouse
-    warranty website wifi"""
+        """
+        access account activate address adapter app balance battery bill billing box broken browser
+        button cable camera card charge charged charger code courier crash crashes damaged defective
+        delete delivered delivery device disk driver email error exchange faulty firewall form
+        freeze freezes headset install installed internet invoice keyboard label laptop letterbox
+        license lock locked login logged mailbox monitor mouse network package parcel password
+        payment permission photo pictures pin plugin price printer profile projector receipt refund
+        refunded register registered replacement return returned router scanner screen sender server
+        shipment shipping signal sign software storage subscription switch tax tracking update
+        upload username version video voucher vpn warehouse warranty website wifi
+        """
     )
 )
 _USELESS = (
@@ -62,7 +69,10 @@ _HARMFUL = (
 )
 _RULE_WORDS = 4
 _RULES = 3  # that one analyst proposes
-FORMAT_RULE = "Answer with the label alone, in lower case: anything else cannot be read by the system behind you."
+FORMAT_RULE = (
+    "Answer with the label alone, in lower case: anything else cannot be read "
+    "by the system behind you."
+)
 
 
 @dataclass(frozen=True, slots=True)

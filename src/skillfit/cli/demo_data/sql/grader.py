@@ -35,7 +35,10 @@ def grade(item: dict[str, Any], answer: str) -> tuple[float, str]:
         return 0.0, "The rows are right, their order is not."
     return (
         0.0,
-        f"Wrong rows: {len(found)} instead of {len(expected)}, the first is {found[:1]} instead of {expected[:1]}.",
+        (
+            f"Wrong rows: {len(found)} instead of {len(expected)}, the first is {found[:1]} "
+            f"instead of {expected[:1]}."
+        ),
     )
 
 
