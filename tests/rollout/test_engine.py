@@ -1,6 +1,5 @@
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from skillfit.agents.workspace import new_workspace
 from skillfit.models.limiter import Limiter
 from skillfit.models.protocol import Usage
 from skillfit.rollout import Tally, requests_for
-from skillfit.run.budget import Budget, BudgetReached, Caps
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score
 from tests.rollout.scripted_agents import SKILL, SameAnswer, Sums, World, items, right
@@ -232,43 +230,6 @@ async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(world: 
     assert all(outcome.succeeded for outcome in outcomes)
     assert len(left) == 2 and not any(folder.exists() for folder in left)
     assert {outcome.attempt.workspace for outcome in outcomes if outcome.attempt} == {""}
-
-
-async def test_calls_out_of_our_sight_are_metered_and_billed_with_their_rollout(
-    world: World,
-) -> None:
-    async def program(item: Item, context: AttemptContext) -> Attempt:
-        return Attempt(right(item), usage=Usage(calls=4, output=100, usd=0.25))
-
-    engine = world.engine(program, meter=Budget(Caps(usd=1), world.journal), max_in_flight=1)
-    with pytest.raises(BudgetReached):
-        await engine.run(requests_for(SKILL, items(9)), phase="rollout", series="step_1")
-    assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 1.0
-
-
-async def test_what_a_program_costs_is_learnt_from_the_first_alone_so_that_no_cap_is_passed(
-    world: World,
-) -> None:
-    running = most = 0
-
-    async def program(item: Item, context: AttemptContext) -> Attempt:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.01)
-        running -= 1
-        return Attempt(right(item), usage=Usage(calls=1, input=1000, usd=None))
-
-    def price(usage: Usage) -> Usage:
-        return replace(usage, usd=usage.tokens / 4000)
-
-    meter = Budget(Caps(usd=1), world.journal)
-    with pytest.raises(BudgetReached):
-        await world.engine(program, meter=meter, price=price, careful=True).run(
-            requests_for(SKILL, items(9)), phase="rollout", series="step_1"
-        )
-    assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 1.0
-    assert most == 3  # beside each other once the cost is known
 
 
 async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(world: World) -> None:

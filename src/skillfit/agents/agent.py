@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from skillfit.models.protocol import ModelError, Usage
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item
-
-Reported = Literal["tokens", "usd"]
+from skillfit.tasks.user_code import Reported
 
 
 @dataclass(frozen=True, slots=True)

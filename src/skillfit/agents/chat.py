@@ -9,12 +9,13 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from skillfit.agents.agent import AttemptContext, Reported
+from skillfit.agents.agent import AttemptContext
 from skillfit.agents.prompting import item_messages, system_message
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, Usage
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Step
+from skillfit.tasks.user_code import Reported
 
 REFINE = (
     "Check your answer against the task above and correct it where needed. "

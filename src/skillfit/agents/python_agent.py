@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, Reported
+from skillfit.agents.agent import Agent, AgentFailure, AttemptContext
 from skillfit.errors import InputError
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Step, TaskFailure, stable_hash
-from skillfit.tasks.user_code import call, load_object, plain
+from skillfit.tasks.user_code import Reported, call, load_object, plain, reported_by
 
 Solve = Callable[..., str | Attempt | Awaitable[str | Attempt]]
 
@@ -40,12 +40,10 @@ class CallableAgent:
 
     @property
     def reports(self) -> frozenset[Reported]:
-        returned = _signature(self.solve).return_annotation
-        name = returned if isinstance(returned, str) else getattr(returned, "__name__", "")
-        return frozenset({"tokens", "usd"} if name.rpartition(".")[2] == "Attempt" else ())
+        return reported_by(self.solve)
 
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
-        parameters = _signature(self.solve).parameters
+        parameters = inspect.signature(self.solve).parameters
         extra = {
             name: getattr(context, name) for name in _OPTIONAL_PARAMETERS if name in parameters
         }
@@ -101,7 +99,3 @@ def load_agent(reference: str, base: Path = Path()) -> Agent:
     file, _, name = reference.rpartition(":")
     content = (base / file).read_text(encoding="utf-8")
     return CallableAgent(found, {"python": name, "source": stable_hash(content)})
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
+import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -212,13 +215,16 @@ async def _attended(
 def _on_signals(handler: Callable[[], Any]) -> Iterator[None]:
     """Handle Ctrl-C, termination and a closed terminal in the same way."""
     names = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP"):
-        names.append(signal.SIGHUP)
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:  # as under nohup
+        names.append(hangup)
     received = False
 
-    def receive(*_: object) -> None:
+    def receive(number: int, _: object) -> None:
         nonlocal received
         received = True
+        if number == hangup:
+            _leave_closed_terminal()
         handler()
 
     before = [signal.signal(name, receive) for name in names]
@@ -228,6 +234,16 @@ def _on_signals(handler: Callable[[], Any]) -> Iterator[None]:
         for name, old in zip(names, before, strict=True):
             # Already shutting down: ignore further signals so that cleanup can finish.
             signal.signal(name, signal.SIG_IGN if received else old)
+
+
+def _leave_closed_terminal() -> None:
+    """The terminal was closed: writing to it would fail, so what is printed goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        # A closed terminal does not count as a terminal any more, but is still a device.
+        if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ _FREE = frozenset(
         "model.prices",
         "gradient.analyst_workers",
         "env.exec_timeout",
+        "env.rollout_usd",
         "env.sandbox",
         "env.corpus",
         "env.skill",

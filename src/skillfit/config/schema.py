@@ -213,6 +213,10 @@ class EnvSection(Section):
     """chat: turns, default 1; tools: rounds of tool calls, default 20."""
     max_rollout_tokens: int | None = Field(default=None, gt=0)
     """chat, tools: tokens after which a rollout starts no further turn."""
+    rollout_usd: float | None = Field(default=None, ge=0)
+    """What one rollout costs, in dollars, for an agent that does not report it: your own figure,
+    which `budget.usd` then counts. 0: it is free.
+    """
     exec_timeout: float = Field(default=120, gt=0)
     """Seconds that one rollout may take. Its calls and processes are stopped after that."""
     split_mode: Literal["auto", "ratio", "split_dir"] = "auto"

@@ -53,6 +53,11 @@ class RayExecutor:
         self._answering: set[asyncio.Task[Reply]] = set()
         self._raised: dict[int | None, SkillfitError] = {}
 
+    @property
+    def cores(self) -> int:
+        """The CPUs of the whole cluster."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
     async def run(self, worker: Worker, assignment: Assignment) -> tuple[Attempt, Score]:
         self._postman = self._postman or asyncio.create_task(self._deliver())
         reference = self._roll.remote(self._mailbox, self._pack(worker), _portable(assignment))

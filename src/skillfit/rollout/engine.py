@@ -15,21 +15,22 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from skillfit.agents.agent import Agent
 from skillfit.errors import SkillfitError
 from skillfit.models.failures import is_fatal, is_machinery, policy
-from skillfit.models.protocol import AnswerPending, Meter, ModelError, Usage
+from skillfit.models.protocol import AnswerPending, ModelError, Usage
 from skillfit.rollout.breaker import Batch
 from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker
 from skillfit.rollout.gather import gather, mark_retrieved
+from skillfit.rollout.metering import RolloutMeter
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
-from skillfit.tasks.item import TaskFailure
+from skillfit.tasks.item import Attempt, Score, TaskFailure
 
 if TYPE_CHECKING:
     from skillfit.tasks.task import Task
@@ -113,10 +114,7 @@ class Rollouts:
     that a rollout which waits for a retry or is being graded leaves no request slot idle.
 
     `meter`: only for agents and evaluators whose model calls skillfit does not see (programs, user
-    code). Each rollout is then reserved and billed as a whole; `price` turns its tokens into
-    dollars where it reports none. The cost is known only afterwards, so the engine reserves what
-    the most expensive rollout so far cost. With `careful` (there is a cap on dollars or tokens) the
-    first rollout runs alone.
+    code). Each rollout is then reserved and billed as a whole.
 
     `count_rollout`: entered around each attempt at a rollout, for a cap on rollouts.
 
@@ -131,10 +129,8 @@ class Rollouts:
         events: EventLog,
         *,
         executor: Executor | None = None,
-        meter: Meter | None = None,
+        meter: RolloutMeter | None = None,
         count_rollout: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-        price: Callable[[Usage], Usage] = lambda usage: usage,
-        careful: bool = False,
         timeout: float | None = None,
         max_in_flight: int = 64,
         coverage_floor: float = 0.6,
@@ -146,9 +142,6 @@ class Rollouts:
         self._executor = executor or LocalExecutor()
         self._meter = meter
         self._count_rollout = count_rollout
-        self._price = price
-        self._highest_cost = Usage(calls=1)  # of a metered rollout so far
-        self._cost_unknown, self._alone = meter is not None and careful, asyncio.Lock()
         self._timeout = timeout
         self._window = asyncio.Semaphore(max_in_flight)
         self._coverage_floor = coverage_floor
@@ -274,15 +267,6 @@ class Rollouts:
                 raise
 
     async def _roll_out(self, plan: _Planned) -> Outcome:
-        if self._cost_unknown:
-            async with self._alone:
-                if self._cost_unknown:
-                    outcome = await self._roll_out_metered(plan)
-                    self._cost_unknown = False
-                    return outcome
-        return await self._roll_out_metered(plan)
-
-    async def _roll_out_metered(self, plan: _Planned) -> Outcome:
         request = plan.request
         assignment = Assignment(
             request.arm.skill,
@@ -292,21 +276,12 @@ class Rollouts:
             plan.instruction,
             self._timeout,
         )
-        reservation = (
-            await self._meter.reserve("agent", self._highest_cost) if self._meter else None
-        )
-        begun, used = time.monotonic(), self._highest_cost
-        try:
-            async with self._count_rollout():
-                attempt, score = await self._executor.run(self._worker, assignment)
-            used = self._price(attempt.usage)
-        except ModelError as error:
-            used = error.usage = self._price(error.usage)
-            raise
-        finally:
-            if reservation:
-                reservation.settle(used)
-                self._highest_cost = max(self._highest_cost, used, key=_cost)
+        begun = time.monotonic()
+        if self._meter is None:
+            attempt, score = await self._attempt(assignment)
+            used = attempt.usage
+        else:
+            attempt, score, used = await self._metered_attempt(assignment, self._meter)
         return Outcome(
             request.item.id,
             request.repeat,
@@ -317,9 +292,30 @@ class Rollouts:
             seconds=time.monotonic() - begun,
         )
 
+    async def _attempt(self, assignment: Assignment) -> tuple[Attempt, Score]:
+        async with self._count_rollout():
+            return await self._executor.run(self._worker, assignment)
 
-def _cost(usage: Usage) -> tuple[float, int, int]:
-    return (usage.usd or 0.0, usage.tokens, usage.calls)
+    async def _metered_attempt(
+        self, assignment: Assignment, meter: RolloutMeter
+    ) -> tuple[Attempt, Score, Usage]:
+        """Attempt, score and cost. An attempt that reaches the limit of its reservation is made
+        again with a larger one.
+        """
+        spent, limit = Usage(), 0.0
+        while True:
+            async with meter.reserve() as reserved:
+                try:
+                    attempt, score = await self._attempt(
+                        replace(assignment, max_usd=reserved.max_usd)
+                    )
+                except ModelError as error:
+                    spent = error.usage = spent + reserved.bill(error.usage)
+                    if error.kind != "limit" or (reserved.max_usd or 0.0) <= limit:
+                        raise
+                    limit = reserved.max_usd or 0.0
+                else:
+                    return attempt, score, spent + reserved.bill(attempt.usage)
 
 
 def _skipped(plan: _Planned) -> Outcome:

@@ -4,6 +4,7 @@ what went wrong.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +29,7 @@ class Assignment:
     purpose: str
     instruction: str = ""
     timeout: float | None = None
+    max_usd: float | None = None  # dollars the attempt may spend
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Worker:
             "a rollout needs an agent and a grader, or an evaluator"
         )
         context = AttemptContext(
-            assignment.seed, assignment.purpose, instruction=assignment.instruction
+            assignment.seed, assignment.purpose, assignment.instruction, assignment.max_usd
         )
         attempt = await self.agent.attempt(assignment.skill, item, context)
         try:
@@ -78,6 +80,13 @@ class WorkerLost(ModelError):
 
 
 class Executor(Protocol):
+    """Where rollouts run."""
+
+    @property
+    def cores(self) -> int:
+        """How many programs can compute at the same time."""
+        ...
+
     async def run(self, worker: Worker, assignment: Assignment) -> tuple[Attempt, Score]:
         """Raises what the worker raised, or `WorkerLost`. Cancelling ends the work, wherever it
         runs.
@@ -89,6 +98,10 @@ class Executor(Protocol):
 
 class LocalExecutor:
     """On this event loop. Calls wait, they do not compute, so one process holds thousands."""
+
+    @property
+    def cores(self) -> int:
+        return os.cpu_count() or 1
 
     async def run(self, worker: Worker, assignment: Assignment) -> tuple[Attempt, Score]:
         return await worker.do(assignment)

@@ -60,6 +60,14 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """What is neither spent nor reserved nor kept for later. None: no cap."""
+
+    usd: float | None
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetWarning:
     cap: Cap
     percent: int
@@ -245,6 +253,15 @@ class Budget:
         """Calls, tokens (as input) and dollars counted against the caps so far."""
         sums = self._spending.spent
         return Usage(calls=sums.calls, input=sums.tokens, usd=sums.usd)
+
+    def left(self) -> Left:
+        """What the caps in dollars and tokens still allow."""
+        left: dict[Cap, float] = {}
+        for limit in self._limits():
+            held = getattr(self._held, limit.cap)
+            left[limit.cap] = max(0, limit.cap_value - limit.spent - limit.in_flight - held)
+        tokens = left.get("tokens")
+        return Left(usd=left.get("usd"), tokens=None if tokens is None else int(tokens))
 
     def seconds_left(self) -> float | None:
         """Time until the cap in minutes is reached, None without one."""

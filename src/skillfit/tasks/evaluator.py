@@ -32,7 +32,15 @@ from skillfit.sandbox.scratch import scratch_folder
 from skillfit.skill import Skill
 from skillfit.skill.document import find_document
 from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure, stable_hash
-from skillfit.tasks.user_code import call, described, evaluated, name_of, plain
+from skillfit.tasks.user_code import (
+    Reported,
+    call,
+    described,
+    evaluated,
+    name_of,
+    plain,
+    reported_by,
+)
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -44,6 +52,11 @@ class Evaluator(ABC):
     """True: it calls the agent's model itself, through the `Model` it was given when the task was
     loaded, so that each call is recorded, budgeted and limited. `model.agent` is required then.
     """
+
+    @property
+    def reports(self) -> frozenset[Reported]:
+        """What its attempts report about their usage, if it does not call the agent's model."""
+        return frozenset()
 
     @abstractmethod
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
@@ -73,6 +86,10 @@ class FunctionEvaluator(Evaluator):
 
     function: Callable[..., Any]
     grader: Grader | None = None  # None: the function returns the score
+
+    @property
+    def reports(self) -> frozenset[Reported]:
+        return reported_by(self.function)
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
         name = name_of(self.function)

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.tasks.item import (
@@ -31,6 +31,7 @@ from skillfit.tasks.item import (
 )
 
 T = TypeVar("T")
+Reported = Literal["tokens", "usd"]
 
 
 def load_object(reference: str, base: Path = Path()) -> Any:
@@ -174,6 +175,16 @@ def _set_result(done: Future[T], function: Callable[[], T]) -> None:
 def name_of(function: Callable[..., Any]) -> str:
     """The function's name in messages."""
     return getattr(function, "__name__", type(function).__name__)
+
+
+def reported_by(function: Callable[..., Any]) -> frozenset[Reported]:
+    """What a function of the user reports about its usage: everything if it is annotated to return
+    an `Attempt`, which has a field for it, and else nothing.
+    """
+    called = function if inspect.isroutine(function) else type(function).__call__
+    returned = inspect.signature(called).return_annotation
+    name = returned if isinstance(returned, str) else getattr(returned, "__name__", "")
+    return frozenset({"tokens", "usd"} if name.rpartition(".")[2] == "Attempt" else ())
 
 
 def described(function: Callable[..., Any]) -> str:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from skillfit.agents import Agent, build_agent
+from skillfit.agents.coding_cli import CliAgent
 from skillfit.config import Config
 from skillfit.extensions import find_extension
 from skillfit.gate import Gate, GateSettings, LeakIndex
@@ -19,6 +20,7 @@ from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.optimize.proposer import Proposer, ProposerParts
 from skillfit.rollout import Executor, LocalExecutor, Rollouts
+from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetWarning, Caps, Spending, refuse_unpriced
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
@@ -191,7 +193,11 @@ class _Models:
             for spec in (config.model.agent, config.model.optimizer, config.model.judge)
             if spec is not None
         ]
+        # A command-line agent may know its price itself: `refuse_unseen_usage` looks at it.
+        if config.model.agent is not None and config.model.agent.id.startswith("cli/"):
+            specs.remove(config.model.agent)
         refuse_unpriced(caps, [spec.id for spec in specs if self._prices.of(spec.id) is None])
+        self.caps = caps
         self.budget = Budget(caps, run.journal, spending=spending, on_warning=self._warn)
         closing.callback(self.budget.close)
 
@@ -202,6 +208,25 @@ class _Models:
         spec = self._config.model.agent
         return (
             usage if usage.usd is not None or spec is None else self._prices.priced(spec.id, usage)
+        )
+
+    def rollout_meter(self, task: Task, agent: Agent | None) -> RolloutMeter:
+        """The meter for an agent or evaluator whose model calls skillfit does not see. Raises when
+        a cap could not be held for it.
+        """
+        spec, usd = self._config.model.agent, self._config.env.rollout_usd
+        reports = task.evaluator.reports if task.evaluator is not None else frozenset()
+        name = "the task's own evaluation"
+        if task.evaluator is None and agent is not None:
+            reports, name = agent.reports, spec.id if spec is not None else "your agent"
+        has_price = spec is not None and self._prices.of(spec.id) is not None
+        refuse_unseen_usage(self.caps, name, reports, has_price=has_price, usd_per_rollout=usd)
+        return RolloutMeter(
+            self.budget,
+            price=self.price_of_agent,
+            capped=self.caps.usd is not None or self.caps.tokens is not None,
+            limits_itself=getattr(agent, "limits_itself", False),
+            usd_per_rollout=usd,
         )
 
     def _warn(self, warning: BudgetWarning) -> None:
@@ -256,21 +281,29 @@ def _rollouts(
     in_sight = "agent" in inputs.deferred or (
         agent is not None and agent.recorded and task.evaluator is None
     )
+    executor = _executor(config.executor)
     return Rollouts(
         task,
         agent,
         run.journal,
         run.events,
-        executor=_executor(config.executor),
-        meter=None if in_sight else models.budget,
+        executor=executor,
+        meter=None if in_sight else models.rollout_meter(task, agent),
         count_rollout=models.budget.rollout,
-        price=models.price_of_agent,
-        careful=config.budget.usd is not None or config.budget.tokens is not None,
         timeout=config.env.exec_timeout,
-        max_in_flight=getattr(agent, "slots", None) or 2 * config.model.concurrency,
+        max_in_flight=_most_in_flight(agent, executor, config.model.concurrency),
         coverage_floor=config.evaluation.coverage_floor,
         seed=config.train.seed,
     )
+
+
+def _most_in_flight(agent: Agent | None, executor: Executor, concurrency: int) -> int:
+    """How many rollouts may run at the same time. `model.concurrency` limits requests; a rollout
+    that waits or is graded needs no request slot. A program is limited by the machine too.
+    """
+    if isinstance(agent, CliAgent):
+        return min(concurrency, agent.slots(executor.cores))
+    return 2 * concurrency
 
 
 def _shipping(inputs: Inputs) -> Task | None:

@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from skillfit.agents import Agent
+from skillfit.agents import Agent, is_agent_reference, load_agent
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
 from skillfit.extensions import find_extension
@@ -171,6 +171,8 @@ def read_inputs(
     if (second := config.evaluation.ship_grader) is not None:
         _refuse_second_grader(config, task, given)
         ship_task = load_task(_task_settings(config, second), judge=judge)
+    if agent is None and is_agent_reference(env.agent):
+        agent = load_agent(env.agent, Path(env.folder))
     _refuse_missing_models(config, task, agent, training)
     _refuse_what_cannot_act(config, task, agent)
     if training:
@@ -300,10 +302,12 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
             "model.agent": config.model.agent
             and task.evaluator is not None
             and not _calls_model(task),
-            "env.agent": env.agent != "chat",
+            "env.agent": env.agent != "chat" and not is_agent_reference(env.agent),
             "env.prompt": env.prompt,
             "env.max_turns": env.max_turns,
             "env.max_rollout_tokens": env.max_rollout_tokens,
+            "env.corpus": env.corpus,
+            "env.network": env.network != "auto",
         }
         if named := [name for name, value in unused.items() if value]:
             raise InputError(

@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from skillfit.config import Config
+from skillfit.errors import InputError
 from skillfit.gate import GateSettings, checks, overall
 from skillfit.gate.checks import Level
 from skillfit.gate.samples import Samples
 from skillfit.gate.shortcut_audit import audit, shortcuts
 from skillfit.gate.statistics import item_differences, within_item_variance
-from skillfit.models.protocol import BadReply, Message, NoReply, Request
+from skillfit.models.protocol import BadReply, Message, Model, NoReply, Request, Role
 from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.run.events import PreflightFinished
 from skillfit.run.journal import RecordedModel
 from skillfit.run.records import CheckResult
+from skillfit.sandbox.isolation import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
 from skillfit.tasks.item import Attempt, Item, TaskFailure
@@ -31,6 +34,13 @@ from skillfit.training.rollout_budget import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS
 _UNPROBED = ("handoff", "scripted")  # a person answers, or a function
 _ENOUGH_ITEMS = 4  # on fewer, equal scores may be chance
 _PROBE_TOKENS = 1_024  # for one word and the thinking before it
+_PROBE_SCHEMA = {
+    "type": "object",
+    "properties": {"reply": {"type": "string"}},
+    "required": ["reply"],
+    "additionalProperties": False,
+}
+_SMALLEST_WINDOW = 1_000  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,7 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
         found = [
             *_skill(run.initial),
             await _keys(ready),
+            *_isolation(run.config),
             *await _gold(run, ready.closing.ship_task),
             *await _tried(run),
             _cost(run),
@@ -65,12 +76,7 @@ async def probe(ready: Assembled) -> None:
         # A limit that the user chose is tried as it is; the default one could reserve more than a
         # small budget has.
         chosen = getattr(ready.components.config.model, role).max_tokens
-        request = Request(
-            (Message("user", "Reply with: ok"),),
-            "probe",
-            purpose="probe",
-            max_tokens=chosen or _PROBE_TOKENS,
-        )
+        request = _probe_request(role, client, chosen or _PROBE_TOKENS)
         try:
             await RecordedModel(client, ready.run.journal, role).complete(request)
         except NoReply:
@@ -88,11 +94,47 @@ def _skill(skill: Skill) -> list[CheckResult]:
     return [CheckResult("skill", "warn", f"{skill.document_name}: {named}.")]
 
 
+def _probe_request(role: Role, client: Model, max_tokens: int) -> Request:
+    """A small request of the same kind as the real ones. The optimizer is asked for JSON, and its
+    prompts are cut to its context window.
+    """
+    user = Message("user", "Reply with: ok")
+    if role != "optimizer":
+        return Request((user,), "probe", purpose="probe", max_tokens=max_tokens)
+    if client.context_window < _SMALLEST_WINDOW:
+        raise InputError(
+            f"The context window of {client.id} is {client.context_window} tokens, "
+            "too small for an optimizer.",
+            hint="Use another model, or correct model.optimizer.context_window.",
+        )
+    system = Message("system", "You reply in JSON.")
+    return Request(
+        (system, user), "probe", schema=_PROBE_SCHEMA, purpose="probe", max_tokens=max_tokens
+    )
+
+
 async def _keys(ready: Assembled) -> CheckResult:
     await probe(ready)
     asked = ", ".join(f"{role} ({client.id})" for role, client in ready.probes.items())
     message = f"Reached: {asked}." if asked else "No model is called by skillfit itself."
     return CheckResult("keys", "go", message)
+
+
+def _isolation(config: Config) -> list[CheckResult]:
+    """How the programs of a tools or command-line agent are isolated on this machine."""
+    spec = config.model.agent
+    is_cli = spec is not None and spec.id.startswith("cli/")
+    if not is_cli and config.env.agent != "tools":
+        return []
+    isolation = choose_isolation(config.env.sandbox)
+    if isolation.full:
+        message = f"The agent's programs are isolated by {isolation.name}."
+        return [CheckResult("isolation", "go", message)]
+    message = (
+        f"The agent's programs are not fully isolated ({isolation.name}): they can read your files "
+        "and the tasks with their answers. See docs/isolation.md."
+    )
+    return [CheckResult("isolation", "warn", message)]
 
 
 async def _gold(run: Components, ship_task: Task | None) -> list[CheckResult]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 
-from skillfit.agents.agent import AttemptContext, Reported
+from skillfit.agents.agent import AttemptContext
 from skillfit.agents.coding_cli.command_line import CommandLine
 from skillfit.agents.prompting import item_messages
 from skillfit.agents.workspace import CORPUS, Workspace, workspace_for
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
 from skillfit.tasks.item import Attempt, Item
+from skillfit.tasks.user_code import Reported
 
 # Options that say where and how the program runs on this machine, not what it does.
 _OF_THE_MACHINE = ("file", "program", "login", "readable", "isolation", "concurrency")
@@ -39,13 +39,15 @@ class CliAgent:
 
     @property
     def limits_itself(self) -> bool:
-        """Whether the program accepts a limit in dollars for one run."""
-        return self.command.description.uses("max_usd")
+        """Whether the program accepts a limit in dollars that the user has not set already."""
+        chosen = self.command.spec.options.get("max_usd")
+        return self.command.description.uses("max_usd") and not chosen
 
-    @property
-    def slots(self) -> int:
-        """How many may run at the same time. Each is a program of some hundred megabytes."""
-        return int(self.command.spec.options.get("concurrency", os.cpu_count() or 1))
+    def slots(self, cores: int) -> int:
+        """How many may run at the same time: one per core, unless the user chose otherwise. Each is
+        a program of some hundred megabytes.
+        """
+        return int(self.command.spec.options.get("concurrency", cores))
 
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         program = self.command.description

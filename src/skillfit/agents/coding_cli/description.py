@@ -18,9 +18,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from skillfit.agents.agent import Reported
 from skillfit.errors import InputError
 from skillfit.models.provider import Readiness
+from skillfit.tasks.user_code import Reported
 
 FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config", "limit"]
 BUILT_IN = Path(__file__).parent / "data"

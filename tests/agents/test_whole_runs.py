@@ -1,0 +1,333 @@
+"""Whole runs with agents that skillfit does not see into: programs, Python files, logins, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import skillfit
+from skillfit.config import load_config
+from skillfit.errors import InputError
+from skillfit.models import Usage
+from skillfit.run.budget import BudgetReached
+from skillfit.run.directory import RunDirectory
+from skillfit.tasks.item import Attempt
+from skillfit.training.inputs import read_inputs
+from tests.agents.stand_in import DESCRIPTION, StandIn
+from tests.sandbox.processes import is_gone, is_running, wait_for
+
+COMMAND = [sys.executable, "-m", "skillfit"]
+AGENT = """
+def solve(skill: str, item: dict) -> str:
+    return str(2 * int(item["input"])) if "double" in skill else "?"
+"""
+# Proposes the one rule that the task needs, whatever it is asked for.
+OPTIMIZER = """#!{python}
+import json, sys
+prompt = sys.stdin.read()
+edits = [dict(op="append", target="", content="Always double the number.", sources=[0])]
+patch = dict(reasoning="the rule is missing", edits=edits)
+print(json.dumps(dict(patch=patch, failure_summary=[], edits=edits, selected_indices=[0])))
+"""
+
+
+def project(folder: Path, **sections: Any) -> Path:
+    """A project whose task is solved by doubling, with a Python agent; its config."""
+    rows = [{"id": f"i{n}", "input": str(n), "answer": str(2 * n)} for n in range(16)]
+    (folder / "tasks.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "skill.md").write_text("Answer with a number.\n")
+    config: dict[str, Any] = {
+        "recipe": "lite",
+        "env": {"skill": "skill.md", "tasks": "tasks.jsonl", "agent": "agent.py:solve"},
+        "optimizer": {"proposer": "examples"},
+    }
+    for name, section in sections.items():
+        config[name] = config.get(name, {}) | section
+    (folder / "skillfit.yaml").write_text(yaml.safe_dump(config))
+    return folder / "skillfit.yaml"
+
+
+def run(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    line = [*COMMAND, *map(str, arguments)]
+    env = {**os.environ, **environ}
+    return subprocess.run(line, capture_output=True, text=True, timeout=240, env=env, check=False)
+
+
+def rollouts(run: Path) -> int:
+    view = RunDirectory.read(run)
+    try:
+        return sum(entry.key.startswith("rollout/") for entry in view.journal.entries())
+    finally:
+        view.close()
+
+
+# Python agents from YAML
+
+
+def test_a_python_agent_of_the_config_can_be_checked_and_trained(tmp_path: Path) -> None:
+    config = project(
+        tmp_path,
+        model={"optimizer": {"id": "cli/fixer", "options": {"file": "fixer.yaml"}}},
+        optimizer={"proposer": "reflect"},
+    )
+    describe_optimizer(tmp_path)
+    checked = run("check", config)
+    trained = run("train", config, "--run", tmp_path / "run", "--json")
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    line = json.loads(trained.stdout)
+    assert line["finish_reason"] == "improved", trained.stderr
+    assert "Always double the number." in (tmp_path / "run" / "best_skill.md").read_text()
+
+
+def describe_optimizer(folder: Path) -> None:
+    program = folder / "fixer"
+    program.write_text(OPTIMIZER.replace("{python}", sys.executable))
+    program.chmod(0o755)
+    description = {
+        "name": "fixer",
+        "program": "./fixer",
+        "argv": [],
+        "model_argv": ["answer"],
+        "skills": ".skills",
+    }
+    (folder / "fixer.yaml").write_text(yaml.safe_dump(description))
+
+
+def test_the_content_of_the_agents_file_is_part_of_the_runs_identity(tmp_path: Path) -> None:
+    config = project(tmp_path)
+    before = read_inputs(load_config(config)).identity()
+    assert read_inputs(load_config(config)).identity() == before
+
+    (tmp_path / "agent.py").write_text(AGENT + "\n# changed\n")
+
+    assert read_inputs(load_config(config)).identity() != before
+
+
+def test_an_agent_object_may_be_named_too(tmp_path: Path) -> None:
+    config = project(tmp_path, env={"agent": "agent.py:Doubling"})
+    (tmp_path / "agent.py").write_text(
+        """
+from skillfit.tasks.item import Attempt
+
+class Doubling:
+    recorded, reports = False, frozenset()
+
+    async def attempt(self, skill, item, context):
+        return Attempt(str(2 * int(item.input)))
+
+    def describe(self):
+        return {"agent": "doubling"}
+"""
+    )
+    (measured,) = skillfit.evaluate("Any skill.\n\n", config=config, split="all")
+
+    assert measured.tally.hard == 1.0
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        ("telepathy", "chat, tools, cli, or file.py:name"),
+        ("agent.py:nothing", "has no 'nothing'"),
+        ("missing.py:solve", "does not exist"),
+    ],
+)
+def test_a_wrong_agent_is_an_error_that_says_what_to_write(
+    tmp_path: Path, agent: str, message: str
+) -> None:
+    config = project(tmp_path, env={"agent": agent})
+    with pytest.raises(InputError, match=message):
+        read_inputs(load_config(config))
+
+
+# Caps for agents whose use cannot be seen
+
+ROWS = [{"id": f"i{n}", "input": str(n), "answer": "?"} for n in range(30)]
+
+
+def solve_with_text(skill: str, item: dict[str, Any]) -> str:
+    return "?"
+
+
+def solve_with_usage(skill: str, item: dict[str, Any]) -> Attempt:
+    usd = 0.01 * (1 + int(item["input"]) % 5)
+    return Attempt("?", usage=Usage(calls=2, input=1000, output=100, usd=usd))
+
+
+def evaluate(folder: Path, agent: Any, **settings: Any) -> Any:
+    return skillfit.evaluate(
+        "A skill.\n\n", ROWS, agent=agent, split="all", run=folder / "run", **settings
+    )
+
+
+def spent(folder: Path) -> Usage:
+    view = RunDirectory.read(folder / "run")
+    try:
+        return view.journal.total()
+    finally:
+        view.close()
+
+
+@pytest.mark.parametrize("budget", [{"usd": 5}, {"tokens": 10_000}], ids=["dollars", "tokens"])
+def test_a_cap_that_cannot_be_held_is_refused_before_anything_runs(
+    tmp_path: Path, budget: dict[str, float]
+) -> None:
+    def never_called(skill: str, item: dict[str, Any]) -> str:
+        raise AssertionError("a rollout ran")
+
+    with pytest.raises(InputError, match="your agent"):
+        evaluate(tmp_path, never_called, budget=budget)
+
+
+def test_rollouts_of_an_agent_that_reports_nothing_count_as_calls(tmp_path: Path) -> None:
+    with pytest.raises(BudgetReached, match="20 calls"):
+        evaluate(tmp_path, solve_with_text, budget={"calls": 20})
+
+    assert rollouts(tmp_path / "run") == 20
+    assert spent(tmp_path).calls == 20
+
+
+def test_the_users_own_figure_for_a_rollout_is_counted(tmp_path: Path) -> None:
+    with pytest.raises(BudgetReached):
+        evaluate(tmp_path, solve_with_text, budget={"usd": 1}, env={"rollout_usd": 0.1})
+    assert spent(tmp_path).usd == pytest.approx(1.0, abs=0.2)
+    assert (spent(tmp_path).usd or 0) <= 1.0
+
+    (tmp_path / "free").mkdir()
+    evaluate(tmp_path / "free", solve_with_text, budget={"tokens": 5}, env={"rollout_usd": 0})
+    assert rollouts(tmp_path / "free" / "run") == 30
+
+
+def test_a_function_that_returns_attempts_is_billed_as_it_reports(tmp_path: Path) -> None:
+    evaluate(tmp_path, solve_with_usage, budget={"usd": 5})
+
+    assert spent(tmp_path).usd == pytest.approx(0.9) and spent(tmp_path).calls == 60
+
+
+@pytest.mark.parametrize("cap", [0.05, 0.2, 0.6])
+def test_a_program_of_varying_cost_does_not_pass_its_cap(tmp_path: Path, cap: float) -> None:
+    """Each rollout costs between one and five cents, and many run at the same time."""
+    with pytest.raises(BudgetReached):
+        evaluate(tmp_path, solve_with_usage, budget={"usd": cap})
+
+    assert (spent(tmp_path).usd or 0) <= cap
+
+
+# A program as the agent
+
+
+def program_config(folder: Path, **agent: Any) -> dict[str, Any]:
+    """The stand-in program as the agent, with its own PATH entry."""
+    machine = StandIn(folder)
+    options = {"file": str(machine.description), "program": str(machine.program)}
+    return {"id": "cli/fake", "options": options | agent.pop("options", {}), **agent}
+
+
+def test_the_concurrency_of_the_config_limits_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_KEY", "key-of-the-program-itself")
+    at_once = tmp_path / "at-once"
+    at_once.mkdir()
+    agent = program_config(tmp_path, options={"concurrency": 8, "readable": []})
+    program = Path(agent["options"]["program"])
+    program.write_text(
+        f"""#!{sys.executable}
+import os, pathlib, sys, time
+mark = pathlib.Path("{at_once}") / str(os.getpid())
+mark.touch()
+time.sleep(0.2)
+print(len(list(mark.parent.iterdir())))
+mark.unlink()
+"""
+    )
+    description = DESCRIPTION | {"events": [], "error": [], "usage": []}
+    Path(agent["options"]["file"]).write_text(yaml.safe_dump(description))
+    measured = skillfit.evaluate(
+        "A skill.\n\n",
+        [{"id": f"i{n}", "input": str(n), "answer": "1"} for n in range(6)],
+        agent=agent,
+        split="all",
+        run=tmp_path / "run",
+        model={"concurrency": 1},
+        env={"sandbox": "off"},
+    )
+
+    assert measured[0].tally.hard == 1.0, "two programs ran at the same time"
+
+
+# Signals
+
+SLOW = """#!{python}
+import json, pathlib, subprocess, sys, time
+json.load(sys.stdin)
+sleeping = [sys.executable, "-c", "import time; time.sleep(600)", "{word}"]
+child = subprocess.Popen(sleeping, start_new_session=True)
+time.sleep({seconds})
+child.kill()
+print(json.dumps(dict(score=1)))
+"""
+
+
+def command_project(folder: Path, word: str, seconds: float) -> Path:
+    program = folder / "evaluate"
+    program.write_text(SLOW.format(python=sys.executable, word=word, seconds=seconds))
+    program.chmod(0o755)
+    config = project(
+        folder,
+        env={"tasks": "command: ./evaluate < items.jsonl", "agent": "chat"},
+        model={"concurrency": 1},
+    )
+    (folder / "items.jsonl").write_text((folder / "tasks.jsonl").read_text())
+    return config
+
+
+def test_a_closed_terminal_lets_rollouts_in_flight_finish_and_be_recorded(
+    tmp_path: Path,
+) -> None:
+    word = f"skillfit-hangup-{os.getpid()}"
+    command_project(tmp_path, word, seconds=1.0)
+    line = [*COMMAND, "eval", "skillfit.yaml", "--split", "all", "--run", "run"]
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(tmp_path)
+        os.execvp(line[0], line)
+    wait_for(word)
+    os.close(terminal)  # what closing the window does
+    _, status = os.waitpid(process, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 130
+    assert not is_running(word)
+    assert rollouts(tmp_path / "run") >= 1
+
+
+async def test_after_kill_9_no_program_runs_on_and_the_next_start_removes_its_folders(
+    tmp_path: Path,
+) -> None:
+    word = f"skillfit-killed-{os.getpid()}"
+    config = command_project(tmp_path, word, seconds=600)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    line = [*COMMAND, "eval", str(config), "--split", "all", "--run", str(tmp_path / "run")]
+    running = subprocess.Popen(line, env=environment, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
+    wait_for(word)
+    running.kill()
+    running.wait()
+
+    assert await is_gone(word)
+    assert list(scratch.glob("skillfit-*"))
+    command_project(tmp_path, word, seconds=0)
+    again = run(*line[3:-1], tmp_path / "again", TMPDIR=str(scratch))
+    assert again.returncode == 0, again.stderr
+    assert list(scratch.glob("skillfit-*")) == []
