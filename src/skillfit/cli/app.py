@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from skillfit import __version__
-from skillfit.cli import ablate, data, evaluate, runs, setup, steer_command, train
+from skillfit.cli import ablate, data, evaluate, init, reference, runs, setup, steer_command, train
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -35,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (setup, train, evaluate, ablate, runs, steer_command):
+for module in (init, setup, train, evaluate, ablate, runs, steer_command, reference):
     for command in module.COMMANDS:
         app.command(command.__name__.rstrip("_"))(command)
 app.add_typer(data.app, name="data")

@@ -1,10 +1,7 @@
-"""Commands for the first minutes: `init`, `demo`, `lint`, `models`, and the doors to `studio` and
-`mcp`.
-"""
+"""`demo`, `lint`, `models`, `studio` and `mcp`."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,126 +10,6 @@ import typer
 
 from skillfit.cli.output import Json, console, show, table
 from skillfit.errors import Exit, InputError
-
-_CONFIG = """\
-# The smallest useful config. Every other key has a default (docs/reference/config.md).
-model:
-  agent: {agent}          # who uses the skill
-  optimizer: {optimizer}  # who improves it
-env:
-  skill: {skill}
-  tasks: {tasks}
-  grader: {grader}
-budget:
-  usd: 5
-"""
-_SKILL = """\
----
-name: {name}
-description: Say in a sentence or two what this skill does and when to use it.
----
-
-# {title}
-
-Say how the work is done.
-"""
-_TASKS = """\
-{"id": "example-1", "input": "Replace this with a task the skill must be good at.", "answer": "and this with the right answer"}
-{"id": "example-2", "input": "One object per line. Twenty are a start, sixty make verdicts sharp.", "answer": "exactly this"}
-{"id": "example-3", "input": "A type is optional: results are shown per type.", "answer": "42", "type": "numbers"}
-"""
-
-
-def init(
-    folder: Annotated[Path, typer.Argument(help="Where to put the project.")] = Path(),
-    skill: Annotated[
-        Path | None,
-        typer.Option(help="An existing skill to train; without one, a template is written."),
-    ] = None,
-    agent: Annotated[str, typer.Option(help="The model that uses the skill.")] = "",
-    optimizer: Annotated[str, typer.Option(help="The model that improves it.")] = "",
-    grader: Annotated[str, typer.Option(help="How answers are graded.")] = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="Write over files that are there.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Start a project: a small config, a tasks template, and a skill if there is none yet. Asks for
-    what flags do not say.
-
-    Example: skillfit init --skill ./my-skill --agent openai/gpt-5-mini --optimizer openai/gpt-5
-    """
-    from skillfit.skill.document import write_whole
-
-    asking = sys.stdin.isatty() and not as_json
-    agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
-    optimizer = optimizer or _ask("Model that improves it", "openai/gpt-5", asking)
-    grader = grader or _ask("Grader", "exact", asking)
-    files = _project(folder, skill, agent, optimizer, grader)
-    there = [str(path) for path in files if path.exists()]
-    if there and not force:
-        raise InputError(
-            f"{', '.join(there)} is there already.",
-            hint="Write over it with --force, or give another folder.",
-        )
-    for path, text in files.items():
-        write_whole(path, text.encode())
-    written = [str(path) for path in files]
-    config = folder / "skillfit.yaml"
-    steps = f"Put your items into the tasks file, then:\n  skillfit check {config}\n  skillfit train {config}"
-    show(
-        {"written": written, "config": str(config)},
-        "\n".join([f"Wrote {', '.join(written)}.", steps]),
-        as_json,
-    )
-
-
-def _ask(question: str, usual: str, asking: bool) -> str:
-    return str(typer.prompt(question, default=usual)) if asking else usual
-
-
-def _project(
-    folder: Path, skill: Path | None, agent: str, optimizer: str, grader: str
-) -> dict[Path, str]:
-    """The files to write, with their text."""
-    from skillfit.skill import Skill
-
-    files: dict[Path, str] = {}
-    if skill is None:
-        files[folder / "my-skill" / "SKILL.md"] = _SKILL.format(name="my-skill", title="My skill")
-        named = "./my-skill"
-    else:
-        Skill.load(skill)
-        named = str(skill.absolute())
-    evals = skill / "evals" / "evals.json" if skill else None
-    if evals is not None and evals.is_file():
-        tasks = str(evals.absolute())
-    else:
-        tasks = "./tasks.jsonl"
-        files[folder / "tasks.jsonl"] = _TASKS
-    given = {
-        "agent": agent,
-        "optimizer": optimizer,
-        "skill": named,
-        "tasks": tasks,
-        "grader": grader,
-    }
-    config = _CONFIG.format(**{name: _as_yaml(text) for name, text in given.items()})
-    return {folder / "skillfit.yaml": config, **files}
-
-
-def _as_yaml(text: str) -> str:
-    """The text as a YAML value, in quotes where it would be read as something else; settings in
-    braces stay settings.
-    """
-    import yaml
-
-    try:
-        read = yaml.safe_load(f"{text}  # read as in the config")
-    except yaml.YAMLError:
-        read = None
-    plain = read == text or (isinstance(read, dict) and text.startswith("{"))
-    return text if plain else json.dumps(text, ensure_ascii=False)
 
 
 def demo(
@@ -333,4 +210,4 @@ def mcp(
     return serve([Path(folder) for folder in named])
 
 
-COMMANDS = (init, demo, lint, models, studio, mcp)
+COMMANDS = (demo, lint, models, studio, mcp)

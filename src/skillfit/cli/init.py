@@ -1,0 +1,203 @@
+"""`skillfit init`: a project from a skill and a tasks file, without overwriting anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skillfit.cli.output import Json, show
+from skillfit.errors import InputError
+
+if TYPE_CHECKING:
+    from skillfit.tasks.recognise import RecognisedTasks
+
+_SKILL = """\
+---
+name: {name}
+description: Say in a sentence or two what this skill does and when to use it.
+---
+
+# {title}
+
+Say how the work is done.
+"""
+_TASKS = [
+    {
+        "id": "example-1",
+        "input": "Replace this with a task the skill must be good at.",
+        "answer": "and this with the right answer",
+    },
+    {
+        "id": "example-2",
+        "input": "One object per line. Twenty are a start, sixty give clear results.",
+        "answer": "exactly this",
+    },
+    {
+        "id": "example-3",
+        "input": "A type is optional: results are shown per type.",
+        "answer": "42",
+        "type": "numbers",
+    },
+]
+CONFIG = "skillfit.yaml"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to put the project.")] = Path(),
+    skill: Annotated[
+        Path | None, typer.Option(help="An existing skill; without one, a template is written.")
+    ] = None,
+    tasks: Annotated[
+        Path | None, typer.Option(help="An existing tasks file; without one, a template.")
+    ] = None,
+    agent: Annotated[str, typer.Option(help="The model that uses the skill.")] = "",
+    optimizer: Annotated[str, typer.Option(help="The model that improves it.")] = "",
+    grader: Annotated[
+        str, typer.Option(help="How answers are graded; default: proposed from the answers.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Start a project. Reads your tasks file, shows three rows as the agent will get them, proposes
+    a grader and tries it. Never overwrites a file.
+
+    Example: skillfit init --skill ./my-skill --tasks ./tasks.csv
+    """
+    asking = sys.stdin.isatty() and not as_json
+    agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
+    optimizer = optimizer or _ask("Model that improves it", "openai/gpt-5", asking)
+    files: dict[Path, str] = {}
+    named = _skill(folder, skill, files)
+    tasks = tasks or _own_evals(skill)
+    found = _recognised(tasks, grader) if tasks is not None else None
+    env = _env(folder, tasks, found, grader, files)
+    files[folder / CONFIG] = _config(agent, optimizer, {"skill": named, **env}, found)
+    _write(files)
+    data = {
+        "written": [str(path) for path in files],
+        "config": str(folder / CONFIG),
+        "grader": env.get("grader"),
+        "problems": list(found.problems) if found else [],
+    }
+    show(data, _told(files, folder / CONFIG, found), as_json)
+
+
+def _ask(question: str, default: str, asking: bool) -> str:
+    return str(typer.prompt(question, default=default)) if asking else default
+
+
+def _skill(folder: Path, skill: Path | None, files: dict[Path, str]) -> str:
+    """How the config names the skill; a template is added to `files` where there is none."""
+    from skillfit.skill import Skill
+
+    if skill is None:
+        template = _SKILL.format(name="my-skill", title="My skill")
+        files[folder / "my-skill" / "SKILL.md"] = template
+        return "./my-skill"
+    Skill.load(skill)
+    return _relative(skill, folder)
+
+
+def _own_evals(skill: Path | None) -> Path | None:
+    """The evals that a skill folder brings itself."""
+    evals = skill / "evals" / "evals.json" if skill else None
+    return evals if evals is not None and evals.is_file() else None
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """The path as seen from the config's folder."""
+    relative = Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+    return relative if relative.startswith(".") else f"./{relative}"
+
+
+def _recognised(tasks: Path, grader: str) -> RecognisedTasks:
+    from skillfit.tasks.graders import build_grader
+    from skillfit.tasks.recognise import recognise
+
+    if not tasks.exists():
+        raise InputError(f"{tasks} does not exist.", hint="Give your tasks file with --tasks.")
+    if grader:
+        build_grader(_setting(grader))  # refuses unknown names
+    return asyncio.run(recognise(tasks))
+
+
+def _setting(text: str) -> Any:
+    """A grader as given on the command line: a name, or settings in braces."""
+    import yaml
+
+    return yaml.safe_load(text) if text.lstrip().startswith("{") else text
+
+
+def _env(
+    folder: Path,
+    tasks: Path | None,
+    found: RecognisedTasks | None,
+    grader: str,
+    files: dict[Path, str],
+) -> dict[str, Any]:
+    if tasks is None or found is None:
+        files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS)
+        return {"tasks": "./tasks.jsonl", "grader": _setting(grader) if grader else "exact"}
+    env = {**found.env, "tasks": _relative(tasks, folder)}
+    if grader:
+        env["grader"] = _setting(grader)
+    return env
+
+
+def _config(agent: str, optimizer: str, env: dict[str, Any], found: RecognisedTasks | None) -> str:
+    import yaml
+
+    models: dict[str, Any] = {"agent": _setting(agent), "optimizer": _setting(optimizer)}
+    if found is not None and found.grader.needs_judge and env.get("grader") == found.grader.setting:
+        models["judge"] = _setting(agent)
+    data = {"model": models, "env": env, "budget": {"usd": 5}}
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return f"# Every other key has a default: `skillfit docs config` lists them.\n{text}"
+
+
+def _write(files: dict[Path, str]) -> None:
+    from skillfit.skill.document import write_whole
+
+    there = [str(path) for path in files if path.exists()]
+    if there:
+        raise InputError(
+            f"{', '.join(there)}: there already, and init never overwrites.",
+            hint="Give another folder, or name your files with --skill and --tasks.",
+        )
+    for path, text in files.items():
+        write_whole(path, text.encode())
+
+
+def _told(files: dict[Path, str], config: Path, found: RecognisedTasks | None) -> str:
+    lines = []
+    if found is not None:
+        lines += _described(found)
+    lines.append(f"Wrote {', '.join(str(path) for path in files)}.")
+    if found is None:
+        lines.append("Put your items into the tasks file, then:")
+    lines += [f"  skillfit check {config}", f"  skillfit train {config}"]
+    return "\n".join(lines)
+
+
+def _described(found: RecognisedTasks) -> list[str]:
+    """What was recognised: rows as they will be sent, the grader and how it did."""
+    from skillfit.plain_text import visible
+
+    lines = [f"{found.count} items in {found.path} ({found.format})."]
+    for row in found.examples:
+        lines.append(f"--- {row.id}")
+        lines += [visible(message.content)[:300] for message in row.messages]
+        lines.append(f"expected: {visible(', '.join(row.expected))[:120]}")
+    lines.append(f"Grader: {found.grader.setting}: {found.grader.why}")
+    if found.grader.trial is not None:
+        lines.append(f"  tried: {found.grader.trial}")
+    lines += [f"! {problem}" for problem in found.problems]
+    return lines
+
+
+COMMANDS = (init,)
