@@ -157,6 +157,45 @@ async def test_nested_effects_are_recorded_each_and_a_failure_inside_is_billed_o
     assert [spend.usage for spend in journal.bill()] == [Usage(calls=1, input=10, usd=0.5)]
 
 
+async def test_an_entry_names_the_effect_that_it_is_part_of(path: Path) -> None:
+    journal = Journal(path)
+
+    async def rollout(name: str) -> int:
+        calls = (journal.once(f"call/{name}{n}", Effect(n), returns=int) for n in range(2))
+        return sum(await asyncio.gather(*calls))
+
+    await asyncio.gather(
+        *(journal.once(f"rollout/{n}", lambda n=n: rollout(n), returns=int) for n in "ab")
+    )
+    await journal.once("call/alone", Effect(1), returns=int)
+    parents = {entry.key: entry.parent for entry in journal.entries()}
+    assert parents == {
+        "call/a0": "rollout/a",
+        "call/a1": "rollout/a",
+        "call/b0": "rollout/b",
+        "call/b1": "rollout/b",
+        "rollout/a": "",
+        "rollout/b": "",
+        "call/alone": "",
+    }
+    last = [entry.key for entry in journal.entries("call/", after=5)]
+    assert last[-1] == "call/alone" and len(last) < 5
+
+
+async def test_a_journal_of_a_version_without_parents_is_read_and_resumed(path: Path) -> None:
+    journal = Journal(path)
+    await journal.once("old", Effect(1), returns=int)
+    journal.close()
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE effects DROP COLUMN parent")
+    reader = Journal.open_readonly(path)
+    assert [(entry.key, entry.parent) for entry in reader.entries()] == [("old", "")]
+    reader.close()
+    journal = Journal(path)
+    await journal.once("new", Effect(2), returns=int)
+    assert [entry.value(int) for entry in journal.entries()] == [1, 2]
+
+
 async def test_the_bill_adds_up_over_resumes_with_failed_attempts_included(path: Path) -> None:
     journal = Journal(path)
     used = Usage(calls=1, input=100, output=20, usd=0.25)
@@ -241,7 +280,8 @@ def test_opening_and_reading_back_a_hundred_thousand_entries_takes_seconds(path:
             )
             for n in range(100_000)
         )
-        db.executemany("INSERT INTO effects VALUES (NULL,?,?,?,?,?,?,?,?)", rows)
+        columns = "key, stage, role, model, value, usage, at, seconds"
+        db.executemany(f"INSERT INTO effects ({columns}) VALUES (?,?,?,?,?,?,?,?)", rows)
     journal = Journal(path)
 
     async def replay() -> int:
