@@ -324,7 +324,7 @@ def test_a_key_in_the_file_is_dropped_with_the_variable_to_use_and_never_repeate
     assert "key_env" not in agent(config)
 
 
-def test_a_flat_file_of_old_is_read_too() -> None:
+def test_a_flat_file_is_read() -> None:
     config, warnings = read(
         {
             "env": "searchqa",
@@ -374,12 +374,12 @@ def test_the_references_words_for_a_mode_are_understood() -> None:
     )
 
 
-def test_a_word_it_would_have_taken_for_patch_in_silence_is_an_error() -> None:
+def test_an_unknown_update_mode_is_an_error() -> None:
     with pytest.raises(InputError, match=r"optimizer.skill_update_mode = 'pach' is not valid"):
         read({"model": {"target": "t"}, "optimizer": {"skill_update_mode": "pach"}})
 
 
-def test_a_key_it_would_have_dropped_in_silence_is_an_error(tmp_path: Path) -> None:
+def test_an_unknown_key_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("model: {target: t}\ntrain:\n  batchsize: 7\n")
     with pytest.raises(
@@ -706,7 +706,7 @@ def test_a_key_of_skillopt_in_another_config_is_refused_with_the_key_to_use(
         load_config(data)
 
 
-def test_warnings_go_to_python_when_nobody_else_listens() -> None:
+def test_warnings_go_to_python_by_default() -> None:
     with pytest.warns(
         ConfigWarning, match="evaluation.use_semantic_density = True has no meaning here"
     ):

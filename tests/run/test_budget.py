@@ -315,8 +315,8 @@ async def test_what_is_held_back_for_the_ship_test_is_there_for_it(path: Path) -
         await spend(budget)
 
 
-@pytest.mark.parametrize("phase", ["waiting", "sending"])
-async def test_the_cap_in_minutes_ends_waiting_and_sending(path: Path, phase: str) -> None:
+@pytest.mark.parametrize("phase", ["waiting", "sending", "rollout"])
+async def test_the_cap_in_minutes_ends_waiting_sending_and_rollouts(path: Path, phase: str) -> None:
     budget = Budget(Caps(minutes=0.1 / 60), Journal(path))
     with pytest.raises(BudgetReached) as raised:
         async with getattr(budget, phase)():
@@ -440,3 +440,31 @@ def test_no_interleaving_of_attempts_failures_and_resumes_passes_a_cap(
         assert usd is None or server.usd <= usd + 1e-6
     if caps == Caps():
         assert not refused
+
+
+async def test_a_call_inside_a_rollout_and_the_rollout_end_together_when_the_time_is_over(
+    path: Path,
+) -> None:
+    journal = Journal(path)
+    budget = Budget(Caps(minutes=0.2 / 60), journal)
+
+    async def call() -> int:
+        reserved = await budget.reserve("agent", CALL)
+        try:
+            async with budget.sending():
+                await asyncio.sleep(3600)
+        finally:
+            reserved.settle(CALL)
+        return 1
+
+    async def rollout() -> int:
+        async with budget.rollout():
+            return await journal.once("call", call, returns=int)
+
+    async with asyncio.timeout(30):
+        results = await asyncio.gather(
+            *(journal.once(f"rollout/{n}", rollout, returns=int) for n in range(3)),
+            return_exceptions=True,
+        )
+    assert [type(result) for result in results] == [BudgetReached] * 3
+    assert budget.spent.calls == 1

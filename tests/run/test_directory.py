@@ -215,7 +215,8 @@ def test_a_full_disk_is_said_and_keeps_what_was_there(tmp_path: Path) -> None:
         from skillfit.run.directory import RunDirectory
         run = RunDirectory.open(sys.argv[1], {})
         run.write_text("file.txt", "old")
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit fails like one on a full disk
+        # Then a write beyond the limit fails like one on a full disk.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
         try:
             run.write_text("file.txt", "new" * 1_000_000)

@@ -157,6 +157,45 @@ async def test_nested_effects_are_recorded_each_and_a_failure_inside_is_billed_o
     assert [spend.usage for spend in journal.bill()] == [Usage(calls=1, input=10, usd=0.5)]
 
 
+async def test_an_entry_names_the_effect_that_it_is_part_of(path: Path) -> None:
+    journal = Journal(path)
+
+    async def rollout(name: str) -> int:
+        calls = (journal.once(f"call/{name}{n}", Effect(n), returns=int) for n in range(2))
+        return sum(await asyncio.gather(*calls))
+
+    await asyncio.gather(
+        *(journal.once(f"rollout/{n}", lambda n=n: rollout(n), returns=int) for n in "ab")
+    )
+    await journal.once("call/alone", Effect(1), returns=int)
+    parents = {entry.key: entry.parent for entry in journal.entries()}
+    assert parents == {
+        "call/a0": "rollout/a",
+        "call/a1": "rollout/a",
+        "call/b0": "rollout/b",
+        "call/b1": "rollout/b",
+        "rollout/a": "",
+        "rollout/b": "",
+        "call/alone": "",
+    }
+    last = [entry.key for entry in journal.entries("call/", after=5)]
+    assert last[-1] == "call/alone" and len(last) < 5
+
+
+async def test_a_journal_of_a_version_without_parents_is_read_and_resumed(path: Path) -> None:
+    journal = Journal(path)
+    await journal.once("old", Effect(1), returns=int)
+    journal.close()
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE effects DROP COLUMN parent")
+    reader = Journal.open_readonly(path)
+    assert [(entry.key, entry.parent) for entry in reader.entries()] == [("old", "")]
+    reader.close()
+    journal = Journal(path)
+    await journal.once("new", Effect(2), returns=int)
+    assert [entry.value(int) for entry in journal.entries()] == [1, 2]
+
+
 async def test_the_bill_adds_up_over_resumes_with_failed_attempts_included(path: Path) -> None:
     journal = Journal(path)
     used = Usage(calls=1, input=100, output=20, usd=0.25)
@@ -194,7 +233,8 @@ def test_another_process_may_read_entries_while_the_run_is_alive(path: Path) -> 
 
     asyncio.run(record())
     code = "import sys; from pathlib import Path; from skillfit.run.journal import Journal\n"
-    code += "print([(e.key, e.stage, e.value(str)) for e in Journal.open_readonly(Path(sys.argv[1])).entries('call/')])"
+    code += "entries = Journal.open_readonly(Path(sys.argv[1])).entries('call/')\n"
+    code += "print([(entry.key, entry.stage, entry.value(str)) for entry in entries])"
     read = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
     )
@@ -241,7 +281,8 @@ def test_opening_and_reading_back_a_hundred_thousand_entries_takes_seconds(path:
             )
             for n in range(100_000)
         )
-        db.executemany("INSERT INTO effects VALUES (NULL,?,?,?,?,?,?,?,?)", rows)
+        columns = "key, stage, role, model, value, usage, at, seconds"
+        db.executemany(f"INSERT INTO effects ({columns}) VALUES (?,?,?,?,?,?,?,?)", rows)
     journal = Journal(path)
 
     async def replay() -> int:
@@ -269,7 +310,10 @@ def test_what_was_recorded_survives_kill_9_and_is_not_run_again(path: Path) -> N
                 if n == stop:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return n
-            print(sum([await journal.once(f"k{n}", lambda n=n: effect(n), returns=int) for n in range(10)]))
+            values = []
+            for n in range(10):
+                values.append(await journal.once(f"k{n}", lambda: effect(n), returns=int))
+            print(sum(values))
 
         asyncio.run(main(sys.argv[1], int(sys.argv[2])))
     """)
@@ -334,7 +378,7 @@ async def test_a_finished_run_in_a_folder_nobody_may_write_can_be_read(path: Pat
     ),
     st.lists(st.integers(0, 11), max_size=6),
 )
-def test_any_interleaving_of_callers_and_cancellations_records_each_key_at_most_once_and_hangs_nobody(
+def test_any_interleaving_of_callers_and_cancellations_records_each_key_at_most_once(
     tmp_path_factory: pytest.TempPathFactory,
     calls: list[tuple[int, int, bool]],
     cancellations: list[int],

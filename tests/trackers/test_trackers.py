@@ -1,15 +1,16 @@
-"""Trackers with the real packages: what a run said stands there once, also when the run was told
-again.
-"""
+"""Trackers with the real packages: each has what a run reported once, also after a resume."""
 
 import gzip
 import importlib.util
 import json
+import subprocess
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,32 @@ from typing import Any
 import pytest
 
 from skillfit.errors import InputError
+from skillfit.models.protocol import Usage
+from skillfit.plugins.trackers import Tracker, make_tracker
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import Stored
+from skillfit.run.events import (
+    RolloutFinished,
+    RunFinished,
+    RunStarted,
+    StageFinished,
+    StageStarted,
+    StepFinished,
+    Stored,
+)
 from skillfit.run.records import TokenCounts, UsageTotals
-from skillfit.trackers import Tracker, make
 from tests.report.runs import BEST, improved
 from tests.support.records import run_summary, standings, step_record
 
 
 @pytest.fixture
-async def events(tmp_path: Path) -> list[Stored]:
-    view = RunDirectory.read(await improved(tmp_path / "run"))
-    told = list(view.events.read())
-    view.close()
-    return told
+async def run(tmp_path: Path) -> Path:
+    return await improved(tmp_path / "run")
+
+
+@pytest.fixture
+def events(run: Path) -> list[Stored]:
+    with closing(RunDirectory.read(run)) as view:
+        return list(view.events.read())
 
 
 def tell(tracker: Tracker, events: list[Stored]) -> None:
@@ -39,89 +52,139 @@ def tell(tracker: Tracker, events: list[Stored]) -> None:
 
 
 def test_jsonl_has_each_event_once_though_the_run_was_resumed_after_a_kill(
-    tmp_path: Path, events: list[Stored]
+    tmp_path: Path, run: Path, events: list[Stored]
 ) -> None:
     path = tmp_path / "deep" / "events.jsonl"
-    tell(make(f"jsonl:{path}"), events[:10])
+    tell(make_tracker(f"jsonl:{path}", run), events[:10])
     with path.open("a") as file:
         file.write('{"seq": 11, "half a li')
-    tell(make(f"jsonl:{path}"), events)
+    tell(make_tracker(f"jsonl:{path}", run), events)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["seq"] for line in lines] == [stored.seq for stored in events]
     assert lines[0]["kind"] == "RunStarted"
 
 
-async def test_jsonl_refuses_a_file_that_holds_another_run(
-    tmp_path: Path, events: list[Stored]
+def test_jsonl_refuses_a_file_that_holds_another_run(
+    tmp_path: Path, run: Path, events: list[Stored]
 ) -> None:
     path = tmp_path / "events.jsonl"
-    tell(make(f"jsonl:{path}"), events)
-    with (
-        closing(RunDirectory.read(await improved(tmp_path / "second"))) as view,
-        pytest.raises(InputError, match="another run"),
-    ):
-        tell(make(f"jsonl:{path}"), list(view.events.read()))
+    tell(make_tracker(f"jsonl:{path}", run), events)
+    first = events[0]
+    assert isinstance(first.event, RunStarted)
+    other = Stored(first.seq, first.at, replace(first.event, run="another"))
+    with pytest.raises(InputError, match="another run"):
+        tell(make_tracker(f"jsonl:{path}", run), [other, *events[1:]])
     assert len(path.read_text().splitlines()) == len(events)
 
 
 @pytest.mark.parametrize("text", ['{"id": "a", "input": "b"}\n', "one line without an end"])
-def test_jsonl_leaves_a_file_alone_that_holds_something_else(tmp_path: Path, text: str) -> None:
+def test_jsonl_leaves_a_file_alone_that_holds_something_else(
+    tmp_path: Path, run: Path, text: str
+) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(text)
     with pytest.raises(InputError, match="other things"):
-        make(f"jsonl:{path}")
+        make_tracker(f"jsonl:{path}", run)
     assert path.read_text() == text
 
 
 def test_mlflow_has_settings_scores_verdicts_and_the_best_skill_once(
-    tmp_path: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
 
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    uri = (tmp_path / "mlruns").as_uri()
-    tell(make(f"mlflow:{uri}"), events[:-5])
-    tell(make(f"mlflow:{uri}"), events)
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path / 'tracked.db'}"
+    tell(make_tracker(f"mlflow:{uri}", run), events[:-5])
+    tell(make_tracker(f"mlflow:{uri}", run), events)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("skillfit")
     assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id])
-    assert run.info.status == "FINISHED"
-    assert run.data.params["model.agent.id"] == "practice/agent"
-    assert run.data.metrics["ship/difference"] == 0.375
-    history = client.get_metric_history(run.info.run_id, "selection/hard")
+    (run_,) = client.search_runs([experiment.experiment_id])
+    assert run_.info.status == "FINISHED"
+    assert run_.data.params["model.agent.id"] == "practice/agent"
+    assert run_.data.metrics["ship/difference"] == 0.375
+    history = client.get_metric_history(run_.info.run_id, "selection/hard")
     assert [(point.step, point.value) for point in history] == [
         (0, pytest.approx(3 / 7)),
         (1, 0.875),
     ]
     assert [
-        point.value for point in client.get_metric_history(run.info.run_id, "gate/accepted")
+        point.value for point in client.get_metric_history(run_.info.run_id, "gate/accepted")
     ] == [1.0, 0.0]
-    folder = client.download_artifacts(run.info.run_id, "best_skill.md", str(tmp_path))
+    folder = client.download_artifacts(run_.info.run_id, "best_skill.md", str(tmp_path))
     assert Path(folder).read_text() == BEST
+    page = client.download_artifacts(run_.info.run_id, "report.html", str(tmp_path))
+    assert "<html" in Path(page).read_text()
+
+
+def test_mlflow_tracks_locally_without_any_setting(
+    tmp_path: Path, run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, as MLflow keeps its address for the whole process."""
+    program = (
+        "import sys; from pathlib import Path; from skillfit.run.directory import RunDirectory\n"
+        "from skillfit.plugins.trackers import make_tracker\n"
+        "run = Path(sys.argv[1]); tracker = make_tracker('mlflow', run)\n"
+        "for stored in RunDirectory.read(run).events.read(): tracker(stored)\n"
+        "tracker.close(); import mlflow\n"
+        "print(len(mlflow.search_runs(experiment_names=['skillfit'], output_format='list')))"
+    )
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning:skillfit", "-c", program, str(run)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "1", done.stderr
+
+
+def test_a_run_stopped_before_its_end_is_marked_and_found_again_on_resume(
+    tmp_path: Path, run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path / 'tracked.db'}"
+    stopped = make_tracker(f"mlflow:{uri}", run)
+    tell(stopped, events[:-5])
+    stopped.close()
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("skillfit")
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "KILLED"
+    resumed = make_tracker(f"mlflow:{uri}", run)
+    tell(resumed, events)
+    resumed.close()
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED"
 
 
 def test_an_mlflow_store_that_cannot_be_opened_is_said_before_anything_is_spent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     with pytest.raises(InputError, match="MLflow cannot be used"):
-        make(f"mlflow:{(tmp_path / 'mlruns').as_uri()}")
+        make_tracker(f"mlflow:{(tmp_path / 'mlruns').as_uri()}", run)
 
 
 def test_mlflow_that_goes_away_does_not_stop_the_run(
-    tmp_path: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.warns(UserWarning, match="MLflow could not be written to"):
-        tell(make("mlflow:http://127.0.0.1:9"), events)
+    with pytest.warns(UserWarning, match="MLflow tracking disabled for the rest of this run"):
+        tell(make_tracker("mlflow:http://127.0.0.1:9", run), events)
 
 
-def test_tensorboard_files_are_read_back(tmp_path: Path, events: list[Stored]) -> None:
+def test_tensorboard_files_are_read_back(tmp_path: Path, run: Path, events: list[Stored]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    tell(make(f"tensorboard:{tmp_path / 'tb'}"), events)
-    tell(make(f"tensorboard:{tmp_path / 'tb'}"), events)
+    tell(make_tracker(f"tensorboard:{tmp_path / 'tb'}", run), events)
+    tell(make_tracker(f"tensorboard:{tmp_path / 'tb'}", run), events)
     (folder,) = (tmp_path / "tb").iterdir()
     read = EventAccumulator(str(folder)).Reload()
     points = {
@@ -162,14 +225,6 @@ def collector() -> Iterator[tuple[str, list[Any]]]:
 def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
     collector: tuple[str, list[Any]], tmp_path: Path
 ) -> None:
-    from skillfit.run.events import (
-        RunFinished,
-        RunStarted,
-        StageFinished,
-        StageStarted,
-        StepFinished,
-    )
-
     endpoint, spans = collector
     model = {"agent": {"id": "openai/small"}, "optimizer": {"id": "anthropic/big"}}
     shared = {
@@ -205,7 +260,7 @@ def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
     ]
     for _ in range(2):  # a run and its replay
         tell(
-            make(f"otel:{endpoint}"),
+            make_tracker(f"otel:{endpoint}", tmp_path),
             [Stored(seq, 1000.0 + seq, event) for seq, event in enumerate(said, start=1)],
         )
     names = {span.span_id: span.name for span in spans}
@@ -230,28 +285,120 @@ def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
     assert told["run"]["skillfit.finish_reason"] == "improved"
 
 
+async def test_opentelemetry_gets_rollouts_and_their_model_calls(
+    collector: tuple[str, list[Any]], tmp_path: Path
+) -> None:
+    endpoint, spans = collector
+    for resumed in (False, True):  # a run that is stopped, and the same run resumed
+        tracker = make_tracker(f"otel:{endpoint}", tmp_path / "run")
+        with RunDirectory.open(tmp_path / "run", {}) as run:
+            run.events.listen(tracker)
+            await small_run(run, 3 if resumed else 2)
+        tracker.close()
+    names = {span.span_id: span.name for span in spans}
+    tree = Counter((span.name, names.get(span.parent_span_id, "")) for span in spans)
+    assert tree == {
+        ("rollout", "rollout"): 3,  # in the stage of that name, each sent once
+        ("chat small", "rollout"): 3,
+        ("chat big", "reflect"): 1,
+        ("reflect", ""): 2,  # the step of a stopped run is sent when it has finished
+        ("rollout", ""): 2,
+    }
+    rollout = next(span for span in spans if any(a.key == "skillfit.item" for a in span.attributes))
+    about = {a.key: a.value.string_value or a.value.double_value for a in rollout.attributes}
+    assert about["gen_ai.request.model"] == "small" and about["skillfit.hard"] == 1.0
+    call = next(span for span in spans if span.name == "chat big")
+    about = {a.key: a.value.string_value or a.value.int_value for a in call.attributes}
+    assert about["gen_ai.provider.name"] == "openai" and about["skillfit.role"] == "optimizer"
+    assert about["gen_ai.usage.input_tokens"] == 7
+    assert call.end_time_unix_nano >= call.start_time_unix_nano
+
+
+async def small_run(run: RunDirectory, rollouts: int) -> None:
+    """A step of so many rollouts with a model call each, and a call of the optimizer."""
+    config = {"model": {"agent": {"id": "openai/small"}, "optimizer": {"id": "openai/big"}}}
+    run.events.emit(
+        RunStarted(
+            run=run.run_id,
+            config=config,
+            version="1",
+            skill="",
+            skill_hash="",
+            splits={},
+            total_epochs=1,
+            steps_per_epoch=1,
+        )
+    )
+
+    async def call() -> int:
+        return 1
+
+    async def rollout(number: int) -> int:
+        return await run.journal.once(
+            f"call/agent/rollout/{number}",
+            call,
+            returns=int,
+            stage="rollout",
+            role="agent",
+            model="openai/small",
+            usage=lambda _: Usage(calls=1, input=5, output=2),
+        )
+
+    run.events.emit(StageStarted(epoch=1, step=1, stage="rollout", total=rollouts))
+    for number in range(rollouts):
+        key = f"rollout/train/{number}"
+        await run.journal.once(key, lambda number=number: rollout(number), returns=int)
+        run.events.emit(
+            RolloutFinished(
+                rollout=key,
+                phase="rollout",
+                step=1,
+                item=str(number),
+                repeat=0,
+                skill_hash="h",
+                status="scored",
+                hard=1.0,
+                soft=1.0,
+            )
+        )
+    run.events.emit(StageFinished(epoch=1, step=1, stage="rollout", seconds=1.0))
+    run.events.emit(StageStarted(epoch=1, step=1, stage="reflect"))
+    await run.journal.once(
+        "call/optimizer/reflect.failure/1",
+        call,
+        returns=int,
+        stage="reflect.failure",
+        role="optimizer",
+        model="openai/big",
+        usage=lambda _: Usage(calls=1, input=7, output=2),
+    )
+    run.events.emit(StageFinished(epoch=1, step=1, stage="reflect", seconds=1.0))
+
+
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="wandb is not installed")
 def test_wandb_takes_a_run_offline(
-    tmp_path: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    tell(make("wandb:skillfit-test"), events)
+    tell(make_tracker("wandb:skillfit-test", run), events)
     assert list(tmp_path.glob("wandb/offline-run-*"))
 
 
 def test_an_unknown_tracker_and_a_missing_file_are_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no tracker 'mlfow'"):
-        make("mlfow")
+    with pytest.raises(InputError, match=r"Unknown tracker 'mlfow'.*mlflow"):
+        make_tracker("mlfow", tmp_path)
     with pytest.raises(InputError, match="needs a file"):
-        make("jsonl")
+        make_tracker("jsonl", tmp_path)
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules, "skillfit.trackers.wandb", raising=False)
+    monkeypatch.delitem(sys.modules, "skillfit.plugins.trackers.wandb_tracker", raising=False)
     with (
-        pytest.raises(InputError, match=r"needs wandb.*skillfit\[wandb\]"),
+        pytest.raises(InputError, match=r"needs the package 'wandb'.*skillfit\[wandb\]"),
         warnings.catch_warnings(),
     ):
-        make("wandb")
+        make_tracker("wandb", tmp_path)

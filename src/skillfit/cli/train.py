@@ -133,7 +133,7 @@ def drive(
     track: Sequence[str] = (),
 ) -> Result:
     from skillfit.cli.terminal import LiveTerminal, PlainTerminal
-    from skillfit.trackers import make
+    from skillfit.plugins.trackers import make_tracker
     from skillfit.training.start import start
 
     screen = console(stderr=True)
@@ -142,14 +142,20 @@ def drive(
         if screen.is_terminal and not plain and not as_json
         else PlainTerminal(screen)
     )
-    listeners = [*map(make, track), terminal]
+    trackers = [make_tracker(spec, path) for spec in track]
     how = {"force_new": force_new, "force": force}
-    return attend(
-        path,
-        terminal,
-        lambda control: start(inputs, path, listeners=listeners, control=control, **how),
-        resumable=True,
-    )
+    try:
+        return attend(
+            path,
+            terminal,
+            lambda control: start(
+                inputs, path, listeners=[*trackers, terminal], control=control, **how
+            ),
+            resumable=True,
+        )
+    finally:
+        for tracker in trackers:
+            tracker.close()
 
 
 def attend(

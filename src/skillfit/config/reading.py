@@ -18,9 +18,16 @@ from pydantic_core import ErrorDetails
 
 from skillfit.config.keys import SECTIONS, describe_keys
 from skillfit.config.schema import RECIPES, Config
-from skillfit.config.skillopt import is_skillopt, table, translate
+from skillfit.config.skillopt import is_skillopt, translate
+from skillfit.config.skillopt_table import table
 from skillfit.config.task_sources import find_source, is_source
-from skillfit.config.yaml_source import Place, Settings, read_overrides, read_source, walk
+from skillfit.config.yaml_source import (
+    PlacedSettings,
+    SettingPlace,
+    read_overrides,
+    read_source,
+    walk,
+)
 from skillfit.errors import InputError
 
 _FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
@@ -77,7 +84,7 @@ def load_config(
         is_empty_section = value is None and key in SECTIONS
         data[key] = {} if is_empty_section else value
     _resolve_paths(data, settings)
-    filled = Settings(data).over(_recipe_defaults(data)).over(_source_defaults(data))
+    filled = PlacedSettings(data).over(_recipe_defaults(data)).over(_source_defaults(data))
     try:
         return Config.model_validate(filled.data)
     except ValidationError as error:
@@ -118,18 +125,18 @@ def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:
             models[role] = {"id": new}
 
 
-def _recipe_defaults(data: Mapping[str, Any]) -> Settings:
+def _recipe_defaults(data: Mapping[str, Any]) -> PlacedSettings:
     recipe = data.get("recipe", "default")
-    return Settings(RECIPES.get(recipe, {}) if isinstance(recipe, str) else {})
+    return PlacedSettings(RECIPES.get(recipe, {}) if isinstance(recipe, str) else {})
 
 
-def _source_defaults(data: Mapping[str, Any]) -> Settings:
+def _source_defaults(data: Mapping[str, Any]) -> PlacedSettings:
     """Config values of the named task source of `env.tasks`. The settings for chat models are left
     out when the agent is a command-line agent.
     """
     env = data.get("env")
     if not isinstance(env, dict) or not isinstance(env.get("tasks"), str):
-        return Settings({})
+        return PlacedSettings({})
     options = env.get("task_args")
     source = find_source(
         env["tasks"],
@@ -140,7 +147,7 @@ def _source_defaults(data: Mapping[str, Any]) -> Settings:
     if _agent_id(data).startswith("cli/"):
         for name in _CHAT_SETTINGS:
             defaults.get("env", {}).pop(name, None)
-    return Settings(defaults)
+    return PlacedSettings(defaults)
 
 
 def _agent_id(data: Mapping[str, Any]) -> str:
@@ -153,7 +160,7 @@ def _python_warning(message: str) -> None:
     warnings.warn(message, ConfigWarning, stacklevel=3)
 
 
-def _refuse_secrets(settings: Settings) -> None:
+def _refuse_secrets(settings: PlacedSettings) -> None:
     for key, value in walk(settings.data):
         if not isinstance(value, str) or not value:
             continue
@@ -172,7 +179,7 @@ def _refuse_secrets(settings: Settings) -> None:
             )
 
 
-def _resolve_paths(data: dict[str, Any], settings: Settings) -> None:
+def _resolve_paths(data: dict[str, Any], settings: PlacedSettings) -> None:
     """Make paths in the settings absolute, so that they do not depend on the current folder."""
     if data.get("run"):
         data["run"] = _absolute(data["run"], settings.place("run"))
@@ -204,7 +211,7 @@ def _resolve_paths(data: dict[str, Any], settings: Settings) -> None:
         }
 
 
-def _resolve_programs(spec: Any, settings: Settings, key: str) -> Any:
+def _resolve_programs(spec: Any, settings: PlacedSettings, key: str) -> Any:
     """The files that options of a command-line agent name. A program without a slash is looked up
     on the PATH.
     """
@@ -223,13 +230,13 @@ def _resolve_programs(spec: Any, settings: Settings, key: str) -> Any:
     return {**spec, "options": resolved}
 
 
-def _absolute(value: Any, place: Place) -> Any:
+def _absolute(value: Any, place: SettingPlace) -> Any:
     if not isinstance(value, str):
         return value
     return os.path.normpath(place.folder / Path(value).expanduser())
 
 
-def _resolve_tasks(value: Any, place: Place) -> Any:
+def _resolve_tasks(value: Any, place: SettingPlace) -> Any:
     """A path or `file.py:name` becomes absolute; commands and named sources stay as they are."""
     if not isinstance(value, str) or value.startswith("command:") or is_source(value):
         return value
@@ -239,7 +246,7 @@ def _resolve_tasks(value: Any, place: Place) -> Any:
     return path if Path(path).exists() or "/" in value or Path(value).suffix else value
 
 
-def _resolve_functions(value: Any, place: Place) -> Any:
+def _resolve_functions(value: Any, place: SettingPlace) -> Any:
     """Make the files of `file.py:name` absolute, also inside lists and mappings."""
     if isinstance(value, dict):
         return {key: _resolve_functions(item, place) for key, item in value.items()}
@@ -250,7 +257,7 @@ def _resolve_functions(value: Any, place: Place) -> Any:
     return value
 
 
-def _sentences(errors: Sequence[ErrorDetails], settings: Settings) -> Iterator[str]:
+def _sentences(errors: Sequence[ErrorDetails], settings: PlacedSettings) -> Iterator[str]:
     """One sentence per key. Where several types are allowed, pydantic reports an error for each."""
     by_key: dict[str, list[ErrorDetails]] = {}
     for error in errors:
@@ -269,7 +276,7 @@ def _sentences(errors: Sequence[ErrorDetails], settings: Settings) -> Iterator[s
             yield f"{where}: {key} = {value} is not valid: it should be {allowed}."
 
 
-def _key(error: ErrorDetails, settings: Settings) -> str:
+def _key(error: ErrorDetails, settings: PlacedSettings) -> str:
     """The dotted key of an error. Where several types are allowed, pydantic appends the name of the
     type to the location; that part is not in the settings and is left out.
     """

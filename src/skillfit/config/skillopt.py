@@ -9,87 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from skillfit.config.keys import SECTIONS, describe_keys
+from skillfit.config.skillopt_table import SkillOptTable, table
 from skillfit.config.task_sources import is_source, source_options
-from skillfit.config.yaml_source import Settings, read_source
+from skillfit.config.yaml_source import PlacedSettings
 from skillfit.models.secrets import redact
-
-
-class Table(BaseModel):
-    """The contents of skillopt.yaml, which explains each part."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    flat_signs: list[str]
-    signs: dict[str, list[str]]
-    own_signs: dict[str, list[str]]
-    first_release_words: dict[str, str]
-    flat_names: dict[str, str]
-    same_meaning: dict[str, list[str]]
-    renamed: dict[str, str]
-    translated_by_code: dict[str, str]
-    aliases: dict[str, dict[str, list[str]]]
-    providers: dict[str, str]
-    plain_openai: list[str]
-    backend_aliases: dict[str, list[str]]
-    fills_both_roles: list[str]
-    takes_effort: list[str]
-    families: dict[str, dict[str, str]]
-    values: dict[str, dict[str, str]]
-    key_variables: dict[str, str]
-    path_options: list[str]
-    no_meaning: list[str]
-    defaults: dict[str, list[Any]]
-
-    @cached_property
-    def moves(self) -> dict[str, str]:
-        """Flat name there -> key here, for values that mean the same."""
-        moves = dict(self.renamed)
-        for section, names in self.same_meaning.items():
-            for name in names:
-                moves[name] = f"{section}.{name}"
-        return moves
-
-    def flat(self, key: str) -> str:
-        """The flat name of a structured or flat key, in the words of the later releases."""
-        section, _, name = key.rpartition(".")
-        words = [self.first_release_words.get(word, word) for word in name.split("_")]
-        name = "_".join(words)
-        return self.flat_names.get(f"{section}.{name}" if section else name, name)
-
-    def backend(self, name: Any) -> str:
-        """The usual name of a backend."""
-        plain = str(name).lower().replace("-", "_")
-        for backend, aliases in self.backend_aliases.items():
-            if plain in aliases:
-                return backend
-        return plain
-
-    def knows(self, name: str) -> bool:
-        """Whether SkillOpt has a setting of this flat name that is not translated."""
-        shared = _without_role(name)
-        in_family = any(shared in family for family in self.families.values())
-        return shared in self.no_meaning or shared in self.defaults or in_family
-
-    def is_default(self, name: str, value: Any) -> bool:
-        return value in self.defaults.get(_without_role(name), [])
-
-    def key_here(self, key: str) -> str:
-        """The key of skillfit for a key of SkillOpt that has another name here; else empty."""
-        name = self.flat(key)
-        return self.renamed.get(name) or self.translated_by_code.get(name, "")
-
-
-@cache
-def table() -> Table:
-    """The translation table."""
-    return Table.model_validate(read_source(Path(__file__).with_suffix(".yaml")).data)
 
 
 def is_skillopt(data: Mapping[str, Any]) -> bool:
@@ -108,7 +35,9 @@ def _has_any(data: Mapping[str, Any], signs: Mapping[str, list[str]]) -> bool:
     return False
 
 
-def translate(settings: Settings, overrides: Settings, warn: Callable[[str], None]) -> Settings:
+def translate(
+    settings: PlacedSettings, overrides: PlacedSettings, warn: Callable[[str], None]
+) -> PlacedSettings:
     """The settings in skillfit's words. Overrides may use the words of either."""
     ours = {described.key for described in describe_keys()}
     theirs, above = _divide(overrides, ours)
@@ -118,16 +47,16 @@ def translate(settings: Settings, overrides: Settings, warn: Callable[[str], Non
     return above.over(translation.result)
 
 
-def _divide(overrides: Settings, ours: set[str]) -> tuple[Settings, Settings]:
+def _divide(overrides: PlacedSettings, ours: set[str]) -> tuple[PlacedSettings, PlacedSettings]:
     """Overrides in SkillOpt's words and overrides in skillfit's. Keys that both have, with other
     values or another meaning there, count as SkillOpt's.
     """
-    theirs, above = Settings({}), Settings({})
+    theirs, above = PlacedSettings({}), PlacedSettings({})
     for key, place in overrides.places.items():
         value: Any = overrides.data
         for part in key.split("."):
             value = value[part]
-        one = Settings.of(key, value, place)
+        one = PlacedSettings.of(key, value, place)
         differs = key == "model.optimizer" or table().flat(key) in table().aliases
         if key in ours and not differs:
             above = one.over(above)
@@ -148,13 +77,13 @@ class _Given:
 class _Translation:
     """The translation of one config. `used` are the flat names that are dealt with already."""
 
-    settings: Settings
+    settings: PlacedSettings
     ours: set[str]
     warn: Callable[[str], None]
     has_grader: bool = False
-    table: Table = field(default_factory=table)
+    table: SkillOptTable = field(default_factory=table)
     used: set[str] = field(default_factory=set)
-    result: Settings = field(default_factory=lambda: Settings({}))
+    result: PlacedSettings = field(default_factory=lambda: PlacedSettings({}))
 
     def run(self) -> None:
         self.given = dict(_flatten(self.settings.data))
@@ -186,7 +115,7 @@ class _Translation:
 
     def put(self, key: str, value: Any, source: str) -> None:
         """Set a key of skillfit. `source` is the key in the file that it comes from."""
-        self.result = Settings.of(key, value, self.settings.place(source)).over(self.result)
+        self.result = PlacedSettings.of(key, value, self.settings.place(source)).over(self.result)
 
     def move(self, key: str, *names: str, words: Mapping[str, str] | None = None) -> None:
         """Set a key of skillfit to the value of the first of the names, in skillfit's words."""
@@ -270,7 +199,7 @@ class _Translation:
             )
 
     def _task_options(self, benchmark: str) -> None:
-        """Settings of the benchmark there that it has here too."""
+        """PlacedSettings of the benchmark there that it has here too."""
         for name in source_options(benchmark):
             given = self.get(name)
             if given is None:
@@ -406,10 +335,6 @@ def _says_nothing(value: Any) -> bool:
     if isinstance(value, Mapping):
         return not value.get("enabled", True)
     return value in (None, "", [], 0)
-
-
-def _without_role(name: str) -> str:
-    return name.removeprefix("optimizer_").removeprefix("target_")
 
 
 def _flatten(data: Mapping[str, Any]) -> Iterator[tuple[str, _Given]]:

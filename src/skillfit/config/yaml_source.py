@@ -26,7 +26,7 @@ _LONGEST_NUMBER = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SettingPlace:
     """What set a key: a line of a file, an override, or the caller of the Python API."""
 
     name: str
@@ -45,32 +45,32 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PlacedSettings:
     """Nested settings, and for each dotted key the place that set it last.
 
     `origin` is named for keys without a place of their own.
     """
 
     data: dict[str, Any]
-    places: dict[str, Place] = field(default_factory=dict)
-    origin: Place | None = None
+    places: dict[str, SettingPlace] = field(default_factory=dict)
+    origin: SettingPlace | None = None
 
     @classmethod
-    def of(cls, key: str, value: Any, place: Place) -> Settings:
-        """Settings with one dotted key."""
+    def of(cls, key: str, value: Any, place: SettingPlace) -> PlacedSettings:
+        """PlacedSettings with one dotted key."""
         for part in reversed(key.split(".")):
             value = {part: value}
         return cls(value, {key: place})
 
-    def over(self, base: Settings) -> Settings:
+    def over(self, base: PlacedSettings) -> PlacedSettings:
         """These settings on top of `base`: sections are merged, other values replaced."""
-        return Settings(
+        return PlacedSettings(
             _merge(base.data, self.data),
             {**base.places, **self.places},
             self.origin or base.origin,
         )
 
-    def place(self, key: str) -> Place:
+    def place(self, key: str) -> SettingPlace:
         """The place that set a key, or something inside it, or else the section around it."""
         if key in self.places:
             return self.places[key]
@@ -81,41 +81,41 @@ class Settings:
             key = key.rpartition(".")[0]
             if key in self.places:
                 return self.places[key]
-        return self.origin or Place("the settings", Path.cwd())
+        return self.origin or SettingPlace("the settings", Path.cwd())
 
 
-def read_source(source: Path | str | Mapping[str, Any]) -> Settings:
+def read_source(source: Path | str | Mapping[str, Any]) -> PlacedSettings:
     """The settings of a YAML file with everything it inherits, or of a mapping."""
     if not isinstance(source, Mapping):
         return _read_file(Path(source).absolute(), ())
     data = _plain(source)
-    place = Place("the settings", Path.cwd())
-    return Settings(data, {key: place for key, _ in walk(data)}, place)
+    place = SettingPlace("the settings", Path.cwd())
+    return PlacedSettings(data, {key: place for key, _ in walk(data)}, place)
 
 
 def read_overrides(
     overrides: Sequence[str] | Mapping[str, Any], text_keys: Container[str] = ()
-) -> Settings:
-    """Settings from `a.b=c` texts, or from a mapping of dotted keys to values.
+) -> PlacedSettings:
+    """PlacedSettings from `a.b=c` texts, or from a mapping of dotted keys to values.
 
     In texts, values are YAML: numbers, lists and null mean what they look like. For `text_keys`,
     which hold only text, a value such as `command: ./x` is not read as a mapping. Relative paths
     start in the current folder.
     """
-    settings = Settings({})
+    settings = PlacedSettings({})
     if isinstance(overrides, Mapping):
-        place = Place("the settings", Path.cwd())
+        place = SettingPlace("the settings", Path.cwd())
         for key, value in overrides.items():
-            settings = Settings.of(key, _plain(value), place).over(settings)
+            settings = PlacedSettings.of(key, _plain(value), place).over(settings)
         return settings
     for text in overrides:
         key, equals, value = text.partition("=")
         shown = text if len(text) <= 100 else f"{text[:99]}…"
         if not equals or not all(key.split(".")):
             raise InputError(f"The override {shown!r} is not of the form key.sub=value.")
-        place = Place(f"command-line override {shown}", Path.cwd())
+        place = SettingPlace(f"command-line override {shown}", Path.cwd())
         parsed = _override_value(shown, value, key in text_keys)
-        settings = Settings.of(key, parsed, place).over(settings)
+        settings = PlacedSettings.of(key, parsed, place).over(settings)
     return settings
 
 
@@ -146,14 +146,14 @@ def walk(data: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from walk(value, key)
 
 
-def _read_file(path: Path, chain: tuple[Path, ...]) -> Settings:
+def _read_file(path: Path, chain: tuple[Path, ...]) -> PlacedSettings:
     """A file on top of the files that its `_base_` names. `chain` are the files that led here."""
     if path in chain:
         names = " -> ".join(str(step) for step in (*chain, path))
         raise InputError(f"Circular {BASE}: {names}.", hint=f"Remove one of the {BASE} lines.")
     own = _read_one(path)
     bases = own.data.pop(BASE, [])
-    settings = Settings({})
+    settings = PlacedSettings({})
     for base in bases if isinstance(bases, list) else [bases]:
         if not isinstance(base, str):
             raise InputError(
@@ -168,7 +168,7 @@ def _read_file(path: Path, chain: tuple[Path, ...]) -> Settings:
     return own.over(settings)
 
 
-def _read_one(path: Path) -> Settings:
+def _read_one(path: Path) -> PlacedSettings:
     """The settings in one file, without what it inherits."""
     try:
         data = read_regular_file(path, _FILE_LIMIT)
@@ -184,14 +184,15 @@ def _read_one(path: Path) -> Settings:
         where = f"{path}:{error.line}:{error.column}" if error.line else str(path)
         raise InputError(f"{where}: not valid YAML: {error.problem}.") from error
     if parsed.data is None:
-        return Settings({}, origin=Place(str(path), path.parent))
+        return PlacedSettings({}, origin=SettingPlace(str(path), path.parent))
     if not isinstance(parsed.data, dict):
         kind = type(parsed.data).__name__
         raise InputError(f"{path}: a config is a mapping of sections, not {kind}.")
     places = {
-        key: Place(str(path), path.parent, line) for key, line in _key_lines(parsed.node, path)
+        key: SettingPlace(str(path), path.parent, line)
+        for key, line in _key_lines(parsed.node, path)
     }
-    return Settings(_plain(parsed.data), places, Place(str(path), path.parent))
+    return PlacedSettings(_plain(parsed.data), places, SettingPlace(str(path), path.parent))
 
 
 def _key_lines(node: yaml.Node | None, path: Path, prefix: str = "") -> Iterator[tuple[str, int]]:

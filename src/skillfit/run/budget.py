@@ -287,10 +287,13 @@ class Budget:
 
     @asynccontextmanager
     async def rollout(self) -> AsyncIterator[None]:
-        """Count one attempt at a rollout against the cap in rollouts, however it ends."""
+        """Count one attempt at a rollout against the cap in rollouts, however it ends. It is
+        interrupted when the time is over: a program that hangs must not hold the cap in minutes.
+        """
         reserved = await self._reserve(Amounts(rollouts=1))
         try:
-            yield
+            async with self._until_time_is_over():
+                yield
         finally:
             reserved.count(Amounts(rollouts=1))
 

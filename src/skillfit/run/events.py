@@ -438,10 +438,6 @@ class EventLog(Store):
         row = self._db.execute(query, [kind.__name__ for kind in kinds]).fetchone()
         return Stored(row[0], row[1], _parse(row[2], row[3])) if row else None
 
-    def newest(self) -> int:
-        """The number of the last event, 0 when there is none."""
-        return int(self._db.execute("SELECT max(seq) FROM events").fetchone()[0] or 0)
-
     def read(self, after: int = 0, kinds: tuple[type[Event], ...] = ()) -> Iterator[Stored]:
         """Events behind `after`, in order; all kinds, or only these. Kinds of a newer version come
         as `Unknown`.

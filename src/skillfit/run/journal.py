@@ -20,6 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,16 +35,21 @@ from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.store import DamagedRun, Redact, Store, damaged, dump, in_pages, load
 
 T = TypeVar("T")
+_Row = dict[str, str | bytes | float]  # column -> value
+
+# The key of the effect that the current task runs in, so that nested effects know their parent.
+_enclosing: ContextVar[str] = ContextVar("enclosing_effect", default="")
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS effects (
   seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE,
   stage TEXT NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL,
-  value BLOB NOT NULL, usage TEXT NOT NULL, at REAL NOT NULL, seconds REAL NOT NULL);
+  value BLOB NOT NULL, usage TEXT NOT NULL, at REAL NOT NULL, seconds REAL NOT NULL,
+  parent TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS losses (
   seq INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL,
-  stage TEXT NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL, kind TEXT NOT NULL, message TEXT NOT NULL,
-  usage TEXT NOT NULL, at REAL NOT NULL);
+  stage TEXT NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL,
+  kind TEXT NOT NULL, message TEXT NOT NULL, usage TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
@@ -94,6 +100,7 @@ class Entry:
     seconds: float
     usage: Usage
     json: bytes
+    parent: str = ""  # key of the effect that it is part of: the rollout of a model call
 
     def value(self, kind: type[T]) -> T:
         value: T = load(kind, self.json)
@@ -155,6 +162,8 @@ class Journal(Store):
         self, path: Path, *, redact: Redact = hide_keys_in_use, readonly: bool = False
     ) -> None:
         super().__init__(path, redact=redact, readonly=readonly)
+        if not readonly and not self._has_parents():  # a journal of an earlier version
+            self._write("ALTER TABLE effects ADD COLUMN parent TEXT NOT NULL DEFAULT ''", ())
         self._running: dict[str, _Execution] = {}
         self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
         self._total = BillTotal()
@@ -211,7 +220,9 @@ class Journal(Store):
         model: str,
         usage: Callable[[T], Usage],
     ) -> T:
-        started = time.time()
+        row: _Row = {"key": key, "stage": stage, "role": role, "model": model}
+        started, parent = time.time(), _enclosing.get()
+        _enclosing.set(key)  # this coroutine is a task of its own, with its own context
         try:
             value = await effect()
         except SkillfitError as error:
@@ -224,22 +235,25 @@ class Journal(Store):
                 and failure not in self._billed
             ):
                 self._billed.add(failure)
-                used = dump(Usage, _countable(failure.usage))
-                loss = (key, stage, role, model, failure.kind, failure.message, used, started)
-                self._insert("losses", *loss)
+                row |= {"kind": failure.kind, "message": failure.message, "at": started}
+                self._insert("losses", row | {"usage": _dump_usage(failure.usage)})
             raise
         dumped = dump(returns, value)
         kept = self._redact(dumped.decode()).encode()
-        used = dump(Usage, _countable(usage(value)))
-        row = (key, stage, role, model, kept, used, started, time.time() - started)
-        self._known[key] = self._insert("effects", *row)
+        row |= {"value": kept, "at": started, "seconds": time.time() - started, "parent": parent}
+        self._known[key] = self._insert("effects", row | {"usage": _dump_usage(usage(value))})
         if kept != dumped:  # go on with the value that a resumed run will read
             value = load(returns, kept)
         return value
 
-    def _insert(self, table: str, *values: object) -> int:
-        safe = [self._redact(value) if isinstance(value, str) else value for value in values]
-        return self._write(f"INSERT INTO {table} VALUES (NULL{',?' * len(safe)})", safe)
+    def _insert(self, table: str, row: _Row) -> int:
+        safe = [self._redact(value) if isinstance(value, str) else value for value in row.values()]
+        marks = ",".join("?" * len(row))
+        return self._write(f"INSERT INTO {table} ({','.join(row)}) VALUES ({marks})", safe)
+
+    def _has_parents(self) -> bool:
+        columns = self._db.execute("SELECT name FROM pragma_table_info('effects')")
+        return ("parent",) in columns.fetchall()
 
     def has(self, key: str) -> bool:
         return self._find(self._redact(key)) is not None
@@ -255,15 +269,19 @@ class Journal(Store):
         row = self._db.execute("SELECT seq FROM effects WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
-    def entries(self, prefix: str = "") -> Iterator[Entry]:
-        """Recorded effects whose key begins with `prefix`, in the order of recording."""
+    def entries(self, prefix: str = "", after: int = 0) -> Iterator[Entry]:
+        """Recorded effects behind number `after` whose key begins with `prefix`, in the order of
+        recording.
+        """
+        parent = "parent" if self._has_parents() else "''"
         query = (
-            "SELECT seq, key, stage, role, model, at, seconds, usage, value FROM effects "
-            "WHERE key >= ? AND key < ? AND seq > ? ORDER BY seq LIMIT ?"
+            f"SELECT seq, key, stage, role, model, at, seconds, usage, value, {parent} "
+            "FROM effects WHERE key >= ? AND key < ? AND seq > ? ORDER BY seq LIMIT ?"
         )
-        for *plain, usage, value in in_pages(self._db, query, *_key_range(prefix)):
-            seq, key, stage, role, model, at, seconds = plain
-            yield Entry(seq, key, stage, role, model, at, seconds, _parse_usage(usage), value)
+        for row in in_pages(self._db, query, *_key_range(prefix), after=after):
+            seq, key, stage, role, model, at, seconds, usage, value, parent = row
+            spent = _parse_usage(usage)
+            yield Entry(seq, key, stage, role, model, at, seconds, spent, value, parent)
 
     def count(self, prefix: str = "") -> int:
         """How many effects are recorded under keys that begin with `prefix`."""
@@ -325,6 +343,10 @@ def _countable(usage: Usage) -> Usage:
     counts = (usage.calls, usage.input, usage.cached, usage.output, usage.reasoning)
     calls, read, cached, written, reasoning = map(_count, counts)
     return Usage(calls, read, cached, written, reasoning, _price(usage.usd), _count(usage.written))
+
+
+def _dump_usage(usage: Usage) -> bytes:
+    return dump(Usage, _countable(usage))
 
 
 def _count(number: Any) -> int:

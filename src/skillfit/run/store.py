@@ -238,6 +238,10 @@ class Store:
         """Whether the writer has recorded nothing."""
         return not self._known
 
+    def newest(self) -> int:
+        """The number of the last record, 0 when there is none."""
+        return int(self._db.execute(f"SELECT max(seq) FROM {self._keyed}").fetchone()[0] or 0)
+
     @property
     def failed(self) -> bool:
         """Whether a write failed: nothing more can be recorded."""

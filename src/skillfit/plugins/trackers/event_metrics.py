@@ -1,4 +1,4 @@
-"""Events as the numbers and settings that trackers know."""
+"""The numbers and settings in events, as trackers want them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from skillfit.run.events import (
 
 
 class EventMetrics:
-    """Says each event's metrics, and the step they belong to."""
+    """The metrics of each event. `step` is the step that they belong to."""
 
-    step = 0
+    def __init__(self) -> None:
+        self.step = 0
 
     def __call__(self, event: Event) -> dict[str, float]:
         self.step = getattr(event, "step", 0) or self.step
@@ -63,17 +64,17 @@ def _numbers(event: Event) -> Mapping[str, Any]:
             "ship/probability": event.evidence.probability,
         }
     if isinstance(event, RunFinished):
-        used_in_all = event.summary.usage
+        total = event.summary.usage
         return {
-            "total/calls": used_in_all.calls,
-            "total/tokens": used_in_all.tokens,
-            "total/usd": used_in_all.usd,
+            "total/calls": total.calls,
+            "total/tokens": total.tokens,
+            "total/usd": total.usd,
         }
     return {}
 
 
 def parameters(started: RunStarted) -> dict[str, str]:
-    """The config, flat: `train.batch_size` and so on; what is not set is left out."""
+    """The settings with dotted names (`train.batch_size`), without those that are not set."""
     return {
         "skillfit.version": started.version,
         "skill.hash": started.skill_hash,

@@ -1,4 +1,4 @@
-"""Events as JSON lines, for anything that has no tracker of its own here."""
+"""Events as JSON lines, for programs without a tracker of their own here."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from skillfit.errors import InputError
 from skillfit.run.events import RunStarted, Stored, as_json
 
-_BEGINNING = b'{"seq": '  # of every line
+_LINE_START = b'{"seq": '
 
 
-class JsonLines:
-    """Appends each event of one run once: a resumed run tells its past again, and what stands in
-    the file is not written twice.
+class JsonlTracker:
+    """Appends each event of one run once. Events that are in the file already, from before a
+    resume, are not written again.
     """
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, run: Path) -> None:
         if not where:
             raise InputError(
                 "The tracker jsonl needs a file.", hint="For example --track jsonl:events.jsonl"
@@ -25,16 +25,20 @@ class JsonLines:
         self._path = path = Path(where)
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-        if any(line[: len(_BEGINNING)] != _BEGINNING[: len(line)] for line in lines):
-            raise InputError(f"{path} holds other things than events.", hint="Give another file.")
-        whole = [line for line in lines if line.endswith(b"\n")]  # a kill may have left half a line
-        events = [json.loads(line) for line in whole]
-        self._known = {event["seq"] for event in events}
-        self._run = next(
-            (event["run"] for event in events if event["kind"] == RunStarted.__name__), ""
-        )
+        if any(line[: len(_LINE_START)] != _LINE_START[: len(line)] for line in lines):
+            raise InputError(
+                f"{path} holds other things than events.", hint="Give another file after jsonl:."
+            )
+        complete = [line for line in lines if line.endswith(b"\n")]  # a kill can leave half a line
+        self._known: set[int] = set()
+        self._run = ""
+        for line in complete:
+            event = json.loads(line)
+            self._known.add(event["seq"])
+            if event["kind"] == RunStarted.__name__:
+                self._run = event["run"]
         self._file = path.open("r+b" if path.is_file() else "w+b")
-        self._file.truncate(sum(map(len, whole)))
+        self._file.truncate(sum(map(len, complete)))
         self._file.seek(0, os.SEEK_END)
 
     def __call__(self, stored: Stored) -> None:
@@ -49,3 +53,6 @@ class JsonLines:
             self._known.add(stored.seq)
             self._file.write(json.dumps(as_json(stored), ensure_ascii=False).encode() + b"\n")
             self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
