@@ -73,7 +73,7 @@ class RunFollower:
             story,
             run=run_id or story.run,
             path=str(self.path),
-            state=state_of(self.path, finished=self._builder.finished is not None),
+            state=state_of(self.path, finished=self._builder.finished),
             costs=costs,
             total=reduce(Cost.plus, costs, Cost("total")),
             notices=(*story.notices, *retried),

@@ -24,6 +24,7 @@ from skillfit.report.story_rollouts import RolloutTotals
 from skillfit.report.story_scores import ScoreBook
 from skillfit.rollout.outcome import Metric
 from skillfit.run.events import (
+    AblationFinished,
     CandidateBuilt,
     Discarded,
     EvaluationFinished,
@@ -57,6 +58,7 @@ class StoryBuilder:
         self._started = _NOT_STARTED
         self._finished: RunFinished | None = None
         self._ship: ShipTested | None = None
+        self._ablation: AblationFinished | None = None
         self._data = DataSummary()
         self._times: list[float] = []  # of the first and the last event
         self._gates: dict[str, GateSummary] = {}
@@ -71,8 +73,8 @@ class StoryBuilder:
         self._best = ""
 
     @property
-    def finished(self) -> RunFinished | None:
-        return self._finished
+    def finished(self) -> bool:
+        return self._finished is not None or self._ablation is not None
 
     def __call__(self, stored: Stored) -> None:
         self._times = [*self._times[:1], stored.at]
@@ -220,6 +222,10 @@ class StoryBuilder:
         self._ship = event
 
     @_on.register
+    def _(self, event: AblationFinished, stored: Stored) -> None:
+        self._ablation = event
+
+    @_on.register
     def _(self, event: RunFinished, stored: Stored) -> None:
         self._finished, self._best = event, event.best_skill
 
@@ -240,7 +246,7 @@ class StoryBuilder:
         return RunStory(
             run=started.run,
             path="",
-            state="finished" if finished else "running",
+            state="finished" if self.finished else "running",
             finish_reason=finished.finish_reason if finished else "",
             diagnosis=finished.diagnosis if finished else "",
             skill_name=started.skill_name,
@@ -267,6 +273,7 @@ class StoryBuilder:
             points=self.scores.points(self._ship, started.skill_hash),
             selection=self._selection(),
             ship=ship,
+            ablation=self._ablation,
             gates=tuple(self._gates.values()),
             edits=self._edits.listed(found),
             rejections=tuple(one for found in self._rejections.values() for one in found),
