@@ -29,7 +29,7 @@ def facts(story: RunStory) -> list[Fact]:
             found.append(Fact(row.name, row.before, f"{row.items} items"))
     tried = len(story.edits)
     if tried:
-        kept = sum(edit.in_best for edit in story.edits)
+        kept = len({edit.text for edit in story.edits if edit.in_best})
         promoted = len(story.edits_with("promoted"))
         found.append(Fact("Edits", f"{kept} in the skill", f"{tried} tried, {promoted} promoted"))
     found.append(Fact("Skill", f"{story.tokens[1]} tokens", f"{story.tokens[0]} at the start"))

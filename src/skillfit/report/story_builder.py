@@ -69,7 +69,6 @@ class StoryBuilder:
         self._step_ends: list[float] = []
         self._decisions: dict[int, PersonDecision] = {}
         self._notices: dict[str, list[Notice]] = {}
-        self._isolation = ""
         self._best = ""
 
     @property
@@ -207,8 +206,6 @@ class StoryBuilder:
 
     @_on.register
     def _(self, event: Warned, stored: Stored) -> None:
-        if event.what == "isolation":
-            self._isolation = event.message
         self._notices[event.key] = [Notice("warning", "", event.message)]
 
     @_on.register
@@ -254,7 +251,6 @@ class StoryBuilder:
             optimizer=started.model_of("optimizer"),
             judge=started.model_of("judge"),
             version=started.version,
-            isolation=self._isolation,
             metric=self.scores.settings.metric,
             config=started.config,
             data=self._data,

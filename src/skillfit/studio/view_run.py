@@ -401,6 +401,7 @@ async def rollout(studio: Studio, request: Request) -> Response:
             record=record,
             full=full_item(studio.folders, story, rows[0].item),
             trajectory=full_trajectory(outcome) if outcome else None,
+            isolation=outcome.attempt.isolation if outcome and outcome.attempt else "",
             carried=[one for one in map(story.edit, rows[0].edits) if one is not None],
         )
 
