@@ -31,6 +31,7 @@ BENCHMARKS = (
     "livemathematicianbench",
     "mathverse",
     "mmrb",
+    "officeqa",
     "reasoning_gym",
     "sealqa",
     "searchqa",
