@@ -1,4 +1,4 @@
-"""officeqa: documents with tools, oracle pages, search modes, and a grader that knows scale words."""
+"""officeqa: documents with tools, oracle pages, search modes, and the grader of figures."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ BENCHMARKS = (
     "sealqa",
     "searchqa",
     "spreadsheetbench",
+    "swebench",
     "textworld",
 )
 # Name -> "module:function". Given as text, because these modules import from higher layers.
