@@ -132,8 +132,7 @@ def _folders(reference: SourceReference, data_dirs: str | Sequence[str]) -> list
     if not folders and (named := os.environ.get("OFFICEQA_DOCS_DIR")):
         folders = [Path(named).expanduser()]
     if not folders:
-        path = BENCHMARK.path(reference)
-        folders = [path if path.is_dir() else path.parent]
+        folders = [BENCHMARK.data_folder(reference)]
     return [folder.resolve() for folder in folders]
 
 
