@@ -48,6 +48,8 @@ from skillfit.training.start import start
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from skillfit.report import RunStory
+
 T = TypeVar("T")
 P = ParamSpec("P")
 ModelLike = str | Mapping[str, Any]
@@ -76,6 +78,13 @@ class Run:
                 f"{run.path} holds no started run.", hint="Give the directory named with --run."
             )
         return run
+
+    @cached_property
+    def story(self) -> RunStory:
+        """The run as plain data, as report and studio show it: scores, edits, decisions, cost."""
+        from skillfit.report import read_story
+
+        return read_story(self.path)
 
     @cached_property
     def _events(self) -> tuple[Event, ...]:

@@ -149,6 +149,16 @@ def image_urls(call: Call) -> list[str]:
     ]
 
 
+def tool(name: str, **arguments: str) -> dict[str, Any]:
+    """The assistant's message that calls one tool."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "type": "function", "function": function}],
+    }
+
+
 def sample_task(name: str, **settings: Any) -> Task:
     """The sample with the benchmark's own grader, as a run would load it."""
     env = {"tasks": f"{name}:sample", **settings}

@@ -19,7 +19,7 @@ from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure
 from skillfit.tasks.task import Task, prove_gold
-from tests.benchmarks.lab import LESSON, Lab, sample_task, user
+from tests.benchmarks.lab import LESSON, Lab, sample_task, tool, user
 from tests.support.chat_server import Call
 
 openpyxl = pytest.importorskip("openpyxl")
@@ -286,15 +286,6 @@ async def test_react_grades_the_program_in_the_agents_folder(make_lab: Callable[
     good = await lab.evaluate("spreadsheetbench:sample?mode=react", skill, limit=2)
     assert good == {"skill": 1.0}
     assert lab.rollouts[0].body["tools"]
-
-
-def tool(name: str, **arguments: str) -> dict[str, Any]:
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "1", "type": "function", "function": function}],
-    }
 
 
 @pytest.mark.slow

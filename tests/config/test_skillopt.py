@@ -498,6 +498,11 @@ def test_settings_that_a_benchmark_has_too_become_its_options(
     assert "env.data_dirs = ['nowhere'] does not exist" in said and "env.cost_limit" in said
 
 
+def test_the_seed_of_the_loop_is_no_option_of_the_benchmark() -> None:
+    config, _ = read({"env": {"name": "textworld", "max_steps": 9}, "train": {"seed": 7}})
+    assert (config.train.seed, config.env.task_args) == (7, {"max_steps": 9})
+
+
 def test_tool_rounds_are_rounds_of_the_tools_agent_and_steps_are_not_turns() -> None:
     env = {"name": "mydocs", "data_path": "x.jsonl", "grader": "exact"}
     config, warnings = read({"env": {**env, "max_tool_turns": 24}})

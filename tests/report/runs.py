@@ -419,7 +419,9 @@ class _Bulk:
             self.at,
             1.0,
         )
-        self.events.query(f"INSERT INTO effects VALUES (NULL{',?' * len(row)})", row)
+        columns = "key, stage, role, model, value, usage, at, seconds"
+        marks = ",".join("?" * len(row))
+        self.events.query(f"INSERT INTO effects ({columns}) VALUES ({marks})", row)
 
     def close(self) -> None:
         self.events.query("COMMIT")

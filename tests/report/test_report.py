@@ -15,6 +15,8 @@ from skillfit.report.markdown_report import markdown_report
 from skillfit.report.score_chart import score_chart, sparkline
 from skillfit.report.trajectory import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
+from skillfit.run.events import AblationFinished
+from skillfit.run.records import Evidence, ScoreEstimate, UnitWorth
 from skillfit.tasks.item import Attempt, Score, Step
 from tests.report.runs import BEST, INITIAL, WrittenRun, before_first_event, improved, screening_run
 
@@ -190,3 +192,38 @@ def test_a_forest_plot_shows_each_row_on_one_axis() -> None:
 def test_a_sparkline_needs_two_scores() -> None:
     assert sparkline([0.5]) == ""
     assert "from 50\u00a0% to 70\u00a0%" in sparkline([0.5, 0.6, 0.7])
+
+
+def ablation() -> AblationFinished:
+    units = [
+        UnitWorth("L1", 1, 1, "# Triage", 3, 0.0, -1.0, 1.0, 0.5, 0, "unsure"),
+        UnitWorth("L3", 3, 3, "Say which queue.", 5, 0.2, 0.1, 0.3, 0.99, 40, "keep"),
+        UnitWorth("L5", 5, 5, "- Be <b>kind</b>.", 4, -0.01, -0.03, 0.01, 0.2, 40, "cut"),
+    ]
+    return AblationFinished(
+        units=units,
+        rollouts=120,
+        score=ScoreEstimate(0.6, 0.5, 0.7, True),
+        tokens_before=12,
+        tokens_after=8,
+        shorter_skill="# Triage\n\nSay which queue.\n",
+        comparison=Evidence(difference=0.01, interval=(-0.02, 0.04), rollouts=80),
+        holds=True,
+    )
+
+
+def test_an_ablation_has_a_report_with_the_worth_of_each_part(tmp_path: Path) -> None:
+    skill = "# Triage\n\nSay which queue.\n\n- Be <b>kind</b>.\n"
+    run = WrittenRun(tmp_path / "run", skill=skill, total_epochs=0, steps_per_epoch=0)
+    run.emit(ablation())
+    run.close()
+    story = read_story(tmp_path / "run")
+    assert story.state == "finished"
+    assert story.verdict == (
+        "1 of 3 parts can be cut without loss: 4 of 12 tokens saved in every call."
+        " On fresh rollouts the shorter skill is as good: +1.0 points (−2.0 to +4.0)."
+    )
+    text = write_report(tmp_path / "run").read_text()
+    assert parsed(text).scripts == 1 and "<b>kind" not in text
+    assert text.count('class="removed ') == 1, "the line that can go is marked"
+    assert "cut <b>−1.0</b>" in " ".join(text.split())

@@ -10,8 +10,10 @@ import httpx
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.run.events import PersonDecided, StageStarted
+from skillfit.run.events import GateDecided, PersonDecided, StageStarted
+from skillfit.run.records import EditEffect, Evidence
 from skillfit.run.steering import read_requests
+from skillfit.skill import Edit
 from skillfit.studio.access import Session
 from skillfit.studio.app import make_app, serve
 from tests.report.runs import BEST, INITIAL, WrittenRun, improved, screening_run
@@ -297,6 +299,39 @@ async def test_handoff_prompts_are_answered(tmp_path: Path) -> None:
         client.post("/act/run", data=form | {"target": "merge-1"})
         assert "Everything is answered" in client.get("/handoff/run").text
     assert (tmp_path / "run" / "handoff" / "merge-1.answer.md").read_text() == "{}"
+
+
+def test_edits_under_review_are_approved_or_declined(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", {"review": True})
+    edit = Edit("append", "", "- Use the order number.")
+    waiting = EditEffect(
+        id="s0001e01",
+        step=1,
+        edit=edit,
+        status="pending",
+        mean=0.1,
+        low=0.02,
+        high=0.18,
+        probability=0.95,
+        rollouts=60,
+        reason="waiting for approval: +0.100",
+    )
+    decided = GateDecided(
+        name="step_0001",
+        step=1,
+        decision="reject",
+        reason="no edit was promoted",
+        evidence=Evidence(),
+        effects=[waiting],
+    )
+    run.emit(decided)
+    with browser(tmp_path) as client:
+        page = client.get("/run/run").text
+        assert "To review" in page and "- Use the order number." in page
+        form = {"csrf": csrf_of(client), "do": "approve", "target": "s0001e01"}
+        assert "skillfit steer run approve s0001e01" in client.post("/act/run", data=form).text
+    run.close()
+    assert [one.action for one in read_requests(tmp_path / "run")] == ["approve"]
 
 
 async def test_a_skill_outside_the_folders_is_not_changed(tmp_path: Path) -> None:

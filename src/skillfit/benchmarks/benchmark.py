@@ -7,6 +7,7 @@ benchmark's own format.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -156,6 +157,16 @@ class Benchmark:
             hint=f"Run `skillfit data get {self.name}`, or `skillfit data make {self.name} --from "
             f"PATH` with a copy of your own, or use {self.name}:{SAMPLE}, a small sample.",
         )
+
+    def data_folder(self, reference: SourceReference) -> Path:
+        """The folder that holds the files of the data: for data that `data make` prepared, the
+        folder it was made from.
+        """
+        path = self.path(reference)
+        if (path / MANIFEST).is_file():
+            source = Path(json.loads((path / MANIFEST).read_bytes())["source"])
+            path = source if source.exists() else path
+        return path if path.is_dir() else path.parent
 
     def _config(self, over: Mapping[str, Any]) -> dict[str, Any]:
         text_ = (self.folder / f"{self.name}.yaml").read_text(encoding="utf-8")

@@ -66,7 +66,9 @@ def ablate(
             control=control,
         ),
     )
-    report = write_ablation_report(found.event, inputs.skill.name, path / "report.html")
+    report = write_ablation_report(
+        found.event, inputs.skill.name, path / "report.html", inputs.skill.text
+    )
     applied = apply and _apply(inputs, found)
     data = {**_data(found.event), "run": str(path), "report": str(report), "applied": applied}
     show(data, _table(found.event), as_json)

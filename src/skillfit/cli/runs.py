@@ -177,16 +177,19 @@ def report(
         typer.Option(help="The file to write; default: report.html or report.md in the run."),
     ] = None,
     format: Annotated[str, typer.Option(help="html, or md for pull requests.")] = "html",
+    share: Annotated[
+        bool, typer.Option("--share", help="Leave out the paths of this machine.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write the report of a run: one file, readable offline.
 
-    Example: skillfit report runs/first --format md
+    Example: skillfit report runs/first --share --out report.html
     """
     from skillfit.api import Run
     from skillfit.report import write_report
 
-    path = write_report(Run.open(run).path, out, format=format)
+    path = write_report(Run.open(run).path, out, format=format, share=share)
     show({"report": str(path)}, f"Wrote {path}.", as_json)
 
 
@@ -209,11 +212,13 @@ def apply(
     """
     from skillfit.api import Run
     from skillfit.cli import apply as applying
+    from skillfit.run.steering import request_steering
     from skillfit.skill import diff as diff_skills
 
     opened = Run.open(run)
     if undo:
         document = applying.undo(opened, force=force)
+        request_steering(opened.path, "undo", str(document))
         return show({"restored": str(document)}, f"Put back {document}.", as_json)
     change = applying.plan(opened, to, force=force)
     found = diff_skills(change.present, change.wanted)
@@ -228,6 +233,7 @@ def apply(
             f"{change.document} was not changed.", hint="Apply without being asked: --yes"
         )
     kept = applying.apply(change)
+    request_steering(opened.path, "apply", str(change.document))
     data: dict[str, Any] = {"applied": str(change.document), "backup": str(kept), "diff": found}
     return show(
         data, f"Changed {change.document}. Take it back with: skillfit apply {run} --undo", as_json

@@ -199,8 +199,13 @@ class _Translation:
             )
 
     def _task_options(self, benchmark: str) -> None:
-        """PlacedSettings of the benchmark there that it has here too."""
+        """Settings of the benchmark there that it has here too. Settings of the loop, such as the
+        seed, are not meant for the benchmark.
+        """
         for name in source_options(benchmark):
+            present = self.given.get(name)
+            if present is None or (name in self.table.moves and not present.key.startswith("env.")):
+                continue
             given = self.get(name)
             if given is None:
                 continue

@@ -31,10 +31,12 @@ BENCHMARKS = (
     "livemathematicianbench",
     "mathverse",
     "mmrb",
+    "officeqa",
     "reasoning_gym",
     "sealqa",
     "searchqa",
     "spreadsheetbench",
+    "swebench",
     "textworld",
 )
 # Name -> "module:function". Given as text, because these modules import from higher layers.

@@ -57,7 +57,7 @@ class PlacedSettings:
 
     @classmethod
     def of(cls, key: str, value: Any, place: SettingPlace) -> PlacedSettings:
-        """PlacedSettings with one dotted key."""
+        """Settings with one dotted key."""
         for part in reversed(key.split(".")):
             value = {part: value}
         return cls(value, {key: place})
@@ -96,7 +96,7 @@ def read_source(source: Path | str | Mapping[str, Any]) -> PlacedSettings:
 def read_overrides(
     overrides: Sequence[str] | Mapping[str, Any], text_keys: Container[str] = ()
 ) -> PlacedSettings:
-    """PlacedSettings from `a.b=c` texts, or from a mapping of dotted keys to values.
+    """Settings from `a.b=c` texts, or from a mapping of dotted keys to values.
 
     In texts, values are YAML: numbers, lists and null mean what they look like. For `text_keys`,
     which hold only text, a value such as `command: ./x` is not read as a mapping. Relative paths

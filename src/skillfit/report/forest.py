@@ -33,13 +33,16 @@ class ForestRow:
 
 
 def edit_row(edit: EditSummary, href: str = "") -> ForestRow:
+    note = edit.reason
+    if edit.in_best and edit.status == "pending":
+        note = f"{note}; in the skill" if note else "in the skill"
     return ForestRow(
         label=edit.text,
         mean=edit.mean,
         low=edit.low,
         high=edit.high,
         status=edit.status,
-        note=edit.reason,
+        note=note,
         href=href,
         id=edit.id,
         rollouts=edit.rollouts,
@@ -104,7 +107,7 @@ def _row(row: ForestRow, span: float, longest: int) -> Markup:
 
 
 def _badge(status: str) -> Markup:
-    kinds = {"promoted": "good", "dropped": "bad"}
+    kinds = {"promoted": "good", "keep": "good", "dropped": "bad", "cut": "bad"}
     if not status:
         return Markup("")
     return Markup('<span class="badge {}">{}</span>').format(kinds.get(status, ""), status)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from skillfit.errors import InputError
+from skillfit.report.ablation_report import ablation_report
 from skillfit.report.forest import edit_row, forest_plot
 from skillfit.report.markdown_report import markdown_report
 from skillfit.report.read_story import open_run, read_story
@@ -55,6 +56,8 @@ def write_report(
 
 def html_report(story: RunStory) -> str:
     """The self-contained page, with the trajectories of the items it lists."""
+    if story.ablation is not None:
+        return ablation_report(story.ablation, story.skill_name, story.initial_skill)
     with open_run(Path(story.path)) as run:
         items = worst_first(read_items(run.events, story))
         listed = items[:_ITEMS]

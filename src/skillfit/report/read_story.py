@@ -37,6 +37,7 @@ class RunFollower:
         self._builder = StoryBuilder()
         self._costs = CostTotals()
         self._last = 0  # number of the last event that was read
+        self._isolation = ""
 
     def story(self) -> RunStory:
         with open_run(self.path) as view:
@@ -44,6 +45,7 @@ class RunFollower:
             with view.events.snapshot():
                 self._read_events(view)
             self._costs.read(view.journal)
+            self._isolation = self._isolation or _isolation(view)
         return self._told(run_id)
 
     def _read_events(self, view: RunView) -> None:
@@ -73,7 +75,8 @@ class RunFollower:
             story,
             run=run_id or story.run,
             path=str(self.path),
-            state=state_of(self.path, finished=self._builder.finished is not None),
+            state=state_of(self.path, finished=self._builder.finished),
+            isolation=self._isolation,
             costs=costs,
             total=reduce(Cost.plus, costs, Cost("total")),
             notices=(*story.notices, *retried),
@@ -81,6 +84,18 @@ class RunFollower:
             decisions=_with_requests(self.path, story.decisions),
         )
         return replace(story, verdict=verdict_sentence(story))
+
+
+_LAST_ROLLOUT = """
+SELECT json_extract(CAST(value AS TEXT), '$.attempt.isolation') FROM effects NOT INDEXED
+WHERE key >= 'rollout/' AND key < 'rollout0' ORDER BY seq DESC LIMIT 1
+"""
+
+
+def _isolation(view: RunView) -> str:
+    """How the programs of the agent were isolated in the last rollout; empty when it ran none."""
+    rows = view.journal.query(_LAST_ROLLOUT)
+    return str(rows[0][0] or "") if rows else ""
 
 
 @contextmanager

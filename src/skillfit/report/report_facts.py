@@ -27,9 +27,11 @@ def facts(story: RunStory) -> list[Fact]:
             found.append(Fact(row.name, f"{row.before} → {row.after}", change))
         else:
             found.append(Fact(row.name, row.before, f"{row.items} items"))
-    promoted, tried = len(story.edits_with("promoted")), len(story.edits)
+    tried = len(story.edits)
     if tried:
-        found.append(Fact("Edits", f"{promoted} promoted", f"of {tried} tried"))
+        kept = len({edit.text for edit in story.edits if edit.in_best})
+        promoted = len(story.edits_with("promoted"))
+        found.append(Fact("Edits", f"{kept} in the skill", f"{tried} tried, {promoted} promoted"))
     found.append(Fact("Skill", f"{story.tokens[1]} tokens", f"{story.tokens[0]} at the start"))
     used = f"{story.total.calls:,} calls, {story.total.tokens:,} tokens"
     found.append(Fact("Cost", dollars(story.total.usd) or UNPRICED, used))

@@ -15,7 +15,7 @@ from skillfit.report.story import RunStory
 from skillfit.report.story_parts import Point
 from skillfit.report.verdict_text import percent
 
-_TOP, _BOTTOM, _LEFT, _RIGHT = 30, 52, 44, 46
+_TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
 _MIN_SPAN = 0.3  # a narrower axis would make noise look large
 _GAP = 0.7  # of a column, before each comparison at the end
 _LABEL_WIDTH = 38
@@ -93,9 +93,9 @@ def _panel(
     if places[0] > _LEFT + step:
         edge = round(places[0] - step * (0.5 + _GAP / 2), 1)
         yield Markup('<line class="edge" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>').format(
-            edge, _TOP - 18, frame.height - _BOTTOM
+            edge, _TOP - 32, frame.height - _BOTTOM
         )
-    yield _text(places[0] - step / 2 + 4, _TOP - 14, PANELS[split], "title")
+    yield _text(places[0] - step / 2 + 4, _TOP - 28, PANELS[split], "title")
     kept = [(x, frame.y(p.score)) for x, p in zip(places, points, strict=True) if p.kept]
     for (x1, y1), (x2, y2) in pairwise(kept):
         line = f"M{x1} {y1}H{x2}V{y2}" if split == "selection" else f"M{x1} {y1}L{x2} {y2}"
@@ -136,7 +136,7 @@ def _label(frame: _Frame, x: float, point: Point, *, value: bool) -> Markup:
         for row, line in enumerate(lines)
     ]
     if value:
-        above = max(_TOP - 2, frame.y(point.high) - 8)
+        above = max(_TOP - 6, frame.y(point.high) - 8)
         parts.append(_text(x, above, percent(point.score), "value middle"))
     return Markup("").join(parts)
 

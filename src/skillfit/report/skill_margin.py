@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from skillfit.report.story_parts import EditSummary
+from skillfit.run.records import UnitWorth
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.skill.regions import scan
 
@@ -21,8 +22,10 @@ class SkillLine:
     number: int
     text: str
     edit: EditSummary | None = None  # the edit that wrote it; None: initial text
-    first: bool = False  # the first of the lines that its edit wrote
-    worth: float | None = None  # of its edit: a difference of the mean score
+    first: bool = False  # the first line of its edit or part; the margin speaks there
+    label: str = ""  # for the margin: where the line comes from, or what is to be done with it
+    worth: float | None = None  # of its edit or part: a difference of the mean score
+    mark: str = ""  # added: by an edit; removed: it can be cut
     region: str = ""  # protected, slow_update, appendix, examples; empty: free text
     frontmatter: bool = False
 
@@ -45,7 +48,9 @@ def skill_lines(text: str, edits: Iterable[EditSummary]) -> tuple[SkillLine, ...
                 text=line,
                 edit=edit,
                 first=edit is not None and edit.id != last,
+                label=_origin(edit),
                 worth=worth_of(edit),
+                mark="added" if edit is not None and edit.step else "",
                 region=regions.get(number, ""),
                 frontmatter=number <= head_lines,
             )
@@ -53,6 +58,35 @@ def skill_lines(text: str, edits: Iterable[EditSummary]) -> tuple[SkillLine, ...
         if line.strip():
             last = edit.id if edit else ""
     return tuple(lines)
+
+
+def unit_lines(text: str, units: Iterable[UnitWorth]) -> tuple[SkillLine, ...]:
+    """The document of an ablation, with the worth of each part beside its first line."""
+    parts = {number: unit for unit in units for number in range(unit.start, unit.end + 1)}
+    regions = _regions(text)
+    head_lines = Skill.from_text(text).head.count("\n")
+    lines = []
+    for number, line in enumerate(_split(text), 1):
+        unit = parts.get(number)
+        lines.append(
+            SkillLine(
+                number=number,
+                text=line,
+                first=unit is not None and unit.start == number,
+                label=unit.decision if unit else "",
+                worth=unit.mean if unit and unit.rollouts else None,
+                mark="removed" if unit and unit.decision == "cut" else "",
+                region=regions.get(number, ""),
+                frontmatter=number <= head_lines,
+            )
+        )
+    return tuple(lines)
+
+
+def _origin(edit: EditSummary | None) -> str:
+    if edit is None:
+        return ""
+    return f"step {edit.step}" if edit.step else "initial text"
 
 
 def worth_of(edit: EditSummary | None) -> float | None:

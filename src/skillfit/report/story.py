@@ -21,7 +21,7 @@ from skillfit.report.story_parts import (
     State,
     TypeSummary,
 )
-from skillfit.run.events import ShipTested
+from skillfit.run.events import AblationFinished, ShipTested
 from skillfit.skill import Hunk, diff_hunks
 
 
@@ -78,6 +78,7 @@ class RunStory:
     points: tuple[Point, ...] = ()
     selection: SelectionScores | None = None  # as the end of the run says
     ship: ShipTested | None = None  # None unless fresh rollouts were made
+    ablation: AblationFinished | None = None  # of `skillfit ablate`
     gates: tuple[GateSummary, ...] = ()
     edits: tuple[EditSummary, ...] = ()
     rejections: tuple[Rejection, ...] = ()

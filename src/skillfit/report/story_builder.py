@@ -24,6 +24,7 @@ from skillfit.report.story_rollouts import RolloutTotals
 from skillfit.report.story_scores import ScoreBook
 from skillfit.rollout.outcome import Metric
 from skillfit.run.events import (
+    AblationFinished,
     CandidateBuilt,
     Discarded,
     EvaluationFinished,
@@ -57,6 +58,7 @@ class StoryBuilder:
         self._started = _NOT_STARTED
         self._finished: RunFinished | None = None
         self._ship: ShipTested | None = None
+        self._ablation: AblationFinished | None = None
         self._data = DataSummary()
         self._times: list[float] = []  # of the first and the last event
         self._gates: dict[str, GateSummary] = {}
@@ -67,12 +69,11 @@ class StoryBuilder:
         self._step_ends: list[float] = []
         self._decisions: dict[int, PersonDecision] = {}
         self._notices: dict[str, list[Notice]] = {}
-        self._isolation = ""
         self._best = ""
 
     @property
-    def finished(self) -> RunFinished | None:
-        return self._finished
+    def finished(self) -> bool:
+        return self._finished is not None or self._ablation is not None
 
     def __call__(self, stored: Stored) -> None:
         self._times = [*self._times[:1], stored.at]
@@ -205,8 +206,6 @@ class StoryBuilder:
 
     @_on.register
     def _(self, event: Warned, stored: Stored) -> None:
-        if event.what == "isolation":
-            self._isolation = event.message
         self._notices[event.key] = [Notice("warning", "", event.message)]
 
     @_on.register
@@ -218,6 +217,10 @@ class StoryBuilder:
     @_on.register
     def _(self, event: ShipTested, stored: Stored) -> None:
         self._ship = event
+
+    @_on.register
+    def _(self, event: AblationFinished, stored: Stored) -> None:
+        self._ablation = event
 
     @_on.register
     def _(self, event: RunFinished, stored: Stored) -> None:
@@ -240,7 +243,7 @@ class StoryBuilder:
         return RunStory(
             run=started.run,
             path="",
-            state="finished" if finished else "running",
+            state="finished" if self.finished else "running",
             finish_reason=finished.finish_reason if finished else "",
             diagnosis=finished.diagnosis if finished else "",
             skill_name=started.skill_name,
@@ -248,7 +251,6 @@ class StoryBuilder:
             optimizer=started.model_of("optimizer"),
             judge=started.model_of("judge"),
             version=started.version,
-            isolation=self._isolation,
             metric=self.scores.settings.metric,
             config=started.config,
             data=self._data,
@@ -267,6 +269,7 @@ class StoryBuilder:
             points=self.scores.points(self._ship, started.skill_hash),
             selection=self._selection(),
             ship=ship,
+            ablation=self._ablation,
             gates=tuple(self._gates.values()),
             edits=self._edits.listed(found),
             rejections=tuple(one for found in self._rejections.values() for one in found),

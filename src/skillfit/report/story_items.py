@@ -94,12 +94,19 @@ class ItemSummary:
         return -1.0 if side.mean is None else side.mean
 
 
-def worst_first(items: Iterable[ItemSummary]) -> list[ItemSummary]:
-    """Broken and lower items first, then the others by their score under the skill found."""
+def worst_first(
+    items: Iterable[ItemSummary], scores: Mapping[str, float] | None = None
+) -> list[ItemSummary]:
+    """Broken and lower items first, then the others by their score under the skill found, or by
+    `scores` where they were not compared.
+    """
     urgency = {"broken": 0, "lower": 1}
-    return sorted(
-        items, key=lambda item: (urgency.get(item.change, 2), item.latest, item.split, item.id)
-    )
+
+    def order(item: ItemSummary) -> tuple[int, float, str, str]:
+        score = item.latest if item.latest >= 0 else (scores or {}).get(item.id, 0.0)
+        return urgency.get(item.change, 2), score, item.split, item.id
+
+    return sorted(items, key=order)
 
 
 def listed_items(events: EventLog) -> dict[str, ItemRecord]:
@@ -264,7 +271,7 @@ class _Column(NamedTuple):
     place: tuple[int, int]
 
 
-_ENDS = {"ship": (2, "fresh"), "test": (3, "test")}
+_ENDS = {"compose": (2, "composed"), "ship": (3, "fresh"), "test": (4, "test")}
 
 
 def _column(phase: str, step: int, width: int, last: int) -> _Column:

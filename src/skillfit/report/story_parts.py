@@ -82,7 +82,8 @@ class GateSummary:
 
     @property
     def measured(self) -> bool:
-        return self.probability is not None
+        """Whether the candidate and the incumbent were compared as a whole."""
+        return self.probability is not None and self.interval != (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skillfit.run.events import ShipTested
+from skillfit.run.events import AblationFinished, ShipTested
 
 if TYPE_CHECKING:
     from skillfit.report.story import RunStory
@@ -44,7 +44,9 @@ def duration(seconds: float) -> str:
         return f"{int(minutes // 60)} h {int(minutes % 60)} min"
     if minutes >= 10:
         return f"{minutes:.0f} min"
-    return f"{minutes:.1f} min" if minutes >= 1 else f"{seconds:.0f} s"
+    if minutes >= 1:
+        return f"{minutes:.1f} min"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
 def dollars(usd: float | None) -> str:
@@ -54,6 +56,8 @@ def dollars(usd: float | None) -> str:
 
 
 def verdict_sentence(story: RunStory) -> str:
+    if story.ablation is not None:
+        return ablation_sentence(story.ablation)
     if story.state == "finished":
         return _result(story) + _unproven(story) + _second_grader(story)
     if story.steps_done:
@@ -61,6 +65,25 @@ def verdict_sentence(story: RunStory) -> str:
     else:
         where = "before the first step was done"
     return _UNFINISHED[story.state].format(where=where) + _so_far(story)
+
+
+def ablation_sentence(event: AblationFinished) -> str:
+    """What `skillfit ablate` found: how much of the skill can go, and whether that was checked."""
+    cut = sum(unit.decision == "cut" for unit in event.units)
+    if not cut:
+        return "No part of the skill can be cut with confidence after these rollouts."
+    saved = event.tokens_before - event.tokens_after
+    found = (
+        f"{cut} of {len(event.units)} parts can be cut without loss:"
+        f" {saved:,} of {event.tokens_before:,} tokens saved in every call."
+    )
+    if event.comparison is None:
+        return found
+    low, high = event.comparison.interval
+    gain = f"{points(event.comparison.difference)} points ({points(low)} to {points(high)})"
+    if event.holds:
+        return f"{found} On fresh rollouts the shorter skill is as good: {gain}."
+    return f"{found} But on fresh rollouts the shorter skill is worse: {gain}."
 
 
 def _result(story: RunStory) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skillfit.run.events import (
+    AblationFinished,
     EvaluationFinished,
     Event,
     RunFinished,
@@ -31,6 +32,7 @@ KINDS: tuple[type[Event], ...] = (
     EvaluationFinished,
     StepFinished,
     ShipTested,
+    AblationFinished,
     RunFinished,
 )
 _ROLES = ("agent", "optimizer", "judge")
@@ -125,6 +127,8 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
         low, high = event.interval
         gain = ShipGain(event.verdict, event.difference, low, high, event.gap)
         return replace(card, ship=gain)
+    if isinstance(event, AblationFinished):
+        return replace(card, finish_reason="ablation", finished_at=stored.at)
     if isinstance(event, RunFinished):
         return _finished(card, event, stored.at)
     return card

@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from skillfit.report import RunStory, open_run
+from skillfit.report.ablation_report import unit_forest
 from skillfit.report.forest import ForestRow, edit_row, effect_history, forest_plot
 from skillfit.report.html_report import html_report
 from skillfit.report.report_facts import facts, next_commands
 from skillfit.report.report_settings import settings_of_config
 from skillfit.report.score_chart import score_chart
-from skillfit.report.skill_margin import skill_lines
+from skillfit.report.skill_margin import skill_lines, unit_lines
 from skillfit.report.story_edits import by_effect
 from skillfit.report.story_items import (
     CHANGES,
@@ -55,6 +56,7 @@ from skillfit.studio.site import Studio, number_in, run_url
 
 E = TypeVar("E", bound=Event)
 
+_WAITING = "waiting for approval"  # how the reason of an edit under review begins
 _EDITS = 60  # of the pool on the overview
 _GATES = 15
 _ITEMS = 50  # of a page
@@ -75,7 +77,8 @@ def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, Any]:
             score_chart(story, 340, 260, ["selection"]),
             score_chart(story, 340, 260, ["ship", "test"]),
         ],
-        "pool": _forest(name, pool[:_EDITS]),
+        "pool": _pool(name, story, pool[:_EDITS]),
+        "to_review": [edit for edit in pool if edit.reason.startswith(_WAITING)],
         "dropped": _forest(name, dropped[:_EDITS]),
         "dropped_count": len(dropped),
         "gates": story.gates[::-1][:_GATES],
@@ -86,6 +89,12 @@ def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, Any]:
         "start_failure": studio.starter.failure(Path(story.path)),
         "pool_steps": sorted({point.step for edit in story.edits for point in edit.history}),
     }
+
+
+def _pool(name: str, story: RunStory, edits: list[EditSummary]) -> str:
+    if story.ablation is not None:
+        return unit_forest(story.ablation)
+    return _forest(name, edits)
 
 
 def _forest(name: str, edits: list[EditSummary]) -> str:
@@ -261,7 +270,10 @@ async def skill(studio: Studio, request: Request) -> Response:
         usual = "unproven" if story.unproven_skill else "best"
         version = _version(story, query.get("version", usual))
         other = _version(story, query["against"]) if query.get("against") else None
-        lines = skill_lines(version.text, story.edits)
+        if story.ablation is not None and version.text == story.initial_skill:
+            lines = unit_lines(version.text, story.ablation.units)
+        else:
+            lines = skill_lines(version.text, story.edits)
         return studio.page(
             request,
             "skill.html.j2",
@@ -303,9 +315,10 @@ async def items(studio: Studio, request: Request) -> Response:
         for record in records.values():
             if record.id in matrix.cells and record.id not in compared:
                 every.append(_bare(record.id, record.split, record.type, record.input))
-        shown = _filtered(every, query.get("q", ""), query.get("change", ""), query.get("type", ""))
-        if not found:
-            shown.sort(key=lambda item: (matrix.mean(item.id), item.id))
+        matching = _filtered(
+            every, query.get("q", ""), query.get("change", ""), query.get("type", "")
+        )
+        shown = worst_first(matching, {item.id: matrix.mean(item.id) for item in matching})
         return studio.page(
             request,
             "items.html.j2",
@@ -338,7 +351,7 @@ def _filtered(items: list[ItemSummary], search: str, change: str, kind: str) -> 
             flaky = change == "flaky" and item.flaky
             if flaky or change in ("", item.change):
                 found.append(item)
-    return worst_first(found)
+    return found
 
 
 async def item(studio: Studio, request: Request) -> Response:
@@ -388,6 +401,7 @@ async def rollout(studio: Studio, request: Request) -> Response:
             record=record,
             full=full_item(studio.folders, story, rows[0].item),
             trajectory=full_trajectory(outcome) if outcome else None,
+            isolation=outcome.attempt.isolation if outcome and outcome.attempt else "",
             carried=[one for one in map(story.edit, rows[0].edits) if one is not None],
         )
 

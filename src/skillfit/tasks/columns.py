@@ -16,6 +16,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "context": ("context",),
     "messages": ("messages",),
     "answers": ("answers", "answer", "expected"),
+    "choices": ("choices", "options"),
     "type": ("type",),
     "split": ("split",),
     "files": ("files",),
@@ -68,6 +69,21 @@ def _candidates(columns: tuple[str, ...], mapped: tuple[tuple[str, str], ...]) -
     aliases = tuple(column for column in listed if column not in COLUMNS)
     others = tuple(column for column in columns if column not in listed and column not in COLUMNS)
     return _Candidates(tuple(fields), aliases, others)
+
+
+def labelled_choices(column: Any) -> dict[str, str]:
+    """Label -> text of the choices in a column: a list of texts (A, B, C, …), a list of objects
+    with label and text, or an object of labels and texts.
+    """
+    if isinstance(column, Mapping):
+        return {str(label).upper(): str(text) for label, text in column.items()}
+    choices: dict[str, str] = {}
+    for at, choice in enumerate(column if isinstance(column, (list, tuple)) else ()):
+        label, text = chr(ord("A") + at), choice
+        if isinstance(choice, Mapping) and "label" in choice and "text" in choice:
+            label, text = choice["label"], choice["text"]
+        choices[str(label).upper()] = str(text)
+    return choices
 
 
 def checked_fields(fields: Mapping[str, str]) -> dict[str, str]:

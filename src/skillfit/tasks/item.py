@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, SupportsFloat
 
 from skillfit.errors import Exit, SkillfitError
 from skillfit.models.protocol import Image, Message, Usage
-from skillfit.tasks.columns import canonical
+from skillfit.tasks.columns import canonical, labelled_choices
 
 Split = Literal["train", "selection", "test"]
 
@@ -102,20 +102,20 @@ class Item:
 
     @property
     def input(self) -> str:
-        """The task text as the agent gets it: the context, if there is one, and the input. A row
-        with `messages` has its user turns joined here.
+        """The task text as the agent gets it: the input with its context and choices, if it has
+        any. A row with `messages` has its user turns joined here.
         """
         content = self.content()
         if "input" in content:
-            return _with_context(content, str(content["input"]))
+            return _complete(content, str(content["input"]))
         turns = content.get("messages", ())
         texts = [str(turn.get("content", "")) for turn in turns if turn.get("role") == "user"]
-        return _with_context(content, "\n\n".join(texts))
+        return _complete(content, "\n\n".join(texts))
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation to answer: the row's turns, or the input as one user turn. Context and
-        images go into the last user turn.
+        """The conversation to answer: the row's turns, or the input as one user turn. Context,
+        choices and images go into the last user turn.
         """
         content = self.content()
         if not content.get("messages"):
@@ -125,7 +125,7 @@ class Item:
         ]
         users = [at for at, turn in enumerate(turns) if turn.role == "user"]
         last = users[-1] if users else len(turns) - 1
-        text = _with_context(content, turns[last].content)
+        text = _complete(content, turns[last].content)
         turns[last] = replace(turns[last], content=text, images=self.images)
         return tuple(turns)
 
@@ -200,7 +200,15 @@ class Item:
 _NO_FIELDS: Mapping[str, str] = {}
 
 
-def _with_context(content: Mapping[str, Any], text: str) -> str:
+def _complete(content: Mapping[str, Any], text: str) -> str:
+    """The text with the row's context before it and its choices after it. Choices that are in the
+    text already are not repeated.
+    """
+    if "choices" in content:
+        choices = labelled_choices(content["choices"])
+        if all(choices.values()) and not all(choice in text for choice in choices.values()):
+            listed = "\n".join(f"{label}. {choice}" for label, choice in choices.items())
+            text = f"{text}\n\n{listed}"
     context = content.get("context")
     if not context:
         return text

@@ -74,8 +74,8 @@ def _file_task(tasks: str, settings: TaskSettings, judge: Model | None) -> Task:
             hint=_known_sources(tasks),
         )
     grader = settings.grader
-    if (evals := _evals_file(path)) is not None:
-        rows, grader = _eval_rows(evals), grader or "checklist"
+    if (evals := evals_file(path)) is not None:
+        rows, grader = eval_rows(evals), grader or "checklist"
     else:
         rows = folder_rows(path) if path.is_dir() else read_rows(path)
     return Task(
@@ -87,7 +87,8 @@ def _file_task(tasks: str, settings: TaskSettings, judge: Model | None) -> Task:
     )
 
 
-def _evals_file(path: Path) -> Path | None:
+def evals_file(path: Path) -> Path | None:
+    """The evals.json that this path is, or that it contains."""
     if path.is_file():
         return path if path.name == "evals.json" else None
     for file in (path / "evals.json", path / "evals" / "evals.json"):
@@ -96,7 +97,7 @@ def _evals_file(path: Path) -> Path | None:
     return None
 
 
-def _eval_rows(path: Path) -> Iterator[Row]:
+def eval_rows(path: Path) -> Iterator[Row]:
     """The Agent Skills format: prompts with files, an expected output, assertions. Paths are
     relative to the skill's folder.
     """

@@ -17,7 +17,7 @@ from skillfit.tasks.item import Item, RowAt, Split, stable_hash, without_placeme
 from skillfit.tasks.splits import SPLIT_NAMES, split_named
 
 LONG_ROW = 4096  # bytes; longer JSONL rows stay on disk
-SUFFIXES = (".jsonl", ".json", ".csv")
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 _ROLES = ("system", "user", "assistant")
 _DETAILS = ("auto", "low", "high")
 
@@ -43,13 +43,13 @@ def read_rows(path: Path, *, split: Split | None = None, root: Path | None = Non
         raise InputError(
             f"{path}: {problem}.", hint="env.tasks is relative to the config's folder."
         )
-    readers = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv}
-    if path.suffix not in readers:
+    readers = {".json": _read_json, ".csv": _read_csv, ".tsv": _read_csv}
+    if path.suffix not in SUFFIXES:
         raise InputError(
             f"{path}: unknown kind of tasks file.", hint=f"Use one of {', '.join(SUFFIXES)}."
         )
     empty, folder = True, path.parent
-    for where, values, at in readers[path.suffix](path):
+    for where, values, at in readers.get(path.suffix, _read_jsonl)(path):
         empty = False
         yield Row(values, where, folder, at, split, root or folder)
     if empty:
@@ -238,14 +238,33 @@ def _read_jsonl(path: Path) -> Iterator[_Read]:
 
 
 def _read_json(path: Path) -> Iterator[_Read]:
-    rows = parse_json(path.read_bytes(), str(path))
+    text = path.read_bytes()
+    try:
+        rows = parse_json(text, str(path))
+    except InputError as error:
+        if text.strip().startswith(b"{") and b"\n{" in text:
+            error.hint = "One object per line is JSONL: name the file .jsonl."
+        raise
+    if isinstance(rows, dict):
+        rows = _rows_of_object(rows)
     if not isinstance(rows, list):
         raise InputError(
-            f"{path}: expected a JSON array of items.",
+            f"{path}: expected a JSON array of items, an object that holds one array, or an "
+            "object of ids and items.",
             hint="One object per line is JSONL: name the file .jsonl.",
         )
     for number, values in enumerate(rows, 1):
         yield f"{path}: item {number}", values, None
+
+
+def _rows_of_object(document: dict[str, Any]) -> Any:
+    """The rows in `{"data": [ROW, …]}` (under any name) or in `{ID: ROW, …}`."""
+    lists = [value for value in document.values() if isinstance(value, list)]
+    if len(lists) == 1:
+        return lists[0]
+    if document and all(isinstance(value, dict) for value in document.values()):
+        return [{"id": name, **row} for name, row in document.items()]
+    return document
 
 
 def parse_json(text: bytes, where: str) -> Any:
@@ -281,7 +300,8 @@ def parse_json(text: bytes, where: str) -> Any:
 def _read_csv(path: Path) -> Iterator[_Read]:
     csv.field_size_limit(sys.maxsize)  # the default refuses cells of more than 128 KiB
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, strict=True)
+        delimiter = "\t" if path.suffix == ".tsv" else ","
+        reader = csv.DictReader(file, strict=True, delimiter=delimiter)
         try:
             for values in reader:
                 if None in values or None in values.values():

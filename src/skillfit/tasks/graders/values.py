@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from skillfit.tasks.columns import labelled_choices
 from skillfit.tasks.graders.base import TextGrader, verdict
 from skillfit.tasks.graders.extract import at_path, last_json_object
 from skillfit.tasks.graders.text import normalized
@@ -36,7 +37,7 @@ _ANNOUNCED = (
 class Choice(TextGrader, name="choice"):
     """The label of a multiple-choice answer: alone, at the start, boxed or announced ("the answer
     is (B)"); or the text of the choice. A `choices` column (list, or label -> text) defines the
-    labels; without it they are A to E.
+    labels; without it they are A to E. Gold answers are labels, texts, or positions from 0.
     """
 
     def compare(self, item: Item, text: str) -> Score:
@@ -44,23 +45,32 @@ class Choice(TextGrader, name="choice"):
         chosen = _label(text, choices)
         if chosen is None:
             return verdict(False, wrong="No choice was made.")
-        return verdict(
-            chosen in {_label(gold, choices) for gold in item.answers},
-            wrong="The wrong choice was made.",
-        )
+        right = {_gold_label(gold, choices) for gold in item.answers}
+        return verdict(chosen in right, wrong="The wrong choice was made.")
+
+    def golds(self, item: Item) -> tuple[str, ...]:
+        choices = _choices(item)
+        return tuple(_gold_label(gold, choices) or gold for gold in item.answers)
+
+    def problem(self, item: Item) -> str:
+        choices = _choices(item)
+        for gold in item.answers:
+            if _gold_label(gold, choices) is None:
+                return f"has the answer {gold!r}, which is none of its choices"
+        return super().problem(item)
 
 
 def _choices(item: Item) -> dict[str, str]:
     """Label -> text."""
-    column = item.content().get("choices") or dict.fromkeys("ABCDE", "")
-    if isinstance(column, Mapping):
-        return {str(label).upper(): str(text) for label, text in column.items()}
-    choices = {}
-    for at, choice in enumerate(column):
-        labelled = isinstance(choice, Mapping)
-        label, text = (choice["label"], choice["text"]) if labelled else (chr(65 + at), choice)
-        choices[str(label).upper()] = str(text)
-    return choices
+    return labelled_choices(item.content().get("choices")) or dict.fromkeys("ABCDE", "")
+
+
+def _gold_label(gold: str, choices: Mapping[str, str]) -> str | None:
+    """The label of a gold answer: a label, the text of a choice, or its position from 0."""
+    label = _label(gold, choices)
+    if label is None and gold.strip().isdecimal() and int(gold) < len(choices):
+        return list(choices)[int(gold)]
+    return label
 
 
 def _label(text: str, choices: Mapping[str, str]) -> str | None:

@@ -1,0 +1,172 @@
+"""OfficeQA: questions about U.S. Treasury Bulletins, answered from the parsed documents.
+
+Rows (CSV): `uid`, `question`, `answer` (or `ground_truth`), `source_files`, `source_docs`,
+`difficulty`. Documents are text files, found in `data_dirs`, in OFFICEQA_DOCS_DIR or beside the
+data; their parsed pages are JSON files of the same name.
+
+Search modes: `offline`, tools on the question's own documents; `corpus`, tools on all documents;
+`none`, no tools; `custom_search`, a web search service. With `oracle_pages` the pages that the
+question was written from are part of the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, skillopt_splits, text
+from skillfit.benchmarks.dialogue import packaged_text
+from skillfit.benchmarks.officeqa.office_answer import OfficeAnswer
+from skillfit.benchmarks.officeqa.parsed_pages import oracle_text, page_number
+from skillfit.benchmarks.officeqa.web_search import SearchRounds, SearchService
+from skillfit.errors import InputError
+from skillfit.tasks.rows import Row
+from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
+
+BENCHMARK = Benchmark(
+    name="officeqa",
+    title="OfficeQA: questions about U.S. Treasury Bulletins",
+    homepage="https://huggingface.co/datasets/databricks/officeqa",
+    licence="CC BY-SA 4.0; the questions are gated",
+    folder=Path(__file__).parent,
+    downloads=(
+        HubFiles("databricks/officeqa", ("officeqa_full.csv", "treasury_bulletins_parsed/*")),
+    ),
+    splits=skillopt_splits("officeqa_id_split", 50, 24, 172),
+    gated=True,
+    row_id=lambda row: text(row, "uid", "id"),
+)
+MODES = ("offline", "corpus", "none", "custom_search")
+
+
+def officeqa(
+    reference: SourceReference,
+    *,
+    search_mode: str = "offline",
+    oracle_pages: bool = True,
+    data_dirs: str | Sequence[str] = (),
+    max_tool_turns: int = 24,
+    max_queries_per_turn: int = 4,
+    search_api_url: str = "",
+    search_auth_env: str = "OFFICEQA_CUSTOM_SEARCH_AUTH",
+    search_provider: str = "",
+    search_max_num_results: int = 4,
+    search_timeout_seconds: float = 20.0,
+) -> TaskSource:
+    """`data_dirs`: folders with the documents. `max_tool_turns`: rounds of tool calls. The other
+    options are for `custom_search`.
+    """
+    _check_mode(search_mode, search_api_url)
+    folders = cache(lambda: _folders(reference, data_dirs))
+    grader = OfficeAnswer.model_validate({"extract": ["tag", "last_line"]})
+
+    def convert(row: Row) -> Mapping[str, Any]:
+        names = _listed(row.values.get("source_files"))
+        item: dict[str, Any] = {
+            "id": text(row, "uid", "id"),
+            "type": optional(row, "difficulty", "category"),
+            "answers": [text(row, "ground_truth", "answer")],
+        }
+        parts = [text(row, "question")]
+        if search_mode == "offline":
+            item["files"] = {f"docs/{name}": str(_document(row, name, folders())) for name in names}
+            parts.append("Documents: " + ", ".join(f"docs/{name}" for name in names))
+        if oracle_pages and (pages := _oracle(row, names, folders())):
+            parts.append(f"## Pages\n\n{pages}")
+        return {**item, "input": "\n\n".join(parts)}
+
+    def how(context: LoadContext) -> SourceItems:
+        if search_mode != "custom_search":
+            return SourceItems((), grader=grader)
+        service = SearchService(
+            search_api_url,
+            search_auth_env,
+            search_provider,
+            search_max_num_results,
+            search_timeout_seconds,
+        )
+        prompt = packaged_text(__package__, "answer_by_searching.md")
+        rounds = SearchRounds(
+            context.model, prompt, grader, service, max_tool_turns, max_queries_per_turn
+        )
+        return SourceItems((), evaluator=rounds)
+
+    env = _env(search_mode, max_tool_turns)
+    if search_mode == "corpus":
+        env["corpus"] = str(folders()[0])
+    return BENCHMARK.source(reference, convert, how=how, config={"env": env})
+
+
+def _check_mode(mode: str, url: str) -> None:
+    if mode == "azure_search":
+        raise InputError(
+            "env.task_args: search_mode azure_search is the provider's own web search, which "
+            "skillfit does not offer.",
+            hint="Use custom_search with a search service, or offline.",
+        )
+    if mode not in MODES:
+        raise InputError(
+            f"env.task_args: search_mode is {mode!r}.", hint=f"Choose one of {', '.join(MODES)}."
+        )
+    if mode == "custom_search" and not url:
+        raise InputError("env.task_args: search_mode custom_search needs search_api_url.")
+
+
+def _env(mode: str, turns: int) -> dict[str, Any]:
+    if mode == "none":
+        return {"agent": "chat", "prompt": packaged_text(__package__, "answer_from_pages.md")}
+    if mode == "custom_search":
+        return {}
+    prompt = packaged_text(__package__, "answer_from_documents.md")
+    return {"agent": "tools", "prompt": prompt, "max_turns": turns}
+
+
+def _folders(reference: SourceReference, data_dirs: str | Sequence[str]) -> list[Path]:
+    """Where documents may be: the option, OFFICEQA_DOCS_DIR, and the folder of the data."""
+    given = [data_dirs] if isinstance(data_dirs, str) and data_dirs else list(data_dirs)
+    folders = [reference.base / Path(name).expanduser() for name in given]
+    if not folders and (named := os.environ.get("OFFICEQA_DOCS_DIR")):
+        folders = [Path(named).expanduser()]
+    if not folders:
+        folders = [BENCHMARK.data_folder(reference)]
+    return [folder.resolve() for folder in folders]
+
+
+@cache
+def _files(folder: Path, suffix: str) -> dict[str, Path]:
+    """File name -> path of all documents below a folder, which is walked once."""
+    return {path.name: path for path in sorted(folder.rglob(f"*{suffix}"))}
+
+
+def _document(row: Row, name: str, folders: Sequence[Path]) -> Path:
+    for folder in folders:
+        if found := _files(folder, Path(name).suffix or ".txt").get(Path(name).name):
+            return found
+    raise InputError(
+        f"{row.where}: the document {name} is not in {', '.join(map(str, folders))}.",
+        hint="Name the folder of the documents in env.task_args: {data_dirs: …}.",
+    )
+
+
+def _oracle(row: Row, names: Sequence[str], folders: Sequence[Path]) -> str:
+    """The pages that `source_docs` name, in the parsed form of the documents."""
+    urls = _listed(row.values.get("source_docs"))
+    pages = []
+    for name, url in zip(names, urls, strict=False):
+        number = page_number(url)
+        if number is not None:
+            pages.append((_document(row, f"{Path(name).stem}.json", folders), number))
+    return oracle_text(pages)
+
+
+def _listed(value: Any) -> list[str]:
+    """A list, its JSON text, or texts on lines of their own or with commas between them."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = json.loads(value)
+    elif isinstance(value, str):
+        value = value.splitlines() if "\n" in value.strip() else value.split(",")
+    return [str(part).strip() for part in value or [] if str(part).strip()]

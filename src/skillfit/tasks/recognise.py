@@ -1,0 +1,261 @@
+"""Recognise a tasks file: its columns, and a grader that fits its answers.
+
+    found = await recognise(Path("tasks.csv"))
+    found.env       # {"tasks": "tasks.csv", "fields": {"input": "query"}, "grader": "numeric"}
+    found.examples  # the first rows as the agent will get them
+
+A proposed grader has been tried: gold answers must score 1, answers of other items 0. Nothing is
+written and no model is called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skillfit.errors import InputError
+from skillfit.models.protocol import Message
+from skillfit.tasks.columns import COLUMNS, canonical, labelled_choices
+from skillfit.tasks.grader_proposal import GraderProposal, propose_grader
+from skillfit.tasks.item import Item
+from skillfit.tasks.load import eval_rows, evals_file
+from skillfit.tasks.rows import Row, folder_rows, items_of, read_rows
+from skillfit.tasks.splits import SPLIT_NAMES
+
+# Names that people give to a field, most likely first, besides those in COLUMNS. Compared in lower
+# case, with every run of other characters than letters and digits as one underscore.
+_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "uid", "uuid", "guid", "qid", "question_id", "task_id", "item_id", "key", "index"),
+    "messages": ("conversation", "conversations", "chat", "dialogue", "turns"),
+    "input": (
+        *("query", "instruction", "problem", "problem_statement", "task", "request", "user_input"),
+        *("user", "ticket", "utterance", "sentence", "text", "message", "body", "q", "x", "goal"),
+    ),
+    "context": (
+        *("passage", "document", "documents", "article", "paragraph", "background", "evidence"),
+        "source_text",
+    ),
+    "answers": (
+        *("gold", "golds", "gold_answer", "target", "targets", "label", "labels", "correct_answer"),
+        *("correct", "ground_truth", "groundtruth", "expected_answer", "expected_output", "ideal"),
+        *("final_answer", "reference_answer", "output", "completion", "response", "solution"),
+        *("canonical_solution", "result", "a", "y", "class"),
+    ),
+    "choices": ("candidates", "alternatives", "answer_choices"),
+    "type": ("category", "kind", "topic", "subject", "domain", "difficulty", "level", "task_type"),
+    "split": ("set", "fold", "partition", "subset"),
+    "files": ("file", "attachments", "attachment", "file_path", "filename"),
+    "images": ("img", "image_path", "picture", "photo", "image_file"),
+    "reference": ("rationale", "explanation", "reasoning", "reference_solution"),
+    "weight": ("importance",),
+}
+_LOOKED_AT = 200  # rows that decide which columns there are
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RecognisedColumn:
+    name: str
+    filled: int  # rows that have a value
+    example: str
+    field: str = ""  # the canonical field it is read as; empty: kept for graders
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleRow:
+    """One item as the agent will get it, and what is expected."""
+
+    id: str
+    messages: tuple[Message, ...]
+    expected: tuple[str, ...]
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecognisedTasks:
+    """What a tasks file is. `problems` are sentences on what the user should look at."""
+
+    path: Path
+    format: str  # jsonl, json, csv, tsv, evals.json or folder
+    count: int
+    columns: tuple[RecognisedColumn, ...]
+    fields: Mapping[str, str]  # for env.fields: only what is not found by its usual name
+    grader: GraderProposal
+    examples: tuple[ExampleRow, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def env(self) -> dict[str, Any]:
+        """The settings of `env` that describe this file."""
+        settings: dict[str, Any] = {"tasks": str(self.path)}
+        if self.fields:
+            settings["fields"] = dict(self.fields)
+        if self.format != "evals.json":
+            settings["grader"] = self.grader.setting
+        return settings
+
+
+async def recognise(path: Path, *, fields: Mapping[str, str] | None = None) -> RecognisedTasks:
+    """Read a tasks file or folder and propose settings for it. `fields` that the user has chosen
+    are kept. Raises `InputError` if it cannot be read, or if no column can be the input.
+    """
+    kind, rows = _read(path)
+    tables = [row.values for row in rows if isinstance(row.values, Mapping)]
+    if len(tables) < len(rows):
+        odd = next(row for row in rows if not isinstance(row.values, Mapping))
+        raise InputError(f"{odd.where}: expected an object, found {type(odd.values).__name__}.")
+    mapped = propose_fields(tables) | dict(fields or {})
+    items = items_of(rows, mapped)
+    proposal = await propose_grader(items)
+    if proposal.compares_reference and not all(item.reference for item in items):
+        mapped["reference"] = _column_of("answers", tables[0], mapped)
+        items = items_of(rows, mapped)
+    return RecognisedTasks(
+        path=path,
+        format=kind,
+        count=len(items),
+        columns=_columns(tables, mapped),
+        fields=mapped,
+        grader=proposal,
+        examples=tuple(_example(item) for item in items[:_SHOWN]),
+        problems=tuple(_problems(items, proposal)),
+    )
+
+
+def _read(path: Path) -> tuple[str, list[Row]]:
+    if (evals := evals_file(path)) is not None:
+        return "evals.json", list(eval_rows(evals))
+    if path.is_dir():
+        return "folder", list(folder_rows(path))
+    rows = list(read_rows(path))
+    return path.suffix.removeprefix(".").replace("ndjson", "jsonl"), rows
+
+
+def propose_fields(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Canonical field -> column, for fields that are not found by one of their usual names."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    if {"instruction", "input"} <= set(columns) and "context" not in columns:
+        proposed = {"input": "instruction", "context": "input"}  # as in the Alpaca data
+    else:
+        proposed = {}
+    names = {_simplified(column): column for column in reversed(columns)}
+    usual = {column for candidates in COLUMNS.values() for column in candidates}
+    known = {name for row in rows[:_LOOKED_AT] for name in canonical(row, proposed)}
+    for name, synonyms in _SYNONYMS.items():
+        if name in known or (name == "input" and "messages" in known | proposed.keys()):
+            continue
+        for synonym in (*COLUMNS[name], *synonyms):
+            column = names.get(synonym)
+            if column is None or column in usual or column in proposed.values():
+                continue
+            if _FITS.get(name, _anything)([row.get(column) for row in rows]):
+                proposed[name] = column
+                break
+    return proposed
+
+
+def _column_of(name: str, row: Mapping[str, Any], fields: Mapping[str, str]) -> str:
+    """The column that a canonical field is read from."""
+    return fields.get(name) or next(column for column in COLUMNS[name] if column in row)
+
+
+def _simplified(column: str) -> str:
+    words = "".join(letter if letter.isalnum() else " " for letter in str(column)).split()
+    return "_".join(words).lower()
+
+
+def _anything(values: Sequence[Any]) -> bool:
+    return any(value not in (None, "") for value in values)
+
+
+def _all_different(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, (str, int)) and value != "" for value in values) and len(
+        {str(value) for value in values}
+    ) == len(values)
+
+
+def _split_names(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) and value in SPLIT_NAMES for value in values)
+
+
+def _few_texts(values: Sequence[Any]) -> bool:
+    texts = [value for value in values if isinstance(value, str) and value]
+    return bool(texts) and len(set(texts)) <= max(2, len(texts) // 2)
+
+
+def _conversations(values: Sequence[Any]) -> bool:
+    return all(
+        isinstance(value, list)
+        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
+        for value in values
+    )
+
+
+def _numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, (int, float)) and value > 0 for value in values)
+
+
+def _several_choices(values: Sequence[Any]) -> bool:
+    return all(len(labelled_choices(value)) > 1 for value in values)
+
+
+# What the values of a column must be like for it to be proposed as this field.
+_FITS: Mapping[str, Callable[[Sequence[Any]], bool]] = {
+    "id": _all_different,
+    "split": _split_names,
+    "type": _few_texts,
+    "messages": _conversations,
+    "weight": _numbers,
+    "choices": _several_choices,
+}
+
+
+def _columns(
+    rows: Sequence[Mapping[str, Any]], fields: Mapping[str, str]
+) -> tuple[RecognisedColumn, ...]:
+    names = list(dict.fromkeys(column for row in rows for column in row))
+    read_as = {column: name for name, column in fields.items()}
+    for name, usual in COLUMNS.items():
+        found = next((column for column in usual if column in names), None)
+        if name not in fields and found is not None:
+            read_as.setdefault(found, name)
+    columns = []
+    for column in names:
+        values = [row[column] for row in rows if row.get(column) not in (None, "")]
+        example = _shown(values[0]) if values else ""
+        columns.append(RecognisedColumn(str(column), len(values), example, read_as.get(column, "")))
+    return tuple(columns)
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return " ".join(text.split())[:80]
+
+
+def _example(item: Item) -> ExampleRow:
+    expected = item.answers or ((item.reference,) if item.reference else ())
+    return ExampleRow(item.id, item.messages, expected, tuple(item.files))
+
+
+def _problems(items: Sequence[Item], grader: GraderProposal) -> list[str]:
+    problems = []
+    without = [item.id for item in items if not item.has_answers]
+    if without and len(without) < len(items):
+        problems.append(f"{len(without)} items have no answer, the first is {without[0]}.")
+    trial = grader.trial
+    if trial is not None and trial.gold_missed:
+        problems.append(
+            f"{len(trial.gold_missed)} of {trial.gold} gold answers do not score 1 with "
+            f"{grader.setting!r}. First: {trial.gold_missed[0]}."
+        )
+    if trial is not None and trial.wrong_passed:
+        problems.append(
+            f"{len(trial.wrong_passed)} of {trial.wrong} wrong answers score more than 0 with "
+            f"{grader.setting!r}. First: {trial.wrong_passed[0]}."
+        )
+    if grader.needs_judge:
+        problems.append("This grader asks a judge model: set model.judge.")
+    return problems

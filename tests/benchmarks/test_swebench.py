@@ -1,0 +1,372 @@
+"""swebench: patches on small repositories, graded by hidden tests; Docker where it exists."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.benchmarks.benchmark import find_benchmark
+from skillfit.benchmarks.swebench.checkout import files_in
+from skillfit.benchmarks.swebench.containers import ContainerRounds, image_of
+from skillfit.benchmarks.swebench.patch_grader import PatchGrader
+from skillfit.benchmarks.swebench.pytest_log import judge, parse_log
+from skillfit.errors import InputError
+from skillfit.models.protocol import Reply, ToolCall
+from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.skill import Skill
+from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks.item import Attempt, Item, TaskFailure
+from skillfit.tasks.task import Task, prove_gold
+from tests.benchmarks.lab import LESSON, Lab, sample_task, tool, user
+from tests.support.chat_server import Call
+
+SKILL = Skill.from_text("# Fix\n\nFix it.\n")
+
+
+@pytest.fixture(scope="module")
+def sample() -> Task:
+    return sample_task("swebench")
+
+
+def grader_of(task: Task) -> PatchGrader:
+    assert isinstance(task.grader, PatchGrader)
+    return task.grader
+
+
+PARAMETERS = ("1", "a-b", "x y", "/p/q")
+
+# the log parser
+
+
+def random_log(luck: random.Random) -> str:
+    """Something like the output of pytest -rA, with all kinds of lines in it."""
+    lines = ["============ test session starts ============", "collected 9 items", ""]
+    for number in range(luck.randrange(1, 30)):
+        name = luck.choice(
+            [
+                f"tests/test_{luck.choice('abc')}.py::test_{number}",
+                f"tests/test_a.py::TestX::test_{number}[{luck.choice(PARAMETERS)}]",
+                f"a/b.py::test_{luck.randrange(3)}",
+            ]
+        )
+        reason = luck.choice(["", " - AssertionError: 1 - 2", " - ValueError", " (reason)"])
+        lines.append(
+            luck.choice(
+                [
+                    f"PASSED {name}",
+                    f"FAILED {name}{reason}",
+                    f"ERROR {name}{reason}",
+                    f"XFAIL {name}{reason}",
+                    f"XPASS {name}",
+                    f"SKIPPED [{number}] {name}:12: no network",
+                    f"SKIPPED {name}",
+                    f"{name} PASSED   [ 12%]",
+                    f"E   AssertionError: FAILED {name}",
+                    "FAILED",
+                    "PASSED ",
+                    "",
+                ]
+            )
+        )
+    return "\n".join([*lines, "==== 3 failed, 4 passed in 0.12s ===="])
+
+
+def test_logs_are_read_as_the_swebench_package_reads_them() -> None:
+    module = pytest.importorskip("swebench.harness.log_parsers.python")
+    luck = random.Random(11)
+    statuses = set[str]()
+    for _ in range(500):
+        log = random_log(luck)
+        assert parse_log(log) == module.parse_log_pytest(log, None), log
+        statuses |= set(parse_log(log).values())
+    assert statuses == {"PASSED", "FAILED", "ERROR", "XFAIL", "SKIPPED"}
+
+
+def test_results_are_judged_as_the_swebench_package_judges_them() -> None:
+    grading = pytest.importorskip("swebench.harness.grading")
+    luck = random.Random(12)
+    names = [f"t.py::test_{number}" for number in range(6)] + ["t.py::test_p[a b]", "t.py::test_q"]
+    outcomes = set[bool]()
+    for _ in range(800):
+        statuses = {
+            name: luck.choices(["PASSED", "FAILED", "SKIPPED", "ERROR", "XFAIL"], [8, 1, 1, 1, 1])[
+                0
+            ]
+            for name in names
+            if luck.random() < 0.95
+        }
+        asked = [*names, "t.py::test_p[a"]
+        fix = luck.sample(asked, luck.randrange(1, 4))
+        keep = luck.sample(asked, luck.randrange(0, 5))
+        gold = {"FAIL_TO_PASS": fix, "PASS_TO_PASS": keep}
+        report = grading.get_eval_tests_report(statuses, gold)
+        resolved = grading.get_resolution_status(report) == grading.ResolvedStatus.FULL.value
+        assert judge(statuses, fix, keep).resolved == resolved, (statuses, fix, keep)
+        outcomes.add(resolved)
+    assert outcomes == {True, False}
+
+
+def test_a_real_log_of_pytest_is_read(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n\n\ndef test_good():\n    pass\n\n\ndef test_bad():\n    assert 0\n\n\n"
+        "@pytest.mark.skip\ndef test_later():\n    pass\n\n\n"
+        "@pytest.mark.parametrize('x', ['a b', 'c'])\ndef test_many(x):\n    assert x\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "test_it.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    statuses = parse_log(done.stdout)
+    assert statuses["test_it.py::test_good"] == "PASSED"
+    assert statuses["test_it.py::test_bad"] == "FAILED"
+    assert statuses["test_it.py::test_many[c]"] == "PASSED"
+    assert "[1]" not in statuses
+
+
+# grading without Docker
+
+
+@pytest.mark.slow
+async def test_gold_patches_resolve_their_issues(sample: Task) -> None:
+    assert (len(sample.train), len(sample.selection), len(sample.test)) == (5, 5, 3)
+    assert await prove_gold(sample) == []
+
+
+async def test_what_does_not_resolve_an_issue_scores_0(sample: Task) -> None:
+    grader, item = grader_of(sample), sample.items[0]
+    other = next(one for one in sample.items if one.type == item.type and one.id != item.id)
+    wrong = await grader.grade(item, Attempt(other.answers[0], bare=True))
+    assert wrong.hard == wrong.soft == 0
+    assert wrong.feedback == (
+        "1 of 1 tests for the issue fail; 0 tests that passed before fail now."
+    )
+    for answer, said in (("no diff here", "Nothing was changed"), ("```diff\nx\n```", "not apply")):
+        score = await grader.grade(item, Attempt(answer))
+        assert score.hard == 0 and said in score.feedback
+
+
+async def test_a_patch_in_the_answer_counts_for_chat_agents(sample: Task) -> None:
+    item = sample.items[0]
+    answer = f"This fixes it:\n\n```diff\n{item.answers[0]}```\n"
+    assert (await grader_of(sample).grade(item, Attempt(answer))).hard == 1
+
+
+async def test_broken_behaviour_and_printed_results_do_not_pass(sample: Task) -> None:
+    item = next(one for one in sample.items if one.type == "sample/wordmill")
+    base = Path(item.content()["repository"])
+    faked = "\n".join(f"PASSED {name}" for name in item.content()["FAIL_TO_PASS"])
+    changed = base / "wordmill.py"
+    text = changed.read_text()
+    for code in (
+        "raise ValueError('broken')\n",
+        f"import os\nprint({faked!r})\nprint('===== 9 passed =====')\nos._exit(0)\n",
+        f"import os\nprint({faked!r})\nos._exit(3)\n",
+    ):
+        workspace = make_workspace(sample, item, {"wordmill.py": code + text})
+        try:
+            score = await grader_of(sample).grade(item, Attempt("done", workspace=str(workspace)))
+        finally:
+            shutil.rmtree(workspace)
+        assert score.hard == 0, code
+
+
+def make_workspace(task: Task, item: Item, changes: dict[str, str]) -> Path:
+    """An agent's workspace with the repository and some changed files."""
+    workspace = Path(tempfile.mkdtemp())
+    shutil.copytree(item.content()["repository"], workspace / "repo")
+    for name, text in changes.items():
+        (workspace / "repo" / name).write_text(text)
+    return workspace
+
+
+async def test_changed_tests_are_replaced_by_the_hidden_ones(sample: Task) -> None:
+    item = sample.items[0]
+    (test_file,) = files_in(item.content()["test_patch"])
+    workspace = make_workspace(sample, item, {test_file: "def test_nothing():\n    pass\n"})
+    try:
+        score = await grader_of(sample).grade(item, Attempt("done", workspace=str(workspace)))
+    finally:
+        shutil.rmtree(workspace)
+    assert score.hard == 0 and "1 of 1 tests for the issue fail; 0 tests" in score.feedback
+
+
+@pytest.mark.slow
+async def test_a_training_run_on_the_sample_learns(
+    sample: Task, make_lab: Callable[..., Lab]
+) -> None:
+    """The agent reads and writes the files of the repository with its tools."""
+    fixed: dict[str, tuple[str, str]] = {}
+    for item in sample.items:
+        (name,) = files_in(item.answers[0])
+        folder = Path(item.content()["repository"])
+        fixed[item.input] = (name, patched(folder / name, item.answers[0]))
+
+    def solve(call: Call) -> dict[str, Any]:
+        if any(message["role"] == "tool" for message in call.body["messages"]):
+            return tool("finish", answer="fixed")
+        name, text = fixed[user(call)]
+        return tool("write", path=f"repo/{name}", content=text)
+
+    lab = make_lab(solve=solve, wrong=lambda call: tool("finish", answer="no"))
+    run = await lab.train("swebench:sample", recipe="paper")
+    assert LESSON in run.best_skill.text
+    assert [verdict.decision for verdict in run.verdicts] == ["accept"]
+
+
+def patched(path: Path, patch: str) -> str:
+    """The text of a file after a patch of that file alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        shutil.copyfile(path, copy)
+        command = ["patch", "-s", "-p1"]
+        subprocess.run(command, input=patch, text=True, cwd=folder, check=True)
+        return copy.read_text()
+
+
+# data
+
+
+async def test_clones_are_exported_at_the_base_commit(sample: Task, tmp_path: Path) -> None:
+    item = next(one for one in sample.items if one.type == "sample/wordmill")
+    clone = tmp_path / "clones" / "sample__wordmill"
+    shutil.copytree(item.content()["repository"], clone)
+    base = commit(clone, "base")
+    (clone / "wordmill.py").write_text("# later everything was rewritten\n")
+    commit(clone, "later")
+    row = {
+        "instance_id": "sample__wordmill-1",
+        "repo": "sample/wordmill",
+        "base_commit": base,
+        "problem_statement": item.input,
+        "hints_text": "Somebody said something.",
+        "patch": item.answers[0],
+        "test_patch": item.content()["test_patch"],
+        "FAIL_TO_PASS": json.dumps(item.content()["FAIL_TO_PASS"]),
+        "PASS_TO_PASS": item.content()["PASS_TO_PASS"],
+    }
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(InputError, match="there is no copy of sample/wordmill"):
+        load_task(TaskSettings("swebench:rows.jsonl", base=tmp_path))
+    options = {"repo_root": "clones", "hints": True}
+    task = load_task(TaskSettings("swebench:rows.jsonl", base=tmp_path, task_args=options))
+    assert "Somebody said something." in task.items[0].input
+    assert "repo/wordmill.py" in task.items[0].files
+    assert await prove_gold(task) == []
+    row["base_commit"] = "0" * 40
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(InputError, match="no commit 0000"):
+        load_task(TaskSettings("swebench:rows.jsonl", base=tmp_path, task_args=options))
+
+
+def commit(folder: Path, message: str) -> str:
+    who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for arguments in (["init", "-q"], ["add", "--all"], ["commit", "-q", "-m", message]):
+        subprocess.run(["git", *who, *arguments], cwd=folder, check=True)
+    command = ["git", "rev-parse", "HEAD"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_items_without_tests_are_refused(sample: Task, tmp_path: Path) -> None:
+    folder = find_benchmark("swebench").folder / "sample"
+    shutil.copytree(folder, tmp_path / "copy")
+    path = tmp_path / "copy" / "train" / "items.json"
+    rows = json.loads(path.read_text())
+    path.write_text(json.dumps([{**rows[0], "FAIL_TO_PASS": "[]"}, *rows[1:]]))
+    with pytest.raises(InputError, match="has no FAIL_TO_PASS tests"):
+        load_task(TaskSettings("swebench:copy", base=tmp_path))
+
+
+# Docker
+
+
+def test_docker_is_required_before_anything_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("swebench")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(InputError, match="there is no docker"):
+        load_task(TaskSettings("swebench:sample?docker=true"))
+
+
+STAND_IN = """#!{python}
+# Plays the docker program: containers are folders, and commands run in them on this machine.
+import os, subprocess, sys
+here = os.path.dirname(os.path.abspath(__file__))
+with open(here + "/calls", "a") as log:
+    print(*sys.argv[1:], file=log)
+command, arguments = sys.argv[1], sys.argv[2:]
+if command == "run":
+    print("container-1")
+elif command == "exec":
+    given = [a for a in arguments if a != "--interactive"]
+    arguments = [a.replace("/testbed", here + "/testbed") for a in given]
+    sys.exit(subprocess.run(arguments[1:]).returncode)
+elif command == "rm":
+    pass
+else:
+    sys.exit("unknown command")
+"""
+
+
+def stand_in_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text(STAND_IN.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return program.parent
+
+
+def run_tool(command: str) -> Reply:
+    arguments = json.dumps({"command": command})
+    return Reply("", (ToolCall("1", "run_command", arguments),))
+
+
+async def test_the_agent_works_in_the_container_and_a_missing_harness_is_a_failure(
+    sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for the docker program. The harness itself finds no Docker here."""
+    pytest.importorskip("swebench")
+    bin_folder = stand_in_docker(tmp_path, monkeypatch)
+    item = sample.items[0]
+    shutil.copytree(item.content()["repository"], bin_folder / "testbed")
+    commit(bin_folder / "testbed", "base")
+    script = [run_tool("ls; false"), run_tool("echo changed >> README"), "Done."]
+    model = ScriptedModel([*script])
+    rounds = ContainerRounds(model, "Work. {skill}", "princeton-nlp/SWE-bench_Lite", 5, 60)
+    _, score = await rounds(SKILL, item, seed=1)
+    assert score.hard == 0 and score.feedback == "Nothing was changed."  # README is not tracked
+    result = model.requests[1].messages[-1].content
+    assert "tests" in result and "[exit code 1]" in result
+    calls = (bin_folder / "calls").read_text()
+    assert calls.startswith(f"run --detach --rm --network=none {image_of(item.id)}")
+    assert calls.rstrip().endswith("rm --force container-1")
+
+    (name,) = files_in(item.answers[0])
+    script = [run_tool(f"echo '# more' >> {name}"), "Done."]
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    rounds = ContainerRounds(ScriptedModel(script), "Work. {skill}", "no/such-dataset", 5, 60)
+    with pytest.raises(TaskFailure, match="the harness wrote no report") as raised:
+        await rounds(SKILL, item, seed=1)
+    assert raised.value.kind == "docker"
+
+
+async def test_a_docker_that_fails_is_a_failure_of_its_own_kind(
+    sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    rounds = ContainerRounds(ScriptedModel([]), "Work. {skill}", "x", 5, 60)
+    with pytest.raises(TaskFailure, match="Cannot connect to the Docker daemon") as raised:
+        await rounds(SKILL, sample.items[0], seed=1)
+    assert raised.value.kind == "docker"
