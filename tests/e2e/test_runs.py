@@ -154,7 +154,7 @@ import re
 def evaluate(skill, item):
     colour = item["input"].split()[0]
     letters = re.findall(colour + r" means (\\w+)\\.", skill)
-    right = bool(letters) and letters[-1] == item["answers"]
+    right = bool(letters) and letters[-1] in item["answers"]
     return {"score": float(right), "feedback": "" if right else f"{colour} was not known", "answer": (letters or ["unknown"])[-1]}
 """
 
@@ -263,7 +263,7 @@ async def test_a_config_of_the_reference_system_is_trained_as_it_is(
         (world.folder / "data" / split).mkdir(parents=True)
         ours = {"val": "selection"}.get(split, split)
         rows = [
-            {key: value for key, value in row.items() if key != "split"}
+            {"id": row["id"], "question": row["input"], "answers": [row["answer"]]}
             for row in items(8, 8, 4)
             if row["split"] == ours
         ]
@@ -339,9 +339,9 @@ async def test_a_config_without_tasks_or_models_says_what_is_missing(make_world:
     world = make_world()
     with pytest.raises(InputError, match=r"env\.tasks is not set"):
         await train(world, env={"tasks": ""})
-    with pytest.raises(InputError, match=r"model\.optimizer is not set"):
+    with pytest.raises(InputError, match=r"model\.optimizer is required"):
         await train(world, model={"optimizer": None})
-    with pytest.raises(InputError, match=r"model\.agent is not set"):
+    with pytest.raises(InputError, match=r"model\.agent is required"):
         await train(world, model={"agent": None})
 
 

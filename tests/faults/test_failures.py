@@ -150,7 +150,8 @@ async def test_below_the_coverage_floor_a_verdict_is_inconclusive(make_world: Ma
             )
         return script(call)
 
-    world = make_world(*SETTINGS, script=refusing, rows=items(8, 20, 0))
+    strict = "evaluation.gate=strict"
+    world = make_world(*SETTINGS, strict, script=refusing, rows=items(8, 20, 0))
     result = await world.train("train.num_epochs=1")
     [verdict] = world.events(GateDecided)
     assert verdict.decision == "inconclusive"

@@ -519,7 +519,7 @@ async def test_the_summary_has_the_known_fields_and_counts_every_call(
 async def test_too_few_items_are_refused_or_the_result_labelled_unverified(
     make_world: MakeWorld,
 ) -> None:
-    rows = [{key: value for key, value in row.items() if key != "split"} for row in items(4, 2, 0)]
+    rows = [{key: value for key, value in row.items() if key != "split"} for row in items(1, 0, 0)]
     world = make_world(rows=rows)
     with pytest.raises(InputError, match="allow_fit_only"):
         await world.train()
@@ -547,7 +547,7 @@ class TestPreflight:
         with pytest.raises(PreflightStopped, match=r"blind: every rollout scores 0\.50"):
             await world.train()
         result = await world.train(force=True)
-        assert "does not see" in result.diagnosis
+        assert "does not tell answers apart" in result.diagnosis
 
     async def test_an_evaluator_that_gives_nothing_yet_does_not_stop_the_run(
         self, make_world: MakeWorld
@@ -556,7 +556,7 @@ class TestPreflight:
         world.settings += ["evaluation.preflight=true", *constant_evaluator(world.folder, 0.0)]
         result = await world.train()
         assert result.finish_reason == "no_improvement"
-        assert "Every rollout scored 0.00" in result.diagnosis
+        assert "Every rollout scored 0," in result.diagnosis
 
     async def test_a_short_skill_is_compared_with_none_of_it(self, make_world: MakeWorld) -> None:
         world = make_world(
@@ -650,7 +650,7 @@ class TestPreflight:
         self, make_world: MakeWorld, tmp_path: Path
     ) -> None:
         (tmp_path / "grader.py").write_text(
-            "def grade(item, answer):\n    return float(answer[0] == item['answers'])\n"
+            "def grade(item, answer):\n    return float(answer[0] in item['answers'])\n"
         )
         world = make_world(
             "evaluation.preflight=true", f"env.grader={tmp_path}/grader.py:grade", *STRICT

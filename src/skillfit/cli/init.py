@@ -194,8 +194,11 @@ def _described(found: RecognisedTasks) -> list[str]:
         lines += [visible(message.content)[:300] for message in row.messages]
         lines.append(f"expected: {visible(', '.join(row.expected))[:120]}")
     lines.append(f"Grader: {found.grader.setting}: {found.grader.why}")
-    if found.grader.trial is not None:
-        lines.append(f"  tried: {found.grader.trial}")
+    trial = found.grader.trial
+    if trial is not None:
+        gold = f"{trial.gold - len(trial.gold_missed)} of {trial.gold} gold answers score 1"
+        wrong = f"{len(trial.wrong_passed)} of {trial.wrong} wrong answers pass"
+        lines.append(f"  tried: {gold}, {wrong}")
     lines += [f"! {problem}" for problem in found.problems]
     return lines
 

@@ -193,6 +193,10 @@ class Rollouts:
         """Finish the rollouts in flight and start no more; the rest come back as skipped."""
         self.stopping = True
 
+    def resume(self) -> None:
+        """Allow new rollouts again after an error that stopped them was dealt with."""
+        self._stopped_by = None
+
     async def close(self) -> None:
         await self._executor.close()
 

@@ -119,6 +119,7 @@ async def assemble(
             models.budget,
             inputs.ship_task,
             ship_engine,
+            engines,
             rollout_plan=inputs.rollout_plan,
         )
         yield Assembled(components, closing, run, models.clients)

@@ -313,6 +313,7 @@ class Closing:
     budget: Budget
     ship_task: Task | None  # the same items under the second grader, where there is one
     ship_engine: Rollouts | None
+    engines: Sequence[Rollouts] = ()
     ship_repeats: int = MOST_REPEATS  # rollouts per item and skill that the budget has room for
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
     _reserved: bool = False
@@ -346,6 +347,8 @@ class Closing:
     def release_ship_test(self) -> bool:
         """Free what was kept; False when nothing was."""
         self.budget.release_held()
+        for engine in self.engines:
+            engine.resume()
         reserved, self._reserved = self._reserved, False
         return reserved
 
