@@ -221,7 +221,12 @@ ROWS = [
         * 4
     )
 ]
-SKILL = "# Triage\n\nAnswer with the label alone, in lower case.\n\n- Mentions of refund mean billing.\n"
+SKILL = """# Triage
+
+Answer with the label alone, in lower case.
+
+- Mentions of refund mean billing.
+"""
 SMALL = {
     "train.num_epochs": 2,
     "train.batch_size": 6,

@@ -1,4 +1,4 @@
-"""A server on loopback that answers every request with bytes that a function of the request gives."""
+"""A server on loopback that answers each request with the bytes that a function gives."""
 
 from __future__ import annotations
 
