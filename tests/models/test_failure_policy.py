@@ -8,14 +8,14 @@ from skillfit.errors import Exit
 from skillfit.models.failures import (
     MACHINERY,
     POLICIES,
-    UNREACHABLE,
-    UNUSABLE,
     can_be_lost,
     classify,
-    error_of,
     is_fatal,
     is_machinery,
     is_retried,
+    is_unreachable,
+    is_unusable,
+    make_failure,
     policy,
 )
 from skillfit.models.protocol import (
@@ -167,9 +167,21 @@ def test_no_failure_is_both_fatal_and_repeated_or_lost():
     assert not any(is_retried(kind) or can_be_lost(kind) or is_machinery(kind) for kind in fatal)
 
 
-def test_a_stage_goes_on_without_exactly_the_replies_that_can_be_lost():
-    assert {error.kind for error in (*UNUSABLE, *UNREACHABLE)} == set(filter(can_be_lost, POLICIES))
-    assert all(error_of(error.kind) is error for error in (*UNUSABLE, *UNREACHABLE))
+def test_a_lost_reply_was_either_unusable_or_out_of_reach():
+    unusable, unreachable = (
+        set(filter(is_so, POLICIES)) for is_so in (is_unusable, is_unreachable)
+    )
+    assert unusable == {"bad_reply", "refused", "context_too_long"}
+    assert {"rate_limit", "overloaded", "network", "timeout"} <= unreachable
+    assert unusable | unreachable == set(filter(can_be_lost, POLICIES))
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_a_failure_can_be_made_again_from_its_kind(kind):
+    failure = make_failure(kind, "again", hint="Wait.")
+    assert (failure.kind, str(failure)) == (kind, "again Wait.")
+    assert is_retried(failure.kind) == policy(kind).retried
+    assert type(make_failure("timeout", "again")) is TimedOut
 
 
 def test_failures_of_the_machinery_say_nothing_about_the_skill():
