@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint docs system cli-agents setup-demo setup clean
+.PHONY: demo test quick torture lint docs system cli-agents setup-demo setup clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -24,10 +24,7 @@ demo: setup-demo  ## train a small skill with the built-in practice models: no k
 test: setup  ## the whole test suite
 	$(BIN)/python -m pytest -n auto --dist loadgroup -q
 
-quick: setup  ## a fast part of the test suite, for the inner loop
-	$(BIN)/python -m pytest -n auto -q -m "not slow" tests/skill tests/config tests/gate tests/optimize tests/run tests/training/test_plan.py
-
-lint: setup  ## style, types, and the order of imports
+.PHONY: demo test quick torture lint docs system cli-agents setup-demo setup clean
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/ruff format --check src tests bench examples
 	$(BIN)/mypy

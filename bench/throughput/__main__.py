@@ -1,5 +1,5 @@
-"""`python -m bench.throughput`: the same work through skillfit and its peers, side by side, and the
-ideal schedule beside them.
+"""`python -m bench.throughput`: the same work through skillfit and its peers, side by side, with the
+ideal schedule for comparison. `--faults`: whole training runs on a fast server that fails.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.throughput.server import FAULTS
+from bench.throughput.server import FAST, FAULTS
 from bench.throughput.world import answer, gold, ideal_seconds, latency
 
 HERE = Path(__file__).parent
@@ -112,15 +113,53 @@ def results(runs: list[tuple[Measured, Measured]], count: int, concurrency: int)
     return "\n".join(lines) + "\n"
 
 
+def faults_table(port: int, shares: list[float], repeats: int) -> str:
+    """Wall time of whole training runs while a share of all requests fails."""
+    command = [sys.executable, "-m", "bench.throughput.whole_run"]
+    lines = [
+        f"Whole training runs of the demo project with practice models (about {FAST * 1000:.0f} ms "
+        f"per call) while a share of the requests fails (429, 500, cut). Median of {repeats}.",
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, "
+        f"load {os.getloadavg()[0]:.1f} at the start.",
+        "",
+        "| failing requests | seconds | to the fault-free time | CPU seconds | ended |",
+        "|---|---|---|---|---|",
+    ]
+    clean = 0.0
+    for share in [0.0, *shares]:
+        runs = [
+            measure("whole-run", command, port, f"practice-{share:g}", 0, 0) for _ in range(repeats)
+        ]
+        reports = [run.report for run in runs if run.report]
+        if len(reports) < repeats:
+            lines.append(f"| {share:.0%} | stopped: {runs[-1].problem} | | | |")
+            continue
+        seconds = statistics.median(report["seconds"] for report in reports)
+        cpu = statistics.median(report["cpu_seconds"] for report in reports)
+        clean = clean or seconds
+        lines.append(
+            f"| {share:.0%} | {seconds:.2f} | {seconds / clean:.2f} | {cpu:.2f} "
+            f"| {reports[0]['reason']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.throughput", description=__doc__)
     parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--concurrency", type=int, default=24)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
-    parser.add_argument("--output", type=Path, default=HERE / "RESULTS.md")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument(
+        "--faults", nargs="*", type=float, help="shares of failing requests; default 0.1 0.3 0.6"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="of each run with --faults")
     asked = parser.parse_args()
+    only_faults = asked.faults is not None
+    output = asked.output or HERE / ("FAULTS.md" if only_faults else "RESULTS.md")
     commands = {"skillfit": [sys.executable, "-m", "bench.throughput.ours"]}
-    commands |= {peer: [python_of(peer), str(HERE / f"through_{peer}.py")] for peer in asked.peers}
+    for peer in [] if only_faults else asked.peers:
+        commands[peer] = [python_of(peer), str(HERE / f"through_{peer}.py")]
     server = subprocess.Popen(
         [sys.executable, "-m", "bench.throughput.server"],
         cwd=ROOT,
@@ -130,19 +169,25 @@ def main() -> None:
     try:
         assert server.stdout is not None
         port = int(server.stdout.readline())
-        runs = []
-        for name, command in commands.items():
-            clean, faulty = (
-                measure(name, command, port, mode, asked.items, asked.concurrency)
-                for mode in ("clean", "faulty")
-            )
-            runs.append((clean, faulty))
+        if only_faults:
+            text = faults_table(port, asked.faults or [0.1, 0.3, 0.6], asked.repeats)
+        else:
+            text = peers_table(commands, port, asked.items, asked.concurrency)
     finally:
         server.terminate()
         server.wait()
-    text = results(runs, asked.items, asked.concurrency)
-    asked.output.write_text(text)
+    output.write_text(text)
     print(text)
+
+
+def peers_table(commands: dict[str, list[str]], port: int, items: int, concurrency: int) -> str:
+    runs = []
+    for name, command in commands.items():
+        clean, faulty = (
+            measure(name, command, port, mode, items, concurrency) for mode in ("clean", "faulty")
+        )
+        runs.append((clean, faulty))
+    return results(runs, items, concurrency)
 
 
 if __name__ == "__main__":

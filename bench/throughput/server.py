@@ -1,9 +1,13 @@
-"""A model server on loopback, in a process of its own: answers each question after its latency, and
-breaks when the path says so.
+"""A model server on loopback, in a process of its own, with seeded latencies and faults.
 
-`/RUN/clean/v1/chat/completions` answers; `/RUN/faulty/…` fails three requests in ten: a 429, a 500,
-or a cut in mid-answer, drawn per question and attempt, so every contestant meets the same faults.
-Hand-written HTTP: it shares the cores with the contestants.
+The path chooses what it does:
+- `/RUN/clean/v1/chat/completions` answers each question after its latency;
+- `/RUN/faulty/…` does the same, and three requests in ten fail;
+- `/RUN/practice-SHARE/…` answers as the practice models do, after about 20 ms, and this share of
+  the requests fails.
+A failure is a 429, a 500, or a connection cut in the middle of the answer. It is drawn per question
+and attempt, so all contestants meet the same faults. HTTP is written by hand, because the server
+shares the cores with the contestants.
 """
 
 import asyncio
@@ -12,10 +16,12 @@ import re
 from collections import Counter
 
 from bench.throughput.world import answer, draw, latency
+from skillfit.models.practice import practice_agent, practice_optimizer
 
 FAULTS = 0.3
+FAST = 0.02  # seconds; the usual latency of a practice model
 _SHELF = re.compile(rb"shelf (\d{5})\?")
-attempts: Counter[tuple[str, int]] = Counter()
+attempts: Counter[tuple[str, str]] = Counter()
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -29,35 +35,50 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """One request and its answer; False when the connection is at its end."""
+    """One request and its answer. False: the connection ends here."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     length = re.search(r"(?i)content-length: (\d+)", head)
     body = await reader.readexactly(int(length[1]) if length else 0)
     _, run, mode, *_ = head.split(" ", 2)[1].split("/")
-    found = _SHELF.findall(body)
-    number = int(found[-1])
-    attempts[run, number] += 1
-    luck = draw("fault", number, attempts[run, number]) if mode == "faulty" else 1.0
-    if luck < FAULTS * 2 / 3:
-        status = "429 Too Many Requests" if luck < FAULTS / 3 else "500 Internal Server Error"
+    if mode.startswith("practice-"):
+        stage = re.search(r"(?i)x-skillfit-stage: (\S+)", head)
+        text = _practice(json.loads(body), stage[1] if stage else "")
+        key, share = body.decode("latin-1"), float(mode.removeprefix("practice-"))
+        seconds = FAST * (0.5 + draw("latency", key))
+    else:
+        number = int(_SHELF.findall(body)[-1])
+        text, seconds = answer(number), latency(number)
+        key, share = str(number), FAULTS if mode == "faulty" else 0.0
+    attempts[run, key] += 1
+    luck = draw("fault", key, attempts[run, key])
+    if luck < share * 2 / 3:
+        status = "429 Too Many Requests" if luck < share / 3 else "500 Internal Server Error"
         _send(writer, status, {"error": {"message": "not now", "type": "server_error"}})
         return True
-    await asyncio.sleep(latency(number))
-    if luck < FAULTS:
+    await asyncio.sleep(seconds)
+    if luck < share:
         writer.write(
-            b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{"id": '
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+            b'content-length: 900\r\n\r\n{"id": '
         )
         return False
-    _send(writer, "200 OK", _completion(answer(number)))
+    _send(writer, "200 OK", _completion(text))
     return True
+
+
+def _practice(body: dict, stage: str) -> str:
+    texts = [(message["role"], message["content"]) for message in body["messages"]]
+    if body["model"] == "optimizer":
+        return practice_optimizer.reply(stage, "\n\n".join(text for _, text in texts))
+    skill = "\n".join(text for role, text in texts if role == "system")
+    task = "\n".join(text for role, text in texts if role == "user")
+    return practice_agent.answer(skill, task, int(body.get("seed") or 0))
 
 
 def _send(writer: asyncio.StreamWriter, status: str, value: object) -> None:
     body = json.dumps(value).encode()
-    writer.write(
-        f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    writer.write(f"{head}\r\n\r\n".encode() + body)
 
 
 def _completion(text: str) -> dict[str, object]:

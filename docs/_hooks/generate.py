@@ -1,7 +1,9 @@
-"""Fills the parts of the documentation that the code knows best, while the site is built: they cannot be out of date.
+"""Generate the parts of the documentation that come from the code.
 
-A page asks with a line of its own: `<!-- generate: config -->`, `<!-- include: bench/gate/results.md -->` (with `| Heading` behind
-the name: that section), or inside a code block `--8<-- path/of/a/file`.
+- `<!-- generate: NAME -->` up to `<!-- end -->` holds a generated table. It is committed, so that a
+  code host shows it; `python -m docs._hooks.write_reference` brings it up to date.
+- `[FILE](../FILE)<!-- include -->` is a link on a code host. On the site the file takes its place.
+  `<!-- include: FILE | HEADING -->` does the same for one section, without a link.
 """
 
 from __future__ import annotations
@@ -16,38 +18,55 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-_ASKED = re.compile(r"^<!-- (generate|include): (.+?) -->$", re.MULTILINE)
-_QUOTED = re.compile(r"^--8<-- (\S+)$", re.MULTILINE)
+_GENERATED = re.compile(
+    r"^<!-- generate: (\w+) -->\n(?:(?:(?!<!-- generate:).)*?^<!-- end -->\n)?",
+    re.MULTILINE | re.DOTALL,
+)
+_LINKED = re.compile(r"^\[[^\]]+\]\((?:\.\./)+([^)]+)\)<!-- include -->$", re.MULTILINE)
+_INCLUDED = re.compile(r"^<!-- include: (.+?) -->$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    filled = _ASKED.sub(lambda asked: _include(asked[2]) if asked[1] == "include" else GENERATORS[asked[2]](), markdown)
-    return _QUOTED.sub(lambda asked: (ROOT / asked[1]).read_text(encoding="utf-8").rstrip(), filled)
+    """Called by mkdocs for every page."""
+    linked = _LINKED.sub(lambda found: _include(found[1]), fill_generated(markdown))
+    return _INCLUDED.sub(lambda found: _include(found[1]), linked)
+
+
+def fill_generated(markdown: str) -> str:
+    """The page with every generated table as the code gives it now."""
+
+    def table(found: re.Match[str]) -> str:
+        name = found[1]
+        return f"<!-- generate: {name} -->\n\n{GENERATORS[name]()}\n\n<!-- end -->\n"
+
+    return _GENERATED.sub(table, markdown)
 
 
 def _include(name: str) -> str:
-    """A file the project wrote (measurements), or with `FILE | HEADING` one section of it; its headings go one level down."""
+    """A result file, or with `FILE | HEADING` one section of it; headings go one level down."""
     file, _, heading = name.partition(" | ")
     path = ROOT / file
     if not path.is_file():
-        return f"*`{file}` is not there: it has not been measured in this checkout.*"
+        return f"*`{file}` does not exist: it was not measured in this checkout.*"
     text = re.sub(r"^# .+\n", "", path.read_text(encoding="utf-8"), count=1)
     if heading:
-        text = next(section for section in re.split(r"^## ", text, flags=re.MULTILINE) if section.startswith(heading)).partition(
-            "\n"
-        )[2]
+        sections = re.split(r"^## ", text, flags=re.MULTILINE)
+        found = next(section for section in sections if section.startswith(heading))
+        text = found.partition("\n")[2]
     return re.sub(r"^#", "##", text, flags=re.MULTILINE)
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
-        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
+        lines.append(
+            "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+        )
     return "\n".join(lines)
 
 
 def config() -> str:
-    """Every setting, section by section. A role's model has the same keys for all roles and is shown once."""
+    """Every setting by section. All roles have the same keys of a model, shown once."""
     from skillfit.config import describe_keys
 
     sections: dict[str, list[tuple[str, ...]]] = {}
@@ -56,10 +75,16 @@ def config() -> str:
             continue
         section = key.key.partition(".")[0] if "." in key.key else "top level"
         section = "model.agent" if key.key.startswith("model.agent.") else section
-        sections.setdefault(section, []).append((f"`{key.key}`", _plain_type(key.type), _default(key.default), key.doc))
+        sections.setdefault(section, []).append(
+            (f"`{key.key}`", _plain_type(key.type), _default(key.default), key.doc)
+        )
     parts = []
     for section, rows in sections.items():
-        note = "\n`model.optimizer` and `model.judge` take the same keys.\n" if section == "model.agent" else ""
+        note = (
+            "\n`model.optimizer` and `model.judge` take the same keys.\n"
+            if section == "model.agent"
+            else ""
+        )
         parts.append(f"## {section}\n{note}\n{_table(('key', 'type', 'default', 'meaning'), rows)}")
     return "\n\n".join(parts)
 
@@ -116,9 +141,15 @@ def _context(command: Any, name: str) -> Any:
 
 def _parameter(parameter: Any) -> tuple[str, str, str]:
     named = (
-        ", ".join(f"`{option}`" for option in parameter.opts) if parameter.param_type_name == "option" else f"`{parameter.name}`"
+        ", ".join(f"`{option}`" for option in parameter.opts)
+        if parameter.param_type_name == "option"
+        else f"`{parameter.name}`"
     )
-    default = "" if parameter.default in (None, False, "", [], ()) or callable(parameter.default) else f"`{parameter.default}`"
+    default = (
+        ""
+        if parameter.default in (None, False, "", [], ()) or callable(parameter.default)
+        else f"`{parameter.default}`"
+    )
     return named, getattr(parameter, "help", "") or "", default
 
 
@@ -126,12 +157,17 @@ def exit_codes() -> str:
     """The codes with the comment that stands beside each in errors.py."""
     from skillfit import errors
 
-    said = re.findall(r"^    (\w+) = (\d+)(?:  # (.+))?$", inspect.getsource(errors.Exit), re.MULTILINE)
+    said = re.findall(
+        r"^    (\w+) = (\d+)(?:  # (.+))?$", inspect.getsource(errors.Exit), re.MULTILINE
+    )
     meanings = {
         "NO_IMPROVEMENT": "`train` finished; nothing better was found",
         "INCONCLUSIVE": "`train` finished; it cannot be told",
     }
-    rows = [(f"`{code}`", name.lower().replace("_", " "), about or meanings.get(name, "")) for name, code, about in said]
+    rows = [
+        (f"`{code}`", name.lower().replace("_", " "), about or meanings.get(name, ""))
+        for name, code, about in said
+    ]
     return _table(("code", "name", "meaning"), rows)
 
 
@@ -145,7 +181,11 @@ def events() -> str:
         if isinstance(node, ast.ClassDef)
     }
     rows = [
-        (f"`{name}`", ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind)), docs.get(name, ""))
+        (
+            f"`{name}`",
+            ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind)),
+            docs.get(name, ""),
+        )
         for name, kind in Event.kinds.items()
         if kind is not Unknown and kind.__module__ == module.__name__
     ]
@@ -156,7 +196,10 @@ def providers() -> str:
     import skillfit.agents  # noqa: F401  registers cli/…
     from skillfit.models import known_providers
 
-    rows = [(f"`{one.name}/…`", one.about, " or ".join(f"`{key}`" for key in one.keys) or "none") for one in known_providers()]
+    rows = [
+        (f"`{one.name}/…`", one.about, " or ".join(f"`{key}`" for key in one.keys) or "none")
+        for one in known_providers()
+    ]
     return _table(("model id", "what it is", "key, from the environment"), rows)
 
 
@@ -183,8 +226,20 @@ def graders() -> str:
     rows = []
     for name, kind in BUILT_IN.items():
         own = [field for field in kind.model_fields if field != "extract"]
-        rows.append((f"`{name}`", inspect.cleandoc(kind.__doc__ or ""), ", ".join(f"`{field}`" for field in own)))
+        rows.append(
+            (
+                f"`{name}`",
+                inspect.cleandoc(kind.__doc__ or ""),
+                ", ".join(f"`{field}`" for field in own),
+            )
+        )
     return _table(("grader", "what it does", "settings"), rows)
+
+
+def stand_in() -> str:
+    """The description of the stand-in program of an example, as a code block."""
+    description = (ROOT / "examples" / "cli-agent" / "stand-in.yaml").read_text(encoding="utf-8")
+    return f"```yaml\n{description.rstrip()}\n```"
 
 
 GENERATORS: dict[str, Callable[[], str]] = {
@@ -196,4 +251,5 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "providers": providers,
     "programs": programs,
     "graders": graders,
+    "stand_in": stand_in,
 }

@@ -75,20 +75,18 @@ class _Share:
         self.purse.open -= 1
         self.purse.reserved -= self.bound.usd or 0
         self.purse.settled.append(usage)
+        self.purse.spent += usage
 
 
 class Purse:
-    """A meter that refuses to go over its cap, and remembers."""
+    """A meter that refuses to pass its cap, and remembers everything."""
 
     def __init__(self, usd: float = 1e9, calls: int = 10**9) -> None:
         self.usd, self.calls = usd, calls
         self.settled: list[Usage] = []
+        self.spent = Usage()
         self.bounds: list[Usage] = []
         self.reserved, self.open = 0.0, 0
-
-    @property
-    def spent(self) -> Usage:
-        return sum(self.settled, Usage())
 
     async def reserve(self, role: Role, upper_bound: Usage) -> _Share:
         if (self.spent.usd or 0) + self.reserved + (

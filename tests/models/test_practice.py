@@ -59,7 +59,8 @@ def test_the_same_skill_task_and_seed_give_the_same_answer() -> None:
 
 def trajectories(*cases: tuple[str, str, str]) -> str:
     shown = [
-        f"### Item {number}\nTask:\n{task}\n\n[assistant] {answer}\nResult: failed\nExpected answer:\n{label}\n"
+        f"### Item {number}\nTask:\n{task}\n\n[assistant] {answer}\nResult: failed\n"
+        f"Expected answer:\n{label}\n"
         for number, (task, label, answer) in enumerate(cases)
     ]
     return (

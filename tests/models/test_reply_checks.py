@@ -135,7 +135,7 @@ def reported(protocol: str, usage: Any) -> Any:
 
 
 def counts_cached_beside(protocol: str, usage: Any) -> bool:
-    """Anthropic's input tokens do not include cached ones, so more of these are no contradiction."""
+    """Anthropic's input tokens do not include cached ones, so there may be more of these."""
     return protocol == "anthropic" and usage == {"in": 10, "cached": 11}
 
 

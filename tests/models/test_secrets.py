@@ -43,7 +43,10 @@ async def test_a_server_that_repeats_the_key_does_not_get_it_into_our_words():
 
 def test_redact_hides_live_keys_and_look_alikes_and_leaves_the_rest():
     remember_secret("hunter2hunter2")
-    text = "pass hunter2hunter2, sk-proj-abcdefghijklmnop1234, Bearer abcdefgh1234, keep task-force and skill"
+    text = (
+        "pass hunter2hunter2, sk-proj-abcdefghijklmnop1234, Bearer abcdefgh1234, "
+        "keep task-force and skill"
+    )
     assert redact(text) == "pass [secret], [secret], Bearer [secret], keep task-force and skill"
 
 

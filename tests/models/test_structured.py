@@ -143,7 +143,10 @@ async def test_an_endpoint_without_schemas_is_asked_in_words_from_then_on_and_it
 async def test_a_refused_parameter_is_left_out_only_when_the_endpoint_does_not_know_it():
     def script(call: Call) -> str | JSONResponse:
         if "max_tokens" in call.body:
-            words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+            words = (
+                "Unsupported parameter: 'max_tokens' is not supported with this model. "
+                "Use 'max_completion_tokens' instead."
+            )
             return JSONResponse({"error": {"message": words}}, 400)
         return "ok"
 

@@ -294,7 +294,8 @@ async def test_other_rooms_can_bring_their_own_providers():
 
 def test_nothing_heavy_is_imported_before_it_is_needed():
     heavy = "aiohttp httpx httpx2 openai xllamacpp azure genai_prices"
-    code = f"import sys, skillfit.models; print([name for name in {heavy.split()!r} if name in sys.modules])"
+    listed = f"[name for name in {heavy.split()!r} if name in sys.modules]"
+    code = f"import sys, skillfit.models; print({listed})"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

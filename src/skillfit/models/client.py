@@ -37,8 +37,8 @@ from skillfit.models.spec import ModelSpec
 # Seconds before a retry while the endpoint is down or crowded: doubles with every failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
 # While others get replies, a failure was bad luck: retry after about this share of the latency.
-_WAIT_PER_LATENCY = 0.5
-_SHORTEST_WAIT = 0.01
+_WAIT_PER_LATENCY = 0.25
+_SHORTEST_WAIT = 0.001
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 
 
@@ -184,11 +184,13 @@ class Client:
         limiter = self.limiter
         crowded = isinstance(error, RateLimited) and limiter.is_crowded
         if limiter.latency is not None and not crowded and not limiter.is_down:
-            # Others get replies, so there is no outage to wait for.
-            return min(_FIRST_WAIT, max(_SHORTEST_WAIT, _WAIT_PER_LATENCY * limiter.latency))
+            # Replies by others in between show that there is no outage to wait for.
+            unlucky = max(1, min(failures, limiter.failed_in_a_row))
+            wait = _WAIT_PER_LATENCY * limiter.latency * 2.0 ** (unlucky - 1)
+            return min(_FIRST_WAIT, max(_SHORTEST_WAIT, wait))
         # If all failures were this call's own, there is less reason to believe in an outage.
         alone = limiter.latency is not None and failures >= limiter.failed_in_a_row
-        doublings = max(0, failures - (3 if alone else 1))
+        doublings = max(0, failures - (2 if alone else 1))
         return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**doublings)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Literal
 
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import (
@@ -42,10 +42,12 @@ class Policy:
     rollout_retries: int = 0  # how often a whole rollout that failed this way runs again
     fatal: bool = False  # stops the run: every other call would fail the same way
     machinery: bool = False  # says nothing about the skill or the item
-    can_be_lost: bool = False  # a run may go on without the reply and record it as lost
+    # A run may go on without the reply and record it as lost, because no reply could be used or
+    # none could be had. None: it may not.
+    lost: Literal["unusable", "unreachable"] | None = None
 
 
-_PASSING = Policy(retried=True, rollout_retries=1, machinery=True, can_be_lost=True)
+_PASSING = Policy(retried=True, rollout_retries=1, machinery=True, lost="unreachable")
 POLICIES: Mapping[str, Policy] = {
     "auth": Policy(fatal=True),
     "quota": Policy(fatal=True),
@@ -53,15 +55,15 @@ POLICIES: Mapping[str, Policy] = {
     "rate_limit": _PASSING,
     "overloaded": _PASSING,
     "network": _PASSING,
-    "timeout": Policy(retried=True, machinery=True, can_be_lost=True),
-    "bad_reply": Policy(retried=True, rollout_retries=1, can_be_lost=True),
-    "refused": Policy(can_be_lost=True),
-    "context_too_long": Policy(can_be_lost=True),
+    "timeout": Policy(retried=True, machinery=True, lost="unreachable"),
+    "bad_reply": Policy(retried=True, rollout_retries=1, lost="unusable"),
+    "refused": Policy(lost="unusable"),
+    "context_too_long": Policy(lost="unusable"),
     "handoff": Policy(),  # the run stops and waits for the answer
     "model": Policy(),
     # Failures of agents, graders and workers.
     "agent": Policy(),
-    "command": Policy(retried=True, rollout_retries=1, can_be_lost=True),
+    "command": Policy(retried=True, rollout_retries=1, lost="unreachable"),
     "limit": Policy(),  # a program reached the spending limit it was given
     "sandbox": _PASSING,  # the program never ran
     "worker": Policy(rollout_retries=3, machinery=True),
@@ -74,14 +76,11 @@ MACHINERY = frozenset(kind for kind, policy in POLICIES.items() if policy.machin
 # billed, and some models send the same bad reply every time.
 BAD_REPLY_RETRIES = 2
 
-# A stage of the optimizer goes on without a reply that cannot be used ...
-UNUSABLE = (BadReply, Refused, ContextTooLong)
-# ... and without one that could not be had after all retries, unless all calls of it failed.
-UNREACHABLE = (RateLimited, Overloaded, TimedOut, NetworkFailed)
-
-_BY_KIND: Mapping[str, type[ModelError]] = {
-    error.kind: error for error in (AuthFailed, QuotaExhausted, BadRequest, *UNUSABLE, *UNREACHABLE)
-}
+_CLASSES: tuple[type[ModelError], ...] = (
+    *(AuthFailed, QuotaExhausted, BadRequest, RateLimited, Overloaded, NetworkFailed),
+    *(TimedOut, BadReply, Refused, ContextTooLong),
+)
+_BY_KIND: Mapping[str, type[ModelError]] = {error.kind: error for error in _CLASSES}
 
 
 def policy(kind: str) -> Policy:
@@ -106,12 +105,26 @@ def is_machinery(kind: str) -> bool:
 
 def can_be_lost(kind: str) -> bool:
     """Whether a run may go on without the reply."""
-    return policy(kind).can_be_lost
+    return policy(kind).lost is not None
 
 
-def error_of(kind: str) -> type[ModelError]:
-    """The exception of a kind that a model call can fail with."""
-    return _BY_KIND[kind]
+def is_unusable(kind: str) -> bool:
+    """Whether there was a reply, but none that can be used. A stage goes on without it."""
+    return policy(kind).lost == "unusable"
+
+
+def is_unreachable(kind: str) -> bool:
+    """Whether no reply could be had. A stage goes on without it, unless that holds for all."""
+    return policy(kind).lost == "unreachable"
+
+
+def make_failure(
+    kind: str, message: str, *, hint: str = "", usage: Usage | None = None
+) -> ModelError:
+    """A failure of this kind."""
+    failure = _BY_KIND.get(kind, ModelError)(message, hint=hint, usage=usage)
+    failure.kind = kind
+    return failure
 
 
 _BY_WORDS: tuple[tuple[str, type[ModelError]], ...] = (

@@ -35,7 +35,8 @@ START = 8  # slots
 LATEST = 40  # answers that are remembered
 FREQUENT = 0.25  # share of rate limits among them that ends the doubling
 CROWDED = 0.5  # share of rate limits at which waiting does not help unless it is long
-OUTAGE = 4  # failures in a row after which the endpoint is taken to be down
+# The endpoint is down after this many failures in a row, if there was time for a reply meanwhile.
+OUTAGE = 4
 COOLDOWN = 2.0  # seconds between two cuts, and at least ...
 COOLDOWN_ROUNDS = 5.0  # ... this many times the usual latency
 REST = 1.0  # seconds a slot rests after a rate limit
@@ -52,6 +53,7 @@ class Limiter:
         self.limit = float(min(start, ceiling))
         self.in_flight = 0
         self.failed_in_a_row = 0  # over all callers
+        self._failing_since = 0.0
         self._clock = clock or WallClock()
         self._queue: deque[asyncio.Event] = deque()
         self._resting: set[asyncio.Task[None]] = set()
@@ -68,8 +70,11 @@ class Limiter:
 
     @property
     def is_down(self) -> bool:
-        """Whether nobody has got a reply for several attempts."""
-        return self.failed_in_a_row >= OUTAGE
+        """Whether nobody gets a reply, although there was time for one. Some failures come more
+        quickly than replies, so that many of them in a row mean little.
+        """
+        failing_for = self._clock.now() - self._failing_since
+        return self.failed_in_a_row >= OUTAGE and failing_for >= (self.latency or 0.0)
 
     @property
     def is_crowded(self) -> bool:
@@ -137,6 +142,8 @@ class Limiter:
             self.limit = min(self.ceiling, self.limit + added)
 
     def _failed(self, error: ModelError, sent_at: float) -> None:
+        if not self.failed_in_a_row:
+            self._failing_since = self._clock.now()
         self.failed_in_a_row += 1
         self._rate_limited.append(isinstance(error, RateLimited))
         if error.retry_after is not None and error.retry_after <= LONGEST_PAUSE:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from skillfit.config.schema import GradientSection, OptimizerSection
 from skillfit.models import ask
-from skillfit.models.failures import UNUSABLE
+from skillfit.models.failures import is_unusable
 from skillfit.models.protocol import Message, Model, ModelError, Request
 from skillfit.optimize.patch import PAYLOAD_FIELD, Payload, SkillCandidate, Suggestion, UpdateMode
 from skillfit.run.events import Discarded, Event
@@ -263,7 +263,9 @@ class Optimizer:
         """As `ask`, but None when the reply cannot be used; an event says what happens instead."""
         try:
             return await self.ask(returns, call)
-        except UNUSABLE as error:
+        except ModelError as error:
+            if not is_unusable(error.kind):
+                raise
             self.discard(call.step, call.stage, call.name, error, otherwise)
             return None
 

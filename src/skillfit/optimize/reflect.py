@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from skillfit.errors import InfrastructureError
-from skillfit.models.failures import UNREACHABLE, UNUSABLE
+from skillfit.models.failures import can_be_lost, is_unreachable
 from skillfit.models.protocol import ContextTooLong, ModelError
 from skillfit.optimize.memory import failure_patterns, render_pending
 from skillfit.optimize.optimizer import (
@@ -106,7 +106,8 @@ async def reflect(
         await settle(started)
     results = await gather(started)
     lost = [result for result in results if isinstance(result, ModelError)]
-    if lost and len(lost) == len(results) and any(isinstance(error, UNREACHABLE) for error in lost):
+    unreachable = any(is_unreachable(error.kind) for error in lost)
+    if unreachable and len(lost) == len(results):
         raise InfrastructureError(
             (
                 f"None of the {len(results)} analyst calls for this batch got an answer; the "
@@ -189,7 +190,9 @@ async def analyse(
             reply = await _ask(optimizer, skill, group, context, stage, shrink=1)
         except ContextTooLong:
             reply = await _ask(optimizer, skill, group, context, stage, shrink=2)
-    except (*UNUSABLE, *UNREACHABLE) as error:
+    except ModelError as error:
+        if not can_be_lost(error.kind):
+            raise
         optimizer.discard(context.step, stage, group.name, error)
         return error
     patch = _patch(optimizer, reply, group, context)

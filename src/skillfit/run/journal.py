@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from skillfit.errors import SkillfitError
-from skillfit.models.failures import can_be_lost, error_of
+from skillfit.models.failures import can_be_lost, make_failure
 from skillfit.models.protocol import BadReply, Model, ModelError, Reply, Request, Role, Usage
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.store import DamagedRun, Redact, Store, damaged, dump, in_pages, load
@@ -405,7 +405,7 @@ class RecordedModel:
         key = f"call/{self._role}/{request.stage}/{request.fingerprint()}"
         abandoned = self._journal.get(f"given_up/{key}", _Abandoned)
         if abandoned is not None:
-            raise error_of(abandoned.kind)(abandoned.message, hint=abandoned.hint)
+            raise make_failure(abandoned.kind, abandoned.message, hint=abandoned.hint)
         try:
             reply = await self._once(key, request)
         except ModelError as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from skillfit.agents.agent import AgentFailure
 from skillfit.agents.coding_cli.description import Description, FailureKind
-from skillfit.models.failures import error_of
+from skillfit.models.failures import make_failure
 from skillfit.models.protocol import ModelError, Usage
 
 _SHOWN = 1000  # characters of the error text
@@ -57,7 +57,7 @@ def failure_of(
         return AgentFailure(
             message, kind="limit", hint="Raise the program's own limit.", usage=usage
         )
-    return error_of(kind)(message, usage=usage, hint=auth_hint if kind == "auth" else "")
+    return make_failure(kind, message, usage=usage, hint=auth_hint if kind == "auth" else "")
 
 
 def _kind(description: Description, text: str) -> FailureKind | None:

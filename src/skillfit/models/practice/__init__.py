@@ -1,7 +1,6 @@
-"""The practice pair: a small rule-following agent and a practice optimizer, served over HTTP on
-loopback.
+"""The practice models: an agent and an optimizer made of rules, behind an HTTP server on loopback.
 
-They are no language models and say so. They are for learning skillfit, for trying a config in CI,
-and for tests: everything around them (HTTP, journal, gate, report) is real, and what the agent does
-really depends on the skill it is given.
+They are not language models. They are for learning skillfit, for trying a config in CI, and for
+tests. Everything around them (HTTP, journal, gate, report) is real, and the agent's answers depend
+on the skill.
 """

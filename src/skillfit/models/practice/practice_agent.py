@@ -1,14 +1,14 @@
-"""The practice agent: reads the skill, follows the rules it understands, and errs at random
-elsewhere.
+"""The practice agent: follows the rules of a skill that it understands, and otherwise guesses.
 
-It understands, anywhere in the skill:
-- routing rules: "Mentions of refund, invoice or charge mean billing.", "Tickets about login go to
-  account."; a word covers its other forms (charge, charged, charges), and a label that rules name
-  covers itself;
-- "label alone" / "only the label" (otherwise it chats around its answer), "lower case" (otherwise
-  it capitalises);
-- "full sentences" (it will, whatever else is said), "when unsure, answer X";
-- worked examples, where one resembles the task.
+Anywhere in the skill it understands
+- routing rules such as "Mentions of refund, invoice or charge mean billing." and "Tickets about
+  login go to account."; a word stands for its other forms too (charge, charged, charges), and a
+  label for itself;
+- "label alone" or "only the label": without one of them it answers in a sentence;
+- "lower case": without it the answer is capitalised;
+- "full sentences": it then answers in a sentence, whatever else the skill says;
+- "when unsure, answer X";
+- worked examples, when one is similar to the task.
 """
 
 from __future__ import annotations
@@ -18,35 +18,30 @@ import random
 import re
 
 _RULE = re.compile(
-    (
-        r"(?:mentions?(?: of)?|\w+ about)\s+(?P<words>[^.\n]+?),?\s+(?:means?|go(?:es)? "
-        r"to|belongs? to)\s+[`\"*]*(?P<label>[\w-]+)"
-    ),
+    r"(?:mentions?(?: of)?|\w+ about)\s+(?P<words>[^.\n]+?),?\s+"
+    r"(?:means?|go(?:es)? to|belongs? to)\s+[`\"*]*(?P<label>[\w-]+)",
     re.IGNORECASE,
 )
 _UNSURE = re.compile(r"when unsure,? answer\s+[`\"*]*(?P<label>[\w-]+)", re.IGNORECASE)
 _EXAMPLE = re.compile(
     r"Input:\n\n(`{3,})\n(?P<input>.*?)\n\1\n\nOutput:\n\n(`{3,})\n(?P<output>.*?)\n\3", re.DOTALL
 )
-_SLIP = 0.06  # it overlooks a rule this often
-_GUESS = 0.25  # of what no rule covers, this much goes where it would have gone anyway
-_ALIKE = 0.45
+_SLIP = 0.06  # share of tasks where it overlooks a rule
+_GUESS = 0.25  # share of the tasks without a rule where it names one of the skill's labels
+_ALIKE = 0.45  # share of common words that makes an example similar
 _ENDING = re.compile(r"(?:'s|ing|ed|es|s|e|y)$")
 
 
 def answer(skill: str, task: str, seed: int) -> str:
-    """What the agent says to a task. The same skill, task and seed always give the same answer."""
+    """The agent's answer. The same skill, task and seed always give the same answer."""
     luck = random.Random(hashlib.sha256(f"{seed}\n{task}".encode()).digest())
     slips, guesses, turn = luck.random(), luck.random(), luck.random()
     label = _by_example(skill, task) or _by_rule(skill, task)
     known = sorted({match["label"].lower() for match in _RULE.finditer(skill)}) or ["general"]
     if label is None:
         fallback = _UNSURE.search(skill)
-        label = (
-            fallback["label"].lower()
-            if fallback
-            else (known[int(turn * len(known))] if guesses < _GUESS else "general")
-        )
+        guess = known[int(turn * len(known))] if guesses < _GUESS else "general"
+        label = fallback["label"].lower() if fallback else guess
     elif slips < _SLIP:
         label = known[int(turn * len(known))]
     return _phrase(label, skill.lower())
@@ -57,15 +52,13 @@ def words(text: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """What the forms of a word have in common, roughly."""
+    """The word without its ending, roughly."""
     cut = _ENDING.sub("", word)
     return cut if len(cut) >= 3 else word
 
 
 def _by_rule(skill: str, task: str) -> str | None:
-    """The label most words of the task speak for; the later one on ties, as people read
-    corrections.
-    """
+    """The label whose rules share the most words with the task; of equal ones the later."""
     rules: dict[str, set[str]] = {}
     for match in _RULE.finditer(skill):
         label = match["label"].lower()
@@ -79,16 +72,14 @@ def _by_rule(skill: str, task: str) -> str | None:
 
 
 def _by_example(skill: str, task: str) -> str | None:
-    found = set(words(task))
-    shown = [
-        (
-            len(found & set(words(m["input"]))) / max(1, len(found | set(words(m["input"])))),
-            m["output"],
-        )
-        for m in _EXAMPLE.finditer(skill)
-    ]
-    likeness, output = max(shown, default=(0.0, ""))
-    return output.strip().lower() if likeness >= _ALIKE else None
+    """The answer of the worked example most similar to the task, if it is similar enough."""
+    task_words = set(words(task))
+    best, answer = 0.0, ""
+    for match in _EXAMPLE.finditer(skill):
+        example_words = set(words(match["input"]))
+        common = len(task_words & example_words) / max(1, len(task_words | example_words))
+        best, answer = max((best, answer), (common, match["output"]))
+    return answer.strip().lower() if best >= _ALIKE else None
 
 
 def _phrase(label: str, skill: str) -> str:

@@ -1,8 +1,7 @@
-"""The practice optimizer: reads failed trajectories and proposes edits, some good, some useless,
-some harmful.
+"""The practice optimizer: reads failed trajectories and proposes edits.
 
-It works by counting words, not by understanding. That some of its proposals do nothing or do harm
-is on purpose: telling them apart is the gate's work.
+It works by counting words. Some of its proposals help, some do nothing, and some do harm, on
+purpose: the gate has to tell them apart.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _TASK = re.compile(r"Task:\n(?P<task>.*?)\n\n", re.DOTALL)
 _EXPECTED = re.compile(r"Expected answer[^\n]*:\n(?P<label>[^\n]+)")
 _ANSWER = re.compile(r"^\[(?:assistant|answer)\] (?P<answer>.+)$", re.MULTILINE)
 _NUMBERED = re.compile(r"^\[(\d+)\] [^{\n]*(\{.*\})$", re.MULTILINE)
-# Words that tell nothing about what a text is about.
+# Words that say nothing about the topic of a text.
 _COMMON = frozenset(
     words(
         """
@@ -68,10 +67,10 @@ _HARMFUL = (
     "When unsure, answer general.",
 )
 _RULE_WORDS = 4
-_RULES = 3  # that one analyst proposes
+_RULES = 3  # proposed by one analyst
 FORMAT_RULE = (
-    "Answer with the label alone, in lower case: anything else cannot be read "
-    "by the system behind you."
+    "Answer with the label alone, in lower case: anything else cannot be read by the system "
+    "behind you."
 )
 
 
@@ -84,7 +83,7 @@ class _Case:
 
 
 def reply(stage: str, prompt: str) -> str:
-    """What the optimizer sends back for a stage's prompt: JSON in the form that was asked for."""
+    """The optimizer's reply to the prompt of a stage: JSON of the requested form."""
     luck = random.Random(prompt)
     if stage.startswith("reflect"):
         return json.dumps(_analyst(prompt, luck, failures=stage != "reflect.success"))

@@ -1,5 +1,5 @@
-"""The practice pair behind the OpenAI chat API on loopback, one server a process, and the provider
-that talks to it.
+"""The practice models behind the OpenAI chat API on loopback, with one server per process, and the
+provider that calls it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MODELS = ("agent", "optimizer")
-_SECONDS = 0.02  # a call takes about this long, so that progress can be seen
+_SECONDS = 0.02  # about the time of a call, so that progress is visible
 
 
 def provider(setup: Setup) -> ChatProvider:
@@ -39,7 +39,7 @@ def provider(setup: Setup) -> ChatProvider:
 
 @cache
 def _serve() -> str:
-    """Start the server in a thread of its own; its address."""
+    """Start the server in a thread of its own. Returns its address."""
     import uvicorn
     from starlette.applications import Starlette
     from starlette.routing import Route

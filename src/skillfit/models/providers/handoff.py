@@ -36,7 +36,7 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A prompt that waits for its answer. `problem`: why the answer in the folder cannot be used."""
+    """A prompt without a usable answer. `problem`: why the answer in the folder cannot be used."""
 
     id: str
     prompt: Path

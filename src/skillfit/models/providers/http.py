@@ -79,12 +79,12 @@ class Endpoint:
             ) from None  # the original error shows the proxy's password
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
             raise NotReached(
-                redact(f"Cannot reach {self._where}: {error}."),
+                redact(f"Cannot reach {self._where}: {_described(error)}."),
                 hint="Is the server running and the base_url right?",
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise NetworkFailed(
-                redact(f"The connection to {self._where} broke off: {type(error).__name__} {error}")
+                redact(f"The connection to {self._where} broke off: {_described(error)}")
             ) from error
         if not ok:
             raise classify(answer.status, _json_or_text(text), answer.headers, self._where)
@@ -244,6 +244,11 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     except ValueError:
         return ("", None, None)
     return (parts.scheme, parts.hostname, port)
+
+
+def _described(error: Exception) -> str:
+    """The error in one line; aiohttp quotes what the server sent, at any length."""
+    return f"{type(error).__name__} {' '.join(str(error).split())}"[:300]
 
 
 def _json_or_text(text: str) -> Any:

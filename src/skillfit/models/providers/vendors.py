@@ -31,7 +31,7 @@ _NO_EFFORT = {"reasoning_effort": "this vendor has `thinking: on` or `off` inste
 
 
 def openai(setup: Setup) -> ChatProvider:
-    """OpenAI, or any server with its API at `base_url` or OPENAI_BASE_URL, which may need no key."""
+    """OpenAI, or a server with its API at `base_url` or OPENAI_BASE_URL, which may need no key."""
     setup.takes("api")
     base_url = setup.address("OPENAI_BASE_URL")
     api = setup.spec.options.get(

@@ -1,15 +1,28 @@
-"""One word for every failure."""
+"""Which failures exist, what is done about each, and how a provider's answer is mapped to one."""
 
 from __future__ import annotations
 
 import pytest
 
 from skillfit.errors import Exit
-from skillfit.models.failures import classify
+from skillfit.models.failures import (
+    MACHINERY,
+    POLICIES,
+    can_be_lost,
+    classify,
+    is_fatal,
+    is_machinery,
+    is_retried,
+    is_unreachable,
+    is_unusable,
+    make_failure,
+    policy,
+)
 from skillfit.models.protocol import (
     AuthFailed,
     BadRequest,
     ContextTooLong,
+    ModelError,
     Overloaded,
     QuotaExhausted,
     RateLimited,
@@ -136,3 +149,70 @@ def test_an_html_page_is_told_without_its_tags():
         in classify(502, "<html><h1>502  Bad\nGateway</h1></html>", {}, "m").message
     )
     assert "<" not in classify(502, "<html><h1>502 Bad Gateway</h1></html>", {}, "m").message
+
+
+def all_errors(error: type[ModelError] = ModelError) -> list[type[ModelError]]:
+    return [error, *(each for sub in error.__subclasses__() for each in all_errors(sub))]
+
+
+def test_every_failure_of_a_model_has_a_policy():
+    ours = [error for error in all_errors() if error.__module__.startswith("skillfit.models")]
+    assert len(ours) > 10
+    assert {error.kind for error in ours} <= set(POLICIES)
+
+
+def test_no_failure_is_both_fatal_and_repeated_or_lost():
+    fatal = {kind for kind in POLICIES if is_fatal(kind)}
+    assert fatal == {"auth", "quota", "config"}
+    assert not any(is_retried(kind) or can_be_lost(kind) or is_machinery(kind) for kind in fatal)
+
+
+def test_a_lost_reply_was_either_unusable_or_out_of_reach():
+    unusable, unreachable = (
+        set(filter(is_so, POLICIES)) for is_so in (is_unusable, is_unreachable)
+    )
+    assert unusable == {"bad_reply", "refused", "context_too_long"}
+    assert {"rate_limit", "overloaded", "network", "timeout"} <= unreachable
+    assert unusable | unreachable == set(filter(can_be_lost, POLICIES))
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_a_failure_can_be_made_again_from_its_kind(kind):
+    failure = make_failure(kind, "again", hint="Wait.")
+    assert (failure.kind, str(failure)) == (kind, "again Wait.")
+    assert is_retried(failure.kind) == policy(kind).retried
+    assert type(make_failure("timeout", "again")) is TimedOut
+
+
+def test_failures_of_the_machinery_say_nothing_about_the_skill():
+    assert {"rate_limit", "overloaded", "network", "timeout", "worker", "sandbox"} == MACHINERY
+    assert not is_machinery("refused") and not is_machinery("bad_reply")
+
+
+def test_kinds_of_the_users_own_code_fail_the_rollout_and_nothing_else():
+    assert policy("my_grader") == policy("agent")
+    assert not is_retried("my_grader") and not is_fatal("my_grader")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "try again in 1.2.3s",
+        "try again in s",
+        "<" * 60_000,
+        "<a" * 30_000 + ">",
+        "rate limit " * 10_000,
+        "\x1b[2J" * 100,
+    ],
+    ids=lambda said: f"{said[:12]!r}",
+)
+@pytest.mark.timeout(30)
+def test_no_words_of_a_provider_are_too_strange(said):
+    for body in (said, {"error": {"message": said}}, {"error": said}, {"message": [said] * 3}):
+        error = classify(429, body, {"retry-after": said[:100]}, "m")
+        assert isinstance(error, ModelError) and len(error.message) < 1500
+
+
+@pytest.mark.parametrize("code", [None, True, -1, 10**400, "429", [], {}])
+def test_codes_inside_a_body_may_be_anything(code):
+    assert isinstance(classify(500, {"error": {"code": code}}, {}, "m"), Overloaded)

@@ -1,0 +1,75 @@
+"""The budget's minutes end every kind of waiting: for a reply, for a slot, for Retry-After."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from starlette.responses import JSONResponse
+
+from skillfit.models import Message, ModelSpec, Request, Usage, connect
+from skillfit.models.client import Client
+from skillfit.run.budget import Budget, BudgetReached, Caps
+from skillfit.run.journal import Journal, RecordedModel
+from tests.support.chat_server import Call, ChatServer, RawServer
+
+pytestmark = pytest.mark.timeout(60)
+SHORT = Caps(minutes=0.01)  # 0.6 seconds
+
+
+def request(text: str) -> Request:
+    return Request((Message("user", text),), "rollout")
+
+
+def model_at(url: str, budget: Budget, **more: int) -> Client:
+    return connect(
+        ModelSpec(id="openai/gpt-4o", base_url=url),
+        role="agent",
+        run_id="run-1",
+        meter=budget,
+        environ={},
+        **more,
+    )
+
+
+async def test_a_server_that_never_answers_is_left_when_the_minutes_are_over(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    with RawServer(lambda number: None) as server:
+        model = model_at(server.url, Budget(SHORT, journal))
+        with pytest.raises(BudgetReached) as caught:
+            await RecordedModel(model, journal, "agent").complete(request("x"))
+        await model.close()
+    assert caught.value.cap == "minutes"
+    (spend,) = journal.bill()  # the call may have been billed: it counts in full
+    assert spend.usage.calls == 1 and spend.usage.output == 4096
+
+
+async def test_retry_after_is_not_waited_for_beyond_the_minutes(tmp_path: Path) -> None:
+    limited = JSONResponse({"error": {"message": "later"}}, 429, {"Retry-After": "300"})
+    journal = Journal(tmp_path / "journal.sqlite")
+    with ChatServer(lambda call: limited) as server:
+        model = model_at(server.url, Budget(SHORT, journal))
+        with pytest.raises(BudgetReached):
+            await RecordedModel(model, journal, "agent").complete(request("x"))
+        await model.close()
+    assert len(server.calls) == 1
+    assert sum((spend.usage for spend in journal.bill()), Usage()).calls == 1
+
+
+async def test_waiting_for_a_slot_or_for_the_next_try_ends_with_the_minutes(tmp_path: Path) -> None:
+    def busy(call: Call) -> JSONResponse:
+        return JSONResponse({"error": {"message": "busy"}}, 503)
+
+    with RawServer(lambda number: None) as silent, ChatServer(busy) as failing:
+        for url in (silent.url, failing.url):
+            budget = Budget(SHORT, Journal(tmp_path / f"{url[-8:-3]}.sqlite"))
+            model = model_at(url, budget, concurrency=1)
+            calls = [model.complete(request(str(number))) for number in range(20)]
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            await model.close()
+            assert any(isinstance(result, BudgetReached) for result in results)
+            assert not any(isinstance(result, TimeoutError) for result in results)
+            assert model.limiter.in_flight == 0

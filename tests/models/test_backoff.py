@@ -1,0 +1,160 @@
+"""How long retries wait, on a clock that does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from skillfit.models import Client, Limiters, ModelSpec, Prices, Reply, Request, ScriptedModel
+from skillfit.models.limiter import Limiter
+from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited
+from tests.models.support import SimulatedClock, say
+
+
+class Endpoint:
+    """A simulated server: replies take about `latency` (log-normal, as model servers do); `faults`
+    says what happens to each request.
+    """
+
+    def __init__(self, latency: float, faults: Iterator[str]) -> None:
+        self.clock, self.latency, self._faults = SimulatedClock(), latency, faults
+        self.down_until = 0.0
+        self._luck = random.Random(5)
+        self.limiters = Limiters(self.clock)
+
+    async def answer(self, request: Request) -> str:
+        fault = "refused" if self.clock.now() < self.down_until else next(self._faults)
+        if fault == "refused":
+            raise Overloaded("down")
+        if fault == "429":
+            raise RateLimited("not now")
+        if fault == "500":
+            raise Overloaded("not now")
+        await self.clock.sleep(self.latency * self._luck.lognormvariate(0, 0.8))
+        if fault == "cut":
+            raise NetworkFailed("cut")
+        return "fine"
+
+    def client(self, concurrency: int = 32, **spec: object) -> Client:
+        return Client(
+            ScriptedModel(self.answer),
+            ModelSpec(id="scripted/m", **spec),
+            role="agent",
+            limiter=self.limiters.of("here", concurrency),
+            prices=Prices(),
+            clock=self.clock,
+            jitter=random.Random(7),
+        )
+
+    async def stages(self, stages: int, calls: int, concurrency: int = 32) -> list[object]:
+        """Stages one after the other, each of so many calls at once."""
+        model, results = self.client(concurrency), []
+        for stage in range(stages):
+            work = [model.complete(say(f"{stage} {number}")) for number in range(calls)]
+            results += await asyncio.gather(*work, return_exceptions=True)
+        return results
+
+
+def some_fail(share: float, seed: int = 1) -> Iterator[str]:
+    luck = random.Random(seed)
+    while True:
+        yield luck.choice(["429", "500", "cut"]) if luck.random() < share else ""
+
+
+def none_fail() -> Iterator[str]:
+    while True:
+        yield ""
+
+
+async def seconds(endpoint: Endpoint, *stages: int) -> float:
+    results = await endpoint.clock.run(endpoint.stages(*stages))
+    assert sum(not isinstance(result, Reply) for result in results) <= 2
+    return endpoint.clock.now()
+
+
+@pytest.mark.parametrize("latency", [0.005, 0.02, 0.2, 2.0, 20.0])
+@pytest.mark.parametrize(("stages", "calls"), [(20, 40), (60, 8)])
+async def test_a_third_of_failing_requests_costs_less_than_twice_the_time(latency, stages, calls):
+    clean = await seconds(Endpoint(latency, none_fail()), stages, calls)
+    faulty = await seconds(Endpoint(latency, some_fail(0.3)), stages, calls)
+    assert faulty < 2 * clean
+
+
+async def test_isolated_rate_limits_do_not_collapse_the_concurrency():
+    def one_in_five_is_limited() -> Iterator[str]:
+        luck = random.Random(3)
+        while True:
+            yield "429" if luck.random() < 0.2 else ""
+
+    for latency in (0.02, 2.0):
+        endpoint = Endpoint(latency, one_in_five_is_limited())
+        await endpoint.clock.run(endpoint.stages(1, 2000))
+        assert endpoint.limiters.of("here", 32).limit > 16
+
+
+async def test_quick_failures_before_the_first_reply_of_a_round_are_no_outage():
+    clock = SimulatedClock()
+    limiter = Limiter(32, clock, start=32)
+
+    async def one(error: ModelError | None) -> None:
+        async with limiter.slot():
+            if error:
+                raise error
+            await clock.sleep(0.1)
+
+    async def round_of(failing: int, fine: int) -> bool:
+        errors = [Overloaded("busy")] * failing + [None] * fine
+        work = [asyncio.ensure_future(one(error)) for error in errors]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        was_down = limiter.is_down
+        await asyncio.gather(*work, return_exceptions=True)
+        return was_down
+
+    assert not await clock.run(round_of(0, 10))
+    assert not await clock.run(round_of(10, 10))
+    await clock.run(round_of(10, 0))
+    await clock.run(clock.sleep(0.5))
+    assert limiter.is_down
+    await clock.run(round_of(0, 1))
+    assert not limiter.is_down
+
+
+@pytest.mark.parametrize(("calls", "outage"), [(30, 5.0), (1, 2.5)])
+async def test_an_outage_is_waited_out_also_on_a_fast_server(calls, outage):
+    endpoint = Endpoint(0.02, none_fail())
+    await endpoint.clock.run(endpoint.stages(3, calls))
+    endpoint.down_until = endpoint.clock.now() + outage
+    results = await endpoint.clock.run(endpoint.stages(1, calls))
+    assert all(isinstance(result, Reply) for result in results)
+    assert endpoint.clock.now() < endpoint.down_until + 15
+
+
+async def test_a_call_that_always_fails_holds_up_nobody_else():
+    async def time_of_the_others(unlucky: int) -> float:
+        endpoint = Endpoint(0.1, none_fail())
+
+        async def answer(request: Request) -> str:
+            if request.messages[0].content == "unlucky":
+                raise Overloaded("busy")
+            return await endpoint.answer(request)
+
+        model = endpoint.client(concurrency=4)
+        model.provider = ScriptedModel(answer)
+
+        async def everybody() -> float:
+            failing = [
+                asyncio.ensure_future(model.complete(say("unlucky"))) for _ in range(unlucky)
+            ]
+            await asyncio.gather(*(model.complete(say(str(number))) for number in range(40)))
+            ended = endpoint.clock.now()
+            failures = await asyncio.gather(*failing, return_exceptions=True)
+            assert all(isinstance(failure, Overloaded) for failure in failures)
+            return ended
+
+        return await endpoint.clock.run(everybody())
+
+    assert await time_of_the_others(1) <= 1.2 * await time_of_the_others(0)
