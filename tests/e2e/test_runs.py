@@ -263,7 +263,7 @@ async def test_a_config_of_the_reference_system_is_trained_as_it_is(
         (world.folder / "data" / split).mkdir(parents=True)
         ours = {"val": "selection"}.get(split, split)
         rows = [
-            {"id": row["id"], "question": row["input"], "answers": [row["answer"]]}
+            {"id": row["id"], "input": row["input"], "answer": row["answer"]}
             for row in items(8, 8, 4)
             if row["split"] == ours
         ]
@@ -298,7 +298,7 @@ async def test_a_config_of_the_reference_system_is_trained_as_it_is(
             "eval_test": True,
         },
         "env": {
-            "name": "searchqa",
+            "name": "colours",
             "skill_init": "SKILL.md",
             "split_mode": "split_dir",
             "split_dir": "data",

@@ -519,7 +519,10 @@ async def test_the_summary_has_the_known_fields_and_counts_every_call(
 async def test_too_few_items_are_refused_or_the_result_labelled_unverified(
     make_world: MakeWorld,
 ) -> None:
-    rows = [{key: value for key, value in row.items() if key != "split"} for row in items(1, 0, 0)]
+    rows = [
+        {key: value for key, value in row.items() if key != "split"}
+        for row in items(1, 0, 0, ("green",))
+    ]
     world = make_world(rows=rows)
     with pytest.raises(InputError, match="allow_fit_only"):
         await world.train()

@@ -110,6 +110,7 @@ class StoryBuilder:
     def _(self, event: ItemsRead, stored: Stored) -> None:
         types = Counter(item.type for item in event.items if item.type)
         self._data = replace(self._data, types=dict(sorted(types.items())))
+        self.scores.weights = {item.id: item.weight for item in event.items if item.weight != 1.0}
 
     @_on.register
     def _(self, event: PreflightFinished, stored: Stored) -> None:

@@ -11,6 +11,7 @@ from typing import cast
 from skillfit.gate import GateSettings
 from skillfit.gate.statistics import interval, t_quantile
 from skillfit.report.story_parts import GateSummary, Point, PointSplit, TypeSummary
+from skillfit.rollout.outcome import weighted_values
 from skillfit.run.events import EvaluationFinished, GateDecided, RolloutFinished, ShipTested
 
 
@@ -19,6 +20,7 @@ class ScoreBook:
     """Collects measurements under the run's metric."""
 
     settings: GateSettings = field(default_factory=GateSettings)
+    weights: dict[str, float] = field(default_factory=dict)  # of items that do not count 1
     ship_rows: dict[str, RolloutFinished] = field(default_factory=dict)  # by rollout key
     _points: dict[str, Point] = field(default_factory=dict)
     _typed: dict[str, EvaluationFinished] = field(default_factory=dict)
@@ -81,8 +83,8 @@ class ScoreBook:
                 values.setdefault(row.item, []).append(row_value(self.settings, row))
         if not values:
             return None
-        means = [sum(scores) / len(scores) for scores in values.values()]
-        bounds = interval(means)
+        means = {item: sum(scores) / len(scores) for item, scores in values.items()}
+        bounds = interval(list(weighted_values(means, self.weights).values()))
         low, high = max(0.0, bounds.low), min(1.0, bounds.high)
         return Point(name, "ship", bounds.mean, low, high, len(means))
 
