@@ -1,8 +1,8 @@
-"""`python docs/_hooks/refresh.py`: runs the quickstart in an empty folder and puts what it printed into the documentation.
+"""`python docs/_hooks/refresh.py` runs the quickstart and puts what it printed into the pages.
 
-Blocks after `<!-- run -->` are run in order; a block after `<!-- output: COMMAND -->` is filled with what that command printed. The
-terminal is drawn as SVG, the report as PNG (that one needs a Chromium on the PATH). With `--numbers` only the README's numbers are
-brought up to what the gate's bench printed last.
+Blocks after `<!-- run -->` are run in order, in an empty folder. A block after
+`<!-- output: COMMAND -->` is filled with what that command printed. The terminal is drawn as SVG;
+the report is drawn as PNG, which needs Chromium on the PATH.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from skillfit.api import Run
-from skillfit.cli.terminal import Screen, render
+from skillfit.cli.screen import render
 from skillfit.run.directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -60,14 +60,15 @@ def run(command: str, folder: Path) -> str:
 
 
 def draw_terminal(directory: Path) -> None:
-    screen = Screen()
+    """The live screen of a finished run, as it stands at the end."""
     view = RunDirectory.read(directory)
-    for stored in view.events.read():
-        screen(stored)
-    screen.spent, screen.bars = view.journal.spent(), {}
+    spent = view.journal.spent()
     view.close()
-    recorder = Console(record=True, width=110, file=io.StringIO(), force_terminal=True)
-    recorder.print(render(screen, Run.open(directory).summary["total_wall_time_s"], 110))
+    finished = Run.open(directory)
+    assert finished.summary is not None
+    seconds = finished.summary.total_wall_time_s
+    recorder = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
+    recorder.print(render(finished.story, spent, seconds, width=100, height=32))
     drawn = recorder.export_svg(title="skillfit")
     # Rich names web fonts; the documentation loads nothing from elsewhere.
     plain = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL).replace(
@@ -92,26 +93,7 @@ def draw_report(directory: Path) -> None:
     )
 
 
-def put_numbers() -> None:
-    """The README's numbers, from what the gate's bench printed last."""
-    results = (ROOT / "bench" / "gate" / "results.md").read_text(encoding="utf-8")
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    for items in (40, 200):
-        ratios = re.findall(
-            rf"^\| n={items} (?:quiet|middling|noisy) \|.*?\*\*([\d.]+)\*\*", results, re.MULTILINE
-        )
-        said = f"{min(map(float, ratios)):.1f} to {max(map(float, ratios)):.1f} times"
-        text = re.sub(rf"[\d.]+ to [\d.]+ times(?=[^.]*? at {items}\b)", said, text)
-    if share := re.search(r"^\| all \| ([\d.]+)% \|", results, re.MULTILINE):
-        text = re.sub(r"in [\d.]+ % of simulated runs", f"in {share[1]} % of simulated runs", text)
-    readme.write_text(text, encoding="utf-8")
-
-
 def main() -> None:
-    put_numbers()
-    if "--numbers" in sys.argv:
-        return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         printed = {

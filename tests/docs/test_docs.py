@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -149,6 +150,23 @@ def test_the_reference_lists_every_command_and_exit_code(generated: Any) -> None
     codes = generated.exit_codes()
     assert [code for code in Exit if f"| `{int(code)}` |" not in codes] == []
     assert "|  |" not in codes
+
+
+def test_every_cause_of_a_diagnosis_has_a_section() -> None:
+    tree = ast.parse((ROOT / "src/skillfit/gate/diagnosis.py").read_text(encoding="utf-8"))
+    causes = {
+        str(node.args[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "Diagnosis"
+        and isinstance(node.args[0], ast.Constant)
+    }
+    page = (DOCS / "nothing-improved.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    described = {re.sub(r".*\((.+)\)$", r"\1", heading).lower() for heading in headings}
+    assert len(causes) > 15
+    assert causes - {"improved"} == described
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:

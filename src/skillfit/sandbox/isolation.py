@@ -25,7 +25,13 @@ from skillfit.sandbox.installation import (
     python_installation,
 )
 from skillfit.sandbox.launcher import landlock_version
-from skillfit.sandbox.process import LAUNCHER, Launch, ProcessResult, run_process
+from skillfit.sandbox.process import (
+    LAUNCHER,
+    Handover,
+    Launch,
+    ProcessResult,
+    run_process,
+)
 
 SandboxMode = Literal["auto", "require", "off"]
 IsolationName = Literal["bubblewrap", "namespaces+landlock", "landlock", "namespaces", "none"]
@@ -121,6 +127,7 @@ async def run_sandboxed(
     stdin: bytes = b"",
     max_output: int = 1 << 16,
     isolation: Isolation | None = None,
+    handover: Handover | None = None,
 ) -> ProcessResult:
     """Run `argv` under an isolation (default: the best one here) with this environment.
 
@@ -136,6 +143,7 @@ async def run_sandboxed(
         stdin=stdin,
         max_output=max_output,
         launch=launch,
+        handover=handover,
     )
     return replace(result, isolation=chosen.name)
 
@@ -153,6 +161,7 @@ async def run_untrusted(
     stdin: bytes = b"",
     max_output: int = 1 << 16,
     isolation: Isolation | None = None,
+    handover: Handover | None = None,
 ) -> ProcessResult:
     """Run code nobody has read in `cwd`, the one folder it may write to.
 
@@ -171,6 +180,7 @@ async def run_untrusted(
         stdin=stdin,
         max_output=max_output,
         isolation=isolation,
+        handover=handover,
     )
 
 

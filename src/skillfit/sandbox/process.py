@@ -52,6 +52,19 @@ class ProcessResult:
         return self.killed == "time limit"
 
 
+@dataclass(slots=True)
+class Handover:
+    """Open file descriptors that a program gets under the same numbers. They are closed in this
+    process as soon as the program has them.
+    """
+
+    descriptors: list[int]
+
+    def close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """How to start a program: the command that isolates it, and what launcher.py applies to it.
@@ -102,6 +115,7 @@ async def run_process(
     stdin: bytes = b"",
     max_output: int = 1 << 20,
     launch: Launch | None = None,
+    handover: Handover | None = None,
 ) -> ProcessResult:
     """Run a program to its end or to the time limit.
 
@@ -121,7 +135,8 @@ async def run_process(
     code: int | None = None
     try:
         command = launch.command(argv, writable["status"])
-        process = await _start(command, cwd, {**env, MARK: mark}, stdin, writable)
+        handover = handover or Handover([])
+        process = await _start(command, cwd, {**env, MARK: mark}, stdin, writable, handover)
         counting = asyncio.ensure_future(_until_too_many(process.pid, launch.most_processes))
         try:
             ended = asyncio.ensure_future(process.wait())
@@ -142,6 +157,7 @@ async def run_process(
         await asyncio.wait(readers, timeout=0.5)
         for reader in readers:
             reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
     _require_started(argv, outputs, killed)
     return ProcessResult(code, outputs["stdout"].text(), outputs["stderr"].text(), killed)
 
@@ -162,6 +178,7 @@ async def _start(
     env: Mapping[str, str],
     stdin: bytes,
     writable: Mapping[str, int],
+    handover: Handover,
 ) -> asyncio.subprocess.Process:
     try:
         with tempfile.TemporaryFile() as given:
@@ -174,12 +191,13 @@ async def _start(
                 stdin=given,
                 stdout=writable["stdout"],
                 stderr=writable["stderr"],
-                pass_fds=[writable["status"]],
+                pass_fds=[writable["status"], *handover.descriptors],
                 start_new_session=True,
             )
     except OSError as error:
         raise SandboxNotStarted(f"{command[0]} could not be started: {error}") from error
     finally:
+        handover.close()
         for end in writable.values():
             os.close(end)
 

@@ -1,22 +1,27 @@
-"""A grader that runs the answer: Python code against the item's tests, in a sandbox.
-
-Graders in Python: a function of the item's content and the answer, as `file.py:grade` or given to
-`Task`.
+"""Graders that are programs: `code` runs the answer against tests, `python` is the user's own
+function.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
-import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field, PrivateAttr
 
-from skillfit.sandbox.isolation import run_untrusted
-from skillfit.sandbox.process import SandboxNotStarted
+from skillfit.sandbox.isolation import (
+    Isolation,
+    SandboxMode,
+    choose_isolation,
+    run_untrusted,
+)
+from skillfit.sandbox.process import Handover, ProcessResult, SandboxNotStarted
 from skillfit.sandbox.scratch import scratch_folder
 from skillfit.tasks.graders.base import BuiltIn, Given, listed
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure, as_score, stable_hash
@@ -24,97 +29,94 @@ from skillfit.tasks.user_code import call, described, load_object, plain
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
-# Leaving early, even with exit code 0, is not passing: only who comes to the end of the tests can
-# say the word. While answer and tests run, it stands in no variable, file or stream, but among the
-# arguments of a call that is still being put together, where Python code does not reach. The tests
-# are compiled and gone before the answer runs, which might change them.
-_HARNESS = """
-import contextlib, os
-
-
-def word():
-    read = os.read(0, 100)
-    with contextlib.suppress(OSError):
-        os.ftruncate(0, 0)
-    return read
-
-
-def load(name):
-    with open(name) as file:
-        return compile(file.read(), name, "exec")
-
-
-def run(answer):
-    os.unlink("tests.py")
-    names = {"__name__": "answer"}
-    with contextlib.suppress(SystemExit):
-        exec(answer, names)
-    return names
-
-
-def passed(word, tests, path=os.path.abspath("passed")):
-    with open(path, "wb") as file:
-        file.write(word)
-
-
-passed(word(), exec(load("tests.py"), run(load("answer.py"))))
-"""
+_SCRIPT = Path(__file__).with_name("code_process.py")
+_MOST_PROCESSES = 64
 
 
 class Code(BuiltIn, name="code", short="column"):
-    """Runs the last fenced block of the answer (or all of it) with each of the item's tests, a
-    process per test. `column` holds the tests (text, or a list of them). Hard: all pass; soft: the
-    share that does.
+    """Runs the last fenced block of the answer (or all of it) against each of the item's tests.
+
+    `column` holds the tests (text, or a list of them). Hard: all pass; soft: the share that does.
+    The answer and the test run in two processes with a sandbox each (code_process.py), so that the
+    answer can neither read the test nor report that it passed.
     """
 
     column: str = "tests"
-    timeout: float = Field(default=10, gt=0)
+    timeout: float = Field(default=10, gt=0)  # seconds, per test
     memory_mb: int = Field(default=1024, gt=0)
+    sandbox: SandboxMode = "auto"
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         code = (_FENCE.findall(attempt.answer) or [attempt.answer])[-1]
         tests = self._tests(item)
-        failures = [failure for test in tests if (failure := await self._run(code, test))]
-        # what an assertion says is the test's own text: evidence, not feedback
-        shown = [
-            "AssertionError" if failure.startswith("AssertionError") else failure
-            for failure in failures[:1]
-        ]
-        feedback = (
-            f"{len(failures)} of {len(tests)} tests fail. First: {shown[0]}" if failures else ""
-        )
-        return Score(float(not failures), 1 - len(failures) / len(tests), feedback, tuple(failures))
+        isolation = choose_isolation(self.sandbox)
+        failures = []
+        for test in tests:
+            outcome = await self._run(code, test, isolation)
+            if outcome != "passed":
+                failures.append(outcome)
+        feedback = ""
+        if failures:
+            # The text of an assertion is the test's own: evidence, but not feedback.
+            is_assertion = failures[0].startswith("AssertionError")
+            first = "AssertionError" if is_assertion else failures[0]
+            feedback = f"{len(failures)} of {len(tests)} tests fail. First: {first}"
+        evidence = (*failures, f"Isolated by: {isolation.name}.")
+        return Score(float(not failures), 1 - len(failures) / len(tests), feedback, evidence)
 
     def _tests(self, item: Item) -> list[str]:
         return [str(test) for test in listed(item.content().get(self.column))]
 
-    async def _run(self, code: str, test: str) -> str:
-        """Why the test fails; empty when it passes."""
-        word = secrets.token_hex(16)
+    async def _run(self, code: str, test: str, isolation: Isolation) -> str:
+        """`passed`, or why the test fails."""
+        requests, replies, report = os.pipe(), os.pipe(), os.pipe()
+        for_answer = Handover([requests[0], replies[1]])
+        for_checking = Handover([replies[0], requests[1], report[1]])
         with scratch_folder("code") as folder:
-            for name, text in (("answer.py", code), ("tests.py", test), ("harness.py", _HARNESS)):
-                (folder / name).write_text(text, encoding="utf-8", errors="replace")
-            argv = [sys.executable, "-I", "harness.py"]
+            (folder / "answer.py").write_text(code, encoding="utf-8", errors="replace")
+            stdin = test.encode(errors="replace")
+            answer = asyncio.ensure_future(self._process("answer", folder, isolation, for_answer))
+            checking = asyncio.ensure_future(
+                self._process("check", folder, isolation, for_checking, stdin)
+            )
             try:
-                result = await run_untrusted(
-                    argv,
-                    cwd=folder,
-                    timeout=self.timeout,
-                    memory=self.memory_mb << 20,
-                    stdin=word.encode(),
-                )
+                await asyncio.wait({answer, checking}, return_when=asyncio.FIRST_COMPLETED)
+                if answer.done():
+                    answer.result()  # raises if it could not be started
+                checked = await checking
+                outcome = os.read(report[0], 4096).decode(errors="replace")
             except SandboxNotStarted as error:
                 raise TaskFailure("sandbox", error.message, hint=error.hint) from error
-            said = folder / "passed"
-            passed = said.is_file() and said.read_bytes() == word.encode()
-        if result.timed_out:
+            finally:
+                for task in (answer, checking):
+                    task.cancel()
+                await asyncio.wait({answer, checking})
+                for_answer.close()
+                for_checking.close()
+                os.close(report[0])
+        if checked.killed:
             return f"no end after {self.timeout:g} s."
-        if passed:
-            return ""
-        last = result.stderr.strip().splitlines()[-1:] or [
-            "the program ended before the tests did."
-        ]
-        return last[0][:300]
+        return outcome or "the tests ended without a result."
+
+    async def _process(
+        self,
+        role: str,
+        folder: Path,
+        isolation: Isolation,
+        handover: Handover,
+        stdin: bytes = b"",
+    ) -> ProcessResult:
+        return await run_untrusted(
+            [sys.executable, "-I", str(_SCRIPT), role, *map(str, handover.descriptors)],
+            cwd=folder,
+            timeout=self.timeout,
+            memory=self.memory_mb << 20,
+            processes=_MOST_PROCESSES,
+            readable=(_SCRIPT,),
+            stdin=stdin,
+            isolation=isolation,
+            handover=handover,
+        )
 
     def patterns_of(self, item: Item) -> tuple[str, ...]:
         return tuple(self._tests(item))
