@@ -16,9 +16,9 @@ from skillfit.gate.samples import (
     PRIOR_VARIANCE,
     TOLERANCE,
     Belief,
+    RolloutCount,
     Samples,
     SkillScores,
-    RolloutCount,
     believe,
 )
 from skillfit.gate.verdict import Decision
