@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillfit.gate.effects import Change, Selection
+from skillfit.gate.effects import Change, SelectionItems
 from skillfit.gate.regression import (
     LEVEL_PRECISION,
     Posterior,
@@ -178,7 +178,7 @@ def test_the_same_trials_give_the_same_bits():
 
 
 def test_effects_in_points_respect_the_weights_of_items():
-    """An item that is always solved has nothing to gain: where only it counts, effects are small."""
+    """A solved item has nothing to gain: where only it counts, effects are small."""
     table = TrialTable()
     rng = np.random.default_rng(0)
     for at in range(800):
@@ -188,7 +188,7 @@ def test_effects_in_points_respect_the_weights_of_items():
     found = fit(table.rows(), ["e0"])
 
     def points(weights):
-        selection = Selection.of(["easy", "hard"], weights)
+        selection = SelectionItems.of(["easy", "hard"], weights)
         return selection.effects(found, [], [Change({"e0": 1.0}, present=False)])[0].mean
 
     assert points({"easy": 0.0}) > 0.2 > points({}) > points({"hard": 0.0}) >= 0
@@ -196,7 +196,7 @@ def test_effects_in_points_respect_the_weights_of_items():
 
 def test_an_effect_is_the_same_before_and_after_promotion():
     found = fit(drawn(1, effects=[1.0, 0.0, 0.0, 0.0]), ["e0", "e1", "e2", "e3"])
-    selection = Selection.of(list(found.groups), {})
+    selection = SelectionItems.of(list(found.groups), {})
     before = selection.effects(found, [], [Change({"e0": 1.0}, present=False)])[0]
     after = selection.effects(found, ["e0"], [Change({"e0": 1.0}, present=True)])[0]
     assert before.mean == pytest.approx(after.mean, abs=1e-6) and before.mean > 0

@@ -58,14 +58,14 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SelectionItems:
     """The selection items and how much each counts; the weights add up to 1."""
 
     items: tuple[str, ...]
     weights: Vector
 
     @classmethod
-    def of(cls, items: Sequence[str], weights: Mapping[str, float]) -> Selection:
+    def of(cls, items: Sequence[str], weights: Mapping[str, float]) -> SelectionItems:
         raw = np.array([weights.get(item, 1.0) for item in items], dtype=np.float64)
         return cls(tuple(items), raw / raw.sum() if raw.sum() > 0 else raw)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from skillfit.errors import InputError
-from skillfit.gate.effects import Change, Selection
+from skillfit.gate.effects import Change, SelectionItems
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import Family, Kind, Posterior, TrialTable, fit
 from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, SkillScores, believe, compare
@@ -52,7 +52,7 @@ class ScreeningGate(SkillScores):
                 f"evaluation.must_pass names items that are not in the selection split: {names}.",
                 hint="Give them `split: selection`, or take them off the list.",
             )
-        self._selection = Selection.of([item.id for item in items], settings.weights)
+        self._selection = SelectionItems.of([item.id for item in items], settings.weights)
         self._family: Family = "logistic" if settings.metric == "hard" else "linear"
         self._trials = TrialTable()
         self._rollouts: Counter[str] = Counter()  # edit -> scored rollouts that count for it
@@ -177,7 +177,7 @@ class ScreeningGate(SkillScores):
         """The measurements of a skill. Selection items that it never ran on are rolled out."""
         samples = self._known.setdefault(skill.hash, Samples(self.settings))
         missing = [item for item in self.items if item.id not in samples.scores]
-        samples.add(await self.sampler.sample([(skill, item) for item in missing]))
+        samples.add(await self.sampler.sample([(Arm(skill), item) for item in missing]))
         return samples
 
     # Judging
