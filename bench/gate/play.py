@@ -117,8 +117,10 @@ async def screened(world: World, gate: ScreeningGate, plan: Plan) -> int:
     return steps
 
 
-async def play_screening(world: World, settings: GateSettings, plan: Plan | None = None) -> Played:
-    plan = plan or Plan()
+DEFAULT_PLAN = Plan()
+
+
+async def play_screening(world: World, settings: GateSettings, plan: Plan = DEFAULT_PLAN) -> Played:
     gate = ScreeningGate(world, world.items, settings)
     steps = await screened(world, gate, plan)
     finalists = await gate.compose()

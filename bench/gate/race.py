@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from skillfit.gate import Candidate, GateSettings, Measure
+from skillfit.gate import Arm, Candidate, GateSettings, Measure
 from skillfit.gate.samples import (
     PRIOR_VARIANCE,
     TOLERANCE,
@@ -125,7 +125,7 @@ class _Race:
         return Contender(candidate, Samples(self._settings), prior_variance)
 
     async def _roll_out(self, skill: Skill, items: Sequence[Item]) -> list[Outcome]:
-        return await self._sampler.sample([(skill, item) for item in items])
+        return await self._sampler.sample([(Arm(skill), item) for item in items])
 
     def _affords(self, rollouts: int, passes: int = 1) -> bool:
         """Whether the race may go on with `passes` of the survivor and its must-pass items still in

@@ -2,15 +2,15 @@
 
 Items belong to eight clusters (kinds of problem). An item's chance of success is a logistic of its
 cluster's level, the item's own difficulty and the effects of the edits in the skill. A rollout is
-one coin with that chance, or, for graded tasks, a noisy grade around it. Edits act on kinds of items,
-so what is gained on the selection items is gained on unseen items too: the true score is the mean
-over a large population.
+one coin with that chance, or, for graded tasks, a noisy grade around it. Edits act on kinds of
+items, so what is gained on the selection items is gained on unseen items too: the true score is the
+mean over a large population.
 
 The kinds of worlds:
 - clusters: 30 % of edits help one or two clusters (some of these hurt a third a little), 40 % do
   nothing, 30 % harm.
-- sparse: 20 % of edits are rules that matter to one item in ten and help much there; 10 % harm every
-  item a little; the rest do nothing.
+- sparse: 20 % of edits are rules that matter to one item in ten and help much there; 10 % harm
+  every item a little; the rest do nothing.
 - crowding: clusters, and every line of text costs 0.02 logits on every item.
 - interactions: clusters, and every fourth edit cancels an earlier one: with both in the skill
   neither has an effect.
@@ -149,7 +149,7 @@ class World:
         kind, scale = self.setting.kind, self.setting.effect
         chance = rng.random()
         if kind == "sparse":
-            return self._sparse(rng, chance) * scale
+            return np.asarray(self._sparse(rng, chance) * scale)
         helps, harms = {
             "useless": (0.12, 0.08),
             "null": (0.0, 0.0),
@@ -209,7 +209,7 @@ class World:
             predictor[self._own[rule]] += GIVEN_AWAY
         if self.setting.kind == "crowding":
             predictor -= LINE_COST * len(rules)
-        return predictor
+        return np.asarray(predictor)
 
     # Rollouts
 

@@ -284,3 +284,11 @@ def test_after_a_new_document_pending_edits_go_on_where_they_can_be_applied():
         "s0001e03": "dropped",
     }
     assert pool.incumbent.skill.hash == document.hash and pool.incumbent.edits == ()
+
+
+def test_promoted_edits_go_with_a_document_that_is_replaced():
+    pool = pool_of(append("kept"))
+    pool.promote("s0001e01", "test")
+    pool.rebase(Skill.from_text("# Other\n"), replaces="replaced by the document of step_0002")
+    assert status(pool) == {"s0001e01": "dropped"}
+    assert pool.edits["s0001e01"].reason == "replaced by the document of step_0002"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillfit.gate.effects import Selection
+from skillfit.gate.effects import Change, SelectionItems
 from skillfit.gate.regression import (
     LEVEL_PRECISION,
     Posterior,
@@ -13,6 +13,8 @@ from skillfit.gate.regression import (
     TrialTable,
     fit,
 )
+
+FIRST = Scales.first("logistic")
 
 
 def drawn(seed, *, items=6, edits=4, rollouts=200, effects=None, graded=False, spread=1.0):
@@ -65,7 +67,7 @@ def dense_reference(rows, edits, family):
 def test_mode_and_covariance_are_those_of_a_dense_fit(family, seed):
     rows = drawn(seed, effects=[0.8, -0.5, 0.0, 0.3], graded=family == "linear")
     edits = ["e0", "e1", "e2", "e3"]
-    found = fit(rows, edits, family=family, hyper_rounds=0)
+    found = fit(rows, edits, family=family, scales=Scales.first(family))
     theta, covariance = dense_reference(rows, edits, family)
     assert found.mean == pytest.approx(theta[:5], abs=1e-5)
     assert found.intercepts == pytest.approx(theta[5:], abs=1e-5)
@@ -74,7 +76,7 @@ def test_mode_and_covariance_are_those_of_a_dense_fit(family, seed):
 
 def test_the_variance_of_a_score_is_that_of_a_dense_fit():
     rows, edits = drawn(5, effects=[0.8, -0.5]), ["e0", "e1"]
-    found = fit(rows, edits, hyper_rounds=0)
+    found = fit(rows, edits, scales=FIRST)
     theta, covariance = dense_reference(rows, edits, "logistic")
     groups = list(found.groups)
     predictor = theta[0] + theta[1] + theta[3:]
@@ -90,7 +92,7 @@ def test_many_sets_of_edits_are_fitted_like_few():
     """More sets than one block of the elimination holds."""
     rows = drawn(3, edits=9, rollouts=600, items=10, effects=np.linspace(-1, 1, 9))
     edits = [f"e{at}" for at in range(9)]
-    found = fit(rows, edits, hyper_rounds=0)
+    found = fit(rows, edits, scales=FIRST)
     theta, _ = dense_reference(rows, edits, "logistic")
     assert found.mean == pytest.approx(theta[:10], abs=1e-5)
 
@@ -162,9 +164,9 @@ def test_a_warm_start_ends_where_a_cold_start_ends(seed):
     """With the spreads held fixed, the mode does not depend on the starting point."""
     rows = drawn(seed, effects=[0.5, -0.5, 0.0, 1.0])
     edits = ["e0", "e1", "e2", "e3"]
-    cold = fit(rows, edits, hyper_rounds=0)
-    half = fit(rows[: len(rows) // 2], edits, hyper_rounds=0)
-    warm = fit(rows, edits, hyper_rounds=0, start=half)
+    cold = fit(rows, edits, scales=FIRST)
+    half = fit(rows[: len(rows) // 2], edits, scales=FIRST)
+    warm = fit(rows, edits, scales=FIRST, start=half)
     assert warm.mean == pytest.approx(cold.mean, abs=1e-5)
 
 
@@ -176,7 +178,7 @@ def test_the_same_trials_give_the_same_bits():
 
 
 def test_effects_in_points_respect_the_weights_of_items():
-    """An item that is always solved has nothing to gain; where only it counts, the effect is small."""
+    """A solved item has nothing to gain: where only it counts, effects are small."""
     table = TrialTable()
     rng = np.random.default_rng(0)
     for at in range(800):
@@ -186,17 +188,17 @@ def test_effects_in_points_respect_the_weights_of_items():
     found = fit(table.rows(), ["e0"])
 
     def points(weights):
-        selection = Selection.of(["easy", "hard"], weights)
-        return selection.effect(found, [], {"e0": 1.0}, present=False, rollouts=1).mean
+        selection = SelectionItems.of(["easy", "hard"], weights)
+        return selection.effects(found, [], [Change({"e0": 1.0}, present=False)])[0].mean
 
     assert points({"easy": 0.0}) > 0.2 > points({}) > points({"hard": 0.0}) >= 0
 
 
 def test_an_effect_is_the_same_before_and_after_promotion():
     found = fit(drawn(1, effects=[1.0, 0.0, 0.0, 0.0]), ["e0", "e1", "e2", "e3"])
-    selection = Selection.of(list(found.groups), {})
-    before = selection.effect(found, [], {"e0": 1.0}, present=False, rollouts=1)
-    after = selection.effect(found, ["e0"], {"e0": 1.0}, present=True, rollouts=1)
+    selection = SelectionItems.of(list(found.groups), {})
+    before = selection.effects(found, [], [Change({"e0": 1.0}, present=False)])[0]
+    after = selection.effects(found, ["e0"], [Change({"e0": 1.0}, present=True)])[0]
     assert before.mean == pytest.approx(after.mean, abs=1e-6) and before.mean > 0
     difference = selection.difference(found, ["e0"], [])
     assert difference.mean == pytest.approx(before.mean, abs=1e-6)

@@ -4,6 +4,8 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, GateSettings, Observation, ScreeningGate
+from skillfit.gate.effects import Estimate
+from skillfit.gate.regression import Contrast
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import Score
@@ -316,3 +318,25 @@ async def test_a_skipped_or_failed_training_rollout_is_ignored():
     observed = [Observation(one.item_id, arm, one) for one in (lost, skipped, scored)]
     await gate.judge("step_0001", None, observed)
     assert len(gate.posterior.groups) == before + 1
+
+
+async def test_the_final_skill_takes_no_edit_that_breaks_a_must_pass_item():
+    def chance(skill, item):
+        if item == "i003":
+            return 0.0 if "- breaker" in skill.body else 1.0
+        return 0.3 + 0.1 * ("- breaker" in skill.body)
+
+    gate = await gate_for(Scripted(chance), must_pass=("i003",))
+    gate.pool.join(patch("breaker", step=1))
+    gate.pool.edits["s0001e01"].estimate = Estimate(Contrast(0.2, 0.1), 0.1, 0, 0.2, 0.9, 0.0, 50)
+    assert await gate.compose() == []
+
+
+async def test_a_skill_can_be_measured_on_the_items_that_it_never_ran_on():
+    measure = Scripted(by_rule(0.2, good=0.8))
+    gate = await gate_for(measure)
+    await gate.judge("step_0001", patch("good"))
+    measured = gate.tally(gate.incumbent).scored
+    samples = await gate.record(gate.incumbent)
+    assert measured < 40 == len(samples.scores)
+    assert len(measure.asked) == len(set(measure.asked)) == 40 + 40 + 40 - measured

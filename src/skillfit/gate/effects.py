@@ -35,6 +35,15 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """An edit that joins or leaves the incumbent, with all that comes and goes with it."""
+
+    signs: Mapping[str, float]  # +1 for edits that come, -1 for edits that go
+    present: bool  # already part of the incumbent: it is compared with its absence
+    rollouts: int = 0  # scored rollouts that carried the edit
+
+
+@dataclass(frozen=True, slots=True)
 class Difference:
     """Estimated difference of two skills in points, with a 90 % interval."""
 
@@ -49,14 +58,14 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SelectionItems:
     """The selection items and how much each counts; the weights add up to 1."""
 
     items: tuple[str, ...]
     weights: Vector
 
     @classmethod
-    def of(cls, items: Sequence[str], weights: Mapping[str, float]) -> Selection:
+    def of(cls, items: Sequence[str], weights: Mapping[str, float]) -> SelectionItems:
         raw = np.array([weights.get(item, 1.0) for item in items], dtype=np.float64)
         return cls(tuple(items), raw / raw.sum() if raw.sum() > 0 else raw)
 
@@ -81,33 +90,29 @@ class Selection:
         probability = probability_positive(contrast.mean, contrast.sd**2)
         return Difference(mean, low, high, probability)
 
-    def effect(
-        self,
-        posterior: Posterior,
-        incumbent: Sequence[str],
-        signs: Mapping[str, float],
-        *,
-        present: bool,
-        rollouts: int,
-    ) -> Estimate:
-        """The effect of a change given by the signs of the edits that come (+1) and go (-1).
-        `present`: the change is part of the incumbent already, so it is compared with its absence.
-        """
-        contrast = posterior.contrast(signs)
+    def effects(
+        self, posterior: Posterior, incumbent: Sequence[str], changes: Sequence[Change]
+    ) -> list[Estimate]:
+        """The effect of each change on the incumbent."""
         predictor = posterior.predictor(self.items, incumbent)
-        if present:
-            predictor = predictor - contrast.mean
-        mean, low, high = self._change(posterior, predictor, contrast, _Z80)
-        sd = max((high - low) / (2 * _Z80), 1e-9)
-        return Estimate(
-            contrast=contrast,
-            mean=mean,
-            low=low,
-            high=high,
-            probability=round(probability_positive(contrast.mean, contrast.sd**2), 9),
-            harmful=round(NormalDist(mean, sd).cdf(-HARMLESS_LOSS), 9),
-            rollouts=rollouts,
-        )
+        found = []
+        for change in changes:
+            contrast = posterior.contrast(change.signs)
+            before = predictor - contrast.mean if change.present else predictor
+            mean, low, high = self._change(posterior, before, contrast, _Z80)
+            sd = max((high - low) / (2 * _Z80), 1e-9)
+            found.append(
+                Estimate(
+                    contrast=contrast,
+                    mean=mean,
+                    low=low,
+                    high=high,
+                    probability=round(probability_positive(contrast.mean, contrast.sd**2), 9),
+                    harmful=round(probability_positive(-HARMLESS_LOSS - mean, sd**2), 9),
+                    rollouts=change.rollouts,
+                )
+            )
+        return found
 
     def _change(
         self, posterior: Posterior, predictor: Vector, contrast: Contrast, width: float

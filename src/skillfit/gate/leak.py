@@ -1,16 +1,17 @@
-"""Proposals that carry what the agent must not be handed: text or answers of hidden items, the
-grader's rules, memorised answers.
+"""The leak check: find proposals that carry text or answers of hidden items, rules of the grader,
+or memorised answers.
 
-The rule, all on words (case and punctuation aside; CJK by character):
+The rules, all on words (case and punctuation ignored; CJK by character):
 - eight words in a row from a selection or test item's input or reference, unless training inputs or
   the skill have them too;
 - a selection or test answer that is telling, or a name in its own spelling, and that neither
   training items nor the skill contain;
 - a grader's pattern of four or more characters, verbatim, or eight words in a row of a longer one;
-- a training answer that is telling and belongs to at most two training items, unless it stands in
-  the fenced examples. Telling: three words, or a word of eight letters, or a number of four digits.
-  A name: three characters, with capitals or digits. So "yes", "B", "42", common words and class
-  labels pass.
+- a training answer that is telling and belongs to at most two training items, unless it is in the
+  fenced examples.
+
+Telling: three words, or a word of eight letters, or a number of four digits. A name: three
+characters, with capitals or digits. So "yes", "B", "42", common words and class labels pass.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ class LeakIndex:
         return index
 
     def check(self, text: str, *, examples: bool = False) -> tuple[Leak, ...]:
-        """What leaks in a text. `examples`: it goes into the fenced examples, where training
-        answers belong.
+        """The leaks in a text. `examples`: the text goes into the fenced examples, which may hold
+        training answers.
         """
         said, plain = words(text), text.casefold()
         leaks = [

@@ -23,7 +23,7 @@ from skillfit.tasks.item import Item
 PROMOTE_Z = 1.6  # promote at once when the effect is this many standard deviations above 0
 DROP_Z = -1.0  # drop at once below
 DEMOTE_Z = -0.3  # drop a promoted edit below
-DECIDE_AFTER = 5  # judgements with evidence, after which a pending edit is promoted or dropped
+DECIDE_AFTER = 8  # judgements with evidence, after which a pending edit is promoted or dropped
 WORTH_SD = 0.3  # then: promote when the mean is above this many standard deviations
 CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
 LEFT_OUT = 0.1  # share of rollouts without an uncertain promoted edit
@@ -76,6 +76,7 @@ class Pool:
         self._max_tokens = max_tokens
         self.edits: dict[str, PoolEdit] = {}
         self._promoted: list[str] = []  # in the order of promotion
+        self._anchored: list[str] = []  # edits that are anchored in the text of others
         self._applied: dict[tuple[str, ...], Arm] = {}
 
     # Reading
@@ -123,12 +124,12 @@ class Pool:
         return self.edits[key].status == "promoted" and not self.edits[key].absorbed
 
     def _dependents(self, keys: Sequence[str]) -> list[str]:
-        """These edits and all that are anchored in them, in order of joining."""
-        found = set(keys)
-        for one in self.edits.values():
-            if one.status != "dropped" and one.needs & found:
-                found.add(one.id)
-        return [key for key in self.edits if key in found]
+        """These edits, then all that are anchored in them, in order of joining."""
+        found = dict.fromkeys(keys)
+        for key in self._anchored:
+            if self.edits[key].status != "dropped" and self.edits[key].needs & found.keys():
+                found[key] = None
+        return list(found)
 
     # Joining
 
@@ -185,6 +186,8 @@ class Pool:
             self._set_dropped(one, f"cannot be applied: {problem.reason}")
             return
         one.needs = needs
+        if needs:
+            self._anchored.append(one.id)
         for other in self.edits.values():
             if other.id == one.id or other.status == "dropped" or other.absorbed:
                 continue
@@ -275,11 +278,11 @@ class Pool:
         written_from = [self._sources(arm) for arm in order]
         assigned = []
         for item in items:
-            ties = [rng.random() for _ in order]
-            best = min(
-                range(len(order)),
-                key=lambda at: (item.id in written_from[at], used[at], ties[at]),
-            )
+            ranks = [
+                (item.id in written_from[at], used[at], rng.random(), at)
+                for at in range(len(order))
+            ]
+            best = min(ranks)[-1]
             used[best] += 1
             assigned.append(order[best])
         return assigned
@@ -311,7 +314,7 @@ class Pool:
 
     def worthwhile(self) -> list[str]:
         """Promoted edits and pending ones that are believed to help, for the final skill."""
-        chosen = {one.id for one in self.promoted() if one.removal or worth(one)}
+        chosen = {one.id for one in self.promoted() if one.removal or one.pinned or worth(one)}
         for one in sorted(self.pending(), key=_best_first):
             if not one.removal and worth(one):
                 chosen -= one.rivals
@@ -353,14 +356,18 @@ class Pool:
             self._promoted.remove(one.id)
         self._applied.clear()
 
-    def rebase(self, base: Skill) -> None:
-        """Go on from another document, which contains or replaces the promoted edits. Pending edits
-        that cannot be applied to it are dropped.
+    def rebase(self, base: Skill, *, replaces: str = "") -> None:
+        """Go on from another document. It contains the promoted edits, or, with `replaces` (the
+        reason), they are gone. Pending edits that cannot be applied to it are dropped.
         """
         for one in self.promoted():
-            one.absorbed = True
+            if replaces:
+                self._set_dropped(one, replaces)
+            else:
+                one.absorbed = True
         self.base = base
         self._promoted.clear()
+        self._anchored.clear()
         self._applied.clear()
         pending = self.pending()
         for one in pending:  # settle each against those before it, as when they joined

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from skillfit.errors import InputError
-from skillfit.gate.effects import Selection
+from skillfit.gate.effects import Change, SelectionItems
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import Family, Kind, Posterior, TrialTable, fit
 from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, SkillScores, believe, compare
@@ -52,7 +52,7 @@ class ScreeningGate(SkillScores):
                 f"evaluation.must_pass names items that are not in the selection split: {names}.",
                 hint="Give them `split: selection`, or take them off the list.",
             )
-        self._selection = Selection.of([item.id for item in items], settings.weights)
+        self._selection = SelectionItems.of([item.id for item in items], settings.weights)
         self._family: Family = "logistic" if settings.metric == "hard" else "linear"
         self._trials = TrialTable()
         self._rollouts: Counter[str] = Counter()  # edit -> scored rollouts that count for it
@@ -145,26 +145,40 @@ class ScreeningGate(SkillScores):
         return (*self._base_of.get(arm.skill.hash, self._base), *arm.edits)
 
     def _fit(self) -> None:
-        """Fit all rollouts and update the estimate of every edit in use."""
+        """Fit all rollouts so far, starting from the last fit."""
         kinds: dict[str, Kind] = {key: one.kind for key, one in self.pool.edits.items()}
         kinds |= dict.fromkeys(self._documents, "base")
         columns = [key for key in kinds if self._rollouts[key]]
         self._posterior = fit(
             self._trials.rows(), columns, family=self._family, kinds=kinds, start=self._posterior
         )
+        self._estimate()
+
+    def _estimate(self) -> None:
+        """Express the effect of every edit in use relative to the incumbent."""
+        used = [
+            one
+            for one in self.pool.edits.values()
+            if one.status != "dropped" and self._rollouts[one.id]
+        ]
+        changes = [
+            Change(self.pool.signs(one.id), one.status == "promoted", self._rollouts[one.id])
+            for one in used
+        ]
         incumbent = self._columns(self.pool.incumbent)
-        for one in self.pool.edits.values():
-            if one.status != "dropped" and self._rollouts[one.id]:
-                one.estimate = self._selection.effect(
-                    self._posterior,
-                    incumbent,
-                    self.pool.signs(one.id),
-                    present=one.status == "promoted",
-                    rollouts=self._rollouts[one.id],
-                )
+        estimates = self._selection.effects(self.posterior, incumbent, changes)
+        for one, estimate in zip(used, estimates, strict=True):
+            one.estimate = estimate
 
     def _score(self) -> ScoreEstimate:
         return self._selection.score(self.posterior, self._columns(self.pool.incumbent))
+
+    async def record(self, skill: Skill) -> Samples:
+        """The measurements of a skill. Selection items that it never ran on are rolled out."""
+        samples = self._known.setdefault(skill.hash, Samples(self.settings))
+        missing = [item for item in self.items if item.id not in samples.scores]
+        samples.add(await self.sampler.sample([(Arm(skill), item) for item in missing]))
+        return samples
 
     # Judging
 
@@ -298,6 +312,8 @@ class ScreeningGate(SkillScores):
     ) -> Verdict:
         """The verdict after the pool has changed. Makes the pool's incumbent the gate's."""
         new = self.pool.incumbent
+        if new.skill.hash != old.skill.hash:
+            self._estimate()
         self._best = self._incumbent = new.skill
         self._carried[new.skill.hash] = new.skill
         difference = self._selection.difference(
@@ -356,7 +372,7 @@ class ScreeningGate(SkillScores):
         decision, reason = self._decide_document(belief.mean, broken, spending)
         if decision == "accept":
             self._base = (column,)
-            self.pool.rebase(candidate.skill)
+            self.pool.rebase(candidate.skill, replaces=f"replaced by the document of {name}")
             self._best = self._incumbent = candidate.skill
             self._carried[candidate.skill.hash] = candidate.skill
         self._fit()
@@ -402,12 +418,13 @@ class ScreeningGate(SkillScores):
         """Go on from a skill that no verdict chose. With `like` its measurements stay valid;
         otherwise the skill gets a pass over the selection items.
         """
+        self._base = self._columns(self.pool.incumbent)
         if like is not None:
-            self._base = self._columns(self.pool.incumbent)
             self._known.setdefault(skill.hash, self.known(like))
         else:
-            self._documents.append(f"document {len(self._documents)}")
-            self._base = (self._documents[-1],)
+            column = f"adopted {len(self._documents)}"
+            self._documents.append(column)
+            self._base = (*self._base, column)
         self.pool.rebase(skill)
         self._base_of[skill.hash] = self._base
         if like is None:
@@ -425,7 +442,9 @@ class ScreeningGate(SkillScores):
         incumbent = self.pool.incumbent
         if self.settings.review:  # only what a person approved
             return self._without_initial([incumbent])
-        composed = self.pool.apply(self.pool.worthwhile())
+        chosen = self.pool.worthwhile()
+        culprits = await self._culprits([key for key in chosen if key not in incumbent.edits])
+        composed = self.pool.apply([key for key in chosen if key not in culprits])
         if composed.skill.hash == incumbent.skill.hash:
             return self._without_initial([incumbent])
         predicted = self._selection.difference(

@@ -1,5 +1,5 @@
-"""The few formulas the gate needs, for paired item-level differences. An item is a cluster: its
-repeats are averaged first, so they never pose as more items.
+"""Formulas for paired differences of item means. Repeats of an item are averaged first, so they
+never count as more items.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def item_differences(
 
 
 def probability_positive(mean: float, variance: float) -> float:
-    """Chance that a normal quantity is above 0; a certain one counts half at a tie."""
+    """Probability that a normal quantity is above 0; 0.5 when mean and variance are both 0."""
     if variance <= 0:
         return 0.5 if mean == 0 else float(mean > 0)
     return _NORMAL.cdf(mean / math.sqrt(variance))
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Student's t by the Cornish-Fisher expansion: two decimals good from 4 degrees on, generous
-    below.
+    """Quantile of Student's t by the Cornish-Fisher expansion: two correct decimals from 4 degrees
+    of freedom on, too large below.
     """
     z, v = _NORMAL.inv_cdf(probability), max(freedom, 1)
     return (
@@ -64,9 +64,8 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def interval(differences: Sequence[float], confidence: float = 0.9) -> Interval:
-    """Mean difference with a small-sample interval. One pseudo-item, half of it a full win and half
-    a full loss, keeps the width honest when all items agree: ten equal items don't prove an effect
-    of exactly 0.
+    """Mean difference with a small-sample interval. One pseudo-item, half a full win and half a
+    full loss, widens it: ten equal items do not prove an effect of exactly 0.
     """
     count = len(differences)
     if not count:

@@ -62,7 +62,7 @@ class StrictGate(SkillScores):
                 score=old.estimate(),
             )
         new = await self.record(candidate.skill)
-        decision, reason = self._decide(new, old)
+        decision, reason = self.decide(new, old)
         standing = _standing(candidate, new, old, decision)
         action: Action = decision
         if not self.settings.use_gate and not candidate.gated:
@@ -95,7 +95,8 @@ class StrictGate(SkillScores):
     def steer(self, action: str, key: str, text: str = "") -> None:
         raise InputError("The strict gate has no pool of edits.")
 
-    def _decide(self, new: Samples, old: Samples) -> tuple[Decision, str]:
+    def decide(self, new: Samples, old: Samples) -> tuple[Decision, str]:
+        """The decision about a candidate, and its reason. Override it for another rule."""
         floor, covered = self.settings.coverage_floor, min(old.coverage, new.coverage)
         if covered < floor:
             reason = f"only {covered:.0%} of the rollouts were scored (floor {floor:.0%})"

@@ -17,7 +17,7 @@ from skillfit import __version__
 from skillfit.config import identity
 from skillfit.errors import InputError
 from skillfit.gate import Arm, Candidate
-from skillfit.gate.effects import Selection
+from skillfit.gate.effects import Change, SelectionItems
 from skillfit.gate.pool import Pool, is_harmless
 from skillfit.gate.regression import Family, Kind, Posterior, TrialTable, fit
 from skillfit.gate.samples import Sampler, Samples, believe, compare
@@ -167,7 +167,7 @@ class _Ablation:
         columns = [key for key in self._pool.edits if self._without[key]]
         kinds: dict[str, Kind] = dict.fromkeys(columns, "removal")
         posterior = fit(self._trials.rows(), columns, family=family, kinds=kinds)
-        selection = Selection.of([item.id for item in self._items], weights_of(self._items))
+        selection = SelectionItems.of([item.id for item in self._items], weights_of(self._items))
         worths = [self._worth(key, unit, posterior, selection) for key, unit in self._units.items()]
         cut = [
             unit
@@ -184,12 +184,15 @@ class _Ablation:
             shorter_skill=shorter.text if shorter else "",
         )
 
-    def _worth(self, key: str, unit: Unit, posterior: Posterior, selection: Selection) -> UnitWorth:
+    def _worth(
+        self, key: str, unit: Unit, posterior: Posterior, selection: SelectionItems
+    ) -> UnitWorth:
         count = self._without[key]
         place = (unit.id, unit.start, unit.end, unit.text, unit.tokens)
         if not count:
             return UnitWorth(*place, 0.0, -1.0, 1.0, 0.5, 0, "unsure")
-        removal = selection.effect(posterior, [], {key: 1.0}, present=False, rollouts=count)
+        change = Change({key: 1.0}, present=False, rollouts=count)
+        removal = selection.effects(posterior, [], [change])[0]
         cut = is_harmless(removal)
         keep = -removal.high > 0
         return UnitWorth(

@@ -1,0 +1,168 @@
+"""True gain at equal rollouts: strict, the race and screening in the same worlds, with the same
+edits; and what the choices of a screening run buy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, fields
+
+from bench.gate.play import (
+    DEFAULT_PLAN,
+    EDITS,
+    Plan,
+    Played,
+    play_race,
+    play_screening,
+    play_strict,
+)
+from bench.gate.settings import setting
+from bench.gate.world import Setting, World
+from skillfit.gate import GateSettings
+
+DEFAULTS = GateSettings()
+Player = Callable[[World, GateSettings], Awaitable[Played]]
+
+
+async def play_strict_all(world: World, settings: GateSettings) -> Played:
+    return await play_strict(world, settings, patch=EDITS)
+
+
+WAYS: dict[str, Player] = {
+    "strict": play_strict,
+    "strict, all edits": play_strict_all,
+    "race": play_race,
+    "screening": play_screening,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Means over runs in one setting."""
+
+    setting: str
+    rollouts: int
+    runs: int
+    ways: dict[str, dict[str, float]]  # way -> the fields of Played
+    errors: dict[str, float]  # way -> standard error of the gain
+    ratio: float  # gain of screening to the gain of the race
+    ratio_error: float  # standard error, from the paired runs
+
+
+def play_all(
+    world: Setting,
+    player: Player,
+    seeds: Sequence[int],
+    subsets: int = DEFAULTS.subsets,
+    passes: int = DEFAULTS.passes,
+) -> list[Played]:
+    """One run per seed."""
+    found = []
+    for seed in seeds:
+        settings = GateSettings(
+            metric="soft" if world.graded else "hard", seed=seed, subsets=subsets, passes=passes
+        )
+        found.append(asyncio.run(_play(player, World(world, seed), settings)))
+    return found
+
+
+async def _play(player: Player, world: World, settings: GateSettings) -> Played:
+    return await player(world, settings)
+
+
+def means(runs: Sequence[Played]) -> dict[str, float]:
+    return {
+        field.name: statistics.fmean(getattr(run, field.name) for run in runs)
+        for field in fields(Played)
+    }
+
+
+def error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def compare(
+    world: Setting, runs: int, first_seed: int, ways: Sequence[str] = tuple(WAYS)
+) -> Compared:
+    seeds = range(first_seed, first_seed + runs)
+    played = {way: play_all(world, WAYS[way], seeds) for way in ways}
+    averages = {way: means(found) for way, found in played.items()}
+    base = averages["race"]["gain"]
+    ratio = averages["screening"]["gain"] / base
+    pairs = zip(played["screening"], played["race"], strict=True)
+    residuals = [ours.gain - ratio * theirs.gain for ours, theirs in pairs]
+    return Compared(
+        setting=world.name,
+        rollouts=world.rollouts,
+        runs=runs,
+        ways=averages,
+        errors={way: error([run.gain for run in found]) for way, found in played.items()},
+        ratio=ratio,
+        ratio_error=error(residuals) / abs(base),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to spend the rollouts of a screening run."""
+
+    name: str
+    setting: Setting
+    plan: Plan = DEFAULT_PLAN
+    subsets: int = DEFAULTS.subsets
+    passes: int = DEFAULTS.passes
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a choice gains."""
+
+    name: str
+    setting: str
+    rollouts: int
+    runs: int
+    played: dict[str, float]  # the fields of Played
+    error: float  # standard error of the gain
+
+
+def try_choice(choice: Choice, runs: int, first_seed: int) -> Chosen:
+    async def player(world: World, settings: GateSettings) -> Played:
+        return await play_screening(world, settings, choice.plan)
+
+    seeds = range(first_seed, first_seed + runs)
+    found = play_all(choice.setting, player, seeds, subsets=choice.subsets, passes=choice.passes)
+    return Chosen(
+        name=choice.name,
+        setting=choice.setting.name,
+        rollouts=choice.setting.rollouts,
+        runs=runs,
+        played=means(found),
+        error=error([run.gain for run in found]),
+    )
+
+
+def choices() -> list[Choice]:
+    """What the defaults of a screening run are chosen from."""
+    middle, sparse, graded = setting(40), setting(40, kind="sparse"), setting(40, graded=True)
+    found = [Choice("defaults", world) for world in (middle, sparse, graded)]
+    for lag in (1, 2):
+        found += [Choice(f"lag {lag}", world, Plan(lag=lag)) for world in (middle, sparse, graded)]
+    for edits in (4, 8):
+        plan = Plan(edits=edits)
+        found += [Choice(f"{edits} edits per step", w, plan) for w in (middle, sparse, graded)]
+    found += [Choice(f"{count} subsets", middle, subsets=count) for count in (4, 8, 32)]
+    found += [Choice("2 passes per step", world, passes=2) for world in (middle, sparse)]
+    found.append(Choice("no training scores", middle, Plan(training=False)))
+    for items in (8, 12):
+        few = setting(items)
+        found += [Choice(f"{count} passes per step", few, passes=count) for count in (1, 2, 4)]
+        found.append(Choice("8 edits per step", few, Plan(edits=8)))
+    for steps in (6, 12):
+        short = setting(40, steps=steps)
+        found += [
+            Choice(f"{steps} steps, {edits} edits", short, Plan(edits=edits)) for edits in (8, 16)
+        ]
+    return found

@@ -1,0 +1,218 @@
+"""What the figures of a run can be trusted for: calibration of the intervals, runs in which nothing
+helps (A/A), the ship test on equal and on different skills, and the time of one fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.gate.play import START, Plan, played, screened
+from bench.gate.world import Setting, World
+from skillfit.gate import (
+    Candidate,
+    GateSettings,
+    Observation,
+    ScreeningGate,
+    Verdict,
+    ship_test,
+)
+from skillfit.gate.regression import TrialTable, fit
+from skillfit.skill import apply_edits
+
+ROOMY = 10**9  # rollouts: no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """How often 80 % intervals of edit effects hold the truth. Every edit counts once, with the
+    last interval that the run gave it.
+    """
+
+    setting: str
+    edits: int
+    selection: float  # share that holds the true effect on the selection items
+    population: float  # share that holds the true effect on the population
+    above: float  # share of true effects (selection items) above the interval
+    below: float
+    width: float  # mean width in points
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    incumbent: tuple[str, ...]  # edits of the incumbent that the effect refers to
+    low: float
+    high: float
+
+
+class _Watched(ScreeningGate):
+    """A screening gate that keeps the last interval of every edit."""
+
+    def __init__(self, world: World, settings: GateSettings) -> None:
+        super().__init__(world, world.items, settings)
+        self._dropped: set[str] = set()
+        self.last: dict[str, _Interval] = {}
+
+    async def judge(
+        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
+    ) -> Verdict:
+        verdict = await super().judge(name, candidate, training)
+        incumbent = self.pool.incumbent.edits
+        for effect in verdict.effects:
+            if effect.mean is not None and effect.id not in self._dropped:
+                self.last[effect.id] = _Interval(incumbent, effect.low, effect.high)
+            if effect.status == "dropped":
+                self._dropped.add(effect.id)
+        return verdict
+
+    def truth(self, world: World, key: str, part: str) -> float:
+        """The true effect of an edit on the incumbent of its last interval."""
+        others = [one for one in self.last[key].incumbent if one != key]
+        with_it, without = self.pool.apply([*others, key]), self.pool.apply(others)
+        return world.true_score(with_it.skill, part) - world.true_score(without.skill, part)
+
+
+def calibrate(setting: Setting, runs: int, first_seed: int) -> Calibrated:
+    selection, population, above, below = list[bool](), list[bool](), list[bool](), list[bool]()
+    widths = []
+    for seed in range(first_seed, first_seed + runs):
+        world = World(setting, seed)
+        settings = GateSettings(metric="soft" if setting.graded else "hard", seed=seed)
+        gate = _Watched(world, settings)
+        asyncio.run(screened(world, gate, Plan()))
+        for key, last in gate.last.items():
+            here, there = (gate.truth(world, key, part) for part in ("selection", "population"))
+            selection.append(last.low <= here <= last.high)
+            population.append(last.low <= there <= last.high)
+            above.append(here > last.high)
+            below.append(here < last.low)
+            widths.append(last.high - last.low)
+    return Calibrated(
+        setting=setting.name,
+        edits=len(widths),
+        selection=statistics.fmean(selection),
+        population=statistics.fmean(population),
+        above=statistics.fmean(above),
+        below=statistics.fmean(below),
+        width=statistics.fmean(widths),
+        runs=runs,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Null:
+    """Whole screening runs in which no edit helps."""
+
+    setting: str
+    shipped: float  # share of runs called improved
+    few_lines: float  # share of runs that hand back at most three lines
+    harmful: float  # harmful edits handed back per run
+    candidates: float  # lines in the skill that went into the ship test
+    runs: int
+
+
+def run_null(setting: Setting, runs: int, first_seed: int) -> Null:
+    shipped, lines, harmful, candidates = [], [], [], []
+    for seed in range(first_seed, first_seed + runs):
+        world = World(setting, seed)
+        settings = GateSettings(metric="soft" if setting.graded else "hard", seed=seed)
+        gate = ScreeningGate(world, world.items, settings)
+        asyncio.run(screened(world, gate, Plan()))
+        finalists = asyncio.run(gate.compose())[:1]
+        world.setting = replace(setting, rollouts=ROOMY)
+        result = asyncio.run(
+            ship_test(world, world.items, START, finalists, settings, noise=gate.noise())
+        )
+        improved = result.verdict == "improved"
+        handed_back = played(world, result.skill if improved else START, 0, 0.0)
+        shipped.append(improved)
+        lines.append(handed_back.edits <= 3)
+        harmful.append(handed_back.harmful)
+        candidates.append(len(world.rules(finalists[0])) if finalists else 0)
+    return Null(
+        setting.name,
+        statistics.fmean(shipped),
+        statistics.fmean(lines),
+        statistics.fmean(harmful),
+        statistics.fmean(candidates),
+        runs,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    setting: str
+    effect: float  # true mean difference of the finalist
+    improved: float  # share of runs that were called improved
+    runs: int
+
+
+def ship(setting: Setting, effect: float, finalists: int, runs: int, first_seed: int) -> Shipped:
+    """The share of ship tests that say improved. Effect 0: the finalists differ from the initial
+    skill in words only.
+    """
+    called, true = 0, 0.0
+    for seed in range(first_seed, first_seed + runs):
+        world = World(replace(setting, rollouts=ROOMY), seed)
+        edits = [world.planted(effect) for _ in range(finalists)]
+        skills = [apply_edits(START, [edit]).skill for edit in edits]
+        true += world.true_score(skills[0]) - world.true_score(START)
+        settings = GateSettings(metric="soft" if setting.graded else "hard", seed=seed)
+        result = asyncio.run(ship_test(world, world.items, START, skills, settings))
+        called += result.verdict == "improved"
+    name = f"{setting.name}, {finalists} finalist{'s' * (finalists > 1)}"
+    return Shipped(name, true / runs, called / runs, runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One fit of a long run."""
+
+    edits: int
+    rollouts: int
+    subsets: int
+    seconds: float  # of CPU time, best of three; the fit runs on one thread
+    cold_seconds: float  # without the last fit to start from
+
+
+def time_fit(steps: int = 125, per_step: int = 4, items: int = 100, training: int = 60) -> Timed:
+    """500 edits and 20,000 rollouts as a long run leaves them behind: 60 edits pending at a time, a
+    quarter of them promoted in the end, 16 subsets per stage.
+    """
+    rng = random.Random(0)
+    table, edits = TrialTable(), list[str]()
+    pending, promoted = list[str](), list[str]()
+    for step in range(steps):
+        new = [f"s{step:04d}e{number:02d}" for number in range(per_step)]
+        edits += new
+        pending += new
+        for prefix, count in (("i", items), ("t", training)):
+            subsets = [_subset(rng, pending, promoted) for _ in range(16)]
+            for at in range(count):
+                number = at if prefix == "i" else (step * training + at) % 320
+                table.add(f"{prefix}{number}", rng.choice(subsets), float(rng.random() < 0.5))
+        while len(pending) > 60:
+            oldest = pending.pop(0)
+            if rng.random() < 0.25:
+                promoted.append(oldest)
+    rows = table.rows()
+    started = time.process_time()
+    posterior = fit(rows, edits)
+    cold = time.process_time() - started
+    seconds = []
+    for _ in range(3):
+        started = time.process_time()
+        posterior = fit(rows, edits, start=posterior)
+        seconds.append(time.process_time() - started)
+    rollouts = sum(row.count for row in rows)
+    return Timed(len(edits), rollouts, len({row.edits for row in rows}), min(seconds), cold)
+
+
+def _subset(rng: random.Random, pending: Sequence[str], promoted: Sequence[str]) -> list[str]:
+    on = [edit for edit in pending if rng.random() < 0.5]
+    return on + [edit for edit in promoted if rng.random() < 0.95]
