@@ -118,10 +118,8 @@ def _rollouts(run: Path) -> int:
 def measure_resume(folder: Path, records: int) -> list[Measure]:
     run = folder / "run"
     if not run.is_dir():
-        steps_and_ends = 45  # measurements of the selection items: steps, baseline, ship test
-        config = write_project(
-            folder, {"train": 40, "selection": records // 2 // steps_and_ends}, _LONG
-        )
+        items = records // 46  # a selection item has about 23 rollouts of two records each
+        config = write_project(folder, {"train": 40, "selection": items}, _LONG)
         _run("train", config, "--run", run, "--plain")
     with closing(RunDirectory.read(run)) as view:
         recorded = view.journal.count()

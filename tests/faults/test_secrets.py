@@ -11,11 +11,12 @@ from tests.support.chat_server import Call
 from tests.training.making import MakeWorld
 from tests.training.practice_project import Script, items
 
-KEY = "kx-3f1b9c8e7d6a5b4c"
+HEADER = "team-header-0123456789"
 
 
+@pytest.mark.parametrize("key", ["kx-3f1b9c8e7d6a5b4c", 'kx-"3f1b\\9c8e"7d6a'])
 async def test_keys_never_reach_the_run_directory_even_when_a_server_echoes_them(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     others = {
         name: f"planted-{name.lower()}-0123456789"
@@ -25,19 +26,19 @@ async def test_keys_never_reach_the_run_directory_even_when_a_server_echoes_them
         monkeypatch.setenv(name, value)
 
     def echoing(call: Call) -> Any:
-        key = call.headers["authorization"]
+        sent = f"{call.headers['authorization']} {call.headers['x-team']}"
         return json.dumps(
             {
-                "success_patterns": [key],
+                "success_patterns": [sent],
                 "patch": {
-                    "reasoning": key,
-                    "edits": [{"op": "append", "content": f"- Use {KEY}."}],
+                    "reasoning": sent,
+                    "edits": [{"op": "append", "content": f"- Use {key} and {HEADER}."}],
                 },
             }
         )
 
     def chatty(call: Call) -> str:
-        return f"unknown {call.headers['authorization']}"
+        return f"unknown {call.headers['authorization']} {call.headers['x-team']}"
 
     script = Script(
         {"reflect.failure": echoing, "reflect.success": echoing, "slow_update": echoing}, chatty
@@ -45,14 +46,15 @@ async def test_keys_never_reach_the_run_directory_even_when_a_server_echoes_them
     world = make_world(
         "train.num_epochs=2", "evaluation.preflight=true", script=script, rows=items(4, 4, 2)
     )
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"X-Team: {HEADER}")
     await world.train(force=True)
-    assert all(KEY in call.headers["authorization"] for call in world.calls)
+    assert all(key in call.headers["authorization"] for call in world.calls)
     written = [path for path in (world.folder / "run").rglob("*") if path.is_file()]
     found = [
         path.name
         for path in written
-        for secret in (KEY, *others.values())
+        for secret in (key, json.dumps(key)[1:-1], HEADER, *others.values())
         if secret.encode() in path.read_bytes()
     ]
     assert len(written) > 20

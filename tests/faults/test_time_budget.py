@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.responses import JSONResponse
@@ -13,9 +14,11 @@ from skillfit.models.client import Client
 from skillfit.run.budget import Budget, BudgetReached, Caps
 from skillfit.run.journal import Journal, RecordedModel
 from tests.support.chat_server import Call, ChatServer, RawServer
+from tests.training.making import MakeWorld
+from tests.training.practice_project import Script
 
 pytestmark = pytest.mark.timeout(60)
-SHORT = Caps(minutes=0.01)  # 0.6 seconds
+SHORT = Caps(minutes=0.05)  # 3 seconds: enough to send the first requests
 
 
 def request(text: str) -> Request:
@@ -73,3 +76,22 @@ async def test_waiting_for_a_slot_or_for_the_next_try_ends_with_the_minutes(tmp_
             assert any(isinstance(result, BudgetReached) for result in results)
             assert not any(isinstance(result, TimeoutError) for result in results)
             assert model.limiter.in_flight == 0
+
+
+@pytest.mark.parametrize("how", ["hangs", "asks for patience"])
+async def test_a_run_ends_by_its_budget_while_the_server_keeps_it_waiting(
+    make_world: MakeWorld, how: str
+) -> None:
+    script = Script()
+
+    async def slow(call: Call) -> Any:
+        if call.stage == "rollout" and call.number > 10:
+            if how == "asks for patience":
+                return JSONResponse({"error": {"message": "later"}}, 429, {"Retry-After": "300"})
+            await asyncio.sleep(12)
+        return script(call)
+
+    world = make_world("budget.minutes=0.05", "model.concurrency=4", script=slow)
+    result = await world.train()
+    assert result.finish_reason == "budget"
+    assert world.summary()["finish_reason"] == "budget"

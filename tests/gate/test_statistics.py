@@ -1,5 +1,6 @@
 import itertools
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -107,3 +108,13 @@ def test_more_items_or_repeats_show_smaller_effects():
     assert repeats_for(20, 0.2, 0.05, 4) == 4
     assert repeats_for(8, 0.0, 0.05, 4) == 1
     assert detectable_effect(20, 0.0) == pytest.approx(0.216, abs=0.001)
+
+
+def test_the_sign_flip_test_takes_thousands_of_items() -> None:
+    """Ten thousand items of graded scores take less than a second; counting all signs took hours."""
+    draw = random.Random(1)
+    differences = [draw.choice((-0.5, -0.25, 0.0, 0.25, 0.5, 1.0)) for _ in range(10_000)]
+    assert sign_flip_p(differences) < 1e-100
+    equal = [draw.choice((-1.0, 1.0)) for _ in range(10_000)]
+    z = sum(equal) / 100
+    assert sign_flip_p(equal) == pytest.approx(0.5 * math.erfc(z / math.sqrt(2)), abs=0.01)

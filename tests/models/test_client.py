@@ -152,6 +152,11 @@ async def test_thinking_is_cut_from_the_answer():
     assert check_reply(Reply("so it is\n</think>\nfour"), "m").text == "four"
 
 
+async def test_half_an_emoji_in_a_scripts_reply_is_replaced_so_that_it_can_be_recorded():
+    reply = await ScriptedModel(["half \ud83d"]).complete(say("x"))
+    assert reply.text == "half \ufffd"
+
+
 async def test_a_refusal_is_not_retried():
     with (
         ChatServer(lambda call: {"content": None, "refusal": "I cannot help"}) as server,

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
+from skillfit.errors import InputError
 from skillfit.models import ModelSpec, redact
 from skillfit.models.protocol import AuthFailed, BadRequest
 from skillfit.models.secrets import hide_keys_in_use, remember_secret
@@ -115,6 +116,13 @@ async def test_custom_headers_are_sent_and_never_shown():
 def test_a_key_with_a_line_break_is_refused_before_it_is_sent():
     with pytest.raises(AuthFailed, match="OPENAI_API_KEY has a line break"):
         to("http://127.0.0.1:9/v1", environ={"OPENAI_API_KEY": "first\nsecond"})
+
+
+def test_a_custom_header_with_a_control_character_is_refused_without_its_value():
+    environ = {"OPENAI_API_KEY": "key-123456", "OPENAI_CUSTOM_HEADERS": "X-A: planted\x00value"}
+    with pytest.raises(InputError, match="'X-A'") as caught:
+        to("http://127.0.0.1:9/v1", environ=environ)
+    assert "planted" not in str(caught.value)
 
 
 def test_placeholder_keys_do_not_garble_text():

@@ -39,7 +39,8 @@ async def run(task: Task, seed: int = 0) -> tuple[Attempt, Score]:
 async def test_the_program_gets_item_skill_and_seed_and_its_score_comes_back(
     tmp_path: Path,
 ) -> None:
-    script = 'cat > got.json; cd "$(dirname "$SKILLFIT_SKILL")"; cat "$SKILLFIT_SKILL" references/a.md > "$OLDPWD/skill"; cd "$OLDPWD"\n'
+    script = 'cat > got.json; cd "$(dirname "$SKILLFIT_SKILL")"\n'
+    script += 'cat "$SKILLFIT_SKILL" references/a.md > "$OLDPWD/skill"; cd "$OLDPWD"\n'
     script += 'echo "$1 $SKILLFIT_SEED" > args\n'
     task = command_task(
         tmp_path,
@@ -63,7 +64,8 @@ async def test_a_bare_number_is_a_score_and_items_may_stand_beside(tmp_path: Pat
 
 
 async def test_a_program_that_says_much_is_heard_to_its_last_line(tmp_path: Path) -> None:
-    script = "i=0; while [ $i -lt 40 ]; do head -c 60000 /dev/zero | tr '\\0' x; i=$((i+1)); done; echo; echo 0.25"
+    script = "i=0; while [ $i -lt 40 ]; do head -c 60000 /dev/zero | tr '\\0' x; i=$((i+1)); done"
+    script += "; echo; echo 0.25"
     _, score = await run(command_task(tmp_path, script))
     assert score.hard == 0.25
 

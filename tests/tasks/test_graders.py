@@ -274,7 +274,8 @@ async def test_a_regex_stays_out_of_the_feedback_and_in_the_patterns() -> None:
 
 async def test_a_python_grader_is_called_with_item_and_answer(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
-        "def grade(item, answer):\n    return (0.5, 'closer') if answer == item['hint'] else {'score': 0, 'soft': 0.2}\n"
+        "def grade(item, answer):\n    near = answer == item['hint']\n"
+        "    return (0.5, 'closer') if near else {'score': 0, 'soft': 0.2}\n"
         "async def later(item, answer):\n    return True\n"
         "def broken(item, answer):\n    return item['nothing']\n"
         "def silly(item, answer):\n    return 7\n"
@@ -283,7 +284,7 @@ async def test_a_python_grader_is_called_with_item_and_answer(tmp_path: Path) ->
     assert (await grade("own.py:grade", "x", hint="h", base=tmp_path)).soft == 0.2
     assert (await grade("own.py:later", "x", base=tmp_path)).hard == 1
     with pytest.raises(
-        TaskFailure, match=r"own.py:broken on item i: KeyError: 'nothing' \(own.py:6\)"
+        TaskFailure, match=r"own.py:broken on item i: KeyError: 'nothing' \(own.py:7\)"
     ) as failed:
         await grade("own.py:broken", "x", base=tmp_path)
     assert failed.value.kind == "grader"
@@ -318,18 +319,21 @@ def bytes_in(value, depth):
     if isinstance(value, (bytes, str)):
         yield (value if isinstance(value, bytes) else value.encode(errors="replace")).strip()
     elif depth:
-        parts = [*value.values()] if isinstance(value, dict) else list(value) if isinstance(value, (list, tuple, set)) else []
+        several = isinstance(value, (list, tuple, set))
+        parts = [*value.values()] if isinstance(value, dict) else list(value) if several else []
         for part in parts:
             yield from bytes_in(part, depth - 1)
 def looked_up():
     frame = sys._getframe()
     while frame:
-        yield from bytes_in([*gc.get_referents(frame), dict(frame.f_locals), dict(frame.f_globals), frame.f_code.co_consts], 3)
+        names = [dict(frame.f_locals), dict(frame.f_globals)]
+        yield from bytes_in([*gc.get_referents(frame), *names, frame.f_code.co_consts], 3)
         frame = frame.f_back
     for held in gc.get_objects():
         yield from bytes_in(gc.get_referents(held), 1)
 def found():
-    return next((one for one in looked_up() if len(one) == 32 and set(one) <= set(b"0123456789abcdef")), b"?")
+    digits = set(b"0123456789abcdef")
+    return next((one for one in looked_up() if len(one) == 32 and set(one) <= digits), b"?")
 """
 
 

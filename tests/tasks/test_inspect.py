@@ -37,7 +37,8 @@ SAMPLES = [Sample(id=f"s{n}", input=f"What is {n} plus {n}?", target=str(2 * n))
 
 @task
 def sums():
-    return Task(dataset=SAMPLES, setup=system_message("Be exact."), solver=generate(), scorer=match())
+    setup = system_message("Be exact.")
+    return Task(dataset=SAMPLES, setup=setup, solver=generate(), scorer=match())
 
 @tool
 def double():
@@ -56,14 +57,17 @@ def with_tool():
 
 @task
 def in_sandbox():
-    return Task(dataset=SAMPLES, solver=basic_agent(tools=[bash()]), scorer=match(), sandbox="local")
+    solver = basic_agent(tools=[bash()])
+    return Task(dataset=SAMPLES, solver=solver, scorer=match(), sandbox="local")
 
 @task
 def with_media():
-    part = {"png": ContentImage(image="data:image/png;base64," + base64.b64encode(b"\\x89PNG bytes").decode()),
+    data = base64.b64encode(b"\\x89PNG bytes").decode()
+    part = {"png": ContentImage(image="data:image/png;base64," + data),
             "file": ContentImage(image=str(pathlib.Path(__file__).parent / "cat.png")),
             "audio": ContentAudio(audio="data:audio/wav;base64,AAAA", format="wav")}
-    samples = [Sample(id=name, input=[ChatMessageUser(content=[ContentText(text="What is it?"), content])], target="cat")
+    text = ContentText(text="What is it?")
+    samples = [Sample(id=name, input=[ChatMessageUser(content=[text, content])], target="cat")
                for name, content in part.items()]
     return Task(dataset=samples, solver=generate(), scorer=match())
 '''
@@ -181,9 +185,12 @@ async def test_our_models_failure_comes_back_as_itself_and_spares_the_others(
 
 async def test_a_task_that_breaks_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
-        "from inspect_ai import Task, task\nfrom inspect_ai.dataset import Sample\nfrom inspect_ai.solver import solver\n"
-        "@solver\ndef explode():\n    async def solve(state, generate):\n        raise ValueError('boom')\n    return solve\n"
-        "@task\ndef broken():\n    return Task(dataset=[Sample(input='q', target='a')], solver=explode())\n"
+        "from inspect_ai import Task, task\nfrom inspect_ai.dataset import Sample\n"
+        "from inspect_ai.solver import solver\n"
+        "@solver\ndef explode():\n    async def solve(state, generate):\n"
+        "        raise ValueError('boom')\n    return solve\n"
+        "@task\ndef broken():\n"
+        "    return Task(dataset=[Sample(input='q', target='a')], solver=explode())\n"
     )
     task = load_task(
         TaskSettings("inspect:broken.py@broken", base=tmp_path), model=ScriptedModel([])
@@ -342,7 +349,8 @@ from inspect_ai.solver import generate
 
 @task
 def capitals():
-    return Task(dataset=[Sample(input="France?", target="Paris")], solver=generate(), scorer=match())
+    samples = [Sample(input="France?", target="Paris")]
+    return Task(dataset=samples, solver=generate(), scorer=match())
 """
 
 

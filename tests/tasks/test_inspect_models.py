@@ -1,4 +1,4 @@
-"""Inspect tasks: scorers that call models, model roles, task arguments, splits, generate settings."""
+"""Inspect tasks: scorers that call models, model roles, arguments, splits, generate settings."""
 
 from __future__ import annotations
 
@@ -25,21 +25,24 @@ from inspect_ai.model import get_model
 from inspect_ai.scorer import Score, accuracy, match, model_graded_qa, scorer
 from inspect_ai.solver import generate, solver
 from inspect_ai.util import collect, json_schema
+from pydantic import BaseModel
 
-def samples(**more):
-    return [Sample(id=f"s{n}", input=f"Question {n}?", target=str(n), **more) for n in range(12)]
+SAMPLES = [Sample(id=f"s{n}", input=f"Question {n}?", target=str(n)) for n in range(12)]
+
+def made(samples=SAMPLES, solver=None, scorer=None, **more):
+    return Task(dataset=samples, solver=solver or generate(), scorer=scorer or match(), **more)
 
 @task
 def graded():
-    return Task(dataset=samples(), solver=generate(), scorer=model_graded_qa())
+    return made(scorer=model_graded_qa())
 
 @task
 def judged_by(judge_model: str = "openai/gpt-4o", count: int = 12):
-    return Task(dataset=samples()[:count], solver=generate(), scorer=model_graded_qa(model=judge_model))
+    return made(SAMPLES[:count], scorer=model_graded_qa(model=judge_model))
 
 @task
 def asks_for_the_model():
-    return Task(dataset=samples(), solver=generate(), scorer=match(), metadata={"model": get_model().name})
+    return made(metadata={"model": get_model().name})
 
 @scorer(metrics=[accuracy()])
 def out_of_ten():
@@ -49,11 +52,11 @@ def out_of_ten():
 
 @task
 def rated():
-    return Task(dataset=samples(), solver=generate(), scorer=out_of_ten())
+    return made(scorer=out_of_ten())
 
 @task
 def own_model():
-    return Task(dataset=samples(), solver=generate(), scorer=model_graded_qa(model=get_model("openai/o1")))
+    return made(scorer=model_graded_qa(model=get_model("openai/o1")))
 
 @solver
 def asks(role):
@@ -65,7 +68,7 @@ def asks(role):
 
 @task
 def with_user():
-    return Task(dataset=samples(), solver=asks("user"), scorer=match())
+    return made(solver=asks("user"))
 
 @scorer(metrics=[accuracy()])
 def votes():
@@ -78,45 +81,47 @@ def votes():
 
 @task
 def voted():
-    return Task(dataset=samples(), solver=generate(), scorer=votes())
+    return made(scorer=votes())
 
 @task
 def same_text():
-    return Task(dataset=[Sample(id=n, input="Begin.", metadata={"scenario": f"story {n} " * 3}) for n in range(20)],
-                solver=generate(), scorer=match())
+    stories = [{"scenario": f"story {n} " * 3} for n in range(20)]
+    return made([Sample(id=n, input="Begin.", metadata=story) for n, story in enumerate(stories)])
+
+def customer(n):
+    return ChatMessageSystem(content=f"You are customer {n}, born in {1900 + n}.")
 
 @task
 def scenario_in_the_system_turn():
-    return Task(dataset=[Sample(id=n, input=[ChatMessageSystem(content=f"You are customer {n}, born in {1900 + n}."),
-                                             ChatMessageUser(content="Begin.")]) for n in range(20)],
-                solver=generate(), scorer=match())
+    user = ChatMessageUser(content="Begin.")
+    return made([Sample(id=n, input=[customer(n), user]) for n in range(20)])
 
 @task
 def only_ids():
-    return Task(dataset=[Sample(id=n, input="Begin.") for n in range(20)], solver=generate(), scorer=match())
+    return made([Sample(id=n, input="Begin.") for n in range(20)])
 
 @task
 def own_splits():
     names = ["train"] * 5 + ["validation"] * 5 + ["test"] * 2
-    return Task(dataset=[Sample(id=n, input=f"Question {n}?", metadata={"split": name}) for n, name in enumerate(names)],
-                solver=generate(), scorer=match())
+    return made([Sample(id=n, input=f"Question {n}?", metadata={"split": name})
+                 for n, name in enumerate(names)])
+
+class Reply(BaseModel):
+    number: int
 
 @task
 def configured():
-    from pydantic import BaseModel
-    class Reply(BaseModel):
-        number: int
-    config = GenerateConfig(stop_seqs=["STOP", "END"], max_tokens=77, temperature=0.25, reasoning_effort="low",
-                            response_schema=ResponseSchema(name="reply", json_schema=json_schema(Reply)))
-    return Task(dataset=samples(), solver=generate(), scorer=match(), config=config)
+    schema = ResponseSchema(name="reply", json_schema=json_schema(Reply))
+    return made(config=GenerateConfig(stop_seqs=["STOP", "END"], max_tokens=77, temperature=0.25,
+                                      reasoning_effort="low", response_schema=schema))
 
 @task
 def several_choices():
-    return Task(dataset=samples(), solver=generate(), scorer=match(), config=GenerateConfig(num_choices=3))
+    return made(config=GenerateConfig(num_choices=3))
 
 @task
 def nucleus():
-    return Task(dataset=samples(), solver=generate(), scorer=match(), config=GenerateConfig(top_p=0.5))
+    return made(config=GenerateConfig(top_p=0.5))
 """
 
 

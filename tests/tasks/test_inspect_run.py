@@ -27,7 +27,8 @@ from inspect_ai.solver import generate
 
 @task
 def sums():
-    samples = [Sample(id=f"s{n}", input=f"What is {n} plus {n}?", target=str(2 * n)) for n in range(8)]
+    samples = [Sample(id=f"s{n}", input=f"What is {n} plus {n}?", target=str(2 * n))
+               for n in range(8)]
     return Task(dataset=samples, solver=generate(), scorer=match())
 """
 

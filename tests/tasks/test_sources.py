@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from skillfit.agents.python_agent import CallableAgent
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.tasks import Attempt, Item, TaskSettings, build_grader, load_task
 from skillfit.tasks.sources import find_source, source_names
+from skillfit.training.inputs import read_inputs
 
 PACKAGE = """
 from skillfit.tasks import Attempt, Evaluator, LoadContext, Score, SourceItems, SourceReference
@@ -22,7 +24,7 @@ WORDS = ["red", "blue", "green", "brown", "grey", "pink", "teal", "gold", "lime"
 def colours(reference: SourceReference, *, count: int = 10, grader: str = "") -> TaskSource:
     def load(context: LoadContext) -> SourceItems:
         rows = [
-            {"id": word, "input": f"Translate {reference.argument or 'anything'}: {word}", "answer": word.upper()}
+            {"id": word, "input": f"Translate {reference.argument}: {word}", "answer": word.upper()}
             for word in WORDS[:count]
         ]
         return SourceItems(rows, grader=lambda item, answer: answer in item["answers"])
@@ -93,6 +95,18 @@ def test_a_command_line_agent_is_not_given_settings_of_a_chat_model(package: Pat
     config = load_config({"model": {"agent": "cli/claude"}, "env": {"tasks": "colours"}})
     assert (config.env.agent, config.env.prompt, config.env.max_turns) == ("chat", None, None)
     assert config.train.batch_size == 3
+
+
+def test_an_agent_in_python_is_not_refused_for_what_the_source_brings(
+    package: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "initial.md").write_text("Translate.")
+    agent = CallableAgent(lambda skill, item: "RED")
+    settings = {"env": {"tasks": "colours", "folder": str(tmp_path)}}
+    inputs = read_inputs(load_config(settings), agent=agent, training=False)
+    assert inputs.agent is agent and inputs.skill.text == "Translate."
+    with pytest.raises(InputError, match=r"env\.max_turns: this task or agent"):
+        read_inputs(load_config(settings, ["env.max_turns=9"]), agent=agent, training=False)
 
 
 def test_the_users_grader_replaces_the_sources(package: Path) -> None:

@@ -115,7 +115,10 @@ def test_a_changed_word_in_a_long_text_is_a_near_duplicate_and_another_text_is_n
 
 
 def test_items_made_from_one_template_are_not_duplicates() -> None:
-    template = "You are given an invoice from our archive. Read it with care, then say in one word which currency it uses. Invoice: {}"
+    template = (
+        "You are given an invoice from our archive. Read it with care, then say in one word which "
+        "currency it uses. Invoice: {}"
+    )
     items = [Item(str(at), {"input": template.format(sentence(at, 6))}) for at in range(12)]
     assert all(len(group) == 1 for group in similar_groups(items))
 

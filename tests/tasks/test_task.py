@@ -198,7 +198,8 @@ def test_a_function_that_breaks_while_it_makes_task_or_items_is_named_with_its_l
     tmp_path: Path, name: str, line: int
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        "def make():\n    return {}['gone']\ndef items():\n    return 1 / 0\ndef evaluate(skill, item):\n    return 1.0\n"
+        "def make():\n    return {}['gone']\ndef items():\n    return 1 / 0\n"
+        "def evaluate(skill, item):\n    return 1.0\n"
     )
     with pytest.raises(InputError, match=rf"mine\.py:{line}: (KeyError|ZeroDivisionError)"):
         load_task(TaskSettings(f"mine.py:{name}", base=tmp_path))

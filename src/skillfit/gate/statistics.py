@@ -77,29 +77,30 @@ def interval(differences: Sequence[float], confidence: float = 0.9) -> Interval:
 
 
 def sign_flip_p(differences: Iterable[float]) -> float:
-    """Exact one-sided p-value of the sign-flip test: the share of all sign assignments whose sum is
-    at least the observed one.
+    """One-sided p-value of the sign-flip test: the share of all sign assignments whose sum is at
+    least the observed one.
 
-    Exact for every n, few items and saturated tasks included, because under "no difference" each
-    item's sign is a fair coin. Differences are put on a grid (symmetric around 0, so exactness
-    holds) and all 2^n sums are counted at once: a big integer holds the polynomial prod(1 + x^a),
-    one slot per power.
+    Under "no difference" each item's sign is a fair coin, so this holds for every n, few items and
+    saturated tasks included. Differences are put on a grid (symmetric around 0, so the test stays
+    exact), and the distribution of the sum of positive differences is built up item by item: n
+    additions of arrays instead of 2^n sums.
     """
+    import numpy as np
+
     values = [value for value in differences if abs(value) > 1e-12]
     even = all(abs(value * _FRACTION - round(value * _FRACTION)) < 1e-6 for value in values)
     scale = _FRACTION if even else max(_FRACTION, _UNITS / math.fsum(map(abs, values)))
     sizes = [round(abs(value) * scale) for value in values]
     won = sum(size for size, value in zip(sizes, values, strict=True) if value > 0)
-    width = len(values) // 8 + 1
-    counts = 1
-    for size in sizes:
-        counts += counts << (8 * width * size)
-    slots = counts.to_bytes((sum(sizes) + 1) * width, "little")
-    tail = sum(
-        int.from_bytes(slots[at : at + width], "little")
-        for at in range(won * width, len(slots), width)
-    )
-    return tail / (1 << len(values))
+    unit = math.gcd(*sizes) or 1  # all 1 for scores of 0 and 1
+    chances = np.ones(1)  # chances[s]: that the positive differences add up to s units
+    for size in sorted(sizes):
+        steps = size // unit
+        grown = np.zeros(len(chances) + steps)
+        grown[: len(chances)] = chances
+        grown[steps:] += chances
+        chances = grown / 2
+    return min(1.0, float(chances[won // unit :].sum()))
 
 
 def within_item_variance(samples: Mapping[str, Sequence[float]]) -> float | None:

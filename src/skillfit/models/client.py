@@ -13,6 +13,7 @@ from dataclasses import replace
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.clock import Clock
 from skillfit.models.failures import BAD_REPLY_RETRIES, is_retried
+from skillfit.models.json_text import without_surrogates
 from skillfit.models.limiter import LONGEST_PAUSE, Limiter
 from skillfit.models.pausable_timeout import paused
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
@@ -232,7 +233,7 @@ def check_reply(reply: Reply, model_id: str) -> Reply:
             hint="Raise the model's `max_tokens`.",
             usage=reply.usage,
         )
-    text = _THINKING.sub("", reply.text)
+    text = _THINKING.sub("", without_surrogates(reply.text))
     if "</think>" in text:  # some servers send the opening tag as part of the prompt
         text = text.rpartition("</think>")[2]
     if not text.strip() and not reply.tool_calls:

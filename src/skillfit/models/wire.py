@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import FinishReason, Image, Message, Reply, Request, Usage
@@ -185,46 +185,48 @@ class _Choice(WireModel):
     finish_reason: str | None = None
 
 
-class _PromptDetails(WireModel):
+class _InputDetails(WireModel):
     cached_tokens: TokenCount = 0
 
 
-class _CompletionDetails(WireModel):
+class _OutputDetails(WireModel):
     reasoning_tokens: TokenCount = 0
 
 
-class ChatUsage(WireModel):
-    """Usage as the chat API reports it. `cached_tokens` are part of `prompt_tokens`."""
+class OpenAiUsage(WireModel):
+    """Usage as both OpenAI protocols report it, each under names of its own. Cached tokens are part
+    of the input tokens.
+    """
 
-    prompt_tokens: TokenCount = 0
-    completion_tokens: TokenCount = 0
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
+    input: TokenCount = Field(0, validation_alias=AliasChoices("prompt_tokens", "input_tokens"))
+    output: TokenCount = Field(
+        0, validation_alias=AliasChoices("completion_tokens", "output_tokens")
+    )
+    input_details: _InputDetails | None = Field(
+        None, validation_alias=AliasChoices("prompt_tokens_details", "input_tokens_details")
+    )
+    output_details: _OutputDetails | None = Field(
+        None, validation_alias=AliasChoices("completion_tokens_details", "output_tokens_details")
+    )
 
     @model_validator(mode="after")
     def _check_cached(self) -> Self:
-        if self.cached > self.prompt_tokens:
-            raise ValueError("cached_tokens is larger than prompt_tokens")
+        if self.cached > self.input:
+            raise ValueError("there are more cached tokens than input tokens")
         return self
 
     @property
     def cached(self) -> int:
-        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else 0
+        return self.input_details.cached_tokens if self.input_details else 0
 
     def usage(self) -> Usage:
-        details = self.completion_tokens_details
-        return Usage(
-            calls=1,
-            input=self.prompt_tokens,
-            cached=self.cached,
-            output=self.completion_tokens,
-            reasoning=details.reasoning_tokens if details else 0,
-        )
+        reasoning = self.output_details.reasoning_tokens if self.output_details else 0
+        return Usage(1, self.input, self.cached, self.output, reasoning)
 
 
 class _ChatCompletion(WireModel):
     choices: list[_Choice] = Field(min_length=1)
-    usage: ChatUsage | None = None
+    usage: OpenAiUsage | None = None
     model: Any = None
 
 

@@ -79,7 +79,11 @@ class RunFiles:
 
     def __call__(self, stored: Stored) -> None:
         self._caught_up = stored.seq >= self._progress
-        self._on(stored.event)
+        event = stored.event
+        if isinstance(event, RolloutFinished):  # most events are: spare them the dispatch
+            self._rollouts[event.phase, event.step][event.rollout] = event
+        else:
+            self._on(event)
 
     @singledispatchmethod
     def _on(self, event: Event) -> None:
@@ -96,10 +100,6 @@ class RunFiles:
         self._directory.write_json(
             "preflight.json", {"verdict": event.verdict, "checks": event.checks}
         )
-
-    @_on.register
-    def _(self, event: RolloutFinished) -> None:
-        self._rollouts[event.phase, event.step][event.rollout] = event
 
     @_on.register
     def _(self, event: EvaluationFinished) -> None:

@@ -221,7 +221,8 @@ def _checked(
     train, selection, test = (tuple(divided[name]) for name in SPLITS)
     warnings = list(warnings)
     few = len(selection) < MIN_SELECTION
-    counts = f"{len(selection)} selection items (train {len(train)}, test {len(test)})"
+    noun = "item" if len(selection) == 1 else "items"
+    counts = f"{len(selection)} selection {noun} (train {len(train)}, test {len(test)})"
     if few and allow_fit_only:
         train = selection = tuple(item.in_split("train") for item in (*train, *selection))
         warnings.append(

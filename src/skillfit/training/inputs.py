@@ -20,6 +20,7 @@ from skillfit.optimize.proposer import ProposerFactory
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.item import stable_hash, weights_of
+from skillfit.tasks.sources import find_source
 from skillfit.training.plan import BatchSampler, Plan
 from skillfit.training.rollout_budget import RolloutPlan, SplitSizes, plan_rollouts
 
@@ -290,6 +291,16 @@ def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, trai
         )
 
 
+def _source_settings(config: Config) -> set[str]:
+    """Keys of `env` that have the value which the named task source brings with it: the user did
+    not set them.
+    """
+    env = config.env
+    source = find_source(env.tasks, base=Path(env.folder), options=env.task_args)
+    brought = source.config.get("env", {}) if source is not None else {}
+    return {f"env.{key}" for key, value in brought.items() if getattr(env, key, None) == value}
+
+
 def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> None:
     """Every setting acts, or is refused with the reason."""
     optimizer, evaluation, env = config.optimizer, config.evaluation, config.env
@@ -309,7 +320,8 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
             "env.corpus": env.corpus,
             "env.network": env.network != "auto",
         }
-        if named := [name for name, value in unused.items() if value]:
+        brought = _source_settings(config)
+        if named := [name for name, value in unused.items() if value and name not in brought]:
             raise InputError(
                 f"{', '.join(named)}: this task or agent runs items in its own way.",
                 hint="Leave it out.",

@@ -54,6 +54,12 @@ class Endpoint:
             "Accept-Encoding": "identity",
             **headers,
         }
+        for name, value in self._headers.items():
+            if not (name.isprintable() and value.isprintable()):
+                raise InputError(
+                    f"The header {name!r} for {where} contains a control character.",
+                    hint="Check the variables that hold keys and custom headers.",
+                )
         self._sign_in = sign_in
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import is_reasoning
-from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request, Usage
+from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request
 from skillfit.models.provider import Setup
 from skillfit.models.providers.fallback_params import OptionalParameters
 from skillfit.models.providers.http import Endpoint, SignIn, bearer, join, without_query
 from skillfit.models.replies import (
-    TokenCount,
     WireModel,
     argument_json,
     counted,
@@ -26,6 +25,7 @@ from skillfit.models.replies import (
     tool_call,
 )
 from skillfit.models.wire import (
+    OpenAiUsage,
     chat_messages,
     chat_reply,
     chat_tools,
@@ -213,41 +213,6 @@ class _ResponseItem(WireModel):
         return self.content or [] if self.type == "message" else []
 
 
-class _InputDetails(WireModel):
-    cached_tokens: TokenCount = 0
-
-
-class _OutputDetails(WireModel):
-    reasoning_tokens: TokenCount = 0
-
-
-class _ResponseUsage(WireModel):
-    input_tokens: TokenCount = 0
-    output_tokens: TokenCount = 0
-    input_tokens_details: _InputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
-
-    @model_validator(mode="after")
-    def _check_cached(self) -> Self:
-        if self.cached > self.input_tokens:
-            raise ValueError("cached_tokens is larger than input_tokens")
-        return self
-
-    @property
-    def cached(self) -> int:
-        return self.input_tokens_details.cached_tokens if self.input_tokens_details else 0
-
-    def usage(self) -> Usage:
-        details = self.output_tokens_details
-        return Usage(
-            calls=1,
-            input=self.input_tokens,
-            cached=self.cached,
-            output=self.output_tokens,
-            reasoning=details.reasoning_tokens if details else 0,
-        )
-
-
 class _Incomplete(WireModel):
     reason: str | None = None
 
@@ -256,7 +221,7 @@ class _Response(WireModel):
     output: list[_ResponseItem] = Field(min_length=1)
     status: str | None = None
     incomplete_details: _Incomplete | None = None
-    usage: _ResponseUsage | None = None
+    usage: OpenAiUsage | None = None
     model: Any = None
 
     def finish(self) -> FinishReason:

@@ -56,10 +56,9 @@ class ScriptedModel:
         reply = line if isinstance(line, Reply) else Reply(line)
         if reply.usage.calls:
             return reply
-        asked = sum(len(message.content.encode()) for message in request.messages)
-        return reply.with_usage(
-            Usage(calls=1, input=asked // 4 + 1, output=len(reply.text.encode()) // 4 + 1)
-        )
+        sent = sum(len(message.content.encode()) for message in request.messages)
+        received = len(reply.text.encode(errors="replace"))
+        return reply.with_usage(Usage(calls=1, input=sent // 4 + 1, output=received // 4 + 1))
 
     async def complete(self, request: Request) -> Reply:
         return check_reply(await self.send(request), self.id)
