@@ -140,7 +140,7 @@ class Run:
         return Skill.from_text(carried[-1] if carried else self.started.skill)
 
     def skill(self, step: int | str) -> Skill:
-        """The skill after a step; 0 or "initial" is the first one, "best" what the run hands back."""
+        """The skill after a step; 0 or "initial" is the first, "best" what the run returns."""
         if step in ("initial", "best", "0", 0):
             return self.best_skill if step == "best" else self.initial_skill
         carried = {event.step: event.skill for event in self._of(StepFinished)}

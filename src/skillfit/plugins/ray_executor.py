@@ -91,7 +91,7 @@ class RayExecutor:
             self._ray.shutdown()
 
     def _pack(self, worker: Worker) -> Any:
-        """The worker as an object in Ray's store, packed once, with numbers in place of its models."""
+        """The worker as an object in Ray's store, packed once; models become numbers."""
         if id(worker) not in self._packed:
             file = io.BytesIO()
             packer = _packer(file, self._models)

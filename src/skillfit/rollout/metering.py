@@ -76,7 +76,7 @@ class RolloutMeter:
 
     @asynccontextmanager
     async def reserve(self) -> AsyncIterator[RolloutReservation]:
-        """Reserve what the next rollout may cost. Waits while too many run to be sure of the cap."""
+        """Reserve what the next rollout may cost; wait while the running ones may reach the cap."""
         async with self._ended:
             await self._ended.wait_for(lambda: self._running < self._most_at_once())
             bound = self._bound()
