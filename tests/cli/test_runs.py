@@ -70,8 +70,8 @@ def test_diff_shows_what_changed_between_any_two_steps(shell: Shell, run: Path) 
     assert "+- Mentions of" in shell("diff", run).out
     assert shell("diff", run, "1", "1").out == ""
     assert (
-        shell("diff", run, "0", "1", "--json").json["diff"]
-        == shell("diff", run, "initial", "1", "--json").json["diff"]
+        shell("diff", run, "0", "best", "--json").json["diff"]
+        == shell("diff", run, "initial", "best", "--json").json["diff"]
         != ""
     )
     assert "no step '99'" in shell("diff", run, "99").err
@@ -301,8 +301,11 @@ def test_check_says_go_and_estimate_gives_ranges(shell: Shell, config: Path) -> 
         one["name"] for one in checked.json["checks"]
     }
     found = shell("estimate", config, "--json").json
-    low, high = found["total"]["calls"]
-    assert 0 < low < high and {row["role"] for row in found["rows"]} == {"agent", "optimizer"}
+    low, typical, high = found["total"]["calls"]
+    assert 0 < low <= typical <= high > low and {row["role"] for row in found["rows"]} == {
+        "agent",
+        "optimizer",
+    }
     assert "stage" in shell("estimate", config).out
 
 
@@ -337,15 +340,16 @@ def test_init_writes_a_project_that_loads_and_never_writes_over_one(
         == 0
     )
     assert shell("estimate", "new/skillfit.yaml", "budget.usd=null").code == 0
+    Path("new/my-skill/SKILL.md").write_text("# Mine\n")
     refused = shell("init", "new")
-    assert refused.code == 2 and "is there already" in refused.err
-    assert shell("init", "new", "--force").code == 0
+    assert refused.code == 2 and "there already" in refused.err
+    assert Path("new/my-skill/SKILL.md").read_text() == "# Mine\n"
 
 
 def test_init_uses_a_skill_that_is_there(shell: Shell, run: Path) -> None:
     assert shell("init", "--skill", skill_of(run).parent).code == 0
     assert (
-        f"skill: {skill_of(run).parent}" in Path("skillfit.yaml").read_text()
+        "skill: ./project/triage-tickets" in Path("skillfit.yaml").read_text()
         and not Path("my-skill").exists()
     )
 

@@ -182,7 +182,7 @@ def test_the_plain_terminal_does_not_repeat_what_a_resumed_run_replays() -> None
 
 def test_the_live_terminal_draws_a_whole_recorded_run(finished: Path) -> None:
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    with closing(RunDirectory.read(finished)) as view:
+    with closing(RunDirectory.read(finished / "run")) as view:
         events = list(view.events.read())
     with LiveTerminal(console) as terminal:
         for stored in events:

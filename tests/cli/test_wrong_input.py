@@ -76,7 +76,11 @@ def test_a_skill_of_five_megabytes(shell: Shell, config: Path) -> None:
 
 
 def test_a_provider_nobody_knows(shell: Shell, config: Path) -> None:
-    one_sentence(shell("train", config, "model.agent=opena/gpt-5"), "Unknown provider", "openai/")
+    one_sentence(
+        shell("train", config, "model.agent=opena/gpt-5"),
+        "Unknown provider",
+        "Did you mean 'openai'?",
+    )
 
 
 def test_a_missing_key(shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

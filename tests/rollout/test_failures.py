@@ -176,7 +176,7 @@ async def test_a_run_whose_first_rollouts_all_fail_alike_stops_with_the_real_mes
 async def test_a_run_that_can_no_longer_reach_its_coverage_stops(world: World) -> None:
     agent = Faulty(lambda item, _: NetworkFailed("reset") if int(item[-3:]) % 2 else None)
     with pytest.raises(
-        InfrastructureError, match=r"9 of 20 rollouts failed, too many for a coverage of 60%"
+        InfrastructureError, match=r"9 of 20 rollouts failed: a coverage of 60% cannot be reached"
     ):
         await world.engine(agent, max_in_flight=1).run(
             requests_for(SKILL, items(20)), phase="gate", series="selection"
@@ -192,7 +192,10 @@ async def test_a_candidate_that_breaks_its_own_rollouts_does_not_stop_a_run_that
     await engine.run(requests_for(SKILL, items(8)), phase="baseline", series="selection")
     agent._faults = lambda *_: ContextTooLong("The skill is too long.")
     outcomes = await engine.run(
-        SKILL.with_body("long " * 99), items(8), phase="gate", step=1, series="selection"
+        requests_for(SKILL.with_body("long " * 99), items(8)),
+        phase="gate",
+        step=1,
+        series="selection",
     )
     assert {outcome.status for outcome in outcomes} == {"failed"}
 

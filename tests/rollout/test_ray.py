@@ -290,7 +290,7 @@ async def test_a_node_that_dies_mid_rollout_loses_nothing(
 DRIVER = """
 import asyncio, sys
 from pathlib import Path
-from tests.rollout.test_ray import Adder, RayExecutor, engine, join
+from tests.rollout.test_ray import Adder, RayExecutor, engine, join, requests_for
 from tests.rollout.scripted_agents import SKILL, World, items
 
 async def main(address, folder, trouble):

@@ -281,6 +281,7 @@ def test_filters_work_by_keyboard(chromium: Browser, site: RunningStudio) -> Non
         page.get_by_label("Search runs").focus()
         page.keyboard.type("unproven")
         page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile("q=unproven"))
         expect(page.locator("tbody tr")).to_have_count(1)
         page.locator("tbody a").focus()
         page.keyboard.press("Enter")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -116,6 +115,8 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def _recognised(tasks: Path, grader: str) -> RecognisedTasks:
+    import asyncio
+
     from skillfit.tasks.graders import build_grader
     from skillfit.tasks.recognise import recognise
 

@@ -15,7 +15,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,10 +46,12 @@ class _Planned:
     series: str
     instruction: str
     batch: Batch
+    key: str = field(init=False)  # the journal key: rollouts with equal keys are one rollout
 
-    @property
-    def key(self) -> str:
-        """The journal key. Rollouts with equal keys are one rollout."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self._journal_key())
+
+    def _journal_key(self) -> str:
         request = self.request
         parts = [
             "rollout",
