@@ -68,21 +68,25 @@ def write(results: Results) -> None:
 
 
 def markdown(results: Results) -> str:
-    tables = {
-        "True gain at equal rollouts": _gain_table(results.gains),
-        "Other worlds": _gain_table(results.worlds),
-        "Choices of a screening run": _choice_table(results.choices),
-        "Calibration: 80 % intervals of edit effects": _calibration_table(results.calibration),
-        "Runs in which nothing helps": _null_table(results.null),
-        "Ship test on equal skills: share called improved, at most 5 % wanted": _ship_table(
-            results.ship
+    """The preface and every table that has been measured."""
+    tables = [
+        ("True gain at equal rollouts", results.gains, _gain_table),
+        ("Other worlds", results.worlds, _gain_table),
+        ("Choices of a screening run", results.choices, _choice_table),
+        ("Calibration: 80 % intervals of edit effects", results.calibration, _calibration_table),
+        ("Runs in which nothing helps", results.null, _null_table),
+        (
+            "Ship test on equal skills: share called improved, at most 5 % wanted",
+            results.ship,
+            _ship_table,
         ),
-        "Power of the ship test": _power_table(results.power),
-        "One fit": _fit_table(results.fit),
-    }
+        ("Power of the ship test", results.power, _power_table),
+        ("One fit", results.fit, _fit_table),
+    ]
     parts = [(HERE / "preface.md").read_text(encoding="utf-8")]
-    for heading, table in tables.items():
-        parts += [f"## {heading}\n", table]
+    for heading, rows, table in tables:
+        if rows:
+            parts += [f"## {heading}\n", table(rows)]
     return "\n".join(parts)
 
 

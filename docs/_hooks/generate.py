@@ -51,8 +51,10 @@ def _include(name: str) -> str:
     text = re.sub(r"^# .+\n", "", path.read_text(encoding="utf-8"), count=1)
     if heading:
         sections = re.split(r"^## ", text, flags=re.MULTILINE)
-        found = next(section for section in sections if section.startswith(heading))
-        text = found.partition("\n")[2]
+        found = [section for section in sections if section.startswith(heading)]
+        if not found:
+            return f'*`{file}` has no section "{heading}": it was not measured in this checkout.*'
+        text = found[0].partition("\n")[2]
     return re.sub(r"^#", "##", text, flags=re.MULTILINE)
 
 
