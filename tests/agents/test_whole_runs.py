@@ -331,3 +331,41 @@ async def test_after_kill_9_no_program_runs_on_and_the_next_start_removes_its_fo
     again = run(*line[3:-1], tmp_path / "again", TMPDIR=str(scratch))
     assert again.returncode == 0, again.stderr
     assert list(scratch.glob("skillfit-*")) == []
+
+
+# The identity of a run
+
+
+def test_where_a_program_is_installed_does_not_matter_but_its_description_does(
+    tmp_path: Path,
+) -> None:
+    config = project(
+        tmp_path,
+        env={"agent": "chat"},
+        model={"agent": {"id": "cli/fixer", "options": {"file": "fixer.yaml"}}},
+    )
+    describe_optimizer(tmp_path)
+
+    def identity(*overrides: str) -> dict[str, Any]:
+        return read_inputs(load_config(config, overrides)).identity()
+
+    before = identity()
+    assert identity("model.agent.options.program=/elsewhere/fixer") == before
+    described = yaml.safe_load((tmp_path / "fixer.yaml").read_text())
+    (tmp_path / "fixer.yaml").write_text(yaml.safe_dump({**described, "argv": ["--fast"]}))
+    assert identity() != before
+
+
+def test_another_corpus_makes_another_run(tmp_path: Path) -> None:
+    config = project(tmp_path, env={"agent": "tools"}, model={"agent": "openai/gpt-5-mini"})
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "page.txt").write_text("text")
+
+    def identity(corpus: str) -> dict[str, Any]:
+        overrides = [f"env.corpus={tmp_path / corpus}"]
+        return read_inputs(load_config(config, overrides)).identity()
+
+    assert identity("one") == identity("two"), "the same documents at another place"
+    (tmp_path / "two" / "more.txt").write_text("more")
+    assert identity("one") != identity("two")

@@ -12,7 +12,7 @@ from skillfit.agents.agent import AgentFailure
 from skillfit.errors import InputError
 from skillfit.sandbox.scratch import new_folder, remove_folder, remove_tree
 from skillfit.skill.document import check_relative
-from skillfit.tasks.item import Item
+from skillfit.tasks.item import Item, stable_hash
 
 CORPUS = "corpus"  # the name under which an agent sees the shared documents of `env.corpus`
 
@@ -78,6 +78,16 @@ class Workspace:
 
     def remove(self) -> None:
         remove_folder(self.root)
+
+
+def corpus_fingerprint(folder: Path) -> str:
+    """Changes when files are added, removed or changed in size. Reading all of a large corpus at
+    every start would take too long.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return stable_hash(
+        [[path.relative_to(folder).as_posix(), path.stat().st_size] for path in files]
+    )
 
 
 class OutsideWorkspace(ValueError):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -36,6 +37,8 @@ _FREE = frozenset(
         "env.folder",
     }
 )
+# Options of command-line agents that say where and how a program runs on this machine.
+_OF_HERE = frozenset({"file", "program", "login", "readable", "isolation", "concurrency"})
 _FREE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 
 
@@ -68,8 +71,14 @@ def identity(config: Config) -> dict[str, Any]:
         section, _, name = key.rpartition(".")
         (data[section] if section else data).pop(name)
     for role in ("agent", "optimizer", "judge"):
+        spec = data["model"][role] or {}
         for name in _FREE_OF_A_MODEL:
-            (data["model"][role] or {}).pop(name, None)
+            spec.pop(name, None)
+        if str(spec.get("id", "")).startswith("cli/"):
+            kept = {name: value for name, value in spec["options"].items() if name not in _OF_HERE}
+            spec["options"] = kept
+    # A file of Python is compared by its content, like skill and tasks.
+    data["env"]["agent"] = Path(data["env"]["agent"]).name
     return data
 
 

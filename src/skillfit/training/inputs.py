@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.agents import Agent, is_agent_reference, load_agent
+from skillfit.agents.coding_cli import described_program
+from skillfit.agents.workspace import corpus_fingerprint
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
 from skillfit.extensions import find_extension
@@ -80,12 +82,18 @@ class Inputs:
 
     def identity(self) -> dict[str, Any]:
         """What makes a run this run, in parts, so that a change can be named."""
-        whole = {
+        whole: dict[str, Any] = {
             "config": identity(self.config),
             "skill": self.skill.hash,
             "task": _task_identity(self.task),
         }
-        return whole | ({"agent": self.agent.describe()} if self.agent is not None else {})
+        if self.agent is not None:
+            whole["agent"] = self.agent.describe()
+        if programs := _programs(self.config):
+            whole["programs"] = programs
+        if self.config.env.corpus:
+            whole["corpus"] = corpus_fingerprint(Path(self.config.env.corpus))
+        return whole
 
     def plan(self) -> Plan:
         """Which items each step rolls out."""
@@ -112,6 +120,17 @@ def _limited(config: Config, task: Task) -> tuple[Task, RolloutPlan | None]:
     plan = plan_rollouts(config, sizes, config.budget.rollouts)
     caps = {**task.split_settings.caps, "selection": plan.selection}
     return task.with_splits(replace(task.split_settings, caps=caps)), plan
+
+
+def _programs(config: Config) -> dict[str, Any]:
+    """The descriptions of the command-line programs that the run uses, by role."""
+    model = config.model
+    roles = {"agent": model.agent, "optimizer": model.optimizer, "judge": model.judge}
+    found = {}
+    for role, spec in roles.items():
+        if spec is not None and spec.id.startswith("cli/"):
+            found[role] = stable_hash(described_program(spec))
+    return found
 
 
 def _task_identity(task: Task) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import yaml
 
 from skillfit.agents.agent import AttemptContext
-from skillfit.agents.coding_cli.command_line import CommandLine
+from skillfit.agents.coding_cli.command_line import CommandLine, described_program
 from skillfit.agents.prompting import item_messages
 from skillfit.agents.workspace import CORPUS, Workspace, workspace_for
 from skillfit.skill import Skill
@@ -93,10 +93,9 @@ class CliAgent:
         options = {
             name: value for name, value in spec.options.items() if name not in _OF_THE_MACHINE
         }
-        description = self.command.description.model_dump(mode="json", exclude_defaults=True)
         return {
             "agent": "cli",
-            "description": description | {"program": Path(description["program"]).name},
+            "description": described_program(spec),
             "id": spec.id,
             "base_url": spec.base_url,
             "effort": spec.reasoning_effort,

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from skillfit.agents.agent import AgentFailure
 from skillfit.agents.coding_cli.cli_failures import failure_of
@@ -288,6 +289,16 @@ class CommandLine:
         # Other variables may make it sign in in another way (a cloud account, for example).
         if mine.needs_key and not has_key and not options.get("env"):
             raise AuthFailed(f"No key for {self.spec.id}.", hint=self._auth_hint())
+
+
+def described_program(spec: ModelSpec) -> dict[str, Any]:
+    """The description of the program that a spec names, for the run's identity: editing the user's
+    own description file makes another run. Where the program is installed does not matter.
+    """
+    name = spec.id.removeprefix("cli/").partition("/")[0]
+    description = load_description(str(spec.options.get("file", name)))
+    fields = description.model_dump(mode="json", exclude_defaults=True)
+    return fields | {"program": Path(description.program).name}
 
 
 def command_line(
