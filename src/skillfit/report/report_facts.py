@@ -83,6 +83,8 @@ def next_commands(story: RunStory) -> list[str]:
         lines.append(f"skillfit resume {run}   # after the prompts in {run}/handoff are answered")
     elif story.finish_reason == "improved":
         lines.append(f"skillfit apply {run}   # put the skill into its folder")
+    elif story.failed:
+        lines.append(f"skillfit resume {run}   # when the cause of the failures is fixed")
     elif story.finish_reason == "budget":
         lines.append(f"skillfit resume {run} budget.usd=10   # with a higher budget")
     lines.append(f"skillfit train {run}/config.json --run {run}-again   # repeat the run")
