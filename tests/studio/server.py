@@ -16,7 +16,7 @@ import httpx
 import uvicorn
 
 from skillfit.studio.access import Session
-from skillfit.studio.app import make_app
+from skillfit.studio.web_app import make_app
 
 SKILL = """---
 name: triage
@@ -30,7 +30,7 @@ description: Sort tickets into queues.
 _SERVE = """
 import sys
 from pathlib import Path
-from skillfit.studio.app import serve
+from skillfit.studio.web_app import serve
 serve(Path(sys.argv[1]), project=Path(sys.argv[2]), token=sys.argv[3])
 """
 

@@ -15,7 +15,7 @@ from skillfit.run.records import EditEffect, Evidence
 from skillfit.run.steering import read_requests
 from skillfit.skill import Edit
 from skillfit.studio.access import Session
-from skillfit.studio.app import make_app, serve
+from skillfit.studio.web_app import make_app, serve
 from tests.report.runs import BEST, INITIAL, WrittenRun, improved, screening_run
 from tests.studio.server import csrf_of, studio, studio_process
 

@@ -159,7 +159,7 @@ def studio(
 
     Example: skillfit studio runs --open
     """
-    from skillfit.studio.app import serve
+    from skillfit.studio.web_app import serve
 
     opened: list[str] = []
 

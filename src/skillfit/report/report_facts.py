@@ -40,7 +40,7 @@ def facts(story: RunStory) -> list[Fact]:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ScoreComparison:
     """The initial and the found skill on the same items."""
 
     name: str
@@ -50,7 +50,7 @@ class Comparison:
     difference: str
 
 
-def comparisons(story: RunStory) -> list[Comparison]:
+def comparisons(story: RunStory) -> list[ScoreComparison]:
     """On fresh rollouts and on the test split, or on the selection split where the run ended before
     those.
     """
@@ -68,9 +68,9 @@ def comparisons(story: RunStory) -> list[Comparison]:
     return found
 
 
-def _comparison(name: str, items: int, before: float, after: float) -> Comparison:
+def _comparison(name: str, items: int, before: float, after: float) -> ScoreComparison:
     change = f"{points(after - before)} points"
-    return Comparison(name, items, percent(before), percent(after), change)
+    return ScoreComparison(name, items, percent(before), percent(after), change)
 
 
 def next_commands(story: RunStory) -> list[str]:
@@ -83,6 +83,8 @@ def next_commands(story: RunStory) -> list[str]:
         lines.append(f"skillfit resume {run}   # after the prompts in {run}/handoff are answered")
     elif story.finish_reason == "improved":
         lines.append(f"skillfit apply {run}   # put the skill into its folder")
+    elif story.failed:
+        lines.append(f"skillfit resume {run}   # when the cause of the failures is fixed")
     elif story.finish_reason == "budget":
         lines.append(f"skillfit resume {run} budget.usd=10   # with a higher budget")
     lines.append(f"skillfit train {run}/config.json --run {run}-again   # repeat the run")

@@ -19,6 +19,8 @@ _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
 _MIN_SPAN = 0.3  # a narrower axis would make noise look large
 _GAP = 0.7  # of a column, before each comparison at the end
 _LABEL_WIDTH = 38
+_END_WIDTH = 52  # of a column of the comparisons at the end
+_DENSE = 8  # pixels per column below which intervals are drawn as thin lines
 PANELS = {
     "selection": "selection split, during training",
     "ship": "fresh rollouts",
@@ -53,16 +55,30 @@ def score_chart(
     if not panels:
         return Markup("")
     frame = _frame([point for _, shown in panels for point in shown], width, height)
-    columns = sum(len(shown) for _, shown in panels) + _GAP * (len(panels) - 1)
-    step = (width - _LEFT - _RIGHT) / columns
-    parts, x = [*_axis(frame)], _LEFT + step / 2
+    steps = _steps({split: len(shown) for split, shown in panels}, width - _LEFT - _RIGHT)
+    parts, x = [*_axis(frame)], float(_LEFT)
     for split, shown in panels:
-        places = [round(x + step * index, 1) for index in range(len(shown))]
+        step = steps[split]
+        places = [round(x + step * (index + 0.5), 1) for index in range(len(shown))]
         parts += _panel(frame, split, shown, places, step)
-        x = places[-1] + step * (1 + _GAP)
+        x += step * len(shown) + _GAP * max(steps.values())
     return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         width, height, _description(panels), Markup("\n").join(parts)
     )
+
+
+def _steps(counts: dict[str, int], room: float) -> dict[str, float]:
+    """The width of a column in each panel. Comparisons at the end keep room for their labels,
+    however many steps there are.
+    """
+    columns = sum(counts.values()) + _GAP * (len(counts) - 1)
+    even = room / columns
+    if even >= _END_WIDTH or len(counts) == 1 or "selection" not in counts:
+        return dict.fromkeys(counts, even)
+    ends = sum(count for split, count in counts.items() if split != "selection")
+    left = room - _END_WIDTH * (ends + _GAP * (len(counts) - 1))
+    steps = dict.fromkeys(counts, float(_END_WIDTH))
+    return steps | {"selection": left / counts["selection"]}
 
 
 def _points_of(story: RunStory, split: str) -> list[Point]:
@@ -91,7 +107,7 @@ def _panel(
     frame: _Frame, split: str, points: Sequence[Point], places: Sequence[float], step: float
 ) -> Iterator[Markup]:
     if places[0] > _LEFT + step:
-        edge = round(places[0] - step * (0.5 + _GAP / 2), 1)
+        edge = round(places[0] - step * 0.5 - _END_WIDTH * _GAP / 2, 1)
         yield Markup('<line class="edge" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>').format(
             edge, _TOP - 32, frame.height - _BOTTOM
         )
@@ -101,7 +117,7 @@ def _panel(
         line = f"M{x1} {y1}H{x2}V{y2}" if split == "selection" else f"M{x1} {y1}L{x2} {y2}"
         yield Markup('<path class="carried" d="{}"/>').format(line)
     last, every = len(points) - 1, max(1, ceil(_LABEL_WIDTH / step))
-    radius = 5 if step > 12 else 2.5
+    radius = 5.0 if step > 12 else 2.5 if step > _DENSE else 1.6
     for index, (x, point) in enumerate(zip(places, points, strict=True)):
         yield _mark(frame, x, point, radius)
         if index == 0 or ((last - index) % every == 0 and index >= every):
@@ -117,13 +133,14 @@ def _mark(frame: _Frame, x: float, point: Point, radius: float) -> Markup:
     if point.estimated:
         description += ", estimated from all rollouts"
     if point.kept:
-        kind = "point estimated" if point.estimated else "point"
+        kind = "point estimated" if point.estimated and radius > 2 else "point"
         shape = f'<circle cx="{x}" cy="{y}" r="{radius}"/>'
     else:
         left, right, top, bottom = x - radius, x + radius, y - radius, y + radius
         kind, description = "point turned", f"{description}, {point.decision}"
         shape = f'<path d="M{left} {top}L{right} {bottom}M{left} {bottom}L{right} {top}"/>'
-    line = f'<line class="range" x1="{x}" x2="{x}" y1="{low}" y2="{high}"/>'
+    weight = "range" if radius > 2 else "range dense"
+    line = f'<line class="{weight}" x1="{x}" x2="{x}" y1="{low}" y2="{high}"/>'
     return Markup('<g class="{}"><title>{}</title>{}</g>').format(
         kind, description, Markup(line + shape)
     )

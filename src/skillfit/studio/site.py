@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from jinja2 import Environment
@@ -16,10 +16,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from skillfit.report import RunStory
 from skillfit.report.templates import make_environment
+from skillfit.run.events import Event, EventLog
 from skillfit.studio.access import CSRF_FIELD, Session
 from skillfit.studio.commands import Starter
 from skillfit.studio.folders import Folders
 from skillfit.studio.library import NoSuchRun, RunLibrary
+
+E = TypeVar("E", bound=Event)
 
 _MESSAGES = 100  # kept until the page that shows them is loaded
 _LARGEST_FORM = 2_000_000  # bytes
@@ -91,3 +94,9 @@ def number_in(request: Request, name: str, default: int = 1, least: int = 1) -> 
     """A whole number of the query; the default where there is none."""
     text = request.query_params.get(name, "")
     return max(least, int(text)) if text.isdecimal() and len(text) < 10 else default
+
+
+def events_of(events: EventLog, kind: type[E], *identity: object) -> list[E]:
+    """The events of a kind whose first identity fields have these values."""
+    found = [stored.event for stored in events.of_kind(kind, *identity)]
+    return [event for event in found if isinstance(event, kind)]

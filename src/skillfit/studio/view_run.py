@@ -1,9 +1,10 @@
-"""A run and its parts: overview, step, edit, skill, items, item, rollout, image, report."""
+"""A run and its parts: overview, pool, step, edit, skill, report."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,28 +21,13 @@ from skillfit.report.report_settings import settings_of_config
 from skillfit.report.score_chart import score_chart
 from skillfit.report.skill_margin import skill_lines, unit_lines
 from skillfit.report.story_edits import by_effect
-from skillfit.report.story_items import (
-    CHANGES,
-    ItemSummary,
-    Side,
-    count_changes,
-    listed_items,
-    read_items,
-    read_matrix,
-    rollouts_of_item,
-    types_of,
-    worst_first,
-)
 from skillfit.report.story_parts import EditSummary, SkillVersion
-from skillfit.report.trajectory import full_trajectory
 from skillfit.report.verdict_text import dollars, duration
-from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
     EditsSelected,
     Event,
-    EventLog,
     GateDecided,
     PatchMerged,
     ReflectionFinished,
@@ -49,10 +35,9 @@ from skillfit.run.events import (
     StepFinished,
 )
 from skillfit.skill import diff_hunks
-from skillfit.studio.item_files import full_item, read_image
 from skillfit.studio.live import stream_parts
 from skillfit.studio.paging import page_of
-from skillfit.studio.site import Studio, number_in, run_url
+from skillfit.studio.site import Studio, events_of, number_in, run_url
 
 E = TypeVar("E", bound=Event)
 
@@ -102,8 +87,17 @@ def _forest(name: str, edits: list[EditSummary]) -> str:
     return forest_plot(rows)
 
 
-def spending(story: RunStory) -> list[dict[str, Any]]:
-    """What was used, beside the cap where one is set."""
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What was used of one kind, beside the cap where one is set."""
+
+    name: str
+    text: str
+    used: float
+    cap: float | None
+
+
+def spending(story: RunStory) -> list[Spending]:
     used: dict[str, float | None] = {
         "usd": story.total.usd,
         "calls": story.total.calls,
@@ -119,8 +113,8 @@ def spending(story: RunStory) -> list[dict[str, Any]]:
         "rollouts": f"{story.rollouts:,} rollouts",
     }
     return [
-        {"name": cap, "text": texts[cap], "used": used[cap] or 0.0, "cap": story.caps.get(cap)}
-        for cap in texts
+        Spending(name, text, used[name] or 0.0, story.caps.get(name))
+        for name, text in texts.items()
     ]
 
 
@@ -196,17 +190,17 @@ async def step(studio: Studio, request: Request) -> Response:
         story = studio.story(request)
         with open_run(Path(story.path)) as view:
             events = view.events
-            reflections = _of(events, ReflectionFinished, number)
-            rollouts = _of(events, RolloutFinished, "rollout", number)
-            gate_rollouts = _of(events, RolloutFinished, "gate", number)
+            reflections = events_of(events, ReflectionFinished, number)
+            rollouts = events_of(events, RolloutFinished, "rollout", number)
+            gate_rollouts = events_of(events, RolloutFinished, "gate", number)
             found: dict[str, Any] = {
                 "reflections": reflections,
-                "merged": _first(_of(events, PatchMerged, number)),
-                "selected": _first(_of(events, EditsSelected, number)),
-                "candidate": _first(_of(events, CandidateBuilt, number)),
-                "gate": _first(_of(events, GateDecided, f"step_{number:04d}")),
-                "discarded": _of(events, Discarded, number),
-                "finished": _first(_of(events, StepFinished, number)),
+                "merged": _first(events_of(events, PatchMerged, number)),
+                "selected": _first(events_of(events, EditsSelected, number)),
+                "candidate": _first(events_of(events, CandidateBuilt, number)),
+                "gate": _first(events_of(events, GateDecided, f"step_{number:04d}")),
+                "discarded": events_of(events, Discarded, number),
+                "finished": _first(events_of(events, StepFinished, number)),
             }
         if not rollouts and not found["finished"] and not reflections and not gate_rollouts:
             raise HTTPException(404, f"The run has no step {number}.")
@@ -227,11 +221,6 @@ async def step(studio: Studio, request: Request) -> Response:
         )
 
     return await asyncio.to_thread(make)
-
-
-def _of(events: EventLog, kind: type[E], *identity: object) -> list[E]:
-    found = [stored.event for stored in events.of_kind(kind, *identity)]
-    return [event for event in found if isinstance(event, kind)]
 
 
 def _first(events: list[E]) -> E | None:
@@ -298,130 +287,6 @@ def _version(story: RunStory, name: str) -> SkillVersion:
     if found is None:
         raise HTTPException(404, f"The run has no skill version {name!r}.")
     return found
-
-
-async def items(studio: Studio, request: Request) -> Response:
-    name = str(request.path_params["name"])
-
-    def make() -> Response:
-        story = studio.story(request)
-        query = request.query_params
-        with open_run(Path(story.path)) as view:
-            found = read_items(view.events, story)
-            matrix = read_matrix(view.events, story)
-            records = listed_items(view.events)
-        compared = {item.id: item for item in found}
-        every = list(compared.values())
-        for record in records.values():
-            if record.id in matrix.cells and record.id not in compared:
-                every.append(_bare(record.id, record.split, record.type, record.input))
-        matching = _filtered(
-            every, query.get("q", ""), query.get("change", ""), query.get("type", "")
-        )
-        shown = worst_first(matching, {item.id: matrix.mean(item.id) for item in matching})
-        return studio.page(
-            request,
-            "items.html.j2",
-            name=name,
-            story=story,
-            items=page_of(shown, number_in(request, "page"), _ITEMS, query),
-            matrix=matrix,
-            compared=compared,
-            changes=count_changes(found),
-            change_names=CHANGES,
-            types=types_of(found),
-            type_names=sorted({item.type for item in every if item.type}),
-            query={key: query.get(key, "") for key in ("q", "change", "type")},
-        )
-
-    return await asyncio.to_thread(make)
-
-
-def _bare(item_id: str, split: str, kind: str, text: str) -> ItemSummary:
-    """An item that was rolled out but not compared under two skills."""
-    return ItemSummary(item_id, split, Side(), Side(), kind, text)
-
-
-def _filtered(items: list[ItemSummary], search: str, change: str, kind: str) -> list[ItemSummary]:
-    words = search.lower().split()
-    found = []
-    for item in items:
-        text = f"{item.id} {item.type} {item.input}".lower()
-        if all(word in text for word in words) and kind in ("", item.type):
-            flaky = change == "flaky" and item.flaky
-            if flaky or change in ("", item.change):
-                found.append(item)
-    return found
-
-
-async def item(studio: Studio, request: Request) -> Response:
-    name = str(request.path_params["name"])
-    item_id = request.query_params.get("id", "")
-
-    def make() -> Response:
-        story = studio.story(request)
-        with open_run(Path(story.path)) as view:
-            record = listed_items(view.events).get(item_id)
-            rollouts = rollouts_of_item(view.events, item_id)
-        if record is None and not rollouts:
-            raise HTTPException(404, "The run has no such item.")
-        rollouts.reverse()
-        return studio.page(
-            request,
-            "item.html.j2",
-            name=name,
-            story=story,
-            item_id=item_id,
-            record=record,
-            full=full_item(studio.folders, story, item_id),
-            rollouts=page_of(rollouts, number_in(request, "page"), _ROLLOUTS, request.query_params),
-        )
-
-    return await asyncio.to_thread(make)
-
-
-async def rollout(studio: Studio, request: Request) -> Response:
-    name, query = str(request.path_params["name"]), request.query_params
-    key, phase = query.get("key", ""), query.get("phase", "")
-
-    def make() -> Response:
-        story = studio.story(request)
-        with open_run(Path(story.path)) as view:
-            rows = _of(view.events, RolloutFinished, phase, number_in(request, "step", 0, 0), key)
-            outcome = view.journal.get(key, Outcome) if rows else None
-            record = listed_items(view.events).get(rows[0].item) if rows else None
-        if not rows:
-            raise HTTPException(404, "The run has no such rollout.")
-        return studio.page(
-            request,
-            "rollout.html.j2",
-            name=name,
-            story=story,
-            row=rows[0],
-            record=record,
-            full=full_item(studio.folders, story, rows[0].item),
-            trajectory=full_trajectory(outcome) if outcome else None,
-            isolation=outcome.attempt.isolation if outcome and outcome.attempt else "",
-            carried=[one for one in map(story.edit, rows[0].edits) if one is not None],
-        )
-
-    return await asyncio.to_thread(make)
-
-
-async def image(studio: Studio, request: Request) -> Response:
-    """An image of an item, by its number."""
-    item_id, number = request.query_params.get("id", ""), number_in(request, "number", 0, 0)
-
-    def read() -> Response:
-        found = full_item(studio.folders, studio.story(request), item_id)
-        if found is None or number >= len(found.images):
-            raise HTTPException(404, "There is no such image.")
-        file = read_image(studio.folders, found.images[number])
-        if file is None:
-            raise HTTPException(404, "The image cannot be shown.")
-        return Response(file.data, media_type=file.media_type)
-
-    return await asyncio.to_thread(read)
 
 
 async def report(studio: Studio, request: Request) -> Response:

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.report.templates import ASSETS as REPORT_ASSETS
-from skillfit.studio import view_run, view_runs, view_steer
+from skillfit.studio import view_items, view_run, view_runs, view_steer
 from skillfit.studio.access import Guard, Session, is_loopback
 from skillfit.studio.site import Studio
 
@@ -35,10 +35,10 @@ _PAGES: tuple[tuple[str, View], ...] = (
     ("/step/{number:int}/{name:path}", view_run.step),
     ("/edit/{name:path}", view_run.edit),
     ("/skill/{name:path}", view_run.skill),
-    ("/items/{name:path}", view_run.items),
-    ("/item/{name:path}", view_run.item),
-    ("/rollout/{name:path}", view_run.rollout),
-    ("/image/{name:path}", view_run.image),
+    ("/items/{name:path}", view_items.items),
+    ("/item/{name:path}", view_items.item),
+    ("/rollout/{name:path}", view_items.rollout),
+    ("/image/{name:path}", view_items.image),
     ("/report/{name:path}", view_run.report),
     ("/apply/{name:path}", view_steer.apply_page),
     ("/handoff/{name:path}", view_steer.handoff),
