@@ -77,7 +77,7 @@ def read_listed(path: Path) -> ListedRun:
     running = in_use(path)
     with closing(RunDirectory.read(path)) as view:
         card = current_card(view, running=running)
-    state = "running" if running else state_of(path, finished=card.finished)
+    state = _state(path, running=running, finished=card.finished)
     return ListedRun(path.absolute(), state, card)
 
 
@@ -96,7 +96,11 @@ def current_card(view: RunView, *, running: bool = False) -> RunCard:
 
 def state_of(path: Path, *, finished: bool) -> RunState:
     """What a run is doing now."""
-    if in_use(path):
+    return _state(path, running=in_use(path), finished=finished)
+
+
+def _state(path: Path, *, running: bool, finished: bool) -> RunState:
+    if running:
         return "running"
     if finished:
         return "finished"
