@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.gate.figures import bars
 from bench.gate.gains import Chosen, Compared
@@ -69,7 +70,7 @@ def write(results: Results) -> None:
 
 def markdown(results: Results) -> str:
     """The preface and every table that has been measured."""
-    tables = [
+    tables: list[tuple[str, Sequence[Any], Callable[[Any], str]]] = [
         ("True gain at equal rollouts", results.gains, _gain_table),
         ("Other worlds", results.worlds, _gain_table),
         ("Choices of a screening run", results.choices, _choice_table),
