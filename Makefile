@@ -24,7 +24,13 @@ demo: setup-demo  ## train a small skill with the built-in practice models: no k
 test: setup  ## the whole test suite
 	$(BIN)/python -m pytest -n auto --dist loadgroup -q
 
-.PHONY: demo test quick torture lint docs system cli-agents setup-demo setup clean
+quick: setup  ## a fast part of the test suite, for the inner loop
+	$(BIN)/python -m pytest -n auto -q -m "not slow" tests/skill tests/config tests/gate tests/optimize tests/run tests/training/test_plan.py
+
+torture: setup  ## the slow tests alone: fuzzing and long runs
+	$(BIN)/python -m pytest -n auto --dist loadgroup -q -m slow
+
+lint: setup  ## style, types, and the order of imports between packages
 	$(BIN)/ruff check src tests bench examples
 	$(BIN)/ruff format --check src tests bench examples
 	$(BIN)/mypy
