@@ -27,8 +27,8 @@ test: setup  ## the whole test suite
 quick: setup  ## a fast part of the test suite, for the inner loop
 	$(BIN)/python -m pytest -n auto -q -m "not slow" tests/skill tests/config tests/gate tests/optimize tests/run tests/training/test_plan.py
 
-torture: setup  ## the slow tests alone: fuzzing and long runs
-	$(BIN)/python -m pytest -n auto --dist loadgroup -q -m slow
+torture: setup  ## longer fuzzing of model replies, with a new seed each time
+	SKILLFIT_FUZZ_SEED=$$(date +%s) SKILLFIT_FUZZ_CASES=10000 $(BIN)/python -m pytest -n auto -q tests/faults/test_wire_fuzz.py
 
 lint: setup  ## style, types, and the order of imports between packages
 	$(BIN)/ruff check src tests bench examples
