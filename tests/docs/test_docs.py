@@ -29,13 +29,17 @@ SNIPPETS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def generated() -> Any:
-    spec = importlib.util.spec_from_file_location("generate", DOCS / "_hooks" / "generate.py")
+def load_hook(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, DOCS / "_hooks" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generated() -> Any:
+    return load_hook("generate")
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -150,6 +154,17 @@ def test_the_reference_lists_every_command_and_exit_code(generated: Any) -> None
     codes = generated.exit_codes()
     assert [code for code in Exit if f"| `{int(code)}` |" not in codes] == []
     assert "|  |" not in codes
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = set(re.findall(r": (\S+\.md)$", settings, re.MULTILINE))
+    assert listed == {page.relative_to(DOCS).as_posix() for page in DOCS.glob("**/*.md")}
+
+
+def test_the_script_that_refreshes_outputs_uses_names_that_exist() -> None:
+    refresh = load_hook("refresh")
+    assert len(refresh.runnable(DOCS / "quickstart.md")) >= 9
 
 
 def test_every_cause_of_a_diagnosis_has_a_section() -> None:
