@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -348,6 +349,19 @@ def test_files_outside_the_folder_of_the_tasks_file_are_refused(tmp_path: Path) 
     assert load(write_jsonl(folder / "t.jsonl", [row]))[0].files == {
         "fine.txt": folder / "fine.txt"
     }
+
+
+def test_files_may_also_be_in_the_corpus(tmp_path: Path) -> None:
+    for name in ("tasks", "corpus"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "corpus" / "doc.txt").write_text("shared")
+    rows = [{"input": f"q{at}", "answer": "a", "files": ["../corpus/doc.txt"]} for at in range(5)]
+    write_jsonl(tmp_path / "tasks" / "t.jsonl", rows)
+    settings = TaskSettings("t.jsonl", base=tmp_path / "tasks")
+    with pytest.raises(InputError, match=r"is outside the folder.*env\.corpus"):
+        load_task(settings)
+    task = load_task(replace(settings, corpus=tmp_path / "corpus"))
+    assert list(task.items[0].files) == ["doc.txt"]
 
 
 def test_files_of_a_split_folder_may_stand_beside_the_splits(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class TaskSettings:
     fields: Mapping[str, str] = field(default_factory=dict)
     splits: SplitSettings = field(default_factory=SplitSettings)
     task_args: Mapping[str, Any] = field(default_factory=dict)  # options of a named source
+    corpus: Path | None = None  # shared documents, where files of items may also be
     timeout: float = 120.0  # seconds one command may take
     skill_as: Literal["message", "file"] = "message"  # how Inspect tasks get the skill
     model_roles: Mapping[str, Literal["agent", "judge"]] = field(default_factory=dict)
@@ -79,7 +80,7 @@ def _file_task(tasks: str, settings: TaskSettings, judge: Model | None) -> Task:
     else:
         rows = folder_rows(path) if path.is_dir() else read_rows(path)
     return Task(
-        items_of(rows, settings.fields),
+        items_of(rows, settings.fields, corpus=settings.corpus),
         grade=grader or "exact",
         splits=settings.splits,
         judge=judge,

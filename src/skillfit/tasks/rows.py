@@ -90,15 +90,17 @@ def _data_files(part: Path) -> list[Path]:
     return files
 
 
-def items_of(rows: Iterable[Row], fields: Mapping[str, str]) -> list[Item]:
+def items_of(
+    rows: Iterable[Row], fields: Mapping[str, str], *, corpus: Path | None = None
+) -> list[Item]:
     """Items with stable ids. Rows without an id get one made from their content. An id that is used
-    twice is refused.
+    twice is refused. Files of the rows may also be in the folder `corpus`.
     """
     fields = checked_fields(fields)
     items: list[Item] = []
     places: dict[str, str] = {}
     for row in rows:
-        item = _item(row, fields)
+        item = _item(row, fields, corpus)
         if item.id in places:
             has_id = "id" in canonical(row.values, fields)
             problem = f"id {item.id!r} is used twice" if has_id else "the same row stands twice"
@@ -111,7 +113,7 @@ def items_of(rows: Iterable[Row], fields: Mapping[str, str]) -> list[Item]:
     return items
 
 
-def _item(row: Row, fields: Mapping[str, str]) -> Item:
+def _item(row: Row, fields: Mapping[str, str], corpus: Path | None) -> Item:
     if not isinstance(row.values, Mapping):
         raise InputError(f"{row.where}: expected an object, found {type(row.values).__name__}.")
     content = canonical(row.values, fields)
@@ -129,7 +131,7 @@ def _item(row: Row, fields: Mapping[str, str]) -> Item:
         digest="" if attached else _hash([item_id, meaning], row),
     )
     if attached:
-        _check_attachments(item, row)
+        _check_attachments(item, row, corpus)
         item = replace(item, digest=item.fingerprint())
     return item if row.at is None else replace(item, row=row.at, fields=fields)
 
@@ -168,14 +170,15 @@ def _check_messages(messages: Any, where: str) -> None:
             )
 
 
-def _check_attachments(item: Item, row: Row) -> None:
-    """Files and images must exist. Those named in a tasks file must be inside its folder, also
-    after symbolic links are followed: a tasks file from somebody else must not read private files.
+def _check_attachments(item: Item, row: Row, corpus: Path | None) -> None:
+    """Files and images must exist. Those named in a tasks file must be inside its folder or the
+    corpus, also after symbolic links are followed: a tasks file from somebody else must not read
+    private files.
     """
     content = item.content()
     _check_paths(content, "files", "a path, a list of paths or an object of names and paths", row)
     _check_paths(content, "images", "a path or a list of paths", row)
-    root = row.root.resolve() if row.root is not None else None
+    allowed = [folder.resolve() for folder in (row.root, corpus) if folder is not None]
     for path in item.attachments():
         if not path.is_file():
             problem = "is not a regular file" if path.exists() else "does not exist"
@@ -183,10 +186,13 @@ def _check_attachments(item: Item, row: Row) -> None:
                 f"{row.where}: {path} {problem}.",
                 hint="Paths of files and images are relative to the tasks file.",
             )
-        if root is not None and not path.resolve().is_relative_to(root):
+        resolved = path.resolve()
+        inside = any(resolved.is_relative_to(folder) for folder in allowed)
+        if row.root is not None and not inside:
             raise InputError(
-                f"{row.where}: {path} is outside the folder of the tasks, {root}.",
-                hint="Copy it into that folder, or put the tasks file into a folder above both.",
+                f"{row.where}: {path} is outside the folder of the tasks, {row.root.resolve()}.",
+                hint="Copy it into that folder, put the tasks file into a folder above both, or "
+                "name the folder of shared documents with env.corpus.",
             )
 
 

@@ -236,6 +236,7 @@ def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskS
         fields=env.fields,
         splits=splits,
         task_args=env.task_args,
+        corpus=Path(env.corpus) if env.corpus else None,
         timeout=env.exec_timeout,
         skill_as=env.skill_as,
         model_roles=env.model_roles,
