@@ -241,6 +241,9 @@ class _Translation:
                 if given is not None and given.value != 1:
                     self.say(given.key, "has no meaning for a command-line agent and is ignored.")
             return
+        options = self._put_value("env.task_args") or {}
+        if any(name in options for name in ("max_tool_turns", "step_limit", "max_turns")):
+            return  # the benchmark takes it as an option
         if rounds is not None:
             self.put("env.max_turns", rounds.value, rounds.key)
             if not is_source(str(self._put_value("env.tasks"))):
