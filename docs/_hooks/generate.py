@@ -244,6 +244,23 @@ def stand_in() -> str:
     return f"```yaml\n{description.rstrip()}\n```"
 
 
+def benchmarks() -> str:
+    """The options of every benchmark, from its function."""
+    from importlib import import_module
+
+    from skillfit.config.task_sources import BENCHMARKS
+
+    parts = []
+    for name in BENCHMARKS:
+        function = getattr(import_module(f"skillfit.benchmarks.{name}.{name}"), name)
+        parameters = inspect.signature(function).parameters.values()
+        options = [option for option in parameters if option.kind is option.KEYWORD_ONLY]
+        shown = ", ".join(f"`{option.name}` ({json.dumps(option.default)})" for option in options)
+        about = " ".join(inspect.cleandoc(function.__doc__ or "").split())
+        parts.append(f"**{name}.** {shown}. {about}")
+    return "\n\n".join(parts)
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     "config": config,
     "recipes": recipes,
@@ -254,4 +271,5 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "programs": programs,
     "graders": graders,
     "stand_in": stand_in,
+    "benchmarks": benchmarks,
 }

@@ -1,0 +1,88 @@
+"""The benchmark that docs/benchmarks.md shows is built from the page's text and works."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from skillfit.benchmarks.benchmark import find_benchmark
+from skillfit.benchmarks.prepare import get, make
+from skillfit.config.task_sources import BENCHMARKS
+from skillfit.tasks import TaskSettings, load_task
+from skillfit.tasks.task import prove_gold
+from tests.benchmarks.lab import LESSON, Lab, by_question, sample_task, user
+from tests.support.file_server import FileServer
+
+PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+_FILE = re.compile(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
+COUNTRIES = [
+    ("AT", "Austria", "Vienna"), ("BO", "Bolivia", "Sucre"), ("CA", "Canada", "Ottawa"),
+    ("DK", "Denmark", "Copenhagen"), ("EG", "Egypt", "Cairo"), ("FJ", "Fiji", "Suva"),
+    ("GH", "Ghana", "Accra"), ("HU", "Hungary", "Budapest"), ("IS", "Iceland", "Reykjavik"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def capitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package with the files of the page, and more rows for the other splits."""
+    site = tmp_path / "site"
+    files = dict(_FILE.findall(PAGE))
+    entry_points = files.pop("entry_points.txt").replace('"', "")
+    for name, text in files.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text, encoding="utf-8")
+    (site / "capitals" / "__init__.py").touch()
+    for split, rows in (("val", COUNTRIES[:6]), ("test", COUNTRIES[6:])):
+        (site / "capitals" / "sample" / split).mkdir()
+        (site / "capitals" / "sample" / split / "items.json").write_text(
+            json.dumps([{"code": c, "country": n, "capital": s} for c, n, s in rows])
+        )
+    (site / "capitals-1.0.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: capitals\nVersion: 1.0\n"
+    (site / "capitals-1.0.dist-info" / "METADATA").write_text(metadata)
+    (site / "capitals-1.0.dist-info" / "entry_points.txt").write_text(entry_points)
+    monkeypatch.syspath_prepend(str(site))
+    for module in [name for name in sys.modules if name.partition(".")[0] == "capitals"]:
+        monkeypatch.delitem(sys.modules, module)
+    return site
+
+
+async def test_the_pages_benchmark_trains(capitals: Path, make_lab: Callable[..., Lab]) -> None:
+    task = sample_task("capitals")
+    assert (len(task.train), len(task.selection), len(task.test)) == (4, 6, 3)
+    assert await prove_gold(task) == []
+    answers = by_question(task)
+    lab = make_lab(solve=lambda call: f"<answer>{answers[user(call)]}</answer>")
+    run = await lab.train("capitals:sample", recipe="paper")
+    assert LESSON in run.best_skill.text
+
+
+def test_its_data_can_be_prepared_and_its_options_act(capitals: Path, tmp_path: Path) -> None:
+    rows = [{"code": c, "country": n, "capital": s, "continent": n[0]} for c, n, s in COUNTRIES]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "rows.jsonl").write_text(text)
+    assert make("capitals", tmp_path / "rows.jsonl").counts == {"items": 9}
+    assert len(load_task(TaskSettings("capitals?continent=C", grader="exact")).items) == 1
+    with FileServer({"/capitals.jsonl": text.encode()}) as server:
+        result = get("capitals", mirror=server.url)
+    assert result.counts == {"items": 9} and result.licence == "CC0"
+
+
+def test_the_page_lists_every_benchmark_and_its_splits() -> None:
+    for name in BENCHMARKS:
+        assert re.search(rf"^\| `{name}[:`]", PAGE, re.MULTILINE), name
+    for name in ("searchqa", "spreadsheetbench", "officeqa", "docvqa", "alfworld"):
+        splits = find_benchmark(name).splits
+        assert splits is not None
+        assert f"| `{name}` | {' / '.join(map(str, splits.counts))} |" in PAGE
+
+
+def test_every_config_on_the_page_is_valid_yaml() -> None:
+    for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL):
+        assert isinstance(yaml.safe_load(block), dict)
