@@ -1,12 +1,14 @@
-"""Rollouts on a Ray cluster: attempt and grading run in Ray workers, model calls come home.
+"""Rollouts on a Ray cluster.
 
-A worker has no key, no journal and no limiter. Whatever model the agent or grader holds is swapped
-for a `RemoteModel` on the way out; its requests travel through the mailbox, an actor on the
-driver's node, to the driver, which answers them with the real model. So journal, budget and limits
-stay where they are, and a rollout gives the same result wherever it runs. A request whose worker
-died is still answered and recorded: the rollout's next try finds it paid for.
+Attempt and grading run in Ray workers. Model calls do not: a worker has no key, no journal and no
+limiter. Where the agent or grader holds a model, the worker gets a `RemoteModel` instead. Its
+requests go to the mailbox, an actor on the driver's node. The driver takes them from there, answers
+them with the real model, and puts the reply back. So journal, budget and limits stay in the driver,
+and a rollout gives the same result wherever it runs. A request whose worker has died is answered
+and recorded all the same: when the rollout is repeated, its reply is already there.
 
-Files that items name must be readable on every node.
+Files that items name, and `env.corpus`, must be readable under the same path on every node. Command
+line agents run on the nodes too, and read their keys from the environment of the Ray workers there.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import io
 import itertools
 import os
 import pickle
+import socket
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from skillfit.errors import InfrastructureError, InputError, SkillfitError
@@ -26,30 +30,38 @@ from skillfit.models.protocol import Model, ModelError, Reply, Request
 from skillfit.rollout.executor import Assignment, Worker, WorkerLost
 from skillfit.tasks.item import Attempt, RowAt, Score
 
-_WAITING = 10_000  # requests that may wait in the mailbox for their answer
+_MOST_WAITING = 10_000  # requests that may wait in the mailbox for their reply
+_PROBE_SECONDS = 5.0
+_TOKEN_HINT = (
+    "The cluster uses token authentication. Copy its token (~/.ray/auth_token on the head node) to "
+    "the same place here, or set RAY_AUTH_TOKEN; then set RAY_AUTH_MODE=token."
+)
 
 
 class RayExecutor:
-    """`address`: "ray" uses the cluster this process is connected to, or starts one here;
-    "ray://HOST:PORT" joins a cluster. Each rollout takes `cpus` of a node, which is what bounds how
-    many run at one time.
+    """Runs rollouts as Ray tasks.
+
+    `address` is the value of the setting `executor`. "ray": the cluster this process is connected
+    to, else the one that RAY_ADDRESS names or that runs on this machine, else a new one here.
+    "ray://HOST:PORT": the cluster whose Ray Client server listens there. Each rollout takes `cpus`
+    of a node, which limits how many run at the same time.
     """
 
     def __init__(self, address: str = "ray", *, cpus: float = 1.0) -> None:
-        ray = _ray()
-        self._started_here = not ray.is_initialized()
-        if self._started_here:
+        ray = _import_ray()
+        self._connected_here = not ray.is_initialized()
+        if self._connected_here:
             _connect(ray, address)
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
-        mailbox = ray.remote(num_cpus=0, max_concurrency=_WAITING)(_Mailbox)
+        mailbox = ray.remote(num_cpus=0, max_concurrency=_MOST_WAITING)(_Mailbox)
         self._ray = ray
         self._mailbox: Any = mailbox.options(scheduling_strategy=here).remote()
-        self._roll: Any = ray.remote(num_cpus=cpus, max_retries=0)(_roll)
+        self._roll_out: Any = ray.remote(num_cpus=cpus, max_retries=0)(_roll_out)
         self._models: list[Model] = []
         self._packed: dict[int, tuple[Worker, Any]] = {}
-        self._postman: asyncio.Task[None] | None = None
+        self._delivering: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[Reply]] = set()
         self._raised: dict[int | None, SkillfitError] = {}
 
@@ -59,8 +71,8 @@ class RayExecutor:
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     async def run(self, worker: Worker, assignment: Assignment) -> tuple[Attempt, Score]:
-        self._postman = self._postman or asyncio.create_task(self._deliver())
-        reference = self._roll.remote(self._mailbox, self._pack(worker), _portable(assignment))
+        self._delivering = self._delivering or asyncio.create_task(self._deliver())
+        reference = self._roll_out.remote(self._mailbox, self._pack(worker), _portable(assignment))
         failures = self._ray.exceptions
         try:
             result, ticket = await reference
@@ -81,13 +93,13 @@ class RayExecutor:
         return attempt, score
 
     async def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
-        for task in (self._postman, *self._answering):
+        """Disconnect from the cluster. One that was started here ends."""
+        for task in (self._delivering, *self._answering):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         self._ray.kill(self._mailbox)
-        if self._started_here:
+        if self._connected_here:
             self._ray.shutdown()
 
     def _pack(self, worker: Worker) -> Any:
@@ -104,10 +116,8 @@ class RayExecutor:
                         "Keep open files, connections and locks out of it, or use executor: local."
                     ),
                 ) from error
-            self._packed[id(worker)] = (
-                worker,
-                self._ray.put(file.getvalue()),
-            )  # kept with its worker, so the id stays its own
+            # The worker is kept too: an id is unique only while its object exists.
+            self._packed[id(worker)] = (worker, self._ray.put(file.getvalue()))
         return self._packed[id(worker)][1]
 
     async def _deliver(self) -> None:
@@ -128,12 +138,10 @@ class RayExecutor:
             self._mailbox.answer.remote(ticket, task.result())
             return
         if not isinstance(error, SkillfitError):
-            error = InfrastructureError(f"The model call broke: {type(error).__name__}: {error}")
-        self._raised[ticket] = (
-            # the journal knows this one's cost by its identity: a copy from afar would be billed
-            # again
-            error
-        )
+            error = InfrastructureError(f"The model call failed: {type(error).__name__}: {error}")
+        # The journal recognises an error it has billed by identity: the copy that comes back from
+        # the worker would be billed again.
+        self._raised[ticket] = error
         portable = (
             error
             if isinstance(error, ModelError)
@@ -144,7 +152,7 @@ class RayExecutor:
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """An error of a call, and the ticket under which the driver keeps the original."""
+    """The error of a model call, and the ticket under which the driver keeps the original."""
 
     ticket: int
     error: SkillfitError
@@ -152,7 +160,7 @@ class _Raised:
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model of the driver, as a worker sees it."""
+    """What a worker has in place of one of the driver's models."""
 
     id: str
     context_window: int
@@ -169,7 +177,7 @@ class RemoteModel:
 
 
 class _Mailbox:
-    """An actor. Workers `ask` and wait; the driver `take`s what was asked and `answer`s it."""
+    """An actor. Workers `ask` and wait; the driver `take`s the requests and `answer`s them."""
 
     def __init__(self) -> None:
         self._tickets = itertools.count()
@@ -208,9 +216,9 @@ class _Unpacker(pickle.Unpickler):
         return RemoteModel(name, context_window, number, self._mailbox, self._raised)
 
 
-def _roll(mailbox: Any, packed: bytes, assignment: Assignment) -> tuple[Any, int | None]:
-    """Runs in a Ray worker. Known problems are given back as values: raised, Ray would change their
-    type.
+def _roll_out(mailbox: Any, packed: bytes, assignment: Assignment) -> tuple[Any, int | None]:
+    """Runs in a Ray worker. Our own errors are returned, because Ray changes the type of errors
+    that are raised.
     """
     raised: list[_Raised] = []
     worker: Worker = _Unpacker(packed, mailbox, raised).load()
@@ -221,7 +229,7 @@ def _roll(mailbox: Any, packed: bytes, assignment: Assignment) -> tuple[Any, int
 
 
 def _packer(file: io.BytesIO, models: list[Model]) -> Any:
-    cloudpickle = _ray().cloudpickle
+    cloudpickle = _import_ray().cloudpickle
 
     class Packer(cloudpickle.CloudPickler):  # type: ignore[misc, name-defined]
         def persistent_id(self, value: Any) -> tuple[str, int, int] | None:
@@ -233,15 +241,13 @@ def _packer(file: io.BytesIO, models: list[Model]) -> Any:
             return value.id, value.context_window, numbers[0] if numbers else len(models) - 1
 
     for name, module in list(sys.modules.items()):
-        if name.startswith(
-            "skillfit_user_"
-        ):  # a file the person named, which workers could not import
+        if name.startswith("skillfit_user_"):  # the user's own file: workers cannot import it
             cloudpickle.register_pickle_by_value(module)
     return Packer(file)
 
 
 def _portable(assignment: Assignment) -> Assignment:
-    """With the item's row inside: the file it stands in may be on this machine only."""
+    """With the item's row in it: the file that holds the row may be on this machine only."""
     item = assignment.item
     if isinstance(item.row, RowAt):
         item = item.loaded()
@@ -250,19 +256,91 @@ def _portable(assignment: Assignment) -> Assignment:
 
 def _connect(ray: Any, address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    settings: dict[str, Any] = (
-        {"include_dashboard": False} if address == "ray" else {"address": address}
-    )
+    quiet = {"log_to_driver": False, "logging_level": "error"}
     try:
-        ray.init(**settings, log_to_driver=False, logging_level="error")
+        if address != "ray":
+            _require_reachable(address)
+            ray.init(address=address, **quiet)
+        elif not _join_running_cluster(ray, quiet):
+            ray.init(address="local", include_dashboard=False, **quiet)
+    except ray.exceptions.RayError as error:  # among others: a token is needed and there is none
+        raise InfrastructureError(f"Ray: {error}", hint=_TOKEN_HINT) from error
     except (ConnectionError, RuntimeError, ValueError) as error:
-        hint = "Check that the cluster is up, or use executor: local."
-        raise InfrastructureError(f"No Ray cluster at {address}: {error}", hint=hint) from error
+        raise InfrastructureError(
+            f"No connection to the Ray cluster ({address}): {error}",
+            hint="Check that the cluster is up and has this version of Ray and Python. If it uses "
+            "token authentication, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN.",
+        ) from error
 
 
-def _ray() -> Any:
+def _join_running_cluster(ray: Any, quiet: dict[str, Any]) -> bool:
+    """Connect to the cluster that RAY_ADDRESS names or that this machine is part of, if any."""
+    try:
+        ray.init(address="auto", **quiet)
+    except ConnectionError as error:
+        if "Could not find any running Ray instance" in str(error):
+            return False
+        raise
+    return True
+
+
+def _require_reachable(address: str) -> None:
+    """Raise at once what Ray itself would report only after minutes: nothing listens at the
+    address, or a token is missing.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"executor: {address} has no port.", hint="Write ray://HOST:10001.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
+    except OSError as error:
+        raise InfrastructureError(
+            f"Nothing listens at {host}:{port}: {error}.",
+            hint="The port is that of the Ray Client server, usually 10001 on the head node.",
+        ) from error
+    if "RAY_AUTH_MODE" not in os.environ and _has_token():
+        os.environ["RAY_AUTH_MODE"] = "token"  # a cluster without authentication ignores it
+        _reread_settings()
+    elif "RAY_AUTH_MODE" not in os.environ and _needs_token(f"{host}:{port}"):
+        raise InfrastructureError(f"The Ray cluster at {host}:{port} refused us.", hint=_TOKEN_HINT)
+
+
+def _has_token() -> bool:
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    file = Path(named).expanduser() if named else Path.home() / ".ray" / "auth_token"
+    return bool(os.environ.get("RAY_AUTH_TOKEN")) or file.is_file()
+
+
+def _reread_settings() -> None:
+    """Ray has read its settings from the environment when it was imported."""
+    try:
+        from ray._raylet import Config
+    except ImportError:  # a version of Ray without token authentication
+        return
+    Config.initialize("")
+
+
+def _needs_token(target: str) -> bool:
+    """Whether the Ray Client server rejects a request without a token."""
+    try:
+        import grpc
+    except ImportError as error:
+        raise InputError(
+            "executor: ray://… needs the Ray Client.", hint="pip install 'skillfit[ray]'"
+        ) from error
+    with grpc.insecure_channel(target) as channel:
+        ask = channel.unary_unary("/ray.rpc.RayletDriver/ClusterInfo")
+        try:
+            ask(b"", timeout=_PROBE_SECONDS)
+        except grpc.RpcError as error:
+            return bool(error.code() == grpc.StatusCode.UNAUTHENTICATED)
+    return False
+
+
+def _import_ray() -> Any:
     try:
         import ray
+        import ray.exceptions
         import ray.util.scheduling_strategies
     except ImportError as error:
         raise InputError("executor: ray needs Ray.", hint="pip install 'skillfit[ray]'") from error
