@@ -235,6 +235,26 @@ def test_a_run_is_started_from_the_form_watched_understood_and_applied(
         assert (folder / "triage" / "SKILL.md").read_text() == SKILL
 
 
+CHOOSE_AT_ONCE = """
+new MutationObserver((_, observer) => {
+  const select = document.querySelector("select[name=against]");
+  if (!select || location.search) return;
+  observer.disconnect();
+  select.value = "initial";
+  select.dispatchEvent(new Event("change", { bubbles: true }));
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
+def test_a_choice_made_while_the_page_still_loads_is_heard(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        opened.page.add_init_script(CHOOSE_AT_ONCE)
+        page = opened.open("/skill/pool")
+        expect(page.locator(".diff .added").first).to_be_visible()
+
+
 def test_a_run_is_stopped_and_resumed(chromium: Browser, site: RunningStudio, folder: Path) -> None:
     """Started from a config file in the folder, with settings of the form on top."""
     (folder / "long.yaml").write_text(
