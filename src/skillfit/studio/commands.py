@@ -23,8 +23,8 @@ from typing import Any
 import yaml
 
 from skillfit.errors import InputError
+from skillfit.run.control import in_use
 from skillfit.run.directory import JOURNAL
-from skillfit.run.lock import in_use
 from skillfit.skill.document import DOCUMENT_NAMES
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
