@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skillfit.cli.output import Json, coloured_diff, console, show, table, warn
-from skillfit.cli.score_plot import PlotPoint, plot
+from skillfit.cli.screen import PlotPoint, plot
 from skillfit.cli.train import in_words, line
 from skillfit.errors import InputError
 

@@ -16,7 +16,7 @@ from skillfit.agents.coding_cli.description import Description, Pick, StepPick, 
 from skillfit.agents.prompting import shorten
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Usage
-from skillfit.tasks.graders.extract import at_path
+from skillfit.tasks.graders.base import at_path
 from skillfit.tasks.item import Step
 
 Event = Mapping[str, Any]
