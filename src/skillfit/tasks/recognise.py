@@ -134,6 +134,12 @@ async def recognise(path: Path, *, fields: Mapping[str, str] | None = None) -> R
     )
 
 
+def read_items(path: Path) -> list[Item]:
+    """The items of a tasks file or folder, with its columns recognised."""
+    _, rows = _read(path)
+    return items_of(rows, propose_fields([row.values for row in rows]))
+
+
 def _read(path: Path) -> tuple[str, list[Row]]:
     if (evals := evals_file(path)) is not None:
         return "evals.json", list(eval_rows(evals))
@@ -276,7 +282,7 @@ _CHECKS = ("assertions", "expectations")
 _TRIED = 200  # items that a grader is tried on
 _TRIED_SLOWLY = 5  # items that a grader is tried on if it runs programs
 _SHORT_ANSWER, _LONG_ANSWER = 6, 12  # words
-_SAME_FACTS = (
+SAME_FACTS = (
     "The answer states the same facts as the reference and nothing that contradicts it. Wording "
     "and order do not matter."
 )
@@ -361,7 +367,7 @@ def _judged(items: Sequence[Item]) -> GraderProposal:
     if items and all(item.reference or item.has_answers for item in items):
         why = "the answers are long texts, which only a reader can compare"
         return GraderProposal(
-            {"rubric": _SAME_FACTS}, why, needs_judge=True, compares_reference=True
+            {"rubric": SAME_FACTS}, why, needs_judge=True, compares_reference=True
         )
     return GraderProposal(
         {"rubric": "Describe here what a good answer is."},
