@@ -180,7 +180,7 @@ def apply(
     Example: skillfit apply runs/first --yes
     """
     from skillfit.api import Run
-    from skillfit.run.steering import request_steering
+    from skillfit.run.control import request_steering
     from skillfit.skill import diff as diff_skills
 
     opened = Run.open(run)

@@ -145,7 +145,7 @@ def _inputs_of(tasks: Path) -> list[str]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """The draft's folder, for this process alone."""
-    from skillfit.run.lock import RunLock
+    from skillfit.run.control import RunLock
 
     folder.mkdir(parents=True, exist_ok=True)
     lock = RunLock(folder)

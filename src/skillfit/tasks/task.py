@@ -24,8 +24,12 @@ from typing import Any, ClassVar, cast
 from skillfit.errors import InputError
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model
-from skillfit.sandbox.process import SandboxNotStarted, plain_environment, run_process
-from skillfit.sandbox.scratch import scratch_folder
+from skillfit.sandbox.process import (
+    SandboxNotStarted,
+    plain_environment,
+    run_process,
+    scratch_folder,
+)
 from skillfit.skill import Skill
 from skillfit.skill.document import find_document
 from skillfit.tasks.graders import build_grader, check_items, golds, without_judges
