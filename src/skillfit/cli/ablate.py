@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from skillfit.run.events import AblationFinished
-    from skillfit.training.ablation import Ablation
     from skillfit.training.inputs import Inputs
+    from skillfit.training.measure import Ablation
 
 _SHOWN = 60  # characters of a line in the table
 
@@ -46,7 +46,7 @@ def ablate(
     from skillfit.cli.terminal import CountingTerminal
     from skillfit.errors import InputError
     from skillfit.report.ablation_report import write_ablation_report
-    from skillfit.training.ablation import ablate as measure
+    from skillfit.training.measure import ablate as measure
 
     if by not in ("line", "paragraph"):
         raise InputError(f"--by {by}: unknown.", hint="Use line or paragraph.")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Measured
-    from skillfit.training.preflight import PreflightReport
+    from skillfit.training.start import PreflightReport
 
 
 ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
@@ -73,7 +73,7 @@ async def _check(
 ) -> PreflightReport:
     from skillfit.run.directory import RunDirectory
     from skillfit.training.assemble import assemble
-    from skillfit.training.preflight import probe, run_preflight
+    from skillfit.training.start import probe, run_preflight
 
     with RunDirectory.open(path, inputs.identity()) as opened:
         async with assemble(inputs, opened, [listener], control) as parts:
@@ -94,7 +94,7 @@ def estimate(
     from skillfit.api import default_run
     from skillfit.training.estimate import budget_options
     from skillfit.training.estimate import estimate as estimate_plan
-    from skillfit.training.rollout_budget import SplitSizes
+    from skillfit.training.plan import SplitSizes
 
     inputs = read(config, overrides)
     plan, task = inputs.plan(), inputs.task

@@ -15,7 +15,7 @@ from typing import Any
 from skillfit.api import Run
 from skillfit.cli.train import stored
 from skillfit.errors import InputError
-from skillfit.gate.statistics import mean, sign_flip_p
+from skillfit.gate.samples import mean, sign_flip_p
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.directory import RunDirectory, RunView
 from skillfit.run.events import RolloutFinished
