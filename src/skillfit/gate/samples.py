@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 
 from skillfit.gate.verdict import Arm, Evidence, GateSettings, Measure, ScoreEstimate
-from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome, Tally, weighted_mean, weighted_values
+from skillfit.rollout.outcome import Outcome, Tally, gather, weighted_mean, weighted_values
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score
 

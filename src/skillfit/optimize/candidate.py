@@ -37,7 +37,7 @@ from skillfit.optimize.patch import (
     without_duplicates,
 )
 from skillfit.optimize.prompts import render, sections
-from skillfit.rollout.gather import gather
+from skillfit.rollout.outcome import gather
 from skillfit.run.events import EditsSelected
 from skillfit.run.records import SelectionDecision
 from skillfit.skill import Edit, EditResult, Skill, apply_edits, estimate_tokens, rewrite

@@ -22,9 +22,7 @@ from skillfit.optimize.context import Context, ItemAttempts, cut
 from skillfit.optimize.optimizer import Optimizer
 from skillfit.optimize.patch import Patch, Proposal
 from skillfit.optimize.reflect import Reflection, group_by_item, reflect
-from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome
-from skillfit.rollout.step_rollouts import StepRollouts
+from skillfit.rollout.outcome import Outcome, StepRollouts, gather
 from skillfit.run.events import Event, ReflectionFinished
 from skillfit.skill import MAX_EXAMPLES, Example, Skill, apply_edits, example_edit, examples
 from skillfit.tasks.item import Item

@@ -30,8 +30,9 @@ from skillfit.optimize.patch import Patch, Proposal
 from skillfit.optimize.proposer import Proposals, finished_cases
 from skillfit.optimize.reflect import diagnose
 from skillfit.rollout import Arm, Outcome, RolloutRequest
-from skillfit.rollout.step_rollouts import StepRollouts
+from skillfit.rollout.outcome import StepRollouts
 from skillfit.run.budget import Budget
+from skillfit.run.control import SteeringRequest, read_requests
 from skillfit.run.events import (
     CandidateBuilt,
     EvaluationFinished,
@@ -41,7 +42,6 @@ from skillfit.run.events import (
     Warned,
 )
 from skillfit.run.journal import Journal
-from skillfit.run.steering import SteeringRequest, read_requests
 from skillfit.skill import NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
 from skillfit.training.components import Components, StepLog, UsageByStage, raise_if_skipped
