@@ -4,7 +4,7 @@ end.
 
 import pytest
 
-from skillfit.models.providers.practice_rules import reply
+from skillfit.models.providers.practice_rules import practice_reply
 from skillfit.optimize.candidate import aggregate, select, update
 from skillfit.optimize.context import Context
 from skillfit.skill import Skill, slow_update_text, with_slow_update
@@ -25,7 +25,7 @@ ITEMS = [
 @pytest.mark.parametrize("mode", ["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"])
 async def test_a_step_learns_rules_from_failures_in_every_mode(mode):
     it = world(
-        lambda request: reply(request.stage, text_of(request)),
+        lambda request: practice_reply(request.stage, text_of(request)),
         skill_update_mode=mode,
         minibatch_size=4,
     )
