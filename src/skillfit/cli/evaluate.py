@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from skillfit.run.budget import Spending
     from skillfit.run.events import AblationFinished
     from skillfit.skill import Skill
-    from skillfit.training.ablation import Ablation
     from skillfit.training.assemble import Listener
     from skillfit.training.components import Control
     from skillfit.training.estimate import (
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
         RunEstimate,
     )
     from skillfit.training.inputs import Inputs
-    from skillfit.training.measure import Measured
-    from skillfit.training.preflight import PreflightReport
+    from skillfit.training.measure import Ablation, Measured
+    from skillfit.training.start import PreflightReport
 
 
 ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
@@ -74,7 +73,7 @@ async def _check(
 ) -> PreflightReport:
     from skillfit.run.directory import RunDirectory
     from skillfit.training.assemble import assemble
-    from skillfit.training.preflight import probe, run_preflight
+    from skillfit.training.start import probe, run_preflight
 
     with RunDirectory.open(path, inputs.identity()) as opened:
         async with assemble(inputs, opened, [listener], control) as parts:
@@ -95,7 +94,7 @@ def estimate(
     from skillfit.api import default_run
     from skillfit.training.estimate import budget_options
     from skillfit.training.estimate import estimate as estimate_plan
-    from skillfit.training.rollout_budget import SplitSizes
+    from skillfit.training.plan import SplitSizes
 
     inputs = read(config, overrides)
     plan, task = inputs.plan(), inputs.task
@@ -354,7 +353,7 @@ def ablate(
     from skillfit.cli.terminal import CountingTerminal
     from skillfit.errors import InputError
     from skillfit.report.ablation_report import write_ablation_report
-    from skillfit.training.ablation import ablate as measure_units
+    from skillfit.training.measure import ablate as measure_units
 
     if by not in ("line", "paragraph"):
         raise InputError(f"--by {by}: unknown.", hint="Use line or paragraph.")

@@ -36,7 +36,7 @@ class Record:
     @classmethod
     def of_run(cls, path: Path) -> Record:
         from skillfit.api import Run
-        from skillfit.gate.statistics import mean
+        from skillfit.gate.samples import mean
         from skillfit.run.directory import RunDirectory
         from skillfit.run.events import RolloutFinished
 
@@ -115,7 +115,7 @@ def compare(before: Mapping[str, float], now: Mapping[str, float]) -> RecordComp
     """Paired by item. Items that only one side has do not count; without any in common there is
     nothing to say.
     """
-    from skillfit.gate.statistics import mean, sign_flip_p
+    from skillfit.gate.samples import mean, sign_flip_p
 
     shared = [item for item in before if item in now]
     if not shared:
