@@ -44,7 +44,7 @@ from skillfit.run.events import AblationFinished
 from skillfit.run.records import UnitWorth
 from skillfit.skill import diff
 from skillfit.skill.document import write_whole
-from skillfit.skill.owned_regions import code_fence
+from skillfit.skill.regions import code_fence
 
 _ITEMS = 600  # listed in the file
 _PAGE = 25  # items or rows shown at once

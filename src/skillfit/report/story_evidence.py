@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from skillfit.gate import GateSettings
-from skillfit.gate.statistics import interval, t_quantile
+from skillfit.gate.samples import interval, t_quantile
 from skillfit.report.story import (
     EditSummary,
     EffectPoint,
