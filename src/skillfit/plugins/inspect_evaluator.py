@@ -43,8 +43,8 @@ from skillfit.plugins.inspect_bridge import (
 )
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
-from skillfit.tasks.evaluator import Evaluator
 from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure
+from skillfit.tasks.task import Evaluator
 
 GRADER_ROLE = "grader"  # Inspect's name for the model that scorers ask
 _SKILLS = ".agents/skills"  # where agents look for skills, relative to their working folder

@@ -25,8 +25,8 @@ from skillfit.plugins.inspect_bridge import (
 )
 from skillfit.plugins.inspect_evaluator import InspectEvaluator, InspectSettings
 from skillfit.tasks.item import Item
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, items_of
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.splits import SPLIT_NAMES
 from skillfit.tasks.user_code import errors_in
 

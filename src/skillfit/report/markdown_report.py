@@ -8,7 +8,7 @@ from skillfit.report.story_edits import by_effect
 from skillfit.report.templates import report_environment
 from skillfit.report.verdict_text import dollars
 from skillfit.skill import diff
-from skillfit.skill.owned_regions import code_fence
+from skillfit.skill.regions import code_fence
 
 _NOTICES = 30
 _EDITS = 20

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from skillfit.gate import GateSettings
-from skillfit.gate.statistics import interval, t_quantile
+from skillfit.gate.samples import interval, t_quantile
 from skillfit.report.story_parts import GateSummary, Point, PointSplit, TypeSummary
 from skillfit.rollout.outcome import weighted_values
 from skillfit.run.events import EvaluationFinished, GateDecided, RolloutFinished, ShipTested
