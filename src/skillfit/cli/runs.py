@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -197,17 +198,22 @@ def steer(
     action: Annotated[
         str,
         typer.Argument(
-            help="veto, pin, reword, approve or decline an edit; budget; stop.",
+            help="veto, pin, reword, approve or decline an edit; budget; stop; answer.",
         ),
     ],
     target: Annotated[
-        str, typer.Argument(help="The edit's id, like s0003e02; for budget: usd, calls, …")
+        str,
+        typer.Argument(help="The edit's or prompt's id, like s0003e02; for budget: usd, calls, …"),
     ] = "",
-    text: Annotated[str, typer.Argument(help="The new wording, or the new budget.")] = "",
+    text: Annotated[
+        str,
+        typer.Argument(help="The new wording or budget; for answer: its file, default stdin."),
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    """Decide about an edit, raise a budget or stop a run. A running run takes it up between steps,
-    a stopped one when it is resumed; the decision is recorded in the run.
+    """Decide about an edit, raise a budget, answer a handoff prompt or stop a run. A running run
+    takes it up between steps, a stopped one when it is resumed; the decision is recorded in the
+    run.
 
     Example: skillfit steer runs/first veto s0003e02
     """
@@ -220,6 +226,8 @@ def steer(
             "Stopping: what is in progress finishes and is saved.",
             as_json,
         )
+    if action == "answer":
+        return _answer(run, target, text, as_json)
     request = request_steering(run, action, target, text)
     when = "after its present step" if in_use(run) else "when it is resumed"
     return show(
@@ -227,6 +235,16 @@ def steer(
         f"Noted. The run takes it up {when}.",
         as_json,
     )
+
+
+def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
+    """The answer to a handoff prompt, from a file or from stdin."""
+    from skillfit.studio.commands import answer_prompt
+
+    text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()
+    left = answer_prompt(run, prompt_id, text)
+    rest = f"{left} more wait." if left else f"Resume the run: skillfit resume {run}"
+    show({"answered": prompt_id, "waiting": left}, f"Answered {prompt_id}. {rest}", as_json)
 
 
 COMMANDS = (ls, show_, diff, report, steer)

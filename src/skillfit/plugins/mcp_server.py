@@ -26,8 +26,14 @@ from skillfit.report import RunStory, open_run, read_story
 from skillfit.run.control import in_use, request_steering, stop_run
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import RolloutFinished, as_json
-from skillfit.skill.document import write_whole
-from skillfit.studio.commands import Folders, Starter, as_typed, check_overrides, run_command
+from skillfit.studio.commands import (
+    Folders,
+    Starter,
+    answer_prompt,
+    as_typed,
+    check_overrides,
+    run_command,
+)
 
 _INSTRUCTIONS = """skillfit trains a skill (SKILL.md) on graded tasks and measures whether it got
 better. Usual order: estimate, check, start, follow until the state is no longer `running`, show,
@@ -192,16 +198,13 @@ class Tools:
         once the run has used it. Needs `confirm`.
         """
         path = self._run(run)
-        waiting = {prompt.id: prompt for prompt in pending(path / "handoff")}
-        if id not in waiting:
-            known = ", ".join(waiting) or "none"
-            raise ToolError(f"No prompt {id!r} waits in {run}. Waiting: {known}.")
-        if not text.strip():
-            raise ToolError("The answer is empty.")
         if not confirm:
-            return {"needs_confirmation": f"Writes the answer to {waiting[id].answer.name}."}
-        write_whole(waiting[id].answer, text.encode())
-        return {"answered": id, "waiting": len(waiting) - 1}
+            return {"needs_confirmation": f"Writes the answer to the prompt {id}."}
+        try:
+            left = await asyncio.to_thread(answer_prompt, path, id, text)
+        except SkillfitError as error:
+            raise ToolError(str(error)) from error
+        return {"answered": id, "waiting": left}
 
     async def steer(
         self, run: str, action: str, target: str = "", text: str = "", confirm: bool = False

@@ -33,16 +33,20 @@ class ForestRow:
 
 
 def edit_row(edit: EditSummary, href: str = "") -> ForestRow:
-    note = edit.reason
+    notes = []
+    if edit.decided and edit.status != "pending":
+        notes.append(f"{edit.status} after step {edit.decided}")
+    if edit.reason and not edit.reason.startswith("effect "):  # the row shows a later estimate
+        notes.append(edit.reason)
     if edit.in_best and edit.status == "pending":
-        note = f"{note}; in the skill" if note else "in the skill"
+        notes.append("in the skill")
     return ForestRow(
         label=edit.text,
         mean=edit.mean,
         low=edit.low,
         high=edit.high,
         status=edit.status,
-        note=note,
+        note="; ".join(notes),
         href=href,
         id=edit.id,
         rollouts=edit.rollouts,

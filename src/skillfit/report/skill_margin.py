@@ -25,6 +25,8 @@ class SkillLine:
     first: bool = False  # the first line of its edit or part; the margin speaks there
     label: str = ""  # for the margin: where the line comes from, or what is to be done with it
     worth: float | None = None  # of its edit or part: a difference of the mean score
+    low: float = 0.0  # of the 80 % interval of the worth
+    high: float = 0.0
     mark: str = ""  # added: by an edit; removed: it can be cut
     region: str = ""  # protected, slow_update, appendix, examples; empty: free text
     frontmatter: bool = False
@@ -42,6 +44,7 @@ def skill_lines(text: str, edits: Iterable[EditSummary]) -> tuple[SkillLine, ...
     lines, last = [], ""
     for number, line in enumerate(_split(text), 1):
         edit = origins.get(line.strip()) if line.strip() else None
+        worth = worth_of(edit)
         lines.append(
             SkillLine(
                 number=number,
@@ -49,7 +52,9 @@ def skill_lines(text: str, edits: Iterable[EditSummary]) -> tuple[SkillLine, ...
                 edit=edit,
                 first=edit is not None and edit.id != last,
                 label=_origin(edit),
-                worth=worth_of(edit),
+                worth=worth.mean if worth else None,
+                low=worth.low if worth else 0.0,
+                high=worth.high if worth else 0.0,
                 mark="added" if edit is not None and edit.step else "",
                 region=regions.get(number, ""),
                 frontmatter=number <= head_lines,
@@ -75,6 +80,8 @@ def unit_lines(text: str, units: Iterable[UnitWorth]) -> tuple[SkillLine, ...]:
                 first=unit is not None and unit.start == number,
                 label=unit.decision if unit else "",
                 worth=unit.mean if unit and unit.rollouts else None,
+                low=unit.low if unit else 0.0,
+                high=unit.high if unit else 0.0,
                 mark="removed" if unit and unit.decision == "cut" else "",
                 region=regions.get(number, ""),
                 frontmatter=number <= head_lines,
@@ -89,11 +96,22 @@ def _origin(edit: EditSummary | None) -> str:
     return f"step {edit.step}" if edit.step else "initial text"
 
 
-def worth_of(edit: EditSummary | None) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What a text changes in the mean score, with its 80 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def worth_of(edit: EditSummary | None) -> Worth | None:
     """What the text is worth. An edit that deletes text has the opposite effect of that text."""
     if edit is None or edit.mean is None:
         return None
-    return -edit.mean if edit.edit.op == "delete" else edit.mean
+    if edit.edit.op == "delete":
+        return Worth(-edit.mean, -edit.high, -edit.low)
+    return Worth(edit.mean, edit.low, edit.high)
 
 
 def _split(text: str) -> Sequence[str]:

@@ -133,6 +133,16 @@ class EditSummary:
     def measured(self) -> bool:
         return self.mean is not None
 
+    @property
+    def decided(self) -> int:
+        """The step after which it got its present status; 0 when that is not recorded."""
+        since = 0
+        for point in reversed(self.history):
+            if point.status != self.status:
+                break
+            since = point.step
+        return since
+
 
 @dataclass(frozen=True, slots=True)
 class Rejection:

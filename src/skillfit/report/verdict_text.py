@@ -52,7 +52,9 @@ def duration(seconds: float) -> str:
 def dollars(usd: float | None) -> str:
     if usd is None:
         return ""
-    return f"${usd:,.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
+    if usd >= 0.1 or usd == 0:
+        return f"${usd:,.2f}"
+    return f"${usd:.4f}".rstrip("0") if usd >= 0.0001 else "below $0.0001"
 
 
 def verdict_sentence(story: RunStory) -> str:

@@ -157,7 +157,8 @@ def _protect(headers: MutableHeaders) -> None:
     headers["Referrer-Policy"] = "same-origin"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
-    headers.setdefault("Cache-Control", "no-store")
+    # Our own files may be kept and are asked for again with their ETag; pages are never kept.
+    headers.setdefault("Cache-Control", "no-cache" if "etag" in headers else "no-store")
 
 
 def _cookie_name(request: Request) -> str:

@@ -23,9 +23,10 @@ from typing import Any
 import yaml
 
 from skillfit.errors import InputError
-from skillfit.run.control import in_use
+from skillfit.models.providers.handoff import pending
+from skillfit.run.control import in_use, request_steering
 from skillfit.run.directory import JOURNAL
-from skillfit.skill.document import DOCUMENT_NAMES
+from skillfit.skill.document import DOCUMENT_NAMES, write_whole
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
 _PROGRAM = (sys.executable, "-m", "skillfit")
@@ -49,6 +50,19 @@ class CommandResult:
         if not self.data and self.exit_code:
             return self.message or f"The command ended with exit code {self.exit_code}."
         return ""
+
+
+def answer_prompt(run: Path, prompt_id: str, text: str) -> int:
+    """Answer a handoff prompt of a run, and record that a person did. Returns how many are left."""
+    waiting = {prompt.id: prompt for prompt in pending(run / "handoff")}
+    if prompt_id not in waiting:
+        known = ", ".join(waiting) or "none"
+        raise InputError(f"No prompt {prompt_id!r} waits for an answer.", hint=f"Waiting: {known}.")
+    if not text.strip():
+        raise InputError("The answer is empty.", hint="Write it in the form the prompt asks for.")
+    write_whole(waiting[prompt_id].answer, text.encode())
+    request_steering(run, "answer", prompt_id)
+    return len(waiting) - 1
 
 
 def as_typed(arguments: Sequence[str]) -> str:

@@ -38,6 +38,14 @@ E = TypeVar("E", bound=Event)
 
 _WAITING = "waiting for approval"  # how the reason of an edit under review begins
 _EDITS = 60  # of the pool on the overview
+_FIRST_EDITS = 15  # that are seen without opening the rest
+_OPERATIONS = {
+    "append": "Adds text at the end",
+    "insert_after": "Inserts text",
+    "insert_before": "Inserts text",
+    "replace": "Replaces text",
+    "delete": "Deletes text",
+}
 _GATES = 15
 _ITEMS = 50  # of a page
 _ROLLOUTS = 60
@@ -57,7 +65,9 @@ def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, Any]:
             score_chart(story, 340, 260, ["selection"]),
             score_chart(story, 340, 260, ["ship", "test"]),
         ],
-        "pool": _pool(name, story, pool[:_EDITS]),
+        "pool": _pool(name, story, pool[:_FIRST_EDITS]),
+        "pool_rest": _forest(name, pool[_FIRST_EDITS:_EDITS]),
+        "pool_rest_count": max(0, len(pool) - _FIRST_EDITS),
         "to_review": [edit for edit in pool if edit.reason.startswith(_WAITING)],
         "dropped": _forest(name, dropped[:_EDITS]),
         "dropped_count": len(dropped),
@@ -229,6 +239,8 @@ async def edit(studio: Studio, request: Request) -> Response:
         found = story.edit(request.query_params.get("id", ""))
         if found is None:
             raise HTTPException(404, "The run has no such edit.")
+        with open_run(Path(story.path)) as view:
+            batch = events_of(view.events, RolloutFinished, "rollout", found.step)
         return studio.page(
             request,
             "edit.html.j2",
@@ -237,6 +249,8 @@ async def edit(studio: Studio, request: Request) -> Response:
             edit=found,
             plot=forest_plot([edit_row(found)], longest=4000),
             history=effect_history(found.history, 640, 200),
+            operation=_OPERATIONS.get(found.edit.op, found.edit.op),
+            behind={row.item: row for row in batch if row.item in found.items},
             decisions=[one for one in story.decisions if one.target == found.id],
             review=bool(story.config.get("review")),
         )

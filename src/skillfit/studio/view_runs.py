@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
@@ -15,6 +16,7 @@ from skillfit.plain_text import visible
 from skillfit.report import RunStory
 from skillfit.report.html_report import flat_settings
 from skillfit.report.score_chart import compare_chart, sparkline
+from skillfit.report.story import EditSummary
 from skillfit.report.story_evidence import by_effect
 from skillfit.run.card import RunCard
 from skillfit.skill import diff_hunks
@@ -23,6 +25,8 @@ from skillfit.studio.site import Page, Studio, number_in, page_of, stream_parts
 
 _PAGE = 50
 _COMPARED = 6  # runs side by side at most
+_COMPARED_EDITS = 20
+_UNSET = ("null", "{}", "[]", '""')
 STATES = ("running", "waiting", "stopped", "finished", "failed")
 
 
@@ -82,6 +86,11 @@ class RunList:
     search: str
     sort: str
 
+    def sorted_by(self, sort: str) -> str:
+        """The address of this list in another order."""
+        chosen = {"q": self.search, "state": self.state, "sort": sort}
+        return "/?" + urlencode({key: value for key, value in chosen.items() if value})
+
 
 def run_list(index: RunIndex, request: Request) -> RunList:
     """Filter, search and sort as the address says."""
@@ -137,17 +146,48 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """A setting that differs between runs."""
+    """A setting that differs between runs; empty where it is not set."""
 
     key: str
     values: tuple[str, ...]
 
 
 def differing_settings(stories: Sequence[RunStory]) -> list[SettingRow]:
-    flat = [{one.key: one.value for one in flat_settings(story.config)} for story in stories]
+    """Settings whose values differ. Not set and null are the same."""
+    flat = [
+        {one.key: "" if one.value in _UNSET else one.value.strip('"') for one in settings}
+        for settings in (flat_settings(story.config) for story in stories)
+    ]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     rows = [SettingRow(key, tuple(one.get(key, "") for one in flat)) for key in keys]
     return [row for row in rows if len(set(row.values)) > 1]
+
+
+@dataclass(frozen=True, slots=True)
+class EditRow:
+    """An edit with the same text in some of the compared runs; None where it was not tried."""
+
+    text: str
+    found: tuple[EditSummary | None, ...]
+
+    @property
+    def largest(self) -> float:
+        return max(abs(edit.mean or 0.0) for edit in self.found if edit)
+
+
+def compared_edits(stories: Sequence[RunStory]) -> list[EditRow]:
+    """Measured edits: those that several runs tried first, then the ones furthest from 0."""
+    texts: dict[str, dict[int, EditSummary]] = {}
+    for at, story in enumerate(stories):
+        for edit in by_effect(story.edits):
+            if edit.measured:
+                texts.setdefault(edit.text.strip(), {}).setdefault(at, edit)
+    rows = [
+        EditRow(text, tuple(found.get(at) for at in range(len(stories))))
+        for text, found in texts.items()
+    ]
+    rows.sort(key=lambda row: (row.found.count(None), -row.largest, row.text))
+    return rows
 
 
 async def compare(studio: Studio, request: Request) -> Response:
@@ -159,13 +199,24 @@ async def compare(studio: Studio, request: Request) -> Response:
     except NoSuchRun as error:
         raise HTTPException(404, str(error)) from error
     runs = [ComparedRun(name, story) for name, story in zip(names, stories, strict=True)]
-    first, last = stories[0], stories[-1]
+    query = request.query_params
+    left, right = (
+        _chosen(names, query.get(side, ""), at) for side, at in (("old", 0), ("new", -1))
+    )
+    edits = compared_edits(stories)
     return studio.page(
         request,
         "compare.html.j2",
         runs=runs,
         chart=compare_chart([(visible(run.name), run.story) for run in runs]),
         settings=differing_settings(stories),
-        edits=[[edit for edit in by_effect(story.edits) if edit.measured][:8] for story in stories],
-        hunks=diff_hunks(first.found_skill, last.found_skill),
+        edits=edits[:_COMPARED_EDITS],
+        edits_cut=max(0, len(edits) - _COMPARED_EDITS),
+        left=names[left],
+        right=names[right],
+        hunks=diff_hunks(stories[left].found_skill, stories[right].found_skill),
     )
+
+
+def _chosen(names: Sequence[str], wanted: str, usual: int) -> int:
+    return names.index(wanted) if wanted in names else usual

@@ -18,8 +18,14 @@ from skillfit.report import RunStory
 from skillfit.run.control import in_use, request_steering, stop_run
 from skillfit.run.directory import JOURNAL
 from skillfit.skill import diff_hunks
-from skillfit.skill.document import write_whole
-from skillfit.studio.commands import CommandResult, as_typed, check_run_name, run_command, start_log
+from skillfit.studio.commands import (
+    CommandResult,
+    answer_prompt,
+    as_typed,
+    check_run_name,
+    run_command,
+    start_log,
+)
 from skillfit.studio.run_form import NewRun, main_fields, sections
 from skillfit.studio.site import Studio, run_url
 
@@ -153,7 +159,9 @@ async def act(studio: Studio, request: Request) -> Response:
             message = await _apply(studio, run, do)
         elif do == "answer":
             back = run_url("handoff", name)
-            message = _answer(run, target, text)
+            left = await asyncio.to_thread(answer_prompt, run, target, text)
+            rest = f"{left} more wait." if left else "Resume the run now."
+            message = f"Answered {target}. {rest}"
         else:
             raise HTTPException(400, f"Unknown action {do!r}.")
     except SkillfitError as error:
@@ -193,18 +201,6 @@ async def _apply(studio: Studio, run: Path, do: str) -> str:
         return result.error
     done = "Put back the former text" if do == "undo" else "Changed the skill"
     return f"{done}: {story.data.skill}. The same as: {result.command}"
-
-
-def _answer(run: Path, prompt_id: str, text: str) -> str:
-    waiting = {prompt.id: prompt for prompt in pending(run / "handoff")}
-    if prompt_id not in waiting:
-        raise InputError(f"No prompt {prompt_id!r} waits for an answer.")
-    if not text.strip():
-        raise InputError("The answer is empty.")
-    write_whole(waiting[prompt_id].answer, text.encode())
-    request_steering(run, "answer", prompt_id)
-    left = len(waiting) - 1
-    return f"Answered {prompt_id}. " + (f"{left} more wait." if left else "Resume the run now.")
 
 
 async def apply_page(studio: Studio, request: Request) -> Response:

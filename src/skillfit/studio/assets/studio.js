@@ -3,20 +3,61 @@
 // the page is still loading; what needs elements waits for DOMContentLoaded.
 document.documentElement.classList.add("scripted");
 
-// Parts of the page that the server sends again when they changed.
+// Parts of the page that the server sends again when they changed. What a person opened, chose,
+// typed or focused in them stays as it is.
 function replacePart(element, html) {
   const active = document.activeElement;
-  if (active && element.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName)) return;
+  const inside = active && active !== document.body && element.contains(active);
+  if (inside && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName)) return;
+  const focused = inside ? placeOf(active, element) : null;
   const open = new Set();
   for (const details of element.querySelectorAll("details[open]")) open.add(keyOf(details));
   const chosen = new Set();
   for (const box of element.querySelectorAll("input[type=checkbox]:checked")) chosen.add(box.value);
+  const typed = new Map();
+  for (const field of element.querySelectorAll("input[id], select[id]")) typed.set(field.id, field.value);
+  const places = dotPlaces(element);
   element.innerHTML = html;
   for (const details of element.querySelectorAll("details")) {
     if (open.has(keyOf(details))) details.open = true;
   }
   for (const box of element.querySelectorAll("input[type=checkbox]")) {
     if (chosen.has(box.value)) box.checked = true;
+  }
+  for (const field of element.querySelectorAll("input[id], select[id]")) {
+    if (typed.has(field.id)) field.value = typed.get(field.id);
+  }
+  if (focused) [...element.querySelectorAll(focused.tag)][focused.at]?.focus();
+  moveDots(element, places);
+}
+
+// Which of the elements of its kind has the focus.
+function placeOf(active, element) {
+  const tag = active.tagName;
+  return { tag, at: [...element.querySelectorAll(tag)].indexOf(active) };
+}
+
+// Effects of edits move to their new place as evidence comes in.
+function dotPlaces(element) {
+  const places = new Map();
+  for (const row of element.querySelectorAll("tr[data-edit]")) {
+    const dot = row.querySelector("circle");
+    if (dot) places.set(row.dataset.edit, dot.cx.baseVal.value);
+  }
+  return places;
+}
+
+function moveDots(element, places) {
+  if (window.matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  for (const row of element.querySelectorAll("tr[data-edit]")) {
+    const drawn = row.querySelector("svg.effect g");
+    const before = places.get(row.dataset.edit);
+    if (!drawn || before === undefined) continue;
+    const distance = before - drawn.querySelector("circle").cx.baseVal.value;
+    if (distance) {
+      const frames = [{ transform: `translateX(${distance}px)` }, { transform: "none" }];
+      drawn.animate(frames, { duration: 600, easing: "ease-out" });
+    }
   }
 }
 
