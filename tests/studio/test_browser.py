@@ -271,7 +271,7 @@ def test_runs_are_chosen_and_compared(chromium: Browser, site: RunningStudio) ->
         page.get_by_label("Choose unproven").check()
         page.get_by_role("button", name="Compare chosen").click()
         expect(page.get_by_role("heading", name="2 runs compared")).to_be_visible()
-        expect(page.locator("svg path.curve")).to_have_count(2)
+        expect(page.locator(".wide svg path.curve")).to_have_count(2)
 
 
 def test_filters_work_by_keyboard(chromium: Browser, site: RunningStudio) -> None:

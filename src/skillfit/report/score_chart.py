@@ -191,9 +191,11 @@ def sparkline(scores: Sequence[float], width: int = 96, height: int = 24) -> Mar
 
 
 def compare_chart(
-    runs: Sequence[tuple[str, RunStory]], width: int = 860, height: int = 320
+    runs: Sequence[tuple[str, RunStory]], width: int = 860, height: int = 320, *, names: bool = True
 ) -> Markup:
-    """The score curves of several runs on one axis, each with its name at the end of its line."""
+    """The score curves of several runs on one axis, each with its name at the end of its line where
+    there is room for `names`.
+    """
     curves = []
     for number, (name, story) in enumerate(runs):
         points = [point for point in _points_of(story, "selection") if point.kept]
@@ -203,7 +205,7 @@ def compare_chart(
         return Markup("")
     frame = _frame([point for _, _, points in curves for point in points], width, height)
     longest = max(len(points) for _, _, points in curves)
-    right = width - 150
+    right = width - (150 if names else _RIGHT)
     step = (right - _LEFT - 10) / max(1, longest - 1)
     parts = list(_axis(frame))
     labels: list[tuple[float, int, str]] = []
@@ -224,7 +226,7 @@ def compare_chart(
             )
         labels.append((frame.y(points[-1].score), number, name))
     below = -100.0
-    for y, number, name in sorted(labels):
+    for y, number, name in sorted(labels) if names else ():
         below = max(y, below + 15)  # names never overlap
         short = name if len(name) <= 20 else "…" + name[-19:]
         parts.append(_text(right + 10, below + 4, short, f"name c{number}"))

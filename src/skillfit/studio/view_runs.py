@@ -204,11 +204,13 @@ async def compare(studio: Studio, request: Request) -> Response:
         _chosen(names, query.get(side, ""), at) for side, at in (("old", 0), ("new", -1))
     )
     edits = compared_edits(stories)
+    curves = [(visible(run.name), run.story) for run in runs]
     return studio.page(
         request,
         "compare.html.j2",
         runs=runs,
-        chart=compare_chart([(visible(run.name), run.story) for run in runs]),
+        chart=compare_chart(curves),
+        small_chart=compare_chart(curves, 340, 260, names=False),
         settings=differing_settings(stories),
         edits=edits[:_COMPARED_EDITS],
         edits_cut=max(0, len(edits) - _COMPARED_EDITS),
