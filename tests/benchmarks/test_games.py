@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,8 +135,18 @@ async def test_a_training_run_on_the_alfworld_sample_learns(
     assert [verdict.decision for verdict in run.verdicts] == ["accept"]
 
 
+@pytest.mark.parametrize("name", ["alfworld", "textworld"])
+def test_without_the_package_games_are_read_and_playing_names_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)  # as if not installed
+    tasks = {"alfworld": "alfworld:sample", "textworld": "textworld:simple?games=3"}[name]
+    assert load_task(TaskSettings(tasks)).items
+    with pytest.raises(InputError, match=rf"needs the package {name}.*skillfit\[{name}\]"):
+        load_task(TaskSettings(tasks), model=ScriptedModel([]))
+
+
 def test_alfworld_reads_the_distributed_folders(tmp_path: Path) -> None:
-    pytest.importorskip("alfworld")
     for split in ("train", "valid_seen", "valid_unseen"):
         for kind in ("pick_and_place_simple-Mug-None-Desk-1", "pick_and_place-AppleSliced-None-1"):
             folder = tmp_path / "json_2.1.1" / split / kind / "trial_T1"
@@ -154,7 +165,6 @@ def test_alfworld_reads_the_distributed_folders(tmp_path: Path) -> None:
 def test_alfworld_finds_games_below_alfworld_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("alfworld")
     folder = tmp_path / "alf" / "json_2.1.1" / "train" / "a" / "t1"
     folder.mkdir(parents=True)
     (folder / "game.tw-pddl").write_text("{}")
@@ -194,7 +204,6 @@ async def test_a_generated_textworld_game_is_played_and_kept(
 
 
 def test_textworld_options_are_checked() -> None:
-    pytest.importorskip("textworld")
     task = load_task(TaskSettings("textworld:treasure_hunter?level=2&games=30"))
     assert len(task.items) == 30 and len(task.train) == 12
     with pytest.raises(InputError, match=r"textworld:coin_collector has no option 'levle'"):

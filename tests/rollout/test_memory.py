@@ -11,11 +11,12 @@ COUNT, SIZE, LIMIT = 10_000, 100_000, 500
 ON_DISK = 100  # rows that the items share: each is read anew at every use, so memory would not tell
 
 RUN = """
-import asyncio, json, resource, sys
+import asyncio, json, sys
 from pathlib import Path
 from skillfit.rollout import requests_for, Tally
 from skillfit.tasks.item import Item, RowAt
 from tests.rollout.scripted_agents import SKILL, World
+from tests.support.peak_memory import peak_megabytes
 
 async def main(folder, count, length, on_disk):
     async def read(item, call):
@@ -25,9 +26,11 @@ async def main(folder, count, length, on_disk):
 
     rows = Path(folder, "rows.jsonl")
     items = [Item(f"long-{at}", RowAt(rows, at % on_disk * length, length)) for at in range(count)]
-    outcomes = await World(Path(folder)).engine(read).run(requests_for(SKILL, items), phase="baseline", series="selection")
-    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"scored": Tally.of(outcomes).hard * len(outcomes), "megabytes": megabytes}))
+    engine = World(Path(folder)).engine(read)
+    requests = requests_for(SKILL, items)
+    outcomes = await engine.run(requests, phase="baseline", series="selection")
+    scored = Tally.of(outcomes).hard * len(outcomes)
+    print(json.dumps({"scored": scored, "megabytes": peak_megabytes()}))
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))
 """

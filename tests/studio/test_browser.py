@@ -16,9 +16,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from skillfit.report import write_report
+from skillfit.run.control import in_use, read_requests
 from skillfit.run.events import StageStarted
-from skillfit.run.lock import in_use
-from skillfit.run.steering import read_requests
 from tests.report.runs import INITIAL, WrittenRun, improved, screening_run
 from tests.studio.server import SKILL, RunningStudio, practice_project, studio
 
@@ -233,6 +232,26 @@ def test_a_run_is_started_from_the_form_watched_understood_and_applied(
         page.get_by_role("button", name="Undo").click()
         expect(page.get_by_role("status")).to_contain_text("Put back", timeout=seconds(60))
         assert (folder / "triage" / "SKILL.md").read_text() == SKILL
+
+
+CHOOSE_AT_ONCE = """
+new MutationObserver((_, observer) => {
+  const select = document.querySelector("select[name=against]");
+  if (!select || location.search) return;
+  observer.disconnect();
+  select.value = "initial";
+  select.dispatchEvent(new Event("change", { bubbles: true }));
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
+def test_a_choice_made_while_the_page_still_loads_is_heard(
+    chromium: Browser, site: RunningStudio
+) -> None:
+    with window(chromium, site) as opened:
+        opened.page.add_init_script(CHOOSE_AT_ONCE)
+        page = opened.open("/skill/pool")
+        expect(page.locator(".diff .added").first).to_be_visible()
 
 
 def test_a_run_is_stopped_and_resumed(chromium: Browser, site: RunningStudio, folder: Path) -> None:

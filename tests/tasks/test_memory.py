@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 LOAD = """
-import resource, sys
+import sys
 from pathlib import Path
 from skillfit.tasks import TaskSettings, load_task
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+from tests.support.peak_memory import peak_megabytes
+before = peak_megabytes()
 task = load_task(TaskSettings(sys.argv[1]))
 task.identity(), task.train
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak_megabytes() - before)
 """
 
 
@@ -27,8 +28,22 @@ def test_rows_of_100_kb_are_not_kept(tmp_path: Path) -> None:
             file.write(json.dumps({"input": text, "answer": "a"}) + "\n")
     done = subprocess.run(
         [sys.executable, "-c", LOAD, str(tmp_path / "big.jsonl")],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert int(done.stdout) < 30_000  # kilobytes, for 60 MB of rows
+    assert float(done.stdout) < 30  # megabytes, for 60 MB of rows
+
+
+def test_the_measure_does_not_count_the_test_runner() -> None:
+    ballast = b"x" * 200_000_000
+    code = "from tests.support.peak_memory import peak_megabytes; print(peak_megabytes())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(done.stdout) < len(ballast) / 1e6

@@ -212,7 +212,7 @@ def apply(
     """
     from skillfit.api import Run
     from skillfit.cli import apply as applying
-    from skillfit.run.steering import request_steering
+    from skillfit.run.control import request_steering
     from skillfit.skill import diff as diff_skills
 
     opened = Run.open(run)

@@ -29,8 +29,7 @@ def steer(
 
     Example: skillfit steer runs/first veto s0003e02
     """
-    from skillfit.run.lock import in_use
-    from skillfit.run.steering import request_steering, stop_run
+    from skillfit.run.control import in_use, request_steering, stop_run
 
     if action == "stop":
         stop_run(run)

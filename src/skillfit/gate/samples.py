@@ -15,8 +15,7 @@ from skillfit.gate.statistics import (
     within_item_variance,
 )
 from skillfit.gate.verdict import Arm, Evidence, GateSettings, Measure, ScoreEstimate
-from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome, Tally, weighted_mean, weighted_values
+from skillfit.rollout.outcome import Outcome, Tally, gather, weighted_mean, weighted_values
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score
 

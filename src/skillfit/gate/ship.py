@@ -15,7 +15,7 @@ from typing import Literal
 from skillfit.gate.samples import TOLERANCE, Sampler, compare
 from skillfit.gate.statistics import interval, repeats_for, sign_flip_p
 from skillfit.gate.verdict import Evidence, GateSettings, Measure
-from skillfit.rollout.gather import gather
+from skillfit.rollout.outcome import gather
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 

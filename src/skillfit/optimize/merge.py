@@ -12,7 +12,7 @@ from typing import Literal
 from skillfit.optimize.optimizer import PATCH_REPLY, Call, Optimizer, PatchReply
 from skillfit.optimize.patch import Patch, Proposal, union, without_duplicates
 from skillfit.optimize.prompts import render, sections
-from skillfit.rollout.gather import gather
+from skillfit.rollout.outcome import gather
 from skillfit.skill import Edit, Skill, estimate_tokens
 
 _INSTEAD = "the union of the patches is used instead"

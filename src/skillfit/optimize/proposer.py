@@ -17,8 +17,7 @@ from skillfit.optimize.optimizer import Optimizer
 from skillfit.optimize.patch import Patch
 from skillfit.optimize.reflect import Context, Reflection, group_by_item, reflect
 from skillfit.optimize.trajectories import Case
-from skillfit.rollout.gather import gather
-from skillfit.rollout.step_rollouts import StepRollouts
+from skillfit.rollout.outcome import StepRollouts, gather
 from skillfit.run.events import Event
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item

@@ -30,8 +30,7 @@ from skillfit.optimize.optimizer import (
 from skillfit.optimize.patch import FailureNote, Patch, Proposal, Source, union
 from skillfit.optimize.prompts import render, sections
 from skillfit.optimize.trajectories import Case, render_cases
-from skillfit.rollout.gather import gather, settle
-from skillfit.rollout.outcome import Outcome, RolloutRequest
+from skillfit.rollout.outcome import Outcome, RolloutRequest, gather, settle
 from skillfit.run.events import ReflectionFinished
 from skillfit.run.records import EditEffect
 from skillfit.skill import Skill

@@ -14,10 +14,10 @@ from skillfit.report.story_builder import StoryBuilder
 from skillfit.report.story_costs import CostTotals
 from skillfit.report.story_parts import Cost, Notice, PersonDecision
 from skillfit.report.verdict_text import verdict_sentence
+from skillfit.run.control import read_requests
 from skillfit.run.directory import RunDirectory, RunView
 from skillfit.run.events import RolloutFinished
 from skillfit.run.listing import state_of
-from skillfit.run.steering import read_requests
 
 
 def read_story(path: Path) -> RunStory:

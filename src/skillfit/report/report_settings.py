@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.config import Config
-from skillfit.models.spec import ModelSpec
+from skillfit.models.provider import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

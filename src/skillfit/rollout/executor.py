@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from skillfit.agents.agent import Agent, AgentFailure, AttemptContext
 from skillfit.agents.workspace import remove_workspace
-from skillfit.models.pausable_timeout import time_limit
+from skillfit.models.clock import time_limit
 from skillfit.models.protocol import ModelError
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 

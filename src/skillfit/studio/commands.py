@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.errors import InputError
-from skillfit.run.lock import in_use
+from skillfit.run.control import in_use
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
 _PROGRAM = (sys.executable, "-m", "skillfit")

@@ -88,7 +88,7 @@ def _forest(name: str, edits: list[EditSummary]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Spending:
+class CapUse:
     """What was used of one kind, beside the cap where one is set."""
 
     name: str
@@ -97,7 +97,7 @@ class Spending:
     cap: float | None
 
 
-def spending(story: RunStory) -> list[Spending]:
+def spending(story: RunStory) -> list[CapUse]:
     used: dict[str, float | None] = {
         "usd": story.total.usd,
         "calls": story.total.calls,
@@ -113,8 +113,7 @@ def spending(story: RunStory) -> list[Spending]:
         "rollouts": f"{story.rollouts:,} rollouts",
     }
     return [
-        Spending(name, text, used[name] or 0.0, story.caps.get(name))
-        for name, text in texts.items()
+        CapUse(name, text, used[name] or 0.0, story.caps.get(name)) for name, text in texts.items()
     ]
 
 

@@ -27,8 +27,12 @@ from typing import Any, ClassVar
 
 from skillfit.errors import InputError
 from skillfit.models.json_text import parse_json
-from skillfit.sandbox.process import SandboxNotStarted, plain_environment, run_process
-from skillfit.sandbox.scratch import scratch_folder
+from skillfit.sandbox.process import (
+    SandboxNotStarted,
+    plain_environment,
+    run_process,
+    scratch_folder,
+)
 from skillfit.skill import Skill
 from skillfit.skill.document import find_document
 from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure, stable_hash

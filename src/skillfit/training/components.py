@@ -25,10 +25,10 @@ from skillfit.optimize.patch import Patch, Payload, SkillCandidate, Suggestion
 from skillfit.optimize.proposer import Proposer
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
 from skillfit.run.budget import Amounts, Budget
+from skillfit.run.control import SteeringRequest
 from skillfit.run.events import Discarded, Event, StageFinished, StageStarted
 from skillfit.run.journal import Journal
 from skillfit.run.records import TokenCounts
-from skillfit.run.steering import SteeringRequest
 from skillfit.skill import EXAMPLE_OP, Edit, Skill
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task

@@ -13,8 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from skillfit.optimize.reflect import Context
-from skillfit.rollout.gather import settle
-from skillfit.rollout.step_rollouts import StepRollouts
+from skillfit.rollout.outcome import StepRollouts, settle
 from skillfit.skill import Skill
 from skillfit.training.components import Components, StepLog, counting_usage
 from skillfit.training.epoch_end import meta_skill, slow_update

@@ -27,7 +27,7 @@ from skillfit.optimize.select import select as select_proposals
 from skillfit.optimize.update import Update, apply
 from skillfit.optimize.update import update as update_skill
 from skillfit.rollout import Arm, Outcome, RolloutRequest
-from skillfit.rollout.step_rollouts import StepRollouts
+from skillfit.rollout.outcome import StepRollouts
 from skillfit.run.events import CandidateBuilt, EvaluationFinished, GateDecided, PatchMerged
 from skillfit.skill import NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from skillfit.errors import InputError
 from skillfit.run.budget import Budget
+from skillfit.run.control import SteeringRequest, read_requests
 from skillfit.run.events import PersonDecided, Warned
 from skillfit.run.journal import Journal
-from skillfit.run.steering import SteeringRequest, read_requests
 from skillfit.training.components import Components
 
 NewRequests = Callable[[str], Awaitable[list[SteeringRequest]]]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from skillfit.benchmarks.benchmark import (
     skillopt_splits,
     text,
 )
-from skillfit.benchmarks.games.game_player import GameEvaluator, game_item
+from skillfit.benchmarks.games.game_player import GameEvaluator, game_item, need_engine
 from skillfit.errors import InputError
 from skillfit.tasks.item import Split
 from skillfit.tasks.rows import Row
@@ -89,11 +88,7 @@ def alfworld(
         return game_item(text(row, "id"), about, kind, described)
 
     def how(context: LoadContext) -> SourceItems:
-        if find_spec("alfworld") is None:
-            raise InputError(
-                "The benchmark alfworld needs the package alfworld.",
-                hint="pip install 'skillfit[alfworld]'",
-            )
+        need_engine("alfworld", context)
         evaluator = GameEvaluator(context.model, "alfworld", max_steps, history)
         return SourceItems((), evaluator=evaluator)
 

@@ -16,14 +16,17 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from skillfit.benchmarks.dialogue import Dialogue, packaged_text, required_model, system_message
+from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
 from skillfit.skill import Skill
 from skillfit.tasks.evaluator import Evaluator
 from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure
+from skillfit.tasks.sources import LoadContext
 
 _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _MOVE_SECONDS = 120.0  # for one move; opening a game may include compiling it
@@ -37,6 +40,17 @@ def game_item(item_id: str, about: str, kind: str, game: Mapping[str, Any]) -> d
     digest = hashlib.sha256(f"{item_id}/{json.dumps(game, sort_keys=True)}".encode()).hexdigest()
     groups = " ".join(digest[at : at + 5] for at in range(0, 40, 5))
     return {"id": item_id, "type": kind, "input": f"{about}\n\nGame {groups}", "game": game}
+
+
+def need_engine(package: str, context: LoadContext) -> None:
+    """Raise an error when games are to be played and their package is not installed. Reading and
+    preparing them needs no package.
+    """
+    if context.model is not None and find_spec(package) is None:
+        raise InputError(
+            f"Playing the games needs the package {package}.",
+            hint=f"pip install 'skillfit[{package}]'",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from skillfit.benchmarks.spreadsheetbench.cell_comparison import (
     compare_workbooks,
 )
 from skillfit.sandbox.isolation import run_untrusted
-from skillfit.sandbox.process import SandboxNotStarted
-from skillfit.sandbox.scratch import scratch_folder
+from skillfit.sandbox.process import SandboxNotStarted, scratch_folder
 from skillfit.tasks.graders.base import BuiltIn
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
 

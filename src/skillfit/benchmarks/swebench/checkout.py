@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from skillfit.sandbox.process import ProcessResult, run_process
-from skillfit.sandbox.scratch import scratch_folder
+from skillfit.sandbox.process import ProcessResult, run_process, scratch_folder
 from skillfit.tasks.item import TaskFailure
 
 _PATCHED = re.compile(r"^diff --git a/(.+?) b/(.+)$", re.MULTILINE)

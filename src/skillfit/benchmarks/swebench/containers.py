@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 from skillfit.benchmarks.dialogue import Dialogue, required_model, system_message
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model, Tool, ToolCall
-from skillfit.sandbox.process import plain_environment, run_process
-from skillfit.sandbox.scratch import scratch_folder
+from skillfit.sandbox.process import plain_environment, run_process, scratch_folder
 from skillfit.skill import Skill
 from skillfit.tasks.evaluator import Evaluator
 from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure

@@ -8,12 +8,11 @@ was won; the soft score is the share of its points.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from skillfit.benchmarks.benchmark import prepared
-from skillfit.benchmarks.games.game_player import GameEvaluator, game_item
+from skillfit.benchmarks.games.game_player import GameEvaluator, game_item, need_engine
 from skillfit.errors import InputError, did_you_mean
 from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 
@@ -67,11 +66,7 @@ def textworld(
             )
 
     def load(context: LoadContext) -> SourceItems:
-        if find_spec("textworld") is None:
-            raise InputError(
-                "textworld: tasks need the package textworld.",
-                hint="pip install 'skillfit[textworld]'",
-            )
+        need_engine("textworld", context)
         if known is None:
             rows = list(_files(path))
         else:

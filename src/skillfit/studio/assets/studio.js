@@ -1,4 +1,6 @@
 "use strict";
+// This file is loaded in the head. Listeners on the document miss nothing that a person does while
+// the page is still loading; what needs elements waits for DOMContentLoaded.
 document.documentElement.classList.add("scripted");
 
 // Parts of the page that the server sends again when they changed.
@@ -22,8 +24,9 @@ function keyOf(details) {
   return details.dataset.keep || details.querySelector("summary")?.textContent.trim() || "";
 }
 
-const live = document.body.dataset.live;
-if (live) {
+function watchRun() {
+  const live = document.body.dataset.live;
+  if (!live) return;
   const stream = new EventSource(live);
   stream.addEventListener("parts", (event) => {
     for (const [name, html] of Object.entries(JSON.parse(event.data))) {
@@ -39,43 +42,41 @@ if (live) {
   });
   window.addEventListener("pagehide", () => stream.close());
 }
+document.addEventListener("DOMContentLoaded", watchRun);
 
 // The pool of edits as it was after an earlier step.
-const scrub = document.querySelector(".scrub");
-if (scrub) {
+async function showPool(scrub) {
   const range = scrub.querySelector("input");
   const then = document.querySelector("#pool-then");
-  const now = document.querySelector('[data-part="pool"]');
-  const show = async () => {
-    const latest = range.value === range.max;
-    document.querySelector("#pool-now").textContent = range.value;
-    if (!latest) {
-      const wanted = range.value;
-      const reply = await fetch(`${scrub.dataset.pool}?step=${wanted}`);
-      if (range.value !== wanted) return;
-      then.innerHTML = await reply.text();
-    }
-    then.hidden = latest;
-    now.hidden = !latest;
-  };
-  range.addEventListener("input", show);
-  scrub.querySelector("#pool-latest").addEventListener("click", () => {
-    range.value = range.max;
-    show();
-  });
+  const latest = range.value === range.max;
+  document.querySelector("#pool-now").textContent = range.value;
+  if (!latest) {
+    const wanted = range.value;
+    const reply = await fetch(`${scrub.dataset.pool}?step=${wanted}`);
+    if (range.value !== wanted) return;
+    then.innerHTML = await reply.text();
+  }
+  then.hidden = latest;
+  document.querySelector('[data-part="pool"]').hidden = !latest;
 }
 
 // Lines of a skill by worth.
-const least = document.querySelector("#least-worth");
-if (least) {
-  least.addEventListener("input", () => {
-    const bound = least.value === "" ? -Infinity : Number(least.value) / 100;
-    for (const line of document.querySelectorAll(".doc [data-worth]")) {
-      line.hidden = Number(line.dataset.worth) < bound;
-    }
-  });
+function hideLines(least) {
+  const bound = least.value === "" ? -Infinity : Number(least.value) / 100;
+  for (const line of document.querySelectorAll(".doc [data-worth]")) {
+    line.hidden = Number(line.dataset.worth) < bound;
+  }
 }
 
+document.addEventListener("input", (event) => {
+  const scrub = event.target.closest(".scrub");
+  if (scrub) showPool(scrub);
+  if (event.target.id === "least-worth") hideLines(event.target);
+});
+// Filters take effect when they are changed, without the button.
+document.addEventListener("change", (event) => {
+  if (event.target.matches("form.filters[method=get] select")) event.target.form.requestSubmit();
+});
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !window.confirm(question)) {
@@ -86,13 +87,15 @@ document.addEventListener("submit", (event) => {
   if (busy) event.submitter.textContent = busy;
 });
 document.addEventListener("click", (event) => {
+  if (event.target.id === "pool-latest") {
+    const scrub = event.target.closest(".scrub");
+    const range = scrub.querySelector("input");
+    range.value = range.max;
+    showPool(scrub);
+  }
   const copy = event.target.closest("button[data-copy]");
   if (!copy) return;
   navigator.clipboard.writeText(document.querySelector(copy.dataset.copy).value).then(
     () => { copy.textContent = "Copied"; },
     () => { copy.textContent = "Copying is not allowed here"; });
 });
-// Filters take effect when they are changed, without the button.
-for (const select of document.querySelectorAll("form.filters[method=get] select")) {
-  select.addEventListener("change", () => select.form.requestSubmit());
-}

@@ -1,5 +1,8 @@
 """The practice models behind the OpenAI chat API on loopback, with one server per process, and the
 provider that calls it.
+
+They are for learning skillfit, for trying a config in CI, and for tests. Everything around them
+(HTTP, journal, gate, report) is real, and the answers of the agent depend on the skill.
 """
 
 from __future__ import annotations
@@ -12,10 +15,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from skillfit.errors import InputError
-from skillfit.models.practice import practice_agent as agent
-from skillfit.models.practice import practice_optimizer as optimizer
 from skillfit.models.provider import Setup
 from skillfit.models.providers.openai_protocols import ChatProvider
+from skillfit.models.providers.practice_rules import practice_answer, practice_reply
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -26,7 +28,7 @@ _MODELS = ("agent", "optimizer")
 _SECONDS = 0.02  # about the time of a call, so that progress is visible
 
 
-def provider(setup: Setup) -> ChatProvider:
+def practice(setup: Setup) -> ChatProvider:
     """`practice/agent` or `practice/optimizer`."""
     setup.takes(base_url=False)
     if setup.name not in _MODELS:
@@ -63,11 +65,11 @@ async def _complete(request: Request) -> Response:
     prompt = "\n\n".join(text for _, text in texts)
     await asyncio.sleep(_SECONDS * (0.5 + random.Random(prompt).expovariate(2)))
     if body["model"] == "optimizer":
-        said = optimizer.reply(request.headers.get("x-skillfit-stage", ""), prompt)
+        said = practice_reply(request.headers.get("x-skillfit-stage", ""), prompt)
     else:
         skill = "\n".join(text for role, text in texts if role == "system")
         task = "\n".join(text for role, text in texts if role == "user")
-        said = agent.answer(skill, task, int(body.get("seed") or 0))
+        said = practice_answer(skill, task, int(body.get("seed") or 0))
     usage = {"prompt_tokens": len(prompt) // 4 + 1, "completion_tokens": len(said) // 4 + 1}
     return JSONResponse(
         {
