@@ -5,10 +5,8 @@ end.
 import pytest
 
 from skillfit.models.providers.practice_rules import practice_reply
-from skillfit.optimize.merge import aggregate
-from skillfit.optimize.reflect import Context
-from skillfit.optimize.select import select
-from skillfit.optimize.update import update
+from skillfit.optimize.candidate import aggregate, select, update
+from skillfit.optimize.context import Context
 from skillfit.skill import Skill, slow_update_text, with_slow_update
 from tests.optimize.scripted_optimizer import finished, item, outcome, reflect_on, text_of, world
 

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from skillfit.models.protocol import Message, Model, Request
 from skillfit.models.structured import ask
+from skillfit.tasks.graders.answers import Choice
 from skillfit.tasks.graders.base import Given, TextGrader, verdict
-from skillfit.tasks.graders.values import Choice
 from skillfit.tasks.item import Attempt, Item, Score
 
 _JUDGE = """You compare an answer with the expected answer to the same question.

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from skillfit.gate.samples import TOLERANCE, Sampler, compare
-from skillfit.gate.statistics import interval, repeats_for, sign_flip_p
+from skillfit.gate.samples import TOLERANCE, Sampler, compare, interval, repeats_for, sign_flip_p
 from skillfit.gate.verdict import Evidence, GateSettings, Measure
 from skillfit.rollout.outcome import gather
 from skillfit.skill import Skill

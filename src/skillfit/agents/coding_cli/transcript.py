@@ -23,7 +23,7 @@ from skillfit.agents.coding_cli.description import (
 from skillfit.models.failures import make_failure
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import ModelError, Usage
-from skillfit.tasks.graders.extract import at_path
+from skillfit.tasks.graders.base import at_path
 from skillfit.tasks.item import Step
 
 Event = Mapping[str, Any]

@@ -26,8 +26,8 @@ from skillfit.benchmarks.benchmark import (
 from skillfit.benchmarks.games.game_player import GameEvaluator, game_item, need_engine
 from skillfit.errors import InputError
 from skillfit.tasks.item import Split
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.splits import SPLIT_NAMES
 
 _RELEASES = "https://github.com/alfworld/alfworld/releases/download"

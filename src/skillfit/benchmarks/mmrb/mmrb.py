@@ -23,8 +23,8 @@ from skillfit.benchmarks.choices import read_options, right_option, show_options
 from skillfit.benchmarks.images import check_detail, find_image
 from skillfit.benchmarks.match_or_judge import MatchOrJudge
 from skillfit.errors import InputError
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 
 
 def read(path: Path) -> Iterator[Row]:

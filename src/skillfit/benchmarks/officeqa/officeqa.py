@@ -24,8 +24,8 @@ from skillfit.benchmarks.officeqa.office_answer import OfficeAnswer
 from skillfit.benchmarks.officeqa.parsed_pages import oracle_text, page_number
 from skillfit.benchmarks.officeqa.web_search import SearchRounds, SearchService
 from skillfit.errors import InputError
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 
 BENCHMARK = Benchmark(
     name="officeqa",

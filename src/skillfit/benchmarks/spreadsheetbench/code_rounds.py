@@ -19,8 +19,8 @@ from skillfit.benchmarks.spreadsheetbench.programs_on_workbooks import (
 )
 from skillfit.models.protocol import Message, Model
 from skillfit.skill import Skill
-from skillfit.tasks.evaluator import Evaluator
 from skillfit.tasks.item import Attempt, Item, Score, Step
+from skillfit.tasks.task import Evaluator
 
 _FEEDBACK = """Your program was run on the workbook:
 

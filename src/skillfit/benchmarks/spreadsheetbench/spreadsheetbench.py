@@ -30,8 +30,8 @@ from skillfit.benchmarks.dialogue import packaged_text
 from skillfit.benchmarks.spreadsheetbench.code_rounds import CodeRounds
 from skillfit.benchmarks.spreadsheetbench.programs_on_workbooks import WorkbookGrader, cases_in
 from skillfit.errors import InputError
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 
 MODES = ("single", "multi", "react")
 _ROWS, _COLUMNS, _CELL = 5, 20, 40  # of a preview: rows, columns, characters of a cell

@@ -20,7 +20,7 @@ def parse_log(log: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SuiteVerdict:
     """Which of the tests that decide have not the result they must have."""
 
     unresolved: tuple[str, ...]  # should pass now, and do not
@@ -33,9 +33,9 @@ class Verdict:
 
 def judge(
     statuses: Mapping[str, str], fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]
-) -> Verdict:
+) -> SuiteVerdict:
     """Tests that should be fixed must pass. Tests that passed before may also be skipped."""
-    return Verdict(
+    return SuiteVerdict(
         tuple(name for name in fail_to_pass if _status(name, statuses) not in ("PASSED", "XFAIL")),
         tuple(
             name
