@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, text
-from skillfit.benchmarks.match_or_judge import MatchOrJudge
+from skillfit.benchmarks.questions import MatchOrJudge
 from skillfit.errors import InputError
 from skillfit.tasks.item import stable_hash
 from skillfit.tasks.rows import Row
