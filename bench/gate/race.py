@@ -22,8 +22,7 @@ from skillfit.gate.samples import (
     believe,
 )
 from skillfit.gate.verdict import Decision
-from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Outcome
+from skillfit.rollout.outcome import Outcome, gather
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import Item
 

@@ -16,7 +16,7 @@ import re
 from collections import Counter
 
 from bench.throughput.world import answer, draw, latency
-from skillfit.models.practice import practice_agent, practice_optimizer
+from skillfit.models.providers.practice_rules import practice_answer, practice_reply
 
 FAULTS = 0.3
 FAST = 0.02  # seconds; the usual latency of a practice model
@@ -69,10 +69,10 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 def _practice(body: dict, stage: str) -> str:
     texts = [(message["role"], message["content"]) for message in body["messages"]]
     if body["model"] == "optimizer":
-        return practice_optimizer.reply(stage, "\n\n".join(text for _, text in texts))
+        return practice_reply(stage, "\n\n".join(text for _, text in texts))
     skill = "\n".join(text for role, text in texts if role == "system")
     task = "\n".join(text for role, text in texts if role == "user")
-    return practice_agent.answer(skill, task, int(body.get("seed") or 0))
+    return practice_answer(skill, task, int(body.get("seed") or 0))
 
 
 def _send(writer: asyncio.StreamWriter, status: str, value: object) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skillfit.models.practice.practice_agent import answer
+from skillfit.models.providers.practice_rules import practice_answer
 
 RANKS = ("p1", "p2", "p3")
 
@@ -35,4 +35,4 @@ def ask_our_system(skill: str, text: str, seed: int) -> str:
     """Put your own call here. The practice agent, a handful of rules, keeps this example free of
     keys.
     """
-    return answer(skill, text, seed)
+    return practice_answer(skill, text, seed)

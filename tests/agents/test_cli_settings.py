@@ -65,7 +65,7 @@ def test_a_program_without_key_or_login_is_an_error_at_the_start(fake: StandIn, 
 
 
 def test_codex_complaining_about_a_missing_key_is_an_auth_failure() -> None:
-    from skillfit.agents.coding_cli.cli_failures import failure_of
+    from skillfit.agents.coding_cli.transcript import failure_of
     from skillfit.models import Usage
 
     text = "Missing environment variable: `OPENAI_API_KEY`."

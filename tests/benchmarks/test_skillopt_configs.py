@@ -20,8 +20,7 @@ from skillfit.benchmarks.officeqa.officeqa import OfficeAnswer
 from skillfit.benchmarks.questions import MatchOrJudge
 from skillfit.benchmarks.spreadsheetbench.spreadsheetbench import CodeRounds
 from skillfit.benchmarks.swebench.patch_grader import PatchGrader
-from skillfit.tasks.graders.text import Anls, Normalized
-from skillfit.tasks.graders.values import Choice
+from skillfit.tasks.graders.answers import Anls, Choice, Normalized
 from tests.benchmarks.lab import LESSON, Lab, by_question, sample_task, user
 
 # What SkillOpt's own files set under `env` beside name, skill_init and split_dir: at its latest

@@ -23,8 +23,8 @@ import skillfit
 from skillfit.errors import Exit, SkillfitError
 from skillfit.models import ScriptedModel, ask
 from skillfit.models.failures import POLICIES
-from skillfit.models.practice import practice_agent, practice_optimizer
 from skillfit.models.protocol import ModelError, Reply
+from skillfit.models.providers.practice_rules import practice_answer, practice_reply
 from skillfit.optimize import optimizer as stages
 from tests.models.support import Purse, say, to
 from tests.support.chat_server import (
@@ -246,11 +246,11 @@ class Mutating:
         texts = [(message["role"], message["content"] or "") for message in call.body["messages"]]
         prompt = "\n\n".join(text for _, text in texts)
         if call.body["model"] == "optimizer":
-            said = practice_optimizer.reply(call.stage, prompt)
+            said = practice_reply(call.stage, prompt)
         else:
             skill = "\n".join(text for role, text in texts if role == "system")
             task = "\n".join(text for role, text in texts if role == "user")
-            said = practice_agent.answer(skill, task, int(call.body.get("seed") or 0))
+            said = practice_answer(skill, task, int(call.body.get("seed") or 0))
         luck = random.Random(f"{self.seed}/{prompt}/{call.number}")
         spoilt = luck.random() < self.share and call.stage != "probe"
         if spoilt and luck.random() < 0.5 and said.startswith("{"):

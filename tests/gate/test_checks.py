@@ -1,6 +1,6 @@
 import pytest
 
-from skillfit.gate.checks import (
+from skillfit.gate.diagnosis import (
     blindness_check,
     cost_check,
     coverage_check,
@@ -9,7 +9,7 @@ from skillfit.gate.checks import (
     overall,
     power_check,
 )
-from skillfit.gate.shortcut_audit import audit, shortcuts
+from skillfit.gate.leak import audit, shortcuts
 from skillfit.run.records import CheckResult
 from skillfit.tasks.item import Item
 

@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.gate import Candidate
-from skillfit.gate.effects import Estimate
 from skillfit.gate.pool import (
     DECIDE_AFTER,
     HARMLESS_ROLLOUTS,
@@ -13,7 +12,7 @@ from skillfit.gate.pool import (
     apply_one_by_one,
     same_meaning,
 )
-from skillfit.gate.regression import Contrast
+from skillfit.gate.regression import Contrast, Estimate
 from skillfit.skill import Edit, Skill
 from tests.gate.scripted import items
 

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillfit.gate.effects import Change, SelectionItems
 from skillfit.gate.regression import (
     LEVEL_PRECISION,
+    Change,
     Posterior,
     Scales,
+    SelectionItems,
     TrialTable,
     fit,
 )

@@ -4,8 +4,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, GateSettings, Observation, ScreeningGate
-from skillfit.gate.effects import Estimate
-from skillfit.gate.regression import Contrast
+from skillfit.gate.regression import Contrast, Estimate
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import Score

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillfit.gate.samples import believe
-from skillfit.gate.statistics import (
+from skillfit.gate.samples import (
+    believe,
     detectable_effect,
     interval,
     item_differences,

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp import Client, StdioServerParameters
-from skillfit.run.lock import in_use
-from skillfit.run.steering import read_requests
+from skillfit.run.control import in_use, read_requests
 from skillfit.skill import Skill, without_placeholder
 from tests.report.runs import WrittenRun, screening_run
 

@@ -6,9 +6,13 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec, Request, connect
-from skillfit.models.practice import practice_agent as agent
-from skillfit.models.practice import practice_optimizer as optimizer
 from skillfit.models.protocol import Message
+from skillfit.models.providers.practice_rules import (
+    _HARMFUL,
+    _USELESS,
+    practice_answer,
+    practice_reply,
+)
 
 RULES = """Answer with the label alone, in lower case.
 - Mentions of invoice or charge mean billing.
@@ -18,7 +22,7 @@ TICKET = "I was charged twice."
 
 
 def share(skill: str, task: str, wanted: str) -> float:
-    return sum(agent.answer(skill, task, seed) == wanted for seed in range(200)) / 200
+    return sum(practice_answer(skill, task, seed) == wanted for seed in range(200)) / 200
 
 
 def test_the_agent_follows_a_rule_it_finds_and_slips_now_and_then() -> None:
@@ -37,13 +41,13 @@ def test_the_later_rule_wins_on_ties() -> None:
 
 
 def test_the_form_of_the_answer_is_up_to_the_skill() -> None:
-    assert agent.answer(RULES.replace(", in lower case", ""), TICKET, 1) == "Billing"
+    assert practice_answer(RULES.replace(", in lower case", ""), TICKET, 1) == "Billing"
     assert (
-        agent.answer(RULES.replace("the label alone", "a label"), TICKET, 1)
+        practice_answer(RULES.replace("the label alone", "a label"), TICKET, 1)
         == "I would send this to billing."
     )
     assert (
-        agent.answer(RULES + "Answer in full sentences.", TICKET, 1)
+        practice_answer(RULES + "Answer in full sentences.", TICKET, 1)
         == "I would send this to billing."
     )
 
@@ -54,7 +58,9 @@ def test_a_worked_example_that_resembles_the_task_decides() -> None:
 
 
 def test_the_same_skill_task_and_seed_give_the_same_answer() -> None:
-    assert {agent.answer(RULES, TICKET, 7) for _ in range(5)} == {agent.answer(RULES, TICKET, 7)}
+    assert {practice_answer(RULES, TICKET, 7) for _ in range(5)} == {
+        practice_answer(RULES, TICKET, 7)
+    }
 
 
 def trajectories(*cases: tuple[str, str, str]) -> str:
@@ -73,7 +79,7 @@ def trajectories(*cases: tuple[str, str, str]) -> str:
 def edits(prompt: str) -> list[str]:
     return [
         edit["content"]
-        for edit in json.loads(optimizer.reply("reflect.failure", prompt))["patch"]["edits"]
+        for edit in json.loads(practice_reply("reflect.failure", prompt))["patch"]["edits"]
     ]
 
 
@@ -95,7 +101,7 @@ def test_some_proposals_are_useless_and_some_harmful() -> None:
         for n in range(60)
         for line in edits(trajectories((f"The parcel {n} is late", "delivery", "x")))
     }
-    assert proposed & set(optimizer._USELESS) and proposed & set(optimizer._HARMFUL)
+    assert proposed & set(_USELESS) and proposed & set(_HARMFUL)
 
 
 def test_every_stage_gets_json() -> None:
@@ -110,7 +116,7 @@ def test_every_stage_gets_json() -> None:
         "diagnose",
         "unheard_of",
     ):
-        assert isinstance(json.loads(optimizer.reply(stage, "")), dict)
+        assert isinstance(json.loads(practice_reply(stage, "")), dict)
 
 
 async def test_they_answer_over_real_http_and_say_what_they_are() -> None:
@@ -121,7 +127,7 @@ async def test_they_answer_over_real_http_and_say_what_they_are() -> None:
         )
     finally:
         await model.close()
-    assert reply.text == agent.answer(RULES, TICKET, 3) and reply.usage.tokens > 0
+    assert reply.text == practice_answer(RULES, TICKET, 3) and reply.usage.tokens > 0
     assert reply.model.startswith("practice/")
 
 

@@ -19,7 +19,7 @@ from skillfit.models.protocol import (
     Request,
     Usage,
 )
-from skillfit.models.replies import MAX_TOKEN_COUNT
+from skillfit.models.wire import MAX_TOKEN_COUNT
 from tests.models.support import Purse, say, to
 from tests.support.chat_server import (
     ChatServer,

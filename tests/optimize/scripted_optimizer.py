@@ -12,8 +12,9 @@ from typing import Any
 
 from skillfit.config.schema import GradientSection, OptimizerSection
 from skillfit.models import Request, ScriptedModel
+from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import Optimizer
-from skillfit.optimize.reflect import Context, Reflection, reflect
+from skillfit.optimize.reflect import Reflection, reflect
 from skillfit.rollout.outcome import Failure, Outcome, requests_for
 from skillfit.run.events import Discarded, Event
 from skillfit.skill import Skill

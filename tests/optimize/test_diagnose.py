@@ -1,8 +1,8 @@
 import pytest
 
 from skillfit.models.protocol import BadReply
-from skillfit.optimize.reflect import Context, diagnose, worth_diagnosing
-from skillfit.optimize.trajectories import Case
+from skillfit.optimize.context import Context, ItemAttempts
+from skillfit.optimize.reflect import diagnose, worth_diagnosing
 from skillfit.run.events import ReflectionFinished
 from tests.optimize.scripted_optimizer import (
     SKILL,
@@ -16,8 +16,10 @@ from tests.optimize.scripted_optimizer import (
 )
 
 
-def case(name: str, hard: float, feedback: str = "") -> Case:
-    return Case(item(name), (outcome(name, hard, feedback=feedback, answer=f"usual {name}"),))
+def case(name: str, hard: float, feedback: str = "") -> ItemAttempts:
+    return ItemAttempts(
+        item(name), (outcome(name, hard, feedback=feedback, answer=f"usual {name}"),)
+    )
 
 
 CASES = [

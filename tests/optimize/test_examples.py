@@ -1,9 +1,9 @@
 import pytest
 
-from skillfit.optimize.examples import propose_examples, solved_examples
+from skillfit.optimize.candidate import apply
+from skillfit.optimize.context import Context
 from skillfit.optimize.patch import edits_of
-from skillfit.optimize.reflect import Context
-from skillfit.optimize.update import apply
+from skillfit.optimize.proposer import propose_examples, solved_examples
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples, with_examples
 from skillfit.tasks.item import Item
 from tests.optimize.scripted_optimizer import (

@@ -1,4 +1,4 @@
-from skillfit.optimize.memory import StepMemory, failure_patterns, render_memory
+from skillfit.optimize.context import StepMemory, failure_patterns, render_memory
 from skillfit.optimize.patch import FailureNote, Patch, Proposal
 from skillfit.skill import Edit
 from tests.optimize.scripted_optimizer import broken, outcome

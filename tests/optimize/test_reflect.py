@@ -16,8 +16,8 @@ from skillfit.models.protocol import (
     QuotaExhausted,
     Refused,
 )
+from skillfit.optimize.context import Context
 from skillfit.optimize.patch import edits_of
-from skillfit.optimize.reflect import Context
 from skillfit.run.events import ReflectionFinished
 from skillfit.tasks.item import Step
 from tests.optimize.scripted_optimizer import (

@@ -1,6 +1,6 @@
 import pytest
 
-from skillfit.optimize.select import edit_budget
+from skillfit.optimize.candidate import edit_budget
 
 
 @pytest.mark.parametrize(

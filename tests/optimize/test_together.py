@@ -4,11 +4,9 @@ end.
 
 import pytest
 
-from skillfit.models.practice.practice_optimizer import reply
-from skillfit.optimize.merge import aggregate
-from skillfit.optimize.reflect import Context
-from skillfit.optimize.select import select
-from skillfit.optimize.update import update
+from skillfit.models.providers.practice_rules import practice_reply
+from skillfit.optimize.candidate import aggregate, select, update
+from skillfit.optimize.context import Context
 from skillfit.skill import Skill, slow_update_text, with_slow_update
 from tests.optimize.scripted_optimizer import finished, item, outcome, reflect_on, text_of, world
 
@@ -27,7 +25,7 @@ ITEMS = [
 @pytest.mark.parametrize("mode", ["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"])
 async def test_a_step_learns_rules_from_failures_in_every_mode(mode):
     it = world(
-        lambda request: reply(request.stage, text_of(request)),
+        lambda request: practice_reply(request.stage, text_of(request)),
         skill_update_mode=mode,
         minibatch_size=4,
     )

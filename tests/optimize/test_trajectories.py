@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillfit.optimize.trajectories import Case, cut, fair_shares, render_cases
+from skillfit.optimize.context import ItemAttempts, cut, fair_shares, render_cases
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.item import Item, Step
 from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome
@@ -16,7 +16,7 @@ def test_a_case_shows_task_reference_steps_answer_score_and_reason():
         Step("tool_result", "a.txt", name="bash"),
         Step("message", "I see a.txt"),
     ]
-    case = Case(
+    case = ItemAttempts(
         item("i1", "Find it.", reference="It is in a.txt"),
         (outcome("i1", 0.5, feedback="wrong: b.txt", steps=steps, answer="b"),),
     )
@@ -38,7 +38,11 @@ def test_a_case_shows_task_reference_steps_answer_score_and_reason():
 
 def test_attached_files_are_named():
     shown = render_cases(
-        [Case(item("i1", files=["data/sales.xlsx"], images=["page.png"]), (outcome("i1", 0),))],
+        [
+            ItemAttempts(
+                item("i1", files=["data/sales.xlsx"], images=["page.png"]), (outcome("i1", 0),)
+            )
+        ],
         SKILL,
         10_000,
     )
@@ -47,7 +51,7 @@ def test_attached_files_are_named():
 
 def test_the_graders_evidence_is_never_shown():
     assert "SECRET RUBRIC" not in render_cases(
-        [Case(item("i1"), (outcome("i1", 0),))], SKILL, 10_000
+        [ItemAttempts(item("i1"), (outcome("i1", 0),))], SKILL, 10_000
     )
 
 
@@ -58,7 +62,7 @@ def test_tool_steps_are_left_out_when_the_trace_is_not_for_the_optimizer():
         Step("message", "done with it"),
     ]
     shown = render_cases(
-        [Case(item("i1"), (outcome("i1", 0, steps=steps),))], SKILL, 10_000, trace=False
+        [ItemAttempts(item("i1"), (outcome("i1", 0, steps=steps),))], SKILL, 10_000, trace=False
     )
     assert "rm -r" not in shown and "event stream" not in shown
     assert "done with it" in shown and "answer to i1" in shown
@@ -72,7 +76,9 @@ def test_neither_the_skill_nor_the_task_is_repeated():
             "message", f"You know this:\n{skill.body.strip()}\nNow do: {task.strip()}", role="user"
         )
     ]
-    shown = render_cases([Case(item("i1", task), (outcome("i1", 0, steps=steps),))], skill, 10_000)
+    shown = render_cases(
+        [ItemAttempts(item("i1", task), (outcome("i1", 0, steps=steps),))], skill, 10_000
+    )
     assert shown.count("Read this context carefully.") == 10
     assert "Think before you answer." not in shown
     assert "[the skill]" in shown and "[the task, as above]" in shown
@@ -81,7 +87,7 @@ def test_neither_the_skill_nor_the_task_is_repeated():
 def test_what_does_not_fit_loses_its_middle_and_keeps_head_tail_and_reason():
     steps = [Step("message", "FIRST " + "middle " * 20_000 + " LAST")]
     cases = [
-        Case(item(f"i{n}"), (outcome(f"i{n}", 0, feedback=f"reason {n}", steps=steps),))
+        ItemAttempts(item(f"i{n}"), (outcome(f"i{n}", 0, feedback=f"reason {n}", steps=steps),))
         for n in range(4)
     ]
     shown = render_cases(cases, SKILL, 4_000)
@@ -93,8 +99,10 @@ def test_what_does_not_fit_loses_its_middle_and_keeps_head_tail_and_reason():
 
 
 def test_a_short_trajectory_beside_a_long_one_is_shown_whole():
-    long = Case(item("long"), (outcome("long", 0, steps=[Step("message", "x" * 100_000)]),))
-    short = Case(item("short"), (outcome("short", 0, steps=[Step("message", "y" * 2_000)]),))
+    long = ItemAttempts(item("long"), (outcome("long", 0, steps=[Step("message", "x" * 100_000)]),))
+    short = ItemAttempts(
+        item("short"), (outcome("short", 0, steps=[Step("message", "y" * 2_000)]),)
+    )
     assert "y" * 2_000 in render_cases([long, short], SKILL, 3_000)
 
 
@@ -104,7 +112,7 @@ def test_attempts_of_one_item_stand_side_by_side_and_broken_ones_are_left_out():
         broken("i1", 1),
         outcome("i1", 1, answer="good", repeat=2),
     )
-    shown = render_cases([Case(item("i1"), outcomes)], SKILL, 10_000)
+    shown = render_cases([ItemAttempts(item("i1"), outcomes)], SKILL, 10_000)
     assert shown.count("What is i1?") == 1
     assert "#### Attempt 1" in shown and "#### Attempt 3" in shown and "Attempt 2" not in shown
 
@@ -113,7 +121,9 @@ def test_attempts_of_one_item_stand_side_by_side_and_broken_ones_are_left_out():
 def test_items_of_other_splits_never_reach_the_optimizer(split):
     with pytest.raises(ValueError, match=split):
         render_cases(
-            [Case(Item("i1", {"input": "q"}, split=split), (outcome("i1", 0),))], SKILL, 10_000
+            [ItemAttempts(Item("i1", {"input": "q"}, split=split), (outcome("i1", 0),))],
+            SKILL,
+            10_000,
         )
 
 

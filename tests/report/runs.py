@@ -13,6 +13,7 @@ from typing import Any
 from skillfit.models.protocol import Usage
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.run.card import FACT, KINDS, RunCard, fold, with_cost
+from skillfit.run.control import RunLock
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import (
     CandidateBuilt,
@@ -35,7 +36,6 @@ from skillfit.run.events import (
     Warned,
 )
 from skillfit.run.journal import Journal
-from skillfit.run.lock import RunLock
 from skillfit.run.records import (
     EditEffect,
     Evidence,

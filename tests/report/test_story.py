@@ -18,6 +18,7 @@ from skillfit.report.story_items import (
     rollouts_of_item,
     worst_first,
 )
+from skillfit.run.control import in_use, request_steering
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import (
     EventLog,
@@ -26,8 +27,6 @@ from skillfit.run.events import (
     StageStarted,
     StepFinished,
 )
-from skillfit.run.lock import in_use
-from skillfit.run.steering import request_steering
 from tests.report.runs import (
     ADDED,
     BEST,

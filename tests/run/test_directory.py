@@ -14,7 +14,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
-from skillfit.run import lock
+from skillfit.run.control import RunLock, in_use
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, RunStarted, Warned
 from tests.support.records import run_summary
@@ -101,13 +101,13 @@ def test_a_run_that_records_nothing_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_lock_file_deleted_by_an_empty_run_does_not_block_the_next_run(tmp_path: Path) -> None:
-    first = lock.RunLock(tmp_path)
+    first = RunLock(tmp_path)
     first.remove()
     assert list(tmp_path.iterdir()) == []
-    second = lock.RunLock(tmp_path)
-    assert lock.in_use(tmp_path)
+    second = RunLock(tmp_path)
+    assert in_use(tmp_path)
     second.release()
-    assert not lock.in_use(tmp_path)
+    assert not in_use(tmp_path)
 
 
 def test_force_new_moves_the_old_run_aside_and_deletes_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.run.steering import FILE, read_requests, request_steering
+from skillfit.run.control import STEERING, read_requests, request_steering
 
 
 def test_requests_are_numbered_and_read_in_order(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_request_knows_the_command_that_does_the_same(tmp_path: Path) -> None:
 
 def test_requests_of_many_processes_never_mix(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from skillfit.run.steering import request_steering\n"
+        "import sys; from pathlib import Path; from skillfit.run.control import request_steering\n"
         "for n in range(10): request_steering(Path(sys.argv[1]), 'reword', sys.argv[2], 'x' * 5000)"
     )
     processes = [
@@ -44,7 +44,7 @@ def test_requests_of_many_processes_never_mix(tmp_path: Path) -> None:
 
 def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path: Path) -> None:
     request_steering(tmp_path, "stop")
-    with (tmp_path / FILE).open("a") as file:
+    with (tmp_path / STEERING).open("a") as file:
         file.write('{"number": 2, "acti')
     assert [one.action for one in read_requests(tmp_path)] == ["stop"]
 
@@ -66,10 +66,10 @@ def test_requests_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=said):
         request_steering(tmp_path, action, target, text)
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / STEERING).exists()
 
 
 def test_a_line_that_is_no_request_is_named(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("{}\n")
+    (tmp_path / STEERING).write_text("{}\n")
     with pytest.raises(InputError, match=r"Line 1 of .*steering\.jsonl"):
         read_requests(tmp_path)

@@ -11,15 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.sandbox.process import SandboxNotStarted, run_process
-from skillfit.sandbox.scratch import MARK, new_folder, remove_abandoned, remove_folder
+from skillfit.sandbox.process import (
+    MARK,
+    SandboxNotStarted,
+    new_folder,
+    remove_abandoned,
+    remove_folder,
+    run_process,
+)
 from tests.sandbox.processes import is_gone, is_running, leaving_a_child, wait_for
 from tests.sandbox.test_isolation import AVAILABLE
 
 DRIVER = """
 import asyncio, sys
 from skillfit.sandbox.isolation import ISOLATIONS, run_untrusted
-from skillfit.sandbox.scratch import new_folder
+from skillfit.sandbox.process import new_folder
 
 async def main(name, code):
     isolation = next(each for each in ISOLATIONS if each.name == name)

@@ -16,9 +16,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from skillfit.report import write_report
+from skillfit.run.control import in_use, read_requests
 from skillfit.run.events import StageStarted
-from skillfit.run.lock import in_use
-from skillfit.run.steering import read_requests
 from tests.report.runs import INITIAL, WrittenRun, improved, screening_run
 from tests.studio.server import SKILL, RunningStudio, practice_project, studio
 

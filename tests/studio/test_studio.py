@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from skillfit.errors import InputError
+from skillfit.run.control import read_requests
 from skillfit.run.events import GateDecided, PersonDecided, StageStarted
 from skillfit.run.records import EditEffect, Evidence
-from skillfit.run.steering import read_requests
 from skillfit.skill import Edit
 from skillfit.studio.access import Session
 from skillfit.studio.web_app import make_app, serve

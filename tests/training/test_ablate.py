@@ -8,7 +8,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.run.events import AblationFinished
-from skillfit.training.ablation import ablate
+from skillfit.training.measure import ablate
 from tests.training.making import MakeWorld
 from tests.training.practice_project import COLOURS, items
 

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from skillfit.config.schema import Config, TrainSection
 from skillfit.errors import InputError
 from skillfit.tasks.item import Item
-from skillfit.training.plan import BalancedBatches, ShuffledBatches
-from skillfit.training.rollout_budget import SplitSizes, plan_rollouts, selection_passes
+from skillfit.training.plan import (
+    BalancedBatches,
+    ShuffledBatches,
+    SplitSizes,
+    plan_rollouts,
+    selection_passes,
+)
 
 
 def some(count: int) -> list[Item]:

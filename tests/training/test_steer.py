@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from skillfit.run.control import request_steering
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
-from skillfit.run.steering import request_steering
 from tests.training.making import MakeWorld
 from tests.training.practice_project import World, differences, items, readable
 

@@ -8,7 +8,7 @@ import random
 import re
 from typing import Any
 
-from skillfit.optimize.select import edit_budget
+from skillfit.optimize.candidate import edit_budget
 from skillfit.run.events import (
     Discarded,
     GateDecided,

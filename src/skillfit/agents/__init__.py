@@ -21,7 +21,7 @@ __all__ = [
 
 register_provider(
     "cli",
-    "skillfit.agents.coding_cli.cli_model:make_provider",
+    "skillfit.agents.coding_cli.cli_agent:make_provider",
     about="a coding agent's command line",
     check="skillfit.agents.coding_cli.description:readiness",
 )

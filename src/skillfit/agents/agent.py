@@ -1,11 +1,16 @@
-"""What an agent is: it gets a skill and an item, and makes an attempt at the item."""
+"""What an agent is: it gets a skill and an item, and makes an attempt at the item.
+
+Skill and item are put into a prompt in the same way for all agents: what stays the same for all
+items (the skill) comes first, so that prompt caches of providers work.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
-from skillfit.models.protocol import ModelError, Usage
+from skillfit.models.protocol import Message, ModelError, Usage
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.user_code import Reported
@@ -65,3 +70,41 @@ class AgentFailure(ModelError):
     ) -> None:
         super().__init__(message, hint=hint, usage=usage)
         self.kind = kind
+
+
+def system_message(template: str, skill: Skill) -> Message:
+    """The template with the skill's body in place of {skill}. Other braces stay as they are."""
+    return Message("system", template.replace("{skill}", skill.body.strip()).strip())
+
+
+def item_messages(
+    item: Item, instruction: str = "", *, inline_files: bool = True
+) -> tuple[Message, ...]:
+    """The item's conversation. The last turn also holds its files (with `inline_files`: for agents
+    without a workspace) and the instruction.
+    """
+    *before, last = item.messages
+    parts = [last.content]
+    if inline_files:
+        parts += [f"## File: {name}\n\n{_read_text(path)}" for name, path in item.files.items()]
+    if instruction:
+        parts.append(instruction)
+    return (*before, replace(last, content="\n\n".join(parts)))
+
+
+def shorten(text: str, limit: int = 8000) -> str:
+    """The beginning and the end of a long text, with a note about what was left out."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AgentFailure(
+            f"The attached file {path} cannot be read as text: {error}.",
+            hint="Use env.agent: tools or cli, which give the agent the file itself.",
+        ) from error

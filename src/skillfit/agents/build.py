@@ -12,7 +12,7 @@ from skillfit.agents.coding_cli import CliAgent, command_line
 from skillfit.agents.tools import ToolsAgent
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model
-from skillfit.models.spec import ModelSpec
+from skillfit.models.provider import ModelSpec
 from skillfit.sandbox.isolation import SandboxMode
 
 

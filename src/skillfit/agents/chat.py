@@ -9,8 +9,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from skillfit.agents.agent import AttemptContext
-from skillfit.agents.prompting import item_messages, system_message
+from skillfit.agents.agent import AttemptContext, item_messages, system_message
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, Usage
 from skillfit.skill import Skill

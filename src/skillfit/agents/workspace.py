@@ -10,7 +10,7 @@ from pathlib import Path
 
 from skillfit.agents.agent import AgentFailure
 from skillfit.errors import InputError
-from skillfit.sandbox.scratch import new_folder, remove_folder, remove_tree
+from skillfit.sandbox.process import new_folder, remove_folder, remove_tree
 from skillfit.skill.document import check_relative
 from skillfit.tasks.item import Item, stable_hash
 

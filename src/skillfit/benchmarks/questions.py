@@ -19,8 +19,8 @@ from skillfit.benchmarks.benchmark import find_in_data
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model, Request
 from skillfit.models.structured import ask
+from skillfit.tasks.graders.answers import Choice
 from skillfit.tasks.graders.base import Given, TextGrader, verdict
-from skillfit.tasks.graders.values import Choice
 from skillfit.tasks.item import Attempt, Item, Score
 from skillfit.tasks.rows import Row
 

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from skillfit.config.schema import RECIPES, Config
-from skillfit.models.spec import ModelSpec
+from skillfit.models.provider import ModelSpec
 
 # What may change between two starts of one run: limits, speed and places. The contents of skill and
 # tasks are compared instead of their paths.

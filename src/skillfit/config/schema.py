@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from skillfit.models.spec import ModelSpec
+from skillfit.models.provider import ModelSpec
 
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 

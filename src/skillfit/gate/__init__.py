@@ -4,8 +4,7 @@
 the ship test, the leak check, the checks before a run, and the diagnosis after one.
 """
 
-from skillfit.gate.checks import overall
-from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose
+from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose, overall
 from skillfit.gate.leak import Leak, LeakIndex
 from skillfit.gate.screening import ScreeningGate
 from skillfit.gate.ship import ShipResult, ship_test

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from skillfit.gate.effects import Estimate
-from skillfit.gate.regression import Kind
+from skillfit.gate.regression import Estimate, Kind
 from skillfit.gate.verdict import Arm, Candidate, EditStatus
 from skillfit.skill import Applied, Edit, EditResult, Skill, apply_edits
 from skillfit.tasks.item import Item

@@ -13,9 +13,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from skillfit.errors import InputError
-from skillfit.gate.effects import Change, SelectionItems
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
-from skillfit.gate.regression import Family, Kind, Posterior, TrialTable, fit
+from skillfit.gate.regression import (
+    Change,
+    Family,
+    Kind,
+    Posterior,
+    SelectionItems,
+    TrialTable,
+    fit,
+)
 from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, SkillScores, believe, compare
 from skillfit.gate.verdict import (
     Action,

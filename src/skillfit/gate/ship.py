@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from skillfit.gate.samples import TOLERANCE, Sampler, compare
-from skillfit.gate.statistics import interval, repeats_for, sign_flip_p
+from skillfit.gate.samples import TOLERANCE, Sampler, compare, interval, repeats_for, sign_flip_p
 from skillfit.gate.verdict import Evidence, GateSettings, Measure
-from skillfit.rollout.gather import gather
+from skillfit.rollout.outcome import gather
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 

@@ -14,8 +14,8 @@ from skillfit.gate.samples import (
     SkillScores,
     believe,
     compare,
+    mean,
 )
-from skillfit.gate.statistics import mean
 from skillfit.gate.verdict import (
     Action,
     Arm,

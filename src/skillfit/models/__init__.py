@@ -23,10 +23,9 @@ from skillfit.models.protocol import (
     ToolCall,
     Usage,
 )
-from skillfit.models.provider import Provider, Readiness, Setup
+from skillfit.models.provider import ModelSpec, Provider, Readiness, Setup
 from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.models.secrets import redact
-from skillfit.models.spec import ModelSpec
 from skillfit.models.structured import ask
 
 __all__ = [

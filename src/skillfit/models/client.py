@@ -11,11 +11,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.models.clock import Clock
+from skillfit.models.clock import Clock, paused
 from skillfit.models.failures import BAD_REPLY_RETRIES, is_retried
 from skillfit.models.json_text import without_surrogates
 from skillfit.models.limiter import LONGEST_PAUSE, Limiter
-from skillfit.models.pausable_timeout import paused
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
 from skillfit.models.protocol import (
     AnswerPending,
@@ -32,8 +31,7 @@ from skillfit.models.protocol import (
     TimedOut,
     Usage,
 )
-from skillfit.models.provider import Adapted, Provider
-from skillfit.models.spec import ModelSpec
+from skillfit.models.provider import Adapted, ModelSpec, Provider
 
 # Seconds before a retry while the endpoint is down or crowded: doubles with every failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0

@@ -16,8 +16,7 @@ from skillfit.models.client import Client
 from skillfit.models.limiter import START, Limiters
 from skillfit.models.prices import Prices
 from skillfit.models.protocol import Meter, Role
-from skillfit.models.provider import Notice, Provider, Readiness, Setup, log_notice
-from skillfit.models.spec import ModelSpec
+from skillfit.models.provider import ModelSpec, Notice, Provider, Readiness, Setup, log_notice
 
 Factory = Callable[[Setup], Provider]
 Check = Callable[[Mapping[str, str]], Readiness]
@@ -204,6 +203,6 @@ register_provider(
 )
 register_provider(
     "practice",
-    "skillfit.models.practice.practice_server:provider",
+    f"{_PROVIDERS}.practice:practice",
     about="the built-in practice pair: rules, no language model",
 )

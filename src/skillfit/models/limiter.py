@@ -25,8 +25,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from urllib.parse import urlsplit
 
-from skillfit.models.clock import Clock, WallClock
-from skillfit.models.pausable_timeout import paused
+from skillfit.models.clock import Clock, WallClock, paused
 from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited, TimedOut
 
 Waiting = Callable[[], AbstractAsyncContextManager[None]]

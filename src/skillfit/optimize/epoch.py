@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from skillfit.optimize.context import ItemAttempts, cut, failure_reason, render_cases
 from skillfit.optimize.optimizer import Call, MetaSkillReply, NotesReply, Optimizer, SlowUpdateReply
 from skillfit.optimize.patch import Patch, union
 from skillfit.optimize.prompts import render, sections
-from skillfit.optimize.trajectories import Case, cut, failure_reason, render_cases
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.records import PairRecord
 from skillfit.skill import Skill, slow_update_text
@@ -171,7 +171,7 @@ def compare_prompt(
     )
     kinds = "\n".join(f"{pair.item.id}: {pair.kind}" for pair in pairs)
     labels = ("Under the previous skill", "Under the current skill")
-    cases = [Case(pair.item, (pair.previous, pair.current), labels) for pair in telling]
+    cases = [ItemAttempts(pair.item, (pair.previous, pair.current), labels) for pair in telling]
     shown = render_cases(cases, current, room, trace=optimizer.gradient.trace_to_optimizer)
     return system, f"{known}\n\n{sections(items=kinds, trajectories=shown)}"
 

@@ -17,7 +17,13 @@ from typing import Literal
 from skillfit.errors import InfrastructureError
 from skillfit.models.failures import can_be_lost, is_unreachable
 from skillfit.models.protocol import ContextTooLong, ModelError
-from skillfit.optimize.memory import failure_patterns, render_pending
+from skillfit.optimize.context import (
+    Context,
+    ItemAttempts,
+    failure_patterns,
+    render_cases,
+    render_pending,
+)
 from skillfit.optimize.optimizer import (
     ANALYST_REPLY,
     AnalystReply,
@@ -29,11 +35,8 @@ from skillfit.optimize.optimizer import (
 )
 from skillfit.optimize.patch import FailureNote, Patch, Proposal, Source, union
 from skillfit.optimize.prompts import render, sections
-from skillfit.optimize.trajectories import Case, render_cases
-from skillfit.rollout.gather import gather, settle
-from skillfit.rollout.outcome import Outcome, RolloutRequest
+from skillfit.rollout.outcome import Outcome, RolloutRequest, gather, settle
 from skillfit.run.events import ReflectionFinished
-from skillfit.run.records import EditEffect
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
@@ -41,25 +44,10 @@ Side = Literal["failure", "success"]
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What analysts know besides the trajectories."""
-
-    step: int
-    edit_budget: int | None = None  # None: no limit
-    memory: str = ""  # earlier steps of the epoch
-    meta_skill: str = ""  # the optimizer's advice to itself
-    pending: tuple[EditEffect, ...] = ()  # edits under test, with their effects so far
-
-    @property
-    def pending_ids(self) -> frozenset[str]:
-        return frozenset(effect.id for effect in self.pending)
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
     name: str
     side: Side
-    cases: tuple[Case, ...]
+    cases: tuple[ItemAttempts, ...]
     source: Source
     question: str = (
         ""  # deep reflection: what the last attempt of each case was asked besides its task
@@ -129,7 +117,7 @@ async def _groups(
     prefix: str,
 ) -> AsyncIterator[Group]:
     size = optimizer.gradient.minibatch_size
-    waiting: dict[Side, list[Case]] = {"failure": [], "success": []}
+    waiting: dict[Side, list[ItemAttempts]] = {"failure": [], "success": []}
     counts: dict[Side, int] = {"failure": 0, "success": 0}
 
     def close(side: Side) -> Group:
@@ -153,11 +141,11 @@ async def _groups(
 
 async def _cases(
     requests: Sequence[RolloutRequest], rollouts: Sequence[asyncio.Task[Outcome]]
-) -> AsyncIterator[Case]:
+) -> AsyncIterator[ItemAttempts]:
     """Each item with all its rollouts, in planned order."""
     for case in group_by_item(requests):
         outcomes = [await rollouts[at] for at in case.positions]
-        yield Case(
+        yield ItemAttempts(
             case.item, tuple(outcomes), arms=tuple(requests[at].arm for at in case.positions)
         )
 
@@ -291,7 +279,7 @@ Reroll = Callable[
 ]  # diagnostic instruction, items -> outcomes in their order
 
 
-def worth_diagnosing(cases: Sequence[Case], limit: int) -> tuple[Case, ...]:
+def worth_diagnosing(cases: Sequence[ItemAttempts], limit: int) -> tuple[ItemAttempts, ...]:
     """Failed cases of as many kinds as possible: one of each kind of failure in turn, in planned
     order.
     """
@@ -310,7 +298,7 @@ def worth_diagnosing(cases: Sequence[Case], limit: int) -> tuple[Case, ...]:
 async def diagnose(
     optimizer: Optimizer,
     skill: Skill,
-    cases: Sequence[Case],
+    cases: Sequence[ItemAttempts],
     reroll: Reroll,
     context: Context,
     *,
@@ -363,6 +351,8 @@ async def diagnose(
     return tuple(result for result in results if isinstance(result, Patch))
 
 
-def _with_answer(case: Case, answer: Outcome) -> Case:
+def _with_answer(case: ItemAttempts, answer: Outcome) -> ItemAttempts:
     usual = tuple(f"Usual attempt {number}" for number in range(1, len(case.outcomes) + 1))
-    return Case(case.item, (*case.outcomes, answer), (*usual, "With the diagnostic question"))
+    return ItemAttempts(
+        case.item, (*case.outcomes, answer), (*usual, "With the diagnostic question")
+    )

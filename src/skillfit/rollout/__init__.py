@@ -2,8 +2,17 @@
 
 from skillfit.rollout.engine import Rollouts
 from skillfit.rollout.executor import Executor, LocalExecutor
-from skillfit.rollout.gather import gather
-from skillfit.rollout.outcome import Arm, Failure, Outcome, RolloutRequest, Tally, requests_for
+from skillfit.rollout.outcome import (
+    Arm,
+    Failure,
+    Outcome,
+    RolloutRequest,
+    StepRollouts,
+    Tally,
+    gather,
+    requests_for,
+    settle,
+)
 
 __all__ = [
     "Arm",
@@ -13,7 +22,9 @@ __all__ = [
     "Outcome",
     "RolloutRequest",
     "Rollouts",
+    "StepRollouts",
     "Tally",
     "gather",
     "requests_for",
+    "settle",
 ]

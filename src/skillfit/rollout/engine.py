@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,14 +21,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from skillfit.agents.agent import Agent
-from skillfit.errors import SkillfitError
-from skillfit.models.failures import is_fatal, is_machinery, policy
+from skillfit.errors import InfrastructureError, SkillfitError
+from skillfit.models.failures import MACHINERY, is_fatal, is_machinery, policy
 from skillfit.models.protocol import AnswerPending, ModelError, Usage
-from skillfit.rollout.breaker import Batch
 from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker
-from skillfit.rollout.gather import gather, mark_retrieved
 from skillfit.rollout.metering import RolloutMeter
-from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest
+from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
 from skillfit.tasks.item import Attempt, Score, TaskFailure
@@ -35,7 +34,50 @@ from skillfit.tasks.item import Attempt, Score, TaskFailure
 if TYPE_CHECKING:
     from skillfit.tasks.task import Task
 
+_ENOUGH = 5  # failures that can stop a run; fewer may be an accident
 _SHOWN = 300  # characters of an answer or of feedback in an event
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The rollouts of one call to `Rollouts.start`, counted as they finish: says when to stop
+    the run because they fail for reasons other than the skill.
+
+    `proven`: something was scored earlier in this run, so the setup as such works.
+    """
+
+    planned: int
+    coverage_floor: float
+    proven: bool
+    scored: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, Outcome] = field(default_factory=dict)  # by the key that records the loss
+
+    def count(self, outcome: Outcome) -> InfrastructureError | None:
+        """Count one more outcome. Returns the reason to stop the run, if there is one now."""
+        if outcome.failure is None:
+            self.scored += outcome.status == "scored"
+            return None
+        kind = outcome.failure.kind
+        self.failed[kind] += 1
+        same_kind = self.failed[kind]
+        message = f"The last error: {outcome.failure.message}"
+        systemic = is_machinery(kind) or not self.proven
+        if systemic and not self.scored and same_kind == self.failed.total() >= _ENOUGH:
+            return _stop(f"The first {same_kind} rollouts all failed ({kind}). {message}")
+        broken = sum(self.failed[name] for name in MACHINERY)
+        if broken >= _ENOUGH and broken > (1 - self.coverage_floor) * self.planned:
+            needed = f"a coverage of {self.coverage_floor:.0%} cannot be reached"
+            return _stop(f"{broken} of {self.planned} rollouts failed: {needed}. {message}")
+        return None
+
+    @property
+    def complete(self) -> bool:
+        return self.scored + self.failed.total() == self.planned
+
+    @property
+    def coverage(self) -> float:
+        return self.scored / self.planned if self.planned else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +87,7 @@ class _Planned:
     step: int
     series: str
     instruction: str
-    batch: Batch
+    batch: _Batch
     key: str = field(init=False)  # the journal key: rollouts with equal keys are one rollout
 
     def __post_init__(self) -> None:
@@ -168,7 +210,7 @@ class Rollouts:
         `phase` and `step` say who asks (as in StageStarted). `series` separates rollouts that must
         not be shared: equal requests of one series are one rollout.
         """
-        batch = Batch(len(requests), self._coverage_floor, self._proven)
+        batch = _Batch(len(requests), self._coverage_floor, self._proven)
         tasks = []
         for request in requests:
             plan = _Planned(request, phase, step, series, instruction, batch)
@@ -322,6 +364,11 @@ class Rollouts:
                     limit = reserved.max_usd or 0.0
                 else:
                     return attempt, score, spent + reserved.bill(attempt.usage)
+
+
+def _stop(message: str) -> InfrastructureError:
+    hint = "Everything so far is saved. Fix the cause, then start the same run again."
+    return InfrastructureError(message, hint=hint)
 
 
 def _skipped(plan: _Planned) -> Outcome:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from skillfit.agents.agent import Agent, AgentFailure, AttemptContext
 from skillfit.agents.workspace import remove_workspace
-from skillfit.models.pausable_timeout import time_limit
+from skillfit.models.clock import time_limit
 from skillfit.models.protocol import ModelError
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
-    from skillfit.tasks.evaluator import Evaluator
+    from skillfit.tasks.task import Evaluator
 
 
 @dataclass(frozen=True, slots=True)

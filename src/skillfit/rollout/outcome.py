@@ -1,13 +1,15 @@
-"""The outcome of a rollout: scored, failed (the machinery broke) or skipped. Failed ones never
-enter a mean.
+"""Rollouts as data: requests, outcomes, means over them, and waiting for many of them.
+
+An outcome is scored, failed (the machinery broke) or skipped. Failed ones never enter a mean.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from skillfit.models.protocol import Usage
 from skillfit.skill import Skill
@@ -15,6 +17,7 @@ from skillfit.tasks.item import Attempt, Item, Score
 
 Metric = Literal["hard", "soft", "mixed"]
 Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +125,57 @@ def weighted_values(values: Mapping[Key, float], weights: Mapping[Key, float]) -
     """The values so scaled that their plain mean is the weighted one."""
     whole = math.fsum(weights.get(key, 1.0) for key in values) / len(values) if values else 1.0
     return {key: value * weights.get(key, 1.0) / whole for key, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StepRollouts:
+    """What was asked for and the tasks that run it, one list per accumulation batch."""
+
+    requests: tuple[tuple[RolloutRequest, ...], ...]
+    running: tuple[tuple[asyncio.Task[Outcome], ...], ...]
+
+    def all_running(self) -> list[asyncio.Task[Outcome]]:
+        return [task for batch in self.running for task in batch]
+
+    async def outcomes(self) -> tuple[tuple[Outcome, ...], ...]:
+        """Wait for all rollouts: their outcomes per batch, in planned order."""
+        await gather(self.all_running())
+        return tuple(tuple(task.result() for task in batch) for batch in self.running)
+
+
+async def gather(work: Iterable[Awaitable[Result]]) -> list[Result]:
+    """The results in the order given.
+
+    All work finishes before the first failure (in that order) is raised. So everything that a
+    stage has paid for is recorded, and all its handoff prompts are written. When the caller is
+    cancelled, so is the work.
+    """
+    tasks = [asyncio.ensure_future(awaitable) for awaitable in work]
+    try:
+        await settle(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await settle(tasks)
+        raise
+    return [task.result() for task in tasks]
+
+
+async def settle(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Wait until all tasks have ended. Their exceptions stay in the tasks and are not logged."""
+    listed = list(tasks)
+    try:
+        if listed:
+            await asyncio.wait(listed)
+    finally:
+        for task in listed:
+            if task.done():
+                mark_retrieved(task)
+            else:
+                task.add_done_callback(mark_retrieved)
+
+
+def mark_retrieved(task: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging the exception of a task whose result nobody reads."""
+    if not task.cancelled():
+        task.exception()

@@ -24,6 +24,7 @@ import pydantic_core
 from skillfit.errors import InputError
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.card import CardKeeper
+from skillfit.run.control import LOCK, RunLock
 from skillfit.run.events import (
     Event,
     EventLog,
@@ -34,7 +35,6 @@ from skillfit.run.events import (
 )
 from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
-from skillfit.run.lock import LOCK, RunLock
 from skillfit.run.records import RunSummary
 from skillfit.run.store import Redact, RunNotWritable, damaged, disk_full
 

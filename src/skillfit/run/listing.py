@@ -12,8 +12,8 @@ from typing import Literal
 from skillfit.errors import InputError
 from skillfit.models.providers.handoff import pending
 from skillfit.run.card import KINDS, RunCard, fold, recorded_card, with_cost
+from skillfit.run.control import in_use
 from skillfit.run.directory import JOURNAL, RunDirectory, RunView
-from skillfit.run.lock import in_use
 
 RunState = Literal["running", "finished", "waiting", "stopped"]
 

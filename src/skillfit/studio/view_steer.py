@@ -15,13 +15,11 @@ from starlette.responses import Response
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import pending
 from skillfit.report import RunStory
+from skillfit.run.control import in_use, request_steering, stop_run
 from skillfit.run.directory import JOURNAL
-from skillfit.run.lock import in_use
-from skillfit.run.steering import request_steering, stop_run
 from skillfit.skill import diff_hunks
 from skillfit.skill.document import write_whole
-from skillfit.studio.commands import CommandResult, as_typed, run_command, start_log
-from skillfit.studio.folders import check_run_name
+from skillfit.studio.commands import CommandResult, as_typed, check_run_name, run_command, start_log
 from skillfit.studio.run_form import NewRun, main_fields, sections
 from skillfit.studio.site import Studio, run_url
 

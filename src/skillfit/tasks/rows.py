@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.errors import InputError
-from skillfit.tasks.columns import canonical, checked_fields
-from skillfit.tasks.item import Item, RowAt, Split, stable_hash, without_placement
+from skillfit.tasks.item import (
+    Item,
+    RowAt,
+    Split,
+    canonical,
+    checked_fields,
+    stable_hash,
+    without_placement,
+)
 from skillfit.tasks.splits import SPLIT_NAMES, split_named
 
 LONG_ROW = 4096  # bytes; longer JSONL rows stay on disk

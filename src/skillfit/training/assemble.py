@@ -29,6 +29,7 @@ from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.tasks.item import weights_of
 from skillfit.training.components import (
+    BothGraders,
     Closing,
     Components,
     Control,
@@ -38,9 +39,8 @@ from skillfit.training.components import (
     SelectionRollouts,
 )
 from skillfit.training.inputs import Inputs
-from skillfit.training.rollout_budget import selection_passes
-from skillfit.training.ship_rollouts import BothGraders
-from skillfit.training.steer import recorded_requests
+from skillfit.training.plan import selection_passes
+from skillfit.training.stages import recorded_requests
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
 GATES = {

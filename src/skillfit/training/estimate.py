@@ -12,17 +12,17 @@ from math import ceil
 
 from skillfit.config.schema import Config
 from skillfit.errors import InputError
+from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import ASSUMED_NOISE, MOST_REPEATS
-from skillfit.gate.statistics import detectable_effect
 from skillfit.models import Prices, Role, Usage
-from skillfit.models.spec import ModelSpec
+from skillfit.models.provider import ModelSpec
 from skillfit.run.events import RolloutFinished
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
-from skillfit.training.plan import Plan
-from skillfit.training.rollout_budget import (
+from skillfit.training.plan import (
     PREFLIGHT_ITEMS,
     PREFLIGHT_REPEATS,
+    Plan,
     RolloutPlan,
     SplitSizes,
     plan_rollouts,

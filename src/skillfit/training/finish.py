@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, diagnose, ship_test
-from skillfit.gate.samples import NotMeasured
-from skillfit.gate.shortcut_audit import audit, shortcuts
-from skillfit.gate.statistics import detectable_effect
+from skillfit.gate.leak import audit, shortcuts
+from skillfit.gate.samples import NotMeasured, detectable_effect
 from skillfit.rollout import Tally, requests_for
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
@@ -22,16 +21,15 @@ from skillfit.training.components import (
     Closing,
     Components,
     SelectionRollouts,
+    ShipRollouts,
     UsageByStage,
     raise_if_skipped,
 )
 from skillfit.training.measure import Measured
 from skillfit.training.plan import Place
-from skillfit.training.ship_rollouts import ShipRollouts
-from skillfit.training.state import ComparedTallies, Ending, TrainingState
-from skillfit.training.steer import follow_requests
+from skillfit.training.stages import follow_requests
+from skillfit.training.state import ComparedTallies, Ending, TrainingState, count_actions, summarise
 from skillfit.training.step_end import emit_score
-from skillfit.training.summary import count_actions, summarise
 
 EXIT_OF = {
     "improved": Exit.OK,

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from skillfit.optimize.reflect import Context
-from skillfit.rollout.gather import settle
-from skillfit.rollout.step_rollouts import StepRollouts
+from skillfit.optimize.context import Context
+from skillfit.rollout.outcome import StepRollouts, settle
 from skillfit.skill import Skill
 from skillfit.training.components import Components, StepLog, counting_usage
 from skillfit.training.epoch_end import meta_skill, slow_update
@@ -23,6 +22,7 @@ from skillfit.training.stages import (
     Learned,
     aggregate,
     context_of,
+    follow_requests,
     judge,
     note_edits,
     observations,
@@ -32,7 +32,6 @@ from skillfit.training.stages import (
     update,
 )
 from skillfit.training.state import TrainingState
-from skillfit.training.steer import follow_requests
 from skillfit.training.step_end import close_step, measure_baseline
 
 Learning = dict[int, asyncio.Task[Learned]]  # by the step whose rollouts it learns from

@@ -1,26 +1,50 @@
-"""Measure skills on a split without training: any number of them, with repeats."""
+"""Measure skills without training: `skillfit eval` and `skillfit ablate`.
+
+`evaluate` measures any number of skills on a split, with repeats. `ablate` finds out which parts of
+a skill earn their tokens: every rollout runs under the skill with a random part of its units left
+out, and one regression over all rollouts estimates what each unit is worth.
+"""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
+from skillfit import __version__
 from skillfit.config import identity
 from skillfit.errors import InputError
-from skillfit.gate.statistics import Interval, interval
-from skillfit.rollout import Outcome, Tally, gather, requests_for
+from skillfit.gate import Arm, Candidate
+from skillfit.gate.pool import Pool, is_harmless
+from skillfit.gate.regression import (
+    Change,
+    Family,
+    Kind,
+    Posterior,
+    SelectionItems,
+    TrialTable,
+    fit,
+)
+from skillfit.gate.samples import Interval, Sampler, Samples, believe, compare, interval
+from skillfit.rollout import Outcome, RolloutRequest, Rollouts, Tally, gather, requests_for
 from skillfit.rollout.outcome import weighted_values
-from skillfit.run.budget import Spending
+from skillfit.run.budget import BudgetReached, Spending
 from skillfit.run.directory import RunDirectory
+from skillfit.run.events import AblationFinished, RunStarted
+from skillfit.run.records import UnitWorth
 from skillfit.skill import Skill
+from skillfit.skill.units import Granularity, Unit, units, without
 from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
-from skillfit.training.assemble import Listener, open_rollouts
-from skillfit.training.components import Control, Interrupted
+from skillfit.training.assemble import Listener, gate_settings, open_rollouts
+from skillfit.training.components import Control, Interrupted, Stage, raise_if_skipped
 from skillfit.training.inputs import Inputs
+from skillfit.training.plan import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +145,211 @@ def items_of(task: Task, split: str) -> tuple[Item, ...]:
             f"The {split} split is empty.", hint="Change env.split_ratio, or choose another split."
         )
     return items
+
+
+LEFT_OUT = 0.35  # the share of rollouts that run without a unit
+SUBSETS = 16  # distinct skills per round: few keep prompt caches warm
+PER_UNIT = 12  # rollouts per unit where the user names no number
+FEWEST, MOST = 120, 1_200
+NO_LOSS = 0.01  # points: a smaller loss counts as none
+CHECK_PASSES = 2  # rollouts of each item under each skill in the comparison before a cut
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """What was found, and the skill without the parts that can be cut."""
+
+    event: AblationFinished
+    shorter: Skill | None  # None: nothing can be cut
+
+
+def default_rollouts(count: int) -> int:
+    return min(MOST, max(FEWEST, PER_UNIT * count))
+
+
+async def ablate(
+    inputs: Inputs,
+    path: Path,
+    *,
+    rollouts: int | None = None,
+    by: Granularity = "line",
+    check: bool = False,
+    listeners: Sequence[Listener] = (),
+    control: Control | None = None,
+) -> Ablation:
+    """Measure every unit of the skill. With `check`, compare the shorter skill with the whole one
+    on fresh rollouts. What is recorded in the run directory `path` is not paid for again.
+    """
+    parts = units(inputs.skill, by)
+    if not parts:
+        raise InputError(
+            "The skill has no part that could be left out.",
+            hint="Headings, frontmatter and protected text always stay.",
+        )
+    items = (*inputs.task.train, *inputs.task.selection)
+    total = rollouts or default_rollouts(len(parts))
+    who = {"ablate": identity(inputs.config)["model"], "skill": inputs.skill.hash, "by": by}
+    with RunDirectory.open(path, who) as run:
+        async with open_rollouts(inputs, run, listeners, control) as engine:
+            run.events.emit(_started(inputs, run.run_id, len(items)))
+            work = _Ablation(inputs, engine, run, parts, items)
+            await work.roll_out(total)
+            event = work.measured()
+            shorter = work.shorter(event)
+            if check and shorter is not None:
+                event, shorter = await work.checked(event, shorter)
+            run.events.emit(event)
+            return Ablation(event, shorter)
+
+
+def _started(inputs: Inputs, run_id: str, items: int) -> RunStarted:
+    return RunStarted(
+        run=run_id,
+        config=inputs.config.model_dump(mode="json"),
+        version=__version__,
+        skill=inputs.skill.text,
+        skill_hash=inputs.skill.hash,
+        splits={"selection": items},
+        total_epochs=0,
+        steps_per_epoch=0,
+    )
+
+
+class _Ablation:
+    """One ablation: rollouts in rounds over the items, then the fit."""
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        engine: Rollouts,
+        run: RunDirectory,
+        parts: Sequence[Unit],
+        items: Sequence[Item],
+    ) -> None:
+        self._engine, self._run, self._items = engine, run, list(items)
+        self._skill = inputs.skill
+        self._settings = gate_settings(inputs.config, inputs.task)
+        self._pool = Pool(inputs.skill)
+        edits = tuple(unit.removal for unit in parts)
+        joined = self._pool.join(Candidate(inputs.skill, edits, label="prune"))
+        self._units = dict(zip((one.id for one in joined), parts, strict=True))
+        self._trials = TrialTable()
+        self._without: Counter[str] = Counter()  # scored rollouts without a unit
+        self._scored = 0
+
+    async def roll_out(self, total: int) -> None:
+        """`total` rollouts, in rounds that use each item once. A reached budget ends them early."""
+        rounds = ceil(total / len(self._items))
+        with Stage(self._run.events.emit, Place(), "ablate", total):
+            for number in range(rounds):
+                left = total - number * len(self._items)
+                try:
+                    await self._round(number, left)
+                except BudgetReached:
+                    if not self._scored:
+                        raise
+                    return
+
+    async def _round(self, number: int, left: int) -> None:
+        key = f"{self._settings.seed}/ablate/{number}"
+        order = list(self._items)
+        random.Random(key).shuffle(order)
+        order = order[:left]
+        shares = dict.fromkeys(self._pool.edits, LEFT_OUT)
+        drawn = self._pool.draw(key, SUBSETS, shares)
+        arms = self._pool.assign(key, drawn, order)
+        requests = [
+            RolloutRequest(arm, item, number) for arm, item in zip(arms, order, strict=True)
+        ]
+        outcomes = await self._engine.run(requests, phase="ablate", series="ablate")
+        raise_if_skipped(outcomes, self._run.path)
+        for request, outcome in zip(requests, outcomes, strict=True):
+            self._observe(request.arm, outcome)
+
+    def _observe(self, arm: Arm, outcome: Outcome) -> None:
+        if outcome.score is None:
+            return
+        value = self._settings.value(outcome.score.hard, outcome.score.soft)
+        self._trials.add(outcome.item_id, arm.edits, value)
+        self._without.update(arm.edits)
+        self._scored += 1
+
+    def measured(self) -> AblationFinished:
+        """The worth of every unit, from all rollouts."""
+        family: Family = "logistic" if self._settings.metric == "hard" else "linear"
+        columns = [key for key in self._pool.edits if self._without[key]]
+        kinds: dict[str, Kind] = dict.fromkeys(columns, "removal")
+        posterior = fit(self._trials.rows(), columns, family=family, kinds=kinds)
+        selection = SelectionItems.of([item.id for item in self._items], weights_of(self._items))
+        worths = [self._worth(key, unit, posterior, selection) for key, unit in self._units.items()]
+        cut = [
+            unit
+            for unit, worth in zip(self._units.values(), worths, strict=True)
+            if worth.decision == "cut"
+        ]
+        shorter = without(self._skill, cut) if cut else None
+        return AblationFinished(
+            units=worths,
+            rollouts=self._scored,
+            score=selection.score(posterior, []),
+            tokens_before=self._skill.tokens,
+            tokens_after=shorter.tokens if shorter else self._skill.tokens,
+            shorter_skill=shorter.text if shorter else "",
+        )
+
+    def _worth(
+        self, key: str, unit: Unit, posterior: Posterior, selection: SelectionItems
+    ) -> UnitWorth:
+        count = self._without[key]
+        place = (unit.id, unit.start, unit.end, unit.text, unit.tokens)
+        if not count:
+            return UnitWorth(*place, 0.0, -1.0, 1.0, 0.5, 0, "unsure")
+        change = Change({key: 1.0}, present=False, rollouts=count)
+        removal = selection.effects(posterior, [], [change])[0]
+        cut = is_harmless(removal)
+        keep = -removal.high > 0
+        return UnitWorth(
+            *place,
+            mean=-removal.mean,
+            low=-removal.high,
+            high=-removal.low,
+            probability=round(1 - removal.probability, 9),
+            rollouts=count,
+            decision="cut" if cut else "keep" if keep else "unsure",
+        )
+
+    def shorter(self, event: AblationFinished) -> Skill | None:
+        """The skill without the units that can be cut; None when there are none."""
+        if not event.shorter_skill:
+            return None
+        return self._skill.with_document(Skill.from_text(event.shorter_skill))
+
+    async def checked(
+        self, event: AblationFinished, shorter: Skill
+    ) -> tuple[AblationFinished, Skill | None]:
+        """Compare the shorter skill with the whole one on fresh rollouts."""
+
+        async def measure(
+            arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
+        ) -> list[Outcome]:
+            requests = [RolloutRequest(arm, item, repeat) for arm, item in arms]
+            outcomes = await self._engine.run(requests, phase="compare", series=series)
+            raise_if_skipped(outcomes, self._run.path)
+            return outcomes
+
+        sampler = Sampler(measure, "ablate-check", self._settings)
+        with Stage(self._run.events.emit, Place(), "compare", 4 * len(self._items)):
+            old = await sampler.samples(self._skill, self._items, CHECK_PASSES)
+            new = await sampler.samples(shorter, self._items, CHECK_PASSES)
+        evidence = compare(
+            new, old, rollouts=sampler.spent, coverage=sampler.scored / max(1, sampler.spent)
+        )
+        holds = _not_worse(new, old, self._settings.coverage_floor)
+        return replace(event, comparison=evidence, holds=holds), shorter if holds else None
+
+
+def _not_worse(new: Samples, old: Samples, floor: float) -> bool:
+    """No loss of more than NO_LOSS is more likely than not, on enough scored rollouts."""
+    belief = believe(new.against(old).values())
+    covered = belief.items > 0 and min(new.coverage, old.coverage) >= floor
+    return covered and belief.mean > -NO_LOSS

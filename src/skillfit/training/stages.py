@@ -1,11 +1,12 @@
 """The stages of one step, as functions from data to data.
 
-    roll_out   plan -> requests and running rollouts
-    reflect    rollouts -> patches
-    aggregate  patches -> one patch
-    select     patch -> at most an edit budget of proposals
-    update     proposals -> a candidate skill
-    judge      candidate and rollouts -> verdict
+    follow_requests  what a person asked for since the last step
+    roll_out         plan -> requests and running rollouts
+    reflect          rollouts -> patches
+    aggregate        patches -> one patch
+    select           patch -> at most an edit budget of proposals
+    update           proposals -> a candidate skill
+    judge            candidate and rollouts -> verdict
 
 loop.py composes them. Each stage emits its own start and end.
 """
@@ -13,22 +14,34 @@ loop.py composes them. Each stage emits its own start and end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from skillfit.errors import InputError
 from skillfit.gate import Candidate, Observation, Verdict
+from skillfit.optimize.candidate import Selection, Update, apply, edit_budget, selection_event
+from skillfit.optimize.candidate import aggregate as merge_patches
+from skillfit.optimize.candidate import select as select_proposals
+from skillfit.optimize.candidate import update as update_skill
+from skillfit.optimize.context import Context
 from skillfit.optimize.epoch import collect_notes
-from skillfit.optimize.merge import aggregate as merge_patches
 from skillfit.optimize.patch import Patch, Proposal
 from skillfit.optimize.proposer import Proposals, finished_cases
-from skillfit.optimize.reflect import Context, diagnose
-from skillfit.optimize.select import Selection, edit_budget, selection_event
-from skillfit.optimize.select import select as select_proposals
-from skillfit.optimize.update import Update, apply
-from skillfit.optimize.update import update as update_skill
+from skillfit.optimize.reflect import diagnose
 from skillfit.rollout import Arm, Outcome, RolloutRequest
-from skillfit.rollout.step_rollouts import StepRollouts
-from skillfit.run.events import CandidateBuilt, EvaluationFinished, GateDecided, PatchMerged
+from skillfit.rollout.outcome import StepRollouts
+from skillfit.run.budget import Budget
+from skillfit.run.control import SteeringRequest, read_requests
+from skillfit.run.events import (
+    CandidateBuilt,
+    EvaluationFinished,
+    GateDecided,
+    PatchMerged,
+    PersonDecided,
+    Warned,
+)
+from skillfit.run.journal import Journal
 from skillfit.skill import NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
 from skillfit.training.components import Components, StepLog, UsageByStage, raise_if_skipped
@@ -374,3 +387,61 @@ def _score_event(name: str, candidate: Candidate | None, verdict: Verdict) -> Ev
         planned=tally.planned if tally else 0,
         estimate=None if tally else verdict.score,
     )
+
+
+NewRequests = Callable[[str], Awaitable[list[SteeringRequest]]]
+EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
+
+
+def recorded_requests(journal: Journal, run: Path) -> NewRequests:
+    """A reader of new requests. What it returns for a place in the run is the same on replay."""
+    last = 0
+
+    async def new_requests(place: str) -> list[SteeringRequest]:
+        nonlocal last
+
+        async def read() -> list[SteeringRequest]:
+            return read_requests(run, after=last)
+
+        found = await journal.once(
+            f"steering/{place}", read, returns=list[SteeringRequest], stage="steering"
+        )
+        last = max([last, *(request.number for request in found)])
+        return found
+
+    return new_requests
+
+
+async def follow_requests(run: Components, place: str) -> None:
+    """Carry out the requests that arrived since the last call."""
+    for request in await run.new_requests(place):
+        try:
+            _follow(run, request)
+        except InputError as error:
+            run.emit(Warned(what=f"request {request.number}", message=str(error)))
+            continue
+        run.emit(
+            PersonDecided(
+                number=request.number,
+                action=request.action,
+                target=request.target,
+                text=request.text,
+                command=request.command(run.path),
+            )
+        )
+
+
+def _follow(run: Components, request: SteeringRequest) -> None:
+    if request.action in EDIT_ACTIONS:
+        if not run.gate.pools_edits:
+            raise InputError("This run's gate has no pool of edits to steer.")
+        run.gate.steer(request.action, request.target, request.text)
+    elif request.action == "budget":
+        raise_cap(run.budget, request.target, request.text)
+
+
+def raise_cap(budget: Budget, cap: str, value: str) -> None:
+    try:
+        budget.set_cap(cap, float(value))
+    except ValueError:
+        raise InputError(f"budget.{cap}: {value!r} is not a number.") from None

@@ -1,15 +1,32 @@
-"""Where training stands. The loop's functions take a state and return the next one."""
+"""Where training stands, and what a finished run says about itself (summary.json). The loop's
+functions take a state and return the next one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
+from skillfit import __version__
 from skillfit.gate import Gate, ShipResult
-from skillfit.optimize.memory import render_memory
+from skillfit.models import Usage
+from skillfit.optimize.context import render_memory
 from skillfit.rollout.outcome import Tally
-from skillfit.run.records import CheckResult, Standings, StepMemory, StepRecord
+from skillfit.run.records import (
+    CheckResult,
+    EpochStats,
+    RunSummary,
+    ShipSummary,
+    Standings,
+    StepMemory,
+    StepRecord,
+    TokenCounts,
+    UsageTotals,
+)
 from skillfit.skill import Edit, Skill
+from skillfit.training.components import Closing, Components
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +108,113 @@ class Ending:
     ship: ShipResult | None = None
     final: Tally | None = None  # the last incumbent on the selection items
     tests: Mapping[str, Tally] = field(default_factory=dict)  # baseline, best, final
+
+
+def summarise(
+    run: Components,
+    closing: Closing,
+    state: TrainingState,
+    ending: Ending,
+    finish_reason: str,
+    diagnosis: str,
+) -> RunSummary:
+    baseline, best, final = (ending.tests.get(name) for name in ("baseline", "best", "final"))
+    scores, ship = ending.scores, ending.ship
+    actions = count_actions(state.records)
+    stages: defaultdict[str, Usage] = defaultdict(Usage)
+    roles: defaultdict[str, Usage] = defaultdict(Usage)
+    total = Usage()
+    for spend in closing.journal.bill():
+        stages[spend.stage] += spend.usage
+        roles[spend.role] += spend.usage
+        total += spend.usage
+    stats = run.engine.stats
+    return RunSummary(
+        version=f"skillfit-{__version__}",
+        finish_reason=finish_reason,
+        diagnosis=diagnosis,
+        config=run.config.model_dump(mode="json"),
+        total_steps=run.plan.total_steps,
+        steps_done=len(state.records),
+        total_accepts=actions.accepts,
+        total_rejects=actions.rejects,
+        total_skips=actions.skips,
+        edits_blocked=run.leaks.blocked,
+        metric=run.config.evaluation.gate_metric,
+        baseline_selection_hard=_hard(scores.baseline if scores else None),
+        baseline_selection_score=_score(run, scores.baseline if scores else None),
+        best_selection_hard=_hard(scores.best if scores else None),
+        best_selection_score=_score(run, scores.best if scores else None),
+        final_selection_hard=_hard(ending.final),
+        final_selection_soft=ending.final.soft if ending.final else None,
+        best_step=state.best_step,
+        current_origin=state.origin,
+        best_origin=state.best_origin,
+        epoch_stats=_epochs(state.records),
+        baseline_test_hard=_hard(baseline),
+        baseline_test_soft=baseline.soft if baseline else None,
+        test_hard=_hard(best),
+        test_soft=best.soft if best else None,
+        final_test_hard=_hard(final),
+        final_test_soft=final.soft if final else None,
+        test_delta_hard=best.hard - baseline.hard if best and baseline else None,
+        final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
+        ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap) if ship else None,
+        skill_tokens={
+            "initial": run.initial.tokens,
+            "best": ending.handed_back.tokens,
+            "found": ending.found.tokens,
+        },
+        unproven=ending.found.hash not in (ending.handed_back.hash, run.initial.hash),
+        coverage=stats.coverage,
+        rollouts={"planned": stats.planned, "scored": stats.scored},
+        usage=UsageTotals.of(total),
+        usage_by_stage={name: UsageTotals.of(usage) for name, usage in sorted(stages.items())},
+        usage_by_role={name: UsageTotals.of(usage) for name, usage in sorted(roles.items())},
+        token_summary={name: TokenCounts.of(usage) for name, usage in sorted(stages.items())},
+        total_wall_time_s=round(closing.budget.minutes * 60, 1),
+    )
+
+
+def _hard(tally: Tally | None) -> float | None:
+    return tally.hard if tally else None
+
+
+def _score(run: Components, tally: Tally | None) -> float | None:
+    """Under the gate's metric."""
+    return run.gate_settings.value(tally.hard, tally.soft) if tally else None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionCounts:
+    accepts: int
+    rejects: int
+    skips: int
+
+
+def count_actions(records: Sequence[StepRecord]) -> ActionCounts:
+    actions = [record.action for record in records]
+    return ActionCounts(
+        sum(action in ("accept", "accept_new_best", "force_accept") for action in actions),
+        sum(action in ("reject", "inconclusive") for action in actions),
+        sum(action.startswith("skip") for action in actions),
+    )
+
+
+def _epochs(records: Sequence[StepRecord]) -> tuple[EpochStats, ...]:
+    stats = []
+    for epoch, group in groupby(records, key=lambda record: record.epoch):
+        steps = list(group)
+        counts, standings = count_actions(steps), steps[-1].standings
+        stats.append(
+            EpochStats(
+                epoch,
+                len(steps),
+                counts.accepts,
+                counts.rejects,
+                counts.skips,
+                standings.best_score,
+                standings.current_score,
+            )
+        )
+    return tuple(stats)

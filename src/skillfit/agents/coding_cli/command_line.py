@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.agents.agent import AgentFailure
-from skillfit.agents.coding_cli.cli_failures import failure_of
 from skillfit.agents.coding_cli.description import (
     Arguments,
     Description,
@@ -19,12 +18,12 @@ from skillfit.agents.coding_cli.description import (
     load_description,
 )
 from skillfit.agents.coding_cli.login import Login
-from skillfit.agents.coding_cli.transcript import Reading, read_output
+from skillfit.agents.coding_cli.transcript import Reading, failure_of, read_output
 from skillfit.agents.workspace import CORPUS, Workspace
 from skillfit.errors import InputError
 from skillfit.models.protocol import AuthFailed, Usage
+from skillfit.models.provider import ModelSpec
 from skillfit.models.secrets import redact, remember_secret
-from skillfit.models.spec import ModelSpec
 from skillfit.sandbox.installation import installation_of
 from skillfit.sandbox.isolation import (
     NONE,

@@ -27,8 +27,8 @@ from skillfit.benchmarks.games.game_player import GameEvaluator, game_item, need
 from skillfit.benchmarks.games.game_process import Game
 from skillfit.errors import InputError
 from skillfit.tasks.item import Split
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.splits import SPLIT_NAMES
 
 _RELEASES = "https://github.com/alfworld/alfworld/releases/download"

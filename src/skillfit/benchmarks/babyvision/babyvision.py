@@ -21,8 +21,8 @@ from skillfit.benchmarks.questions import (
     right_option,
     with_options,
 )
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 
 BENCHMARK = Benchmark(
     name="babyvision",

@@ -25,9 +25,9 @@ from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
 from skillfit.skill import Skill
-from skillfit.tasks.evaluator import Evaluator
 from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure
-from skillfit.tasks.sources import LoadContext
+from skillfit.tasks.load import LoadContext
+from skillfit.tasks.task import Evaluator
 
 _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _MOVE_SECONDS = 120.0  # for one move; opening a game may include compiling it

@@ -21,8 +21,8 @@ from skillfit.benchmarks.questions import (
     right_option,
 )
 from skillfit.errors import InputError
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 
 BENCHMARK = Benchmark(
     name="mathverse",

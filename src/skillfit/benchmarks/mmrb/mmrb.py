@@ -28,8 +28,8 @@ from skillfit.benchmarks.questions import (
     with_options,
 )
 from skillfit.errors import InputError
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 
 
 def read(path: Path) -> Iterator[Row]:

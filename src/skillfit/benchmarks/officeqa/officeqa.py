@@ -32,8 +32,8 @@ from skillfit.benchmarks.officeqa.web_search import SearchRounds, SearchService
 from skillfit.errors import InputError
 from skillfit.tasks.graders.base import TextGrader, verdict
 from skillfit.tasks.item import Item, Score
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 
 BENCHMARK = Benchmark(
     name="officeqa",

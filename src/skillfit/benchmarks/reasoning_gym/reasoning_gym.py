@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.errors import InputError, did_you_mean
-from skillfit.tasks.graders.extract import Extract
+from skillfit.tasks.graders.base import Extract
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.user_code import call
 
 _EXTRACT = (Extract(tag="answer"), Extract(last_line=True))

@@ -17,8 +17,8 @@ from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, text
 from skillfit.benchmarks.questions import MatchOrJudge
 from skillfit.errors import InputError
 from skillfit.tasks.item import stable_hash
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 
 
 def row_id(row: Row) -> str:

@@ -40,10 +40,10 @@ from skillfit.benchmarks.spreadsheetbench.workbooks import (
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model
 from skillfit.skill import Skill
-from skillfit.tasks.evaluator import Evaluator
 from skillfit.tasks.item import Attempt, Item, Score, Step
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.task import Evaluator
 
 MODES = ("single", "multi", "react")
 _ROWS, _COLUMNS, _CELL = 5, 20, 40  # of a preview: rows, columns, characters of a cell

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.sandbox.isolation import run_untrusted
-from skillfit.sandbox.process import SandboxNotStarted
-from skillfit.sandbox.scratch import scratch_folder
+from skillfit.sandbox.process import SandboxNotStarted, scratch_folder
 from skillfit.tasks.graders.base import BuiltIn
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skillfit.sandbox.isolation import run_untrusted
-from skillfit.sandbox.process import ProcessResult, SandboxNotStarted, run_process
-from skillfit.sandbox.scratch import scratch_folder
+from skillfit.sandbox.process import ProcessResult, SandboxNotStarted, run_process, scratch_folder
 from skillfit.tasks.graders.base import BuiltIn
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
 
@@ -196,7 +195,7 @@ def parse_log(log: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SuiteVerdict:
     """Which of the tests that decide have not the result they must have."""
 
     unresolved: tuple[str, ...]  # should pass now, and do not
@@ -209,9 +208,9 @@ class Verdict:
 
 def judge(
     statuses: Mapping[str, str], fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]
-) -> Verdict:
+) -> SuiteVerdict:
     """Tests that should be fixed must pass. Tests that passed before may also be skipped."""
-    return Verdict(
+    return SuiteVerdict(
         tuple(name for name in fail_to_pass if _status(name, statuses) not in ("PASSED", "XFAIL")),
         tuple(
             name

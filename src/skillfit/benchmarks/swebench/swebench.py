@@ -32,8 +32,8 @@ from skillfit.benchmarks.dialogue import packaged_text
 from skillfit.benchmarks.swebench.containers import ContainerRounds, require_docker
 from skillfit.benchmarks.swebench.patch_grader import REPOSITORY, TEST_COMMAND, PatchGrader
 from skillfit.errors import InputError
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 
 DATASETS = {
     "lite": "princeton-nlp/SWE-bench_Lite",

@@ -14,7 +14,7 @@ from skillfit.benchmarks.benchmark import prepared
 from skillfit.benchmarks.games.game_player import GameEvaluator, game_item, need_engine
 from skillfit.benchmarks.games.game_process import Game
 from skillfit.errors import InputError, did_you_mean
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 
 _FOLDER = Path(__file__).parent
 # Families of games, and the settings that each of them takes with their defaults.

@@ -9,18 +9,19 @@ from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import full_name
 from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request, Usage
 from skillfit.models.provider import Setup
-from skillfit.models.providers.fallback_params import OptionalParameters
-from skillfit.models.providers.http import Endpoint, bearer, join, without_query
-from skillfit.models.replies import (
+from skillfit.models.providers.http import Endpoint, OptionalParameters, bearer, join, without_query
+from skillfit.models.wire import (
     TokenCount,
     WireModel,
     argument_object,
     counted,
     model_name,
+    read_image,
     read_reply,
+    schema_in_prompt,
+    strict_schema,
     tool_call,
 )
-from skillfit.models.wire import read_image, schema_in_prompt, strict_schema
 
 _VERSION = "2023-06-01"
 _CACHED = {"type": "ephemeral"}

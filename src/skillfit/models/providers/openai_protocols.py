@@ -14,24 +14,28 @@ from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import is_reasoning
 from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request
 from skillfit.models.provider import Setup
-from skillfit.models.providers.fallback_params import OptionalParameters
-from skillfit.models.providers.http import Endpoint, SignIn, bearer, join, without_query
-from skillfit.models.replies import (
-    WireModel,
-    argument_json,
-    counted,
-    model_name,
-    read_reply,
-    tool_call,
+from skillfit.models.providers.http import (
+    Endpoint,
+    OptionalParameters,
+    SignIn,
+    bearer,
+    join,
+    without_query,
 )
 from skillfit.models.wire import (
     OpenAiUsage,
+    WireModel,
+    argument_json,
     chat_messages,
     chat_reply,
     chat_tools,
+    counted,
+    model_name,
     read_image,
+    read_reply,
     response_format,
     schema_in_prompt,
+    tool_call,
 )
 
 _WORDS = {

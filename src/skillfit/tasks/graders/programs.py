@@ -21,8 +21,7 @@ from skillfit.sandbox.isolation import (
     choose_isolation,
     run_untrusted,
 )
-from skillfit.sandbox.process import Handover, ProcessResult, SandboxNotStarted
-from skillfit.sandbox.scratch import scratch_folder
+from skillfit.sandbox.process import Handover, ProcessResult, SandboxNotStarted, scratch_folder
 from skillfit.tasks.graders.base import BuiltIn, Given, listed
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure, as_score, stable_hash
 from skillfit.tasks.user_code import call, described, load_object, plain

@@ -1,0 +1,422 @@
+"""From the patches of a step to a candidate skill: aggregate, select, update.
+
+- Aggregate: the patches become one. Failures are merged with failures and successes with successes,
+  then both together.
+- Select: at most an edit budget of proposals goes on. The edit budget is the learning rate, and
+  `edit_budget` is its schedule. The optimizer ranks the proposals only where there are more than
+  the budget allows.
+- Update: the selected proposals become a candidate skill. Protected regions never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from math import cos, pi
+from typing import Any, Literal
+
+from skillfit.optimize.context import Context, cut
+from skillfit.optimize.optimizer import (
+    PATCH_REPLY,
+    Call,
+    LearningRateReply,
+    Optimizer,
+    PatchReply,
+    RankReply,
+    RewriteReply,
+)
+from skillfit.optimize.patch import (
+    Patch,
+    Proposal,
+    SkillCandidate,
+    Suggestion,
+    edits_of,
+    payload_dict,
+    union,
+    without_duplicates,
+)
+from skillfit.optimize.prompts import render, sections
+from skillfit.rollout.outcome import gather
+from skillfit.run.events import EditsSelected
+from skillfit.run.records import SelectionDecision
+from skillfit.skill import Edit, EditResult, Skill, apply_edits, estimate_tokens, rewrite
+
+_INSTEAD = "the union of the patches is used instead"
+
+MergeSide = Literal["failure", "success", "final"]
+
+
+async def aggregate(
+    optimizer: Optimizer, skill: Skill, patches: Sequence[Patch], *, step: int, meta_skill: str = ""
+) -> Patch:
+    """One patch out of many. A merge that cannot be used becomes the union of its parts, and an
+    event says so.
+    """
+    merge = _Merge(optimizer, skill, step, meta_skill)
+    successes = [patch for patch in patches if patch.proposals and patch.source == "success"]
+    failures = [patch for patch in patches if patch.proposals and patch.source != "success"]
+    sides = await gather(
+        merge.hierarchy(side, "failure" if side is failures else "success")
+        for side in (failures, successes)
+        if side
+    )
+    return await merge.hierarchy(sides, "final") if sides else Patch((), "failure")
+
+
+class _Merge:
+    def __init__(self, optimizer: Optimizer, skill: Skill, step: int, meta_skill: str) -> None:
+        self._optimizer = optimizer
+        self._mode = optimizer.settings.skill_update_mode
+        self._step = step
+        self._known = sections(current_skill=skill, optimizer_meta_skill=meta_skill)
+
+    async def hierarchy(self, patches: Sequence[Patch], side: MergeSide) -> Patch:
+        level = 0
+        while len(patches) > 1:
+            batches = self._batches(patches, side)
+            if len(batches) == len(patches):
+                reason = "two patches together do not fit the model's context window"
+                self._optimizer.discard(
+                    self._step, "merge", f"{side} level {level}", reason, _INSTEAD
+                )
+                return _union(patches, side)
+            names = [f"{side} level {level} batch {number}" for number in range(len(batches))]
+            merged = await gather(
+                self._merged(batch, side, name) for batch, name in zip(batches, names, strict=True)
+            )
+            level += 1
+            patches = [replace(patch, merge_level=level) for patch in merged]
+        return patches[0]
+
+    async def _merged(self, patches: Sequence[Patch], side: MergeSide, name: str) -> Patch:
+        if len(patches) == 1:
+            return patches[0]
+        user = f"{self._known}\n\n{sections(proposals=_listed(patches))}"
+        call = Call(
+            "merge", self._step, name, self._system(side), user, self._optimizer.patch_tokens()
+        )
+        reply = await self._optimizer.try_ask(PATCH_REPLY[self._mode], call, otherwise=_INSTEAD)
+        if reply is None:
+            return _union(patches, side)
+        proposals = _attributed(
+            reply, [proposal for patch in patches for proposal in patch.proposals]
+        )
+        if not proposals:
+            self._optimizer.discard(
+                self._step,
+                "merge",
+                name,
+                "the merged patch held nothing that can be used",
+                _INSTEAD,
+            )
+            return _union(patches, side)
+        return replace(_together(patches, side), proposals=proposals, reasoning=reply.reasoning)
+
+    def _batches(self, patches: Sequence[Patch], side: MergeSide) -> list[list[Patch]]:
+        """Patches in order, at most `merge_batch_size` together and never more than the context
+        window takes.
+        """
+        room = self._optimizer.room(
+            self._system(side), self._known, reply=self._optimizer.patch_tokens()
+        )
+        batches: list[list[Patch]] = [[]]
+        for patch in patches:
+            last = batches[-1]
+            full = len(last) == self._optimizer.gradient.merge_batch_size
+            if last and (full or estimate_tokens(_listed([*last, patch])) > room):
+                batches.append([])
+            batches[-1].append(patch)
+        return batches
+
+    def _system(self, side: MergeSide) -> str:
+        return render("merge", side=side, mode=self._mode)
+
+
+def _union(patches: Sequence[Patch], side: MergeSide) -> Patch:
+    proposals = without_duplicates(proposal for patch in patches for proposal in patch.proposals)
+    return replace(_together(patches, side), proposals=proposals)
+
+
+def _together(patches: Sequence[Patch], side: MergeSide) -> Patch:
+    return Patch(
+        proposals=(),
+        source="success" if side == "success" else "failure",
+        items=union(*(patch.items for patch in patches)),
+        reasoning="\n".join(patch.reasoning for patch in patches if patch.reasoning),
+        failure_summary=tuple(note for patch in patches for note in patch.failure_summary),
+        success_patterns=union(*(patch.success_patterns for patch in patches)),
+        appendix_notes=union(*(patch.appendix_notes for patch in patches)),
+    )
+
+
+def _listed(patches: Sequence[Patch]) -> str:
+    """The proposals under one numbering, so that a merged one can name what it was made from."""
+    numbers = count()
+    lines = []
+    for patch in patches:
+        lines.append(
+            f"An analyst of {len(patch.items)} items: "
+            f"{patch.reasoning.strip() or 'no reasoning given'}"
+        )
+        lines += [proposal.listed(next(numbers)) for proposal in patch.proposals]
+    return "\n".join(lines)
+
+
+def _attributed(reply: PatchReply, given: Sequence[Proposal]) -> tuple[Proposal, ...]:
+    """The merged proposals, each supported by the distinct items behind the proposals it was made
+    from.
+    """
+    merged = []
+    for entry in reply.entries():
+        payload = entry.payload()
+        if payload is None:
+            continue
+        named = [given[index] for index in dict.fromkeys(entry.sources) if index < len(given)]
+        behind = named or _look_alike(Proposal(payload, "failure"), given)
+        source = behind[0].source if behind else given[0].source
+        merged.append(Proposal(payload, source, union(*(proposal.items for proposal in behind))))
+    return without_duplicates(merged)
+
+
+def _look_alike(merged: Proposal, given: Sequence[Proposal]) -> list[Proposal]:
+    """Where a merged proposal names no sources: equal ones, else those that change the same place,
+    else unknown.
+    """
+    equal = [proposal for proposal in given if proposal.same_as() == merged.same_as()]
+    if equal or not isinstance(merged.payload, Edit):
+        return equal
+    target = merged.payload.target
+    return [
+        proposal
+        for proposal in given
+        if target and isinstance(proposal.payload, Edit) and proposal.payload.target == target
+    ]
+
+
+Scheduler = Literal["constant", "linear", "cosine", "autonomous"]
+
+
+def edit_budget(
+    scheduler: Scheduler, step: int, total_steps: int, *, maximum: int, minimum: int
+) -> int | None:
+    """Edits that step `step` (from 1) may apply; None means no limit. Decay starts with the first
+    step and ends at `minimum`.
+    """
+    if scheduler == "autonomous":
+        return None
+    if scheduler == "constant" or total_steps <= 1:
+        return maximum
+    progress = min(step, total_steps) / total_steps
+    if scheduler == "linear":
+        return max(minimum, round(maximum + (minimum - maximum) * progress))
+    return max(minimum, round(minimum + 0.5 * (maximum - minimum) * (1 + cos(pi * progress))))
+
+
+Control = Literal["fixed", "autonomous", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    proposals: tuple[Proposal, ...]
+    edit_budget: int | None  # the limit that applied; None: no limit
+    decision: SelectionDecision = field(default_factory=SelectionDecision)
+
+
+async def select(
+    optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, *, control: Control
+) -> Selection:
+    """The proposals to use. The scheduled `context.edit_budget` applies in `fixed` mode only."""
+    budget = context.edit_budget
+    decision = SelectionDecision()
+    if optimizer.settings.skill_update_mode == "full_rewrite_minibatch" or control == "none":
+        budget = None
+    elif control == "autonomous":
+        decision = await decide_edit_budget(optimizer, skill, patch, context)
+        budget = decision.learning_rate
+    chosen = patch.proposals
+    if budget is not None and len(chosen) > budget:
+        ranking = await _rank(optimizer, skill, patch, budget, context)
+        chosen = tuple(chosen[index] for index in ranking.selected_indices or ())
+        decision = replace(
+            decision,
+            selected_indices=ranking.selected_indices,
+            reasoning=ranking.reasoning,
+            fallback=decision.fallback or ranking.fallback,
+        )
+    selection = Selection(chosen, budget, decision)
+    optimizer.emit(selection_event(context.step, selection))
+    return selection
+
+
+def selection_event(step: int, selection: Selection) -> EditsSelected:
+    return EditsSelected(
+        step=step,
+        edit_budget=selection.edit_budget,
+        edits=[proposal.record() for proposal in selection.proposals],
+        decision=selection.decision,
+    )
+
+
+async def decide_edit_budget(
+    optimizer: Optimizer, skill: Skill, patch: Patch, context: Context
+) -> SelectionDecision:
+    """The optimizer's own learning rate for this step, between none and all of the proposals."""
+    available = len(patch.proposals)
+    system = render("learning_rate", available=available)
+    user = _prompt(optimizer, skill, patch, context, system, memory=context.memory)
+    call = Call("lr_autonomous", context.step, "learning rate", system, user)
+    reply = await optimizer.try_ask(
+        LearningRateReply, call, otherwise="no edit is applied in this step"
+    )
+    if reply is None:
+        return SelectionDecision(learning_rate=0, available=available, fallback=True)
+    return SelectionDecision(
+        learning_rate=min(max(reply.learning_rate, 0), available),
+        available=available,
+        rate_reasoning=reply.reasoning,
+        confidence=reply.confidence or None,
+        risk_notes=tuple(reply.risk_notes),
+    )
+
+
+async def _rank(
+    optimizer: Optimizer, skill: Skill, patch: Patch, budget: int, context: Context
+) -> SelectionDecision:
+    """Which proposals to keep, best first, and why."""
+    if budget <= 0:
+        return SelectionDecision(selected_indices=())
+    otherwise = f"the {budget} proposals with the most support are used instead"
+    system = render("rank", edit_budget=budget)
+    prompt = _prompt(optimizer, skill, patch, context, system)
+    call = Call("rank", context.step, "ranking", system, prompt)
+    reply = await optimizer.try_ask(RankReply, call, otherwise=otherwise)
+    if reply is not None:
+        named = dict.fromkeys(reply.selected_indices)
+        indices = tuple(index for index in named if index < len(patch.proposals))[:budget]
+        if indices:
+            return SelectionDecision(selected_indices=indices, reasoning=reply.reasoning)
+        problem = "no usable index was selected"
+        optimizer.discard(context.step, "rank", "ranking", problem, otherwise)
+    by_support = sorted(
+        range(len(patch.proposals)), key=lambda index: -patch.proposals[index].support
+    )
+    return SelectionDecision(selected_indices=tuple(by_support[:budget]), fallback=True)
+
+
+def _prompt(
+    optimizer: Optimizer,
+    skill: Skill,
+    patch: Patch,
+    context: Context,
+    system: str,
+    memory: str = "",
+) -> str:
+    known = sections(
+        current_skill=skill, optimizer_meta_skill=context.meta_skill, previous_steps=memory
+    )
+    lines = [proposal.listed(number) for number, proposal in enumerate(patch.proposals)]
+    room = optimizer.room(system, known)
+    tokens = estimate_tokens("\n".join(lines))
+    if tokens > room:
+        share = int(room / tokens * sum(map(len, lines)) / len(lines))
+        lines = [cut(line, share) for line in lines]
+    return f"{known}\n\n{sections(proposals=chr(10).join(lines))}"
+
+
+_STAYS = "the skill stays as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A candidate and how it came about. `skill` is None when a rewrite gave nothing usable."""
+
+    skill: Skill | None
+    changed: bool
+    report: tuple[EditResult, ...] = ()  # patch mode: what became of each edit
+    change_summary: tuple[str, ...] = ()
+    rewrite: dict[str, Any] = field(default_factory=dict)  # the model's reply in a rewrite mode
+
+    @property
+    def applied(self) -> tuple[EditResult, ...]:
+        """The edits that changed the skill."""
+        return tuple(result for result in self.report if result.applied)
+
+
+async def update(
+    optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
+) -> Update:
+    """The candidate of the update mode. `changed` is False when it equals the incumbent."""
+    mode = optimizer.settings.skill_update_mode
+    if mode == "patch":
+        return apply(skill, proposals, max_tokens=optimizer.settings.max_skill_tokens)
+    if mode == "rewrite_from_suggestions":
+        return await _rewrite(optimizer, skill, proposals, context)
+    return _first_candidate(optimizer, skill, proposals, context)
+
+
+def apply(skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None) -> Update:
+    """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
+    applied = apply_edits(skill, edits_of(proposals), max_tokens=max_tokens)
+    return Update(applied.skill, applied.skill.hash != skill.hash, applied.results)
+
+
+async def _rewrite(
+    optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
+) -> Update:
+    settings = optimizer.settings
+    suggestions = [
+        proposal.payload for proposal in proposals if isinstance(proposal.payload, Suggestion)
+    ]
+    if not suggestions:
+        return Update(skill, changed=False)
+    listed = "\n\n".join(
+        f"{number}. {entry.title} ({entry.type}) {entry.priority_hint}\n"
+        f"Why: {entry.motivation}\n{entry.instruction}"
+        for number, entry in enumerate(suggestions, 1)
+    )
+    user = sections(current_skill=skill, previous_steps=context.memory, suggestions=listed)
+    tokens, effort = settings.rewrite_max_completion_tokens, settings.rewrite_reasoning_effort
+    call = Call("rewrite", context.step, "rewritten skill", render("rewrite"), user, tokens, effort)
+    reply = await optimizer.try_ask(RewriteReply, call, otherwise=_STAYS)
+    if reply is None:
+        return Update(None, changed=False)
+    return _rewritten(
+        optimizer, skill, reply.new_skill, tuple(reply.change_summary), reply.model_dump(), context
+    )
+
+
+def _first_candidate(
+    optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
+) -> Update:
+    for proposal in proposals:
+        candidate = proposal.payload
+        if isinstance(candidate, SkillCandidate) and candidate.new_skill.strip():
+            return _rewritten(
+                optimizer,
+                skill,
+                candidate.new_skill,
+                candidate.change_summary,
+                payload_dict(candidate),
+                context,
+            )
+    return Update(None, changed=False)
+
+
+def _rewritten(
+    optimizer: Optimizer,
+    skill: Skill,
+    text: str,
+    summary: tuple[str, ...],
+    detail: dict[str, Any],
+    context: Context,
+) -> Update:
+    candidate = rewrite(skill, text)
+    limit = optimizer.settings.max_skill_tokens
+    problem = "" if text.strip() else "the rewritten skill is empty"
+    if limit is not None and candidate.tokens > max(limit, skill.tokens):
+        problem = f"the rewritten skill has {candidate.tokens} tokens, above the ceiling of {limit}"
+    if problem:
+        optimizer.discard(context.step, "rewrite", "rewritten skill", problem, _STAYS)
+        return Update(None, changed=False, rewrite=detail)
+    return Update(candidate, candidate.hash != skill.hash, change_summary=summary, rewrite=detail)

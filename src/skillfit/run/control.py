@@ -1,0 +1,244 @@
+"""Who may write a run, and what others ask of it.
+
+**Lock.** One writer per run directory: a lock of the operating system, which ends with its process.
+
+**Steering.** Requests of a person to a run: veto or pin an edit, reword it, raise a budget, stop.
+`skillfit steer` and the studio append one JSON line to RUN/steering.jsonl. A running loop reads new
+lines between steps and records each as a `PersonDecided` event with the line's number; a stopped
+run reads them when it is resumed. A request never interrupts a write of the run, and two requests
+at the same time never mix.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import pydantic_core
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
+
+from skillfit.errors import InputError, did_you_mean
+
+LOCK = "run.lock"
+STEERING = "steering.jsonl"
+_STEERING_LOCK = ".steering.lock"
+_LONGEST = 20_000  # characters of a new wording
+
+Action = Literal[
+    "veto", "pin", "reword", "approve", "decline", "budget", "stop", "apply", "undo", "answer"
+]
+# What each action needs besides the run: a target, a text.
+_NEEDS: dict[str, tuple[bool, bool]] = {
+    "veto": (True, False),
+    "pin": (True, False),
+    "reword": (True, True),
+    "approve": (True, False),
+    "decline": (True, False),
+    "budget": (True, True),
+}
+_CAPS = ("usd", "tokens", "calls", "minutes", "rollouts")
+_PATIENCE = 0.3  # seconds: longer than `in_use` in another process holds the lock
+
+
+class RunLock:
+    """Holds a run directory for this process. The lock file says which process that is."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / LOCK
+        self._lock = FileLock(self._path, thread_local=False, on_acquired=_write_holder)
+        try:
+            self._lock.acquire(timeout=_PATIENCE)
+        except Timeout as error:
+            raise InputError(
+                f"The run in {directory} is in use by {_read_holder(self._path) or 'a process'}.",
+                hint="Wait for it, end it, or give another directory with --run.",
+            ) from error
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def remove(self) -> None:
+        """Release the lock and delete its file."""
+        if os.name == "nt":  # there an open file cannot be deleted
+            self.release()
+        self._path.unlink(missing_ok=True)
+        self.release()
+
+
+def in_use(directory: Path) -> bool:
+    """Whether a process writes this run now. Changes nothing."""
+    path = directory / LOCK
+    if not path.is_file():
+        return False
+    holder = _read_holder(path)
+    if holder is not None and holder.is_dead():
+        return False  # without touching the lock, which a run that starts now could be taking
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return True
+    except PermissionError:  # the run of another user, or on a read-only disk
+        return False
+    lock.release()
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds a run, or held it last."""
+
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    def is_here(self) -> bool:
+        """Whether that process is one of this machine."""
+        return self.host == socket.gethostname()
+
+    def is_dead(self) -> bool:
+        """Whether that process is known to have ended."""
+        if os.name == "nt" or self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except (PermissionError, OverflowError):
+            return False
+        return False
+
+
+def read_holder(directory: Path) -> Holder | None:
+    """The process that holds the run in a directory, or held it last; None where none is known."""
+    return _read_holder(directory / LOCK)
+
+
+def _write_holder(descriptor: int) -> None:
+    # The first byte stays blank: on Windows it is the locked one, which others cannot read.
+    text = f" {json.dumps({'pid': os.getpid(), 'host': socket.gethostname()})}"
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, text.encode())
+
+
+def _read_holder(path: Path) -> Holder | None:
+    """The last holder; None where the file does not say."""
+    try:
+        with path.open("rb") as file:
+            file.seek(1 if os.name == "nt" else 0)
+            said = json.loads(file.read())
+        return Holder(int(said["pid"]), str(said["host"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SteeringRequest:
+    """One line of steering.jsonl."""
+
+    number: int  # 1 for the first line
+    action: Action
+    target: str = ""  # an edit's id, or the cap of a budget
+    text: str = ""  # the new wording or value
+    at: float = 0.0
+
+    def command(self, run: Path | str) -> str:
+        """The CLI command that makes the same request."""
+        if self.action in ("apply", "undo"):
+            return shlex.join(
+                ["skillfit", "apply", str(run)] + ["--undo"] * (self.action == "undo")
+            )
+        words = ["skillfit", "steer", str(run), self.action, self.target, self.text]
+        return shlex.join(word for word in words if word)
+
+
+_LINES = TypeAdapter(SteeringRequest)
+
+
+def request_steering(run: Path, action: str, target: str = "", text: str = "") -> SteeringRequest:
+    """Append a request. The line is on disk when this returns."""
+    path = Path(run)
+    if not path.is_dir():
+        raise InputError(f"{path} is not a run directory.", hint="Give the directory of a run.")
+    wanted = _checked(action, target, text)
+    with FileLock(path / _STEERING_LOCK, timeout=10):
+        number = len(read_requests(path)) + 1
+        request = SteeringRequest(number, wanted, target, text, time.time())
+        line = pydantic_core.to_json(asdict(request)) + b"\n"
+        with (path / STEERING).open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    return request
+
+
+def stop_run(run: Path) -> None:
+    """Ask a running run to stop: what is in progress finishes and is saved."""
+    holder = read_holder(run)
+    if holder is None or not in_use(run):
+        raise InputError(f"The run in {run} is not running.")
+    if not holder.is_here():
+        raise InputError(
+            f"The run in {run} is running on {holder.host}.",
+            hint=f"Stop it there: skillfit steer {run} stop",
+        )
+    request_steering(run, "stop")
+    os.kill(holder.pid, signal.SIGINT)
+
+
+def read_requests(run: Path, after: int = 0) -> list[SteeringRequest]:
+    """The requests behind number `after`, oldest first. A last line that is not yet complete is
+    left for the next call.
+    """
+    try:
+        data = (Path(run) / STEERING).read_bytes()
+    except FileNotFoundError:
+        return []
+    requests = []
+    for at, line in enumerate(data.split(b"\n")[:-1], 1):
+        try:
+            requests.append(_LINES.validate_json(line))
+        except ValidationError as error:
+            raise InputError(
+                f"Line {at} of {Path(run) / STEERING} is not a steering request.",
+                hint="Remove that line, or make requests with `skillfit steer`.",
+            ) from error
+    return [request for request in requests if request.number > after]
+
+
+def _checked(action: str, target: str, text: str) -> Action:
+    known: tuple[Action, ...] = get_args(Action)
+    if action not in known:
+        hint = did_you_mean(action, known) or f"Actions: {', '.join(known)}."
+        raise InputError(f"Unknown action {action!r}.", hint=hint)
+    target_needed, text_needed = _NEEDS.get(action, (False, False))
+    if target_needed and not target:
+        raise InputError(f"{action} needs a target.", hint="Give the edit's id, like s0003e02.")
+    if text_needed and not text.strip():
+        raise InputError(f"{action} needs a text.", hint="Give the new wording or value.")
+    if len(text) > _LONGEST:
+        raise InputError(f"The text has {len(text):,} characters; {_LONGEST:,} are allowed.")
+    if action == "budget":
+        _check_cap(target, text)
+    return next(name for name in known if name == action)
+
+
+def _check_cap(name: str, value: str) -> None:
+    if name not in _CAPS:
+        raise InputError(f"There is no budget {name!r}.", hint=f"Budgets: {', '.join(_CAPS)}.")
+    try:
+        amount = float(value)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < float("inf"):
+        raise InputError(f"{value!r} is not a budget.", hint="Give a number above 0.")
