@@ -48,7 +48,7 @@ def mathverse(
     image_detail: str = "auto",
     judge: bool = True,
 ) -> TaskSource:
-    """`problem_version`: which of the versions of each problem to use, or `all`.
+    """`problem_version`: which version of each problem to use, or `all`.
     `use_text_dominant_reference`: analysts of failures see the version that says most in words.
     `judge: false` counts free answers that are not plainly equal as wrong.
     """
