@@ -352,7 +352,7 @@ def ablate(
     from skillfit.api import default_run
     from skillfit.cli.terminal import CountingTerminal
     from skillfit.errors import InputError
-    from skillfit.report.ablation_report import write_ablation_report
+    from skillfit.report.html_report import write_ablation_report
     from skillfit.training.measure import ablate as measure_units
 
     if by not in ("line", "paragraph"):
