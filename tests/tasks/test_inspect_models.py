@@ -18,10 +18,11 @@ from tests.support.chat_server import ChatServer
 pytest.importorskip("inspect_ai")
 
 FILE = """
+from pathlib import Path
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ChatMessageSystem, ChatMessageUser, GenerateConfig, ResponseSchema
-from inspect_ai.model import get_model
+from inspect_ai.model import ModelAPI, ModelOutput, get_model, modelapi
 from inspect_ai.scorer import Score, accuracy, match, model_graded_qa, scorer
 from inspect_ai.solver import generate, solver
 from inspect_ai.util import collect, json_schema
@@ -57,6 +58,18 @@ def rated():
 @task
 def own_model():
     return made(scorer=model_graded_qa(model=get_model("openai/o1")))
+
+@modelapi(name="elsewhere")
+def elsewhere():
+    class Elsewhere(ModelAPI):
+        async def generate(self, input, tools, tool_choice, config):
+            Path(__file__).with_name("called").touch()
+            return ModelOutput.from_content("big", "GRADE: C")
+    return Elsewhere
+
+@task
+def own_provider():
+    return made(scorer=model_graded_qa(model="elsewhere/big"))
 
 @solver
 def asks(role):
@@ -205,20 +218,29 @@ async def test_equal_requests_of_one_rollout_are_told_apart_whatever_their_order
     ]
 
 
-async def test_a_call_past_our_models_is_refused_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_call_past_our_models_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    task = load(tmp_path, "own_provider", ScriptedModel(lambda request: "7"))
+    with pytest.raises(TaskFailure, match=r"called elsewhere/big directly.*model_roles") as e:
+        await roll_out(task, tmp_path)
+    assert e.value.kind == "config" and not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("key", ["", "some-key"])
+async def test_a_scorer_with_a_model_of_its_own_is_told_how_to_use_our_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
+    """With and without a key, and whether or not the openai package is installed."""
     with ChatServer(lambda call: "GRADE: C") as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        monkeypatch.setenv("OPENAI_API_KEY", "some-key")
+        monkeypatch.setenv("OPENAI_API_KEY", key)
         task = load(tmp_path, "judged_by", ScriptedModel(lambda request: "7"))
-        with pytest.raises(TaskFailure, match=r"called openai/gpt-4o directly.*model_roles") as e:
+        with pytest.raises(TaskFailure, match=r"(?i)openai.*ARGUMENT: skillfit/judge") as e:
             await roll_out(task, tmp_path)
-        assert e.value.kind == "config" and len(server.calls) == 1
+        assert e.value.kind == "config" and not server.calls and "[bold]" not in str(e.value)
 
 
-def test_a_task_that_needs_a_key_of_its_own_is_told_how_to_use_our_judge(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"OPENAI_API_KEY.*ARGUMENT: skillfit/judge"):
+def test_a_task_with_a_model_of_its_own_is_told_how_to_use_our_judge(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"(?i)openai.*ARGUMENT: skillfit/judge"):
         load(tmp_path, "own_model", ScriptedModel(["7"]))
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.tasks import Item, TaskSettings, build_grader, load_task
-from skillfit.tasks.grader_proposal import propose_grader, try_grader
-from skillfit.tasks.recognise import RecognisedTasks, recognise
+from skillfit.tasks.recognise import RecognisedTasks, propose_grader, recognise, try_grader
 
 CITIES = ["Paris", "Rome", "Oslo", "Cairo", "Lima", "Quito", "Delhi", "Tokyo", "Accra", "Riga"]
 

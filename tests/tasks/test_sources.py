@@ -11,7 +11,7 @@ from skillfit.agents.python_agent import CallableAgent
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.tasks import Attempt, Item, TaskSettings, build_grader, load_task
-from skillfit.tasks.sources import find_source, source_names
+from skillfit.tasks.load import find_source, source_names
 from skillfit.training.inputs import read_inputs
 
 PACKAGE = """

@@ -17,17 +17,17 @@ from typing import Any
 
 import yaml
 
+from skillfit.config.task_sources import source_module
 from skillfit.errors import InputError, did_you_mean
 from skillfit.tasks.item import Item
-from skillfit.tasks.rows import SUFFIXES, Row, folder_rows, items_of, read_rows
-from skillfit.tasks.sources import (
+from skillfit.tasks.load import (
     LoadContext,
     SourceItems,
     SourceReference,
     TaskSource,
-    source_module,
     source_names,
 )
+from skillfit.tasks.rows import SUFFIXES, Row, folder_rows, items_of, read_rows
 from skillfit.tasks.splits import SPLIT_NAMES
 
 SAMPLE = "sample"

@@ -6,23 +6,37 @@ import errno
 import gc
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
 from skillfit import __version__
-from skillfit.cli import ablate, data, evaluate, init, reference, runs, setup, steer_command, train
+from skillfit.cli import apply, data, draft, evaluate, init, runs, setup, train, verify
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
+
+
+class _HelpTexts(TypedDict):
+    help: str
+    short_help: str
+
+
+def _help_texts(command: Callable[..., None]) -> _HelpTexts:
+    """The docstring without its line breaks, and its first sentence for the list of commands."""
+    paragraphs = [" ".join(part.split()) for part in (command.__doc__ or "").split("\n\n")]
+    first = re.split(r"(?<=[.?!]) ", paragraphs[0])[0]
+    return {"help": "\n\n".join(paragraphs), "short_help": first}
+
 
 app = typer.Typer(
     name="skillfit",
@@ -36,9 +50,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (init, setup, train, evaluate, ablate, runs, steer_command, reference):
+for module in (init, setup, train, evaluate, verify, runs, apply):
     for command in module.COMMANDS:
-        app.command(command.__name__.rstrip("_"))(command)
+        app.command(command.__name__.rstrip("_"), **_help_texts(command))(command)
+app.add_typer(draft.app, name="tasks")
 app.add_typer(data.app, name="data")
 
 

@@ -1,5 +1,5 @@
-"""`apply`: put what a run found into the skill's folder, and take it back again. The run directory
-keeps what was there before.
+"""`skillfit apply`: put what a run found into the skill's folder, and take it back again. The run
+directory keeps what was there before.
 """
 
 from __future__ import annotations
@@ -8,12 +8,18 @@ import json
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from skillfit.api import Run
+import typer
+
+from skillfit.cli.output import Json, coloured_diff, console, show
+from skillfit.cli.runs import RunFolder
 from skillfit.errors import InputError
 from skillfit.skill import Skill, rewrite, without_placeholder
 from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document, write_whole
+
+if TYPE_CHECKING:
+    from skillfit.api import Run
 
 _BACKUPS = "applied"
 
@@ -32,7 +38,7 @@ class SkillChange:
         self.wanted.save(self.document.parent if self.new_folder else self.document)
 
 
-def plan(run: Run, to: Path | None, *, force: bool) -> SkillChange:
+def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
     """
@@ -80,7 +86,7 @@ def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChan
     return SkillChange(run, to / wanted.document_name, blank, wanted, new_folder=True)
 
 
-def apply(change: SkillChange) -> Path:
+def make_change(change: SkillChange) -> Path:
     """Keep what stands there, then write, whole; where the former text is kept."""
     kept = change.run.path / _BACKUPS / f"{len(_kept(change.run)) + 1:04d}.json"
     document = change.document.resolve()
@@ -104,7 +110,7 @@ def apply(change: SkillChange) -> Path:
     return kept
 
 
-def undo(run: Run, *, force: bool) -> Path:
+def undo_change(run: Run, *, force: bool) -> Path:
     """Restore what was there before the last `apply`; refused when the document changed."""
     kept = _kept(run)
     if not kept:
@@ -154,3 +160,58 @@ def _unmake(folder: Path, files: dict[str, str]) -> None:
     for parent in sorted(around, reverse=True):
         if parent.is_dir() and not any(parent.iterdir()):
             parent.rmdir()
+
+
+def apply(
+    run: RunFolder,
+    to: Annotated[
+        Path | None, typer.Option(help="Skill folder or file; default: the one the run began with.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Put back what stood there before.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although nothing improved, or the file changed since.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Put the best skill into its folder, after showing what changes. The former text is kept in
+    the run.
+
+    Example: skillfit apply runs/first --yes
+    """
+    from skillfit.api import Run
+    from skillfit.run.control import request_steering
+    from skillfit.skill import diff as diff_skills
+
+    opened = Run.open(run)
+    if undo:
+        document = undo_change(opened, force=force)
+        request_steering(opened.path, "undo", str(document))
+        return show({"restored": str(document)}, f"Put back {document}.", as_json)
+    change = plan_change(opened, to, force=force)
+    found = diff_skills(change.present, change.wanted)
+    if not found:
+        return show(
+            {"applied": None, "diff": ""}, f"{change.document} has the best skill already.", as_json
+        )
+    if not as_json:
+        console().print(coloured_diff(found), soft_wrap=True)
+    if not yes and not _confirmed(change.document):
+        raise InputError(
+            f"{change.document} was not changed.", hint="Apply without being asked: --yes"
+        )
+    kept = make_change(change)
+    request_steering(opened.path, "apply", str(change.document))
+    data: dict[str, Any] = {"applied": str(change.document), "backup": str(kept), "diff": found}
+    return show(
+        data, f"Changed {change.document}. Take it back with: skillfit apply {run} --undo", as_json
+    )
+
+
+def _confirmed(document: Path) -> bool:
+    import sys
+
+    return sys.stdin.isatty() and typer.confirm(f"Change {document}?")
+
+
+COMMANDS = (apply,)

@@ -1,4 +1,4 @@
-"""Commands that measure without training: `check`, `estimate`, `eval`, `verify`."""
+"""Commands that measure without training: `check`, `estimate`, `eval`, `ablate`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from skillfit.run.budget import Spending
+    from skillfit.run.events import AblationFinished
     from skillfit.skill import Skill
     from skillfit.training.assemble import Listener
     from skillfit.training.components import Control
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
         RunEstimate,
     )
     from skillfit.training.inputs import Inputs
-    from skillfit.training.measure import Measured
+    from skillfit.training.measure import Ablation, Measured
     from skillfit.training.start import PreflightReport
 
 
@@ -39,7 +40,6 @@ Repeats = Annotated[int, typer.Option(min=1, help="Rollouts an item.")]
 SplitName = Annotated[
     str, typer.Option(help="train, selection (val, valid_seen), test (valid_unseen), or all.")
 ]
-_SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
 
 
 def check(
@@ -243,7 +243,7 @@ def eval_(
         path = run or default_run(inputs, "evaluate")
         if run and len(model or ()) > 1:  # what was measured with one model is no run of another
             path = run / re.sub(r"[^\w.-]+", "-", name)
-        measured = _measure(inputs, skills, path, split=split, repeats=repeats, spending=spending)
+        measured = measure(inputs, skills, path, split=split, repeats=repeats, spending=spending)
         found += [(agent, one) for one in measured]
     show([_measured(agent, one, split) for agent, one in found], _side_by_side(found), as_json)
 
@@ -294,81 +294,7 @@ def _row(agent: str, one: Measured) -> tuple[str, ...]:
     return (agent, one.name, f"{tally.hard:.3f}", interval, f"{tally.scored}/{tally.planned}")
 
 
-def verify(
-    recorded: Annotated[
-        Path, typer.Argument(help="A run's directory, or a record written with --save.")
-    ],
-    overrides: Overrides = None,
-    skill: Annotated[
-        Path | None, typer.Option(help="The skill to measure; default: the run's best.")
-    ] = None,
-    repeats: Repeats = 2,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the run's record to this file and end: small enough for a repository."
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Does the skill still do as well as recorded? For CI and model upgrades. A drop is measured
-    again before it counts (exit 8).
-
-    Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
-    """
-    from tempfile import TemporaryDirectory
-
-    from skillfit.cli.verification import Record, RecordComparison, compare
-    from skillfit.run.budget import Spending
-    from skillfit.skill import Skill
-
-    record = Record.of_run(recorded) if recorded.is_dir() else Record.read(recorded)
-    if save is not None:
-        record.write(save)
-        return show({"record": str(save)}, f"Wrote {save}.", as_json)
-    inputs = read(record.config, overrides, training=False)
-    measured = {
-        "skill": Skill.load(skill)
-        if skill
-        else inputs.skill.with_document(Skill.from_text(record.skill))
-    }
-
-    spending = Spending()  # the caps hold for both measurements together
-
-    def look(number: int) -> RecordComparison:
-        with TemporaryDirectory(
-            prefix="skillfit-"
-        ) as folder:  # nothing is taken from before, or left behind
-            run, series = Path(folder) / "run", f"verify/{number}"
-            (one,) = _measure(
-                inputs,
-                measured,
-                run,
-                split="selection",
-                repeats=repeats,
-                series=series,
-                spending=spending,
-            )
-        return compare(record.means, one.means)
-
-    found = look(1)
-    confirmed = found.p_value <= _SUSPICIOUS and (again := look(2)).p_value <= _SUSPICIOUS
-    if confirmed:
-        found = again
-    verdict = "regression" if confirmed else "ok"
-    said = (
-        f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on "
-        f"{found.items} items (p = {found.p_value:.3f})."
-    )
-    show(
-        {"verdict": verdict, **asdict(found)},
-        said + (" Measured twice." if confirmed else ""),
-        as_json,
-    )
-    raise typer.Exit(int(Exit.REGRESSION if confirmed else Exit.OK))
-
-
-def _measure(
+def measure(
     inputs: Inputs,
     skills: Mapping[str, Skill],
     path: Path,
@@ -399,4 +325,124 @@ def _measure(
     return attend(path, terminal, begin)
 
 
-COMMANDS = (check, estimate, eval_, verify)
+_SHOWN = 60  # characters of a line in the table
+
+
+def ablate(
+    config: Annotated[Path, typer.Argument(help="The YAML config.")],
+    overrides: Overrides = None,
+    rollouts: Annotated[
+        int | None, typer.Option(min=20, help="Rollouts to spend; default: about 12 per line.")
+    ] = None,
+    by: Annotated[str, typer.Option(help="line or paragraph.")] = "line",
+    run: RunOption = None,
+    apply: Annotated[
+        bool,
+        typer.Option(
+            "--apply", help="Cut what can go without loss, after a comparison on fresh rollouts."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Which lines of this skill earn their tokens? Leaves random parts of the skill out and
+    estimates what each one is worth. No optimizer is needed.
+
+    Example: skillfit ablate skillfit.yaml --rollouts 300
+    """
+    from skillfit.api import default_run
+    from skillfit.cli.terminal import CountingTerminal
+    from skillfit.errors import InputError
+    from skillfit.report.html_report import write_ablation_report
+    from skillfit.training.measure import ablate as measure_units
+
+    if by not in ("line", "paragraph"):
+        raise InputError(f"--by {by}: unknown.", hint="Use line or paragraph.")
+    inputs = read(config, overrides, training=False)
+    path = run or default_run(inputs, "ablate")
+    terminal = CountingTerminal(console(stderr=True))
+    found: Ablation = attend(
+        path,
+        terminal,
+        lambda control: measure_units(
+            inputs,
+            path,
+            rollouts=rollouts,
+            by="paragraph" if by == "paragraph" else "line",
+            check=apply,
+            listeners=[terminal],
+            control=control,
+        ),
+    )
+    report = write_ablation_report(
+        found.event, inputs.skill.name, path / "report.html", inputs.skill.text
+    )
+    applied = apply and _apply(inputs, found)
+    data = {**_data(found.event), "run": str(path), "report": str(report), "applied": applied}
+    show(data, _table(found.event), as_json)
+    if not as_json:
+        print(_summary(found.event, report, config, apply, applied))
+
+
+def _apply(inputs: Inputs, found: Ablation) -> bool:
+    """Write the shorter skill to its place. False when nothing is cut."""
+    from skillfit.skill.document import find_document
+
+    if found.shorter is None or not inputs.config.env.skill:
+        return False
+    found.shorter.save(find_document(Path(inputs.config.env.skill)))
+    return True
+
+
+def _data(event: AblationFinished) -> dict[str, Any]:
+    return {
+        "score": asdict(event.score),
+        "rollouts": event.rollouts,
+        "tokens_before": event.tokens_before,
+        "tokens_after": event.tokens_after,
+        "comparison": asdict(event.comparison) if event.comparison else None,
+        "holds": event.holds,
+        "units": [asdict(unit) for unit in event.units],
+    }
+
+
+def _table(event: AblationFinished) -> RenderableType:
+    from skillfit.plain_text import visible
+
+    rows = []
+    for unit in event.units:
+        text = visible(" ".join(unit.text.split()))
+        rows.append(
+            (
+                unit.id,
+                f"{unit.mean:+.3f}",
+                f"{unit.low:+.3f} … {unit.high:+.3f}",
+                unit.tokens,
+                unit.decision,
+                text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…",
+            )
+        )
+    return table(("line", "worth", "80 %", "tokens", "", "text"), rows)
+
+
+def _summary(
+    event: AblationFinished, report: Path, config: Path, asked: bool, applied: bool
+) -> str:
+    cut = [unit for unit in event.units if unit.decision == "cut"]
+    saved = event.tokens_before - event.tokens_after
+    lines = [f"{event.rollouts} rollouts; score of the whole skill about {event.score.mean:.2f}."]
+    if not cut:
+        lines.append("Nothing can be cut with confidence; more rollouts narrow the intervals.")
+    elif applied:
+        lines.append(f"Cut {len(cut)} parts: {saved} of {event.tokens_before} tokens saved.")
+    elif asked:
+        lines.append("Nothing was cut: the shorter skill did worse on fresh rollouts.")
+    else:
+        lines.append(
+            f"{len(cut)} parts can go: {saved} of {event.tokens_before} tokens per call. "
+            f"Cut them with: skillfit ablate {config} --apply"
+        )
+    lines.append(f"Report: {report}")
+    return "\n".join(lines)
+
+
+COMMANDS = (check, estimate, eval_, ablate)

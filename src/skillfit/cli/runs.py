@@ -1,4 +1,4 @@
-"""Commands that read runs and use their results: `ls`, `show`, `diff`, `report`, `apply`."""
+"""Commands about runs that are there: `ls`, `show`, `diff`, `report`, `steer`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skillfit.cli.output import Json, coloured_diff, console, show, table, warn
-from skillfit.cli.score_plot import PlotPoint, plot
 from skillfit.cli.train import in_words, line
 from skillfit.errors import InputError
 
@@ -120,7 +119,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
     """The tables of `show`: curve, decisions, edits, notices."""
     from rich.text import Text
 
-    from skillfit.cli.screen import action_words
+    from skillfit.cli.screen import PlotPoint, action_words, plot
     from skillfit.plain_text import visible
 
     parts: list[RenderableType] = []
@@ -193,57 +192,41 @@ def report(
     show({"report": str(path)}, f"Wrote {path}.", as_json)
 
 
-def apply(
+def steer(
     run: RunFolder,
-    to: Annotated[
-        Path | None, typer.Option(help="Skill folder or file; default: the one the run began with.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Put back what stood there before.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Although nothing improved, or the file changed since.")
-    ] = False,
+    action: Annotated[
+        str,
+        typer.Argument(
+            help="veto, pin, reword, approve or decline an edit; budget; stop.",
+        ),
+    ],
+    target: Annotated[
+        str, typer.Argument(help="The edit's id, like s0003e02; for budget: usd, calls, …")
+    ] = "",
+    text: Annotated[str, typer.Argument(help="The new wording, or the new budget.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Put the best skill into its folder, after showing what changes. The former text is kept in
-    the run.
+    """Decide about an edit, raise a budget or stop a run. A running run takes it up between steps,
+    a stopped one when it is resumed; the decision is recorded in the run.
 
-    Example: skillfit apply runs/first --yes
+    Example: skillfit steer runs/first veto s0003e02
     """
-    from skillfit.api import Run
-    from skillfit.cli import apply as applying
-    from skillfit.run.control import request_steering
-    from skillfit.skill import diff as diff_skills
+    from skillfit.run.control import in_use, request_steering, stop_run
 
-    opened = Run.open(run)
-    if undo:
-        document = applying.undo(opened, force=force)
-        request_steering(opened.path, "undo", str(document))
-        return show({"restored": str(document)}, f"Put back {document}.", as_json)
-    change = applying.plan(opened, to, force=force)
-    found = diff_skills(change.present, change.wanted)
-    if not found:
+    if action == "stop":
+        stop_run(run)
         return show(
-            {"applied": None, "diff": ""}, f"{change.document} has the best skill already.", as_json
+            {"action": "stop", "run": str(run)},
+            "Stopping: what is in progress finishes and is saved.",
+            as_json,
         )
-    if not as_json:
-        console().print(coloured_diff(found), soft_wrap=True)
-    if not yes and not _confirmed(change.document):
-        raise InputError(
-            f"{change.document} was not changed.", hint="Apply without being asked: --yes"
-        )
-    kept = applying.apply(change)
-    request_steering(opened.path, "apply", str(change.document))
-    data: dict[str, Any] = {"applied": str(change.document), "backup": str(kept), "diff": found}
+    request = request_steering(run, action, target, text)
+    when = "after its present step" if in_use(run) else "when it is resumed"
     return show(
-        data, f"Changed {change.document}. Take it back with: skillfit apply {run} --undo", as_json
+        {"number": request.number, "action": action, "target": target, "text": text},
+        f"Noted. The run takes it up {when}.",
+        as_json,
     )
 
 
-def _confirmed(document: Path) -> bool:
-    import sys
-
-    return sys.stdin.isatty() and typer.confirm(f"Change {document}?")
-
-
-COMMANDS = (ls, show_, diff, report, apply)
+COMMANDS = (ls, show_, diff, report, steer)

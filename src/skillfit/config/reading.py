@@ -18,8 +18,7 @@ from pydantic_core import ErrorDetails
 
 from skillfit.config.keys import SECTIONS, describe_keys
 from skillfit.config.schema import RECIPES, Config
-from skillfit.config.skillopt import is_skillopt, translate
-from skillfit.config.skillopt_table import table
+from skillfit.config.skillopt import is_skillopt, table, translate
 from skillfit.config.task_sources import find_source, is_source
 from skillfit.config.yaml_source import (
     PlacedSettings,

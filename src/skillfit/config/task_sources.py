@@ -1,7 +1,7 @@
 """Find a named task source: what `env.tasks: searchqa` or `env.tasks: inspect:file.py@task` names.
 
 A config needs this to read the options and default values that a source has, so the lookup is in
-this layer. `skillfit.tasks.sources` says how a source is written; it is imported only when its name
+this layer. `skillfit.tasks.load` says how a source is written; it is imported only when its name
 is used.
 """
 
@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 from skillfit.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from skillfit.tasks.sources import LoadContext, SourceItems
+    from skillfit.tasks.load import LoadContext, SourceItems
 
 ENTRY_POINT_GROUP = "skillfit.tasks"
 
@@ -83,7 +83,7 @@ def find_source(
     if not isinstance(source, TaskSource):
         raise InputError(
             f"env.tasks: the function registered as {name!r} returned {type(source).__name__}.",
-            hint="It must return a skillfit.tasks.sources.TaskSource.",
+            hint="It must return a skillfit.tasks.load.TaskSource.",
         )
     return source
 

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import mimetypes
+import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ InspectRole = Literal["agent", "judge"]
 PROVIDER = "skillfit"  # the name of our models' provider in Inspect
 AGENT: InspectRole = "agent"
 JUDGE: InspectRole = "judge"
+_FREE_MODELS = ("mockllm/", "none/")  # Inspect's own stand-ins, which call nobody
 
 # Our finish reasons that have another name in Inspect.
 _STOP_REASON: dict[FinishReason, str] = {
@@ -133,6 +135,54 @@ def register_provider() -> None:
                 raise
 
     modelapi(name=PROVIDER)(lambda: Bridge)
+
+
+@cache
+def refuse_other_models() -> None:
+    """From now on a call that a sample makes to another provider is refused before it is sent:
+    skillfit could neither record nor budget it. To be called when Inspect has loaded its hooks,
+    because it prints those that are there before.
+    """
+    from inspect_ai.hooks import BeforeModelGenerate, Hooks, hooks
+    from inspect_ai.log._samples import sample_active
+    from inspect_ai.util import LimitExceededError
+
+    @hooks(name="skillfit", description="Refuses calls that cannot be recorded.")
+    class Refusal(Hooks):
+        async def on_before_model_generate(self, data: BeforeModelGenerate) -> None:
+            active = sample_active()
+            rollout = _running.get(active.sample_uuid) if active is not None else None
+            if rollout is None or data.model_name.startswith((f"{PROVIDER}/", *_FREE_MODELS)):
+                return
+            rollout.error = own_model_failure(
+                f"The Inspect task called {data.model_name} directly: skillfit could neither "
+                "record nor budget that call."
+            )
+            # The one exception of a hook that Inspect does not ignore.
+            raise LimitExceededError("custom", value=1, limit=0, message=rollout.error.message)
+
+
+def own_model_failure(message: str) -> TaskFailure:
+    """The failure of a task that uses a model of its own instead of ours."""
+    return TaskFailure(
+        "config",
+        message,
+        hint="If it is a model role, bind it: env.model_roles: {ROLE: judge}. If it is a task "
+        f"argument, set it: env.task_args: {{ARGUMENT: {PROVIDER}/{JUDGE}}}.",
+    )
+
+
+def asks_for_own_model(message: str) -> bool:
+    """Whether an error of Inspect says that a provider's package or key is missing. Only a task
+    that creates a model of its own needs them.
+    """
+    signs = ("API_KEY", "Unable to initiali", "requires optional dependencies")
+    return any(sign in message for sign in signs)
+
+
+def without_markup(message: str) -> str:
+    """An error of Inspect without its markup for the terminal, in one line."""
+    return " ".join(re.sub(r"\[/?\w+\]", "", message).split())
 
 
 async def _complete(

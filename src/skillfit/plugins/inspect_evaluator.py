@@ -33,18 +33,21 @@ from skillfit.plugins.inspect_bridge import (
     PROVIDER,
     InspectRole,
     InspectRollout,
+    asks_for_own_model,
     began,
     ended,
+    own_model_failure,
+    refuse_other_models,
     text_of,
+    without_markup,
 )
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
-from skillfit.tasks.evaluator import Evaluator
 from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure
+from skillfit.tasks.task import Evaluator
 
 GRADER_ROLE = "grader"  # Inspect's name for the model that scorers ask
 _SKILLS = ".agents/skills"  # where agents look for skills, relative to their working folder
-_FREE_MODELS = ("mockllm/", "none/")  # Inspect's own stand-ins, which call nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,7 @@ class InspectEvaluator(Evaluator):
         init_display_type("none")
         self._epochs.clear()
         model, roles = self._inspect_models()
+        refuse_other_models()
         setup = self._task.setup or []
         own_setup = setup if isinstance(setup, Sequence) else [setup]
         task = task_with(
@@ -286,23 +290,12 @@ async def _install(skill: Skill) -> str:
 def _attempt(sample: Any, rollout: InspectRollout) -> Attempt:
     if rollout.error is not None:
         raise rollout.error
-    _refuse_other_models(sample)
     if sample.error is not None:
-        raise TaskFailure("inspect", f"item {sample.id}: {sample.error.message}")
+        message = f"item {sample.id}: {without_markup(sample.error.message)}"
+        if asks_for_own_model(message):
+            raise own_model_failure(message)
+        raise TaskFailure("inspect", message)
     return Attempt(sample.output.completion, tuple(_steps(sample.messages)), usage=rollout.usage)
-
-
-def _refuse_other_models(sample: Any) -> None:
-    """Calls that the task makes to a provider directly are neither recorded nor budgeted."""
-    for model in sample.model_usage:
-        if not model.startswith((PROVIDER, *_FREE_MODELS)):
-            raise TaskFailure(
-                "config",
-                f"The Inspect task called {model} directly: skillfit could neither record nor "
-                "budget that call.",
-                hint="If it is a model role, bind it: env.model_roles: {ROLE: judge}. If it is a "
-                "task argument, set it: env.task_args: {ARGUMENT: skillfit/judge}.",
-            )
 
 
 def _steps(turns: Sequence[Any]) -> Iterator[Step]:

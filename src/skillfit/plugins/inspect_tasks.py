@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import re
 from collections.abc import Iterable, Mapping
 from contextvars import copy_context
 from importlib.metadata import entry_points
@@ -15,11 +14,19 @@ from typing import Any
 
 from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Model
-from skillfit.plugins.inspect_bridge import AGENT, JUDGE, PROVIDER, InspectRole, register_provider
+from skillfit.plugins.inspect_bridge import (
+    AGENT,
+    JUDGE,
+    PROVIDER,
+    InspectRole,
+    asks_for_own_model,
+    register_provider,
+    without_markup,
+)
 from skillfit.plugins.inspect_evaluator import InspectEvaluator, InspectSettings
 from skillfit.tasks.item import Item
+from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, items_of
-from skillfit.tasks.sources import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.splits import SPLIT_NAMES
 from skillfit.tasks.user_code import errors_in
 
@@ -144,9 +151,9 @@ def _load_tasks(reference: str, task_args: Mapping[str, Any]) -> list[Any]:
 
 
 def _prerequisite_missing(message: str) -> InputError:
-    plain = " ".join(re.sub(r"\[/?\w+\]", "", message).split())  # without markup for the terminal
+    plain = without_markup(message)
     hint = f"Is there a @task of this name? {_WRITE}"
-    if "API_KEY" in plain or "client" in plain:
+    if asks_for_own_model(plain):
         hint = (
             "The task creates a model of its own. If an argument names it, set it to one of ours: "
             "env.task_args: {ARGUMENT: skillfit/judge}."

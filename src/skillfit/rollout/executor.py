@@ -16,7 +16,7 @@ from skillfit.tasks.item import Attempt, Grader, Item, Score
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
-    from skillfit.tasks.evaluator import Evaluator
+    from skillfit.tasks.task import Evaluator
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from skillfit.skill.edits import (
     example_edit,
 )
 from skillfit.skill.lint import Problem, document_problems, lint, refuse_unreadable
-from skillfit.skill.owned_regions import (
+from skillfit.skill.regions import (
     Example,
     appendix_notes,
     examples,
+    rewrite,
     slow_update_text,
     with_consolidated_notes,
     with_examples,
@@ -25,7 +26,6 @@ from skillfit.skill.owned_regions import (
     with_slow_update,
     without_placeholder,
 )
-from skillfit.skill.regions import rewrite
 from skillfit.skill.units import Unit, units, without
 
 __all__ = [

@@ -11,19 +11,21 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from skillfit.skill.document import Skill
-from skillfit.skill.owned_regions import (
+from skillfit.skill.regions import (
     Example,
+    Region,
+    clean,
     examples,
+    protected,
+    scan,
     with_examples,
     with_notes,
     with_slow_update,
     without_slow_update,
 )
-from skillfit.skill.patching import EditSkipped, Patching
-from skillfit.skill.regions import clean
 
 # Internal operations write the regions that skillfit itself owns. Only skillfit creates them: an
 # operation of this name in a model's reply is renamed by `Edit.from_reply` and then refused.
@@ -174,3 +176,283 @@ def _parse_example(content: str) -> Example:
         return Example(str(fields["input"]), str(fields["output"]), str(fields["item_id"]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise EditSkipped("invalid_example", "the content is not an example as JSON") from error
+
+
+# Text edits: find the anchor, leave protected regions alone, join blocks with blank lines.
+
+TEXT_OPS = ("append", "insert_after", "replace", "delete")
+
+_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]")
+# More places than this are ambiguous anyway; the limit keeps the search for them quick.
+_MOST_PLACES = 200
+
+
+class EditSkipped(Exception):
+    """An edit is not applied. Its status becomes `skipped_<status>`."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+
+class Span(NamedTuple):
+    """A range of characters of the body."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Splice:
+    """Put `text` in place of `span`. `content` is the part of `text` that the edit asked for, as a
+    range within `text`; the rest is newlines around it.
+    """
+
+    span: Span
+    text: str
+    content: Span
+
+
+class Patching:
+    """The state of a skill while one patch is applied.
+
+    `_written` are the places that earlier edits of the patch wrote or deleted. Later edits of the
+    same patch may not change them.
+    """
+
+    def __init__(self, skill: Skill, max_tokens: int | None) -> None:
+        self._max_tokens = max_tokens
+        self._start_from(skill)
+
+    def _start_from(self, skill: Skill) -> None:
+        self._skill = skill
+        self._original = self._body = skill.unix_body
+        self._written: list[Span] = []
+
+    def result(self) -> Skill:
+        """The skill after the edits so far."""
+        if self._body == self._original:
+            return self._skill
+        return self._skill.with_body(self._body)
+
+    def continue_with(self, skill: Skill) -> None:
+        """Take over a skill that was changed outside; the following edits apply to it."""
+        self._refuse_growth(skill)
+        self._start_from(skill)
+
+    def apply(self, op: str, target: str, content: str) -> str:
+        """Apply one text edit and return its status. Raises `EditSkipped` and changes nothing when
+        the edit cannot be applied.
+        """
+        if op not in TEXT_OPS:
+            raise EditSkipped("unknown_op", f"op is {op!r}; known are {', '.join(TEXT_OPS)}")
+        content = "" if op == "delete" else clean(content).strip("\n")
+        if op != "delete" and not content.strip():
+            raise EditSkipped(
+                "empty_content",
+                "there is nothing to write (markers of protected regions do not count)",
+            )
+        regions = scan(self._body)
+        if op == "append":
+            return self._append(content, regions)
+        span = self._locate(op, target, regions)
+        if op == "insert_after":
+            self._commit(_insertion(self._body, _line_end(self._body, span.end, regions), content))
+        elif op == "replace":
+            content = _with_edges_of(self._body[span.start : span.end], content)
+            self._commit(_Splice(span, content, Span(0, len(content))))
+        else:
+            self._commit(_deletion(self._body, span))
+        return f"applied_{op}"
+
+    def _append(self, content: str, regions: Sequence[Region]) -> str:
+        """Append to the body, before protected regions that stand at its end."""
+        if f"\n{content}\n" in f"\n{self._body}\n":
+            raise EditSkipped("no_change", "the skill already says exactly this")
+        place = len(self._body)
+        before_region = False
+        for region in reversed(regions):
+            if not self._body[region.end : place].strip():
+                place = region.start
+                before_region = True
+        self._commit(_insertion(self._body, place, content))
+        return "applied_append_before_protected_region" if before_region else "applied_append"
+
+    def _locate(self, op: str, target: str, regions: Sequence[Region]) -> Span:
+        """The one place that the target names."""
+        if not target.strip():
+            raise EditSkipped(f"{op}_missing_target", "the edit names no text to anchor to")
+        places = self._places_of(op, target)
+        allowed = [place for place in places if not _overlaps_any(place, regions)]
+        if not allowed:
+            raise EditSkipped(
+                "protected_region", "the target is in, or reaches into, a protected region"
+            )
+        unwritten = [place for place in allowed if not _overlaps_any(place, self._written)]
+        if not unwritten and op != "insert_after":
+            raise EditSkipped("overlapping_edit", "an earlier edit of this patch wrote this text")
+        places = unwritten or allowed
+        if len(places) == 1:
+            return places[0]
+        whole_lines = [place for place in places if _is_whole_lines(self._body, place)]
+        if len(whole_lines) != 1:
+            raise EditSkipped(
+                f"{op}_target_ambiguous", f"the target stands in {len(places)} places"
+            )
+        return whole_lines[0]
+
+    def _places_of(self, op: str, target: str) -> list[Span]:
+        places = _find(self._body, target)
+        if places:
+            return places
+        if _find(self._original, target):
+            raise EditSkipped(
+                "overlapping_edit", "an earlier edit of this patch already changed the target"
+            )
+        if _find(self._skill.head, target):
+            raise EditSkipped(
+                "frontmatter", "the target is in the frontmatter, which edits may not change"
+            )
+        raise EditSkipped(f"{op}_target_not_found", "the target is not in the skill")
+
+    def _commit(self, splice: _Splice) -> None:
+        start, end = splice.span
+        body = self._body[:start] + splice.text + self._body[end:]
+        if body == self._body:
+            raise EditSkipped("no_change", "the skill would stay as it is")
+        if protected(body) != protected(self._body):
+            raise EditSkipped(
+                "protected_region", "the result would make, break or reach into a protected region"
+            )
+        self._refuse_growth(self._skill.with_body(body))
+        self._written = [_after(splice, span) for span in self._written]
+        self._written.append(Span(start + splice.content.start, start + splice.content.end))
+        self._body = body
+
+    def _refuse_growth(self, new: Skill) -> None:
+        limit = self._max_tokens
+        if limit is not None and new.tokens > max(limit, self.result().tokens):
+            raise EditSkipped(
+                "over_token_ceiling",
+                f"the skill would have about {new.tokens} tokens; {limit} are allowed",
+            )
+
+
+def _after(splice: _Splice, span: Span) -> Span:
+    """Where a range of the old body is after the splice."""
+    shift = len(splice.text) - (splice.span.end - splice.span.start)
+
+    def moved(position: int) -> int:
+        if position >= splice.span.end:
+            return position + shift
+        return min(position, splice.span.start)
+
+    return Span(moved(span.start), moved(span.end))
+
+
+def _find(body: str, target: str) -> list[Span]:
+    """The places where the target stands: exactly, else with other newlines or white space."""
+    exact = {*_occurrences(body, target), *_line_occurrences(body, target)}
+    if exact:
+        return sorted(exact)
+    unix = target.replace("\r\n", "\n")
+    if unix != target and (places := _find(body, unix)):
+        return places
+    words = target.split()
+    if not all(word in body for word in words):
+        return []
+    pattern = r"\s+".join(re.escape(word) for word in words)
+    return [Span(*match.span()) for match in re.finditer(pattern, body)]
+
+
+def _occurrences(body: str, target: str) -> list[Span]:
+    """Places that do not overlap each other, from left to right."""
+    places = []
+    start = body.find(target)
+    while start >= 0:
+        places.append(Span(start, start + len(target)))
+        start = body.find(target, start + len(target))
+    return places
+
+
+def _line_occurrences(body: str, target: str) -> list[Span]:
+    """Places at the beginning of a line. They may overlap each other, and a place that begins
+    within a line cannot hide them.
+    """
+    places = [Span(0, len(target))] if body.startswith(target) else []
+    newline = body.find(f"\n{target}")
+    while newline >= 0 and len(places) < _MOST_PLACES:
+        places.append(Span(newline + 1, newline + 1 + len(target)))
+        newline = body.find(f"\n{target}", newline + 1)
+    return places
+
+
+def _overlaps_any(span: Span, others: Sequence[Span | Region]) -> bool:
+    return any(span.start < other.end and other.start < span.end for other in others)
+
+
+def _is_whole_lines(body: str, span: Span) -> bool:
+    """Nothing but spaces stands before the span on its first line and after it on its last line."""
+    before = body[: span.start].rstrip(" \t")
+    after = body[span.end :].lstrip(" \t")
+    starts_line = not before or before.endswith("\n")
+    ends_line = not after or after.startswith("\n") or body[span.end - 1] == "\n"
+    return starts_line and ends_line
+
+
+def _line_end(body: str, position: int, regions: Sequence[Region]) -> int:
+    """The end of the line that an anchor ends in. When a protected region begins on that line, the
+    end of the line on which the region ends.
+    """
+    if body[position - 1] == "\n":
+        return position - 1
+    end = (body + "\n").index("\n", position)
+    for region in regions:
+        if region.start < end < region.end:
+            end = (body + "\n").index("\n", region.end)
+    return end
+
+
+def _insertion(body: str, place: int, content: str) -> _Splice:
+    """Content as a block of its own at a line end: with one blank line before and after it, and
+    none between items of a list.
+    """
+    before, after = body[:place].rstrip("\n"), body[place:].lstrip("\n")
+    lead = _gap(before, content) if before else ""
+    tail = _gap(content, after) if after else "\n"
+    return _Splice(
+        Span(len(before), len(body) - len(after)),
+        lead + content + tail,
+        Span(len(lead), len(lead) + len(content)),
+    )
+
+
+def _gap(upper: str, lower: str) -> str:
+    last_line = upper[upper.rfind("\n") + 1 :]
+    both_items = _LIST_ITEM.match(last_line) and _LIST_ITEM.match(lower)
+    return "\n" if both_items else "\n\n"
+
+
+def _with_edges_of(old: str, new: str) -> str:
+    """The new text with the newlines that the old text begins and ends with."""
+    inner = old.strip("\n")
+    if not inner:
+        return new
+    start = old.index(inner)
+    return old[:start] + new + old[start + len(inner) :]
+
+
+def _deletion(body: str, span: Span) -> _Splice:
+    """Delete the span. Whole lines go with their newline and with the blank lines that would
+    otherwise be doubled or left at the end of the body.
+    """
+    start, end = span
+    starts_line = start == 0 or body[start - 1] == "\n"
+    if not starts_line or body[end : end + 1] not in ("\n", ""):
+        return _Splice(span, "", Span(0, 0))
+    if end < len(body):
+        end += 1
+    while body[end : end + 1] == "\n" and (start == 0 or body[start - 2 : start] == "\n\n"):
+        end += 1
+    while end == len(body) and body[start - 2 : start] == "\n\n":
+        start -= 1
+    return _Splice(Span(start, end), "", Span(0, 0))

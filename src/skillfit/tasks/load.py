@@ -1,25 +1,57 @@
 """Load the task that `env` describes: files, folders, evals.json, Python, a command, or a named
 source.
+
+A named source (`env.tasks: searchqa`, `env.tasks: inspect:file.py@task`) is a function that returns
+a `TaskSource`. It is registered under a name, either in `skillfit.config.task_sources` (sources
+that come with skillfit) or by another package as an entry point of group `skillfit.tasks`. It is
+imported only when its name is used:
+
+    def capitals(reference: SourceReference, *, continent: str = "all") -> TaskSource:
+        def load(context: LoadContext) -> SourceItems:
+            return SourceItems(read_countries(continent))
+
+        return TaskSource(load, config={"env": {"grader": "normalized"}})
+
+The text after the name and a colon is the argument (`textworld:coin`, `inspect:file.py@task`).
+Keyword parameters of the function are its options. Users set them in the reference
+(`capitals?continent=africa`) or in `env.task_args`; options the function does not have are refused.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from skillfit.config.task_sources import (
+    SourceReference,
+    TaskSource,
+    find_source,
+    is_source,
+    source_names,
+)
 from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Model
-from skillfit.tasks.evaluator import CommandEvaluator
-from skillfit.tasks.garbage import collector_paused
 from skillfit.tasks.item import Grader, Item
 from skillfit.tasks.rows import Row, folder_rows, items_of, parse_json, read_rows
-from skillfit.tasks.sources import LoadContext, TaskSource, find_source, is_source, source_names
 from skillfit.tasks.splits import SplitSettings
-from skillfit.tasks.task import Task
+from skillfit.tasks.task import CommandEvaluator, Evaluator, Task, collector_paused
 from skillfit.tasks.user_code import errors_in, load_object
+
+__all__ = [
+    "LoadContext",
+    "SourceItems",
+    "SourceReference",
+    "TaskSettings",
+    "TaskSource",
+    "eval_rows",
+    "evals_file",
+    "find_source",
+    "load_task",
+    "source_names",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +70,30 @@ class TaskSettings:
     timeout: float = 120.0  # seconds one command may take
     skill_as: Literal["message", "file"] = "message"  # how Inspect tasks get the skill
     model_roles: Mapping[str, Literal["agent", "judge"]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadContext:
+    """What the run provides when the items are loaded."""
+
+    model: Model | None = None  # the agent's model, for evaluators that call it themselves
+    judge: Model | None = None
+    skill_as: Literal["message", "file"] = "message"
+    # Inspect: its name for a model -> which of our models it is
+    model_roles: Mapping[str, Literal["agent", "judge"]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceItems:
+    """The items of a source, and how to grade them where a config value cannot say it.
+
+    `grader` is used unless the user sets `env.grader`. A source with an `evaluator` runs and scores
+    its items itself and has no grader.
+    """
+
+    items: Iterable[Item | Mapping[str, Any]]
+    grader: str | Mapping[str, Any] | Grader | Callable[..., Any] | None = None
+    evaluator: Evaluator | None = None
 
 
 def load_task(
@@ -208,6 +264,6 @@ def _refuse_unused_settings(settings: TaskSettings) -> None:
 def _known_sources(tasks: str) -> str:
     names = source_names()
     return did_you_mean(tasks.partition(":")[0], names) or (
-        "Give a .jsonl, .json or .csv file, a folder with train/ val/ test/, evals.json, "
+        "Give a .jsonl, .json, .csv or .yaml file, a folder with train/ val/ test/, evals.json, "
         f"file.py:name, command: PROGRAM, or one of: {', '.join(names)}."
     )

@@ -14,13 +14,23 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from skillfit.errors import InputError
-from skillfit.models.protocol import Message
-from skillfit.tasks.columns import COLUMNS, canonical, labelled_choices
-from skillfit.tasks.grader_proposal import GraderProposal, propose_grader
-from skillfit.tasks.item import Item
+from skillfit.models.protocol import Message, Reply, Request
+from skillfit.tasks.graders import build_grader, golds, without_judges
+from skillfit.tasks.graders.answers import normalized
+from skillfit.tasks.item import (
+    COLUMNS,
+    Attempt,
+    Grader,
+    Item,
+    TaskFailure,
+    canonical,
+    count_unreviewed,
+    labelled_choices,
+)
 from skillfit.tasks.load import eval_rows, evals_file
 from skillfit.tasks.rows import Row, folder_rows, items_of, read_rows
 from skillfit.tasks.splits import SPLIT_NAMES
@@ -93,14 +103,21 @@ class RecognisedTasks:
         settings: dict[str, Any] = {"tasks": str(self.path)}
         if self.fields:
             settings["fields"] = dict(self.fields)
-        if self.format != "evals.json":
+        if self.format != "evals.json" or self.grader.setting != "checklist":
             settings["grader"] = self.grader.setting
         return settings
 
 
-async def recognise(path: Path, *, fields: Mapping[str, str] | None = None) -> RecognisedTasks:
-    """Read a tasks file or folder and propose settings for it. `fields` that the user has chosen
-    are kept. Raises `InputError` if it cannot be read, or if no column can be the input.
+async def recognise(
+    path: Path,
+    *,
+    fields: Mapping[str, str] | None = None,
+    grader: GraderSetting | None = None,
+    base: Path = Path(),
+) -> RecognisedTasks:
+    """Read a tasks file or folder and propose settings for it. `fields` and a `grader` that the
+    user has chosen are kept; files that the grader names are in `base`. Raises `InputError` if the
+    tasks cannot be read, or if no column can be the input.
     """
     kind, rows = _read(path)
     tables = [row.values for row in rows if isinstance(row.values, Mapping)]
@@ -109,7 +126,7 @@ async def recognise(path: Path, *, fields: Mapping[str, str] | None = None) -> R
         raise InputError(f"{odd.where}: expected an object, found {type(odd.values).__name__}.")
     mapped = propose_fields(tables) | dict(fields or {})
     items = items_of(rows, mapped)
-    proposal = await propose_grader(items)
+    proposal = await propose_grader(items) if grader is None else await _chosen(grader, items, base)
     if proposal.compares_reference and not all(item.reference for item in items):
         mapped["reference"] = _column_of("answers", tables[0], mapped)
         items = items_of(rows, mapped)
@@ -123,6 +140,12 @@ async def recognise(path: Path, *, fields: Mapping[str, str] | None = None) -> R
         examples=tuple(_example(item) for item in items[:_SHOWN]),
         problems=tuple(_problems(items, proposal)),
     )
+
+
+def read_items(path: Path) -> list[Item]:
+    """The items of a tasks file or folder, with its columns recognised."""
+    _, rows = _read(path)
+    return items_of(rows, propose_fields([row.values for row in rows]))
 
 
 def _read(path: Path) -> tuple[str, list[Row]]:
@@ -245,6 +268,8 @@ def _problems(items: Sequence[Item], grader: GraderProposal) -> list[str]:
     without = [item.id for item in items if not item.has_answers]
     if without and len(without) < len(items):
         problems.append(f"{len(without)} items have no answer, the first is {without[0]}.")
+    if unread := count_unreviewed(items):
+        problems.append(f"{unread} items were drafted by a model and not reviewed.")
     trial = grader.trial
     if trial is not None and trial.gold_missed:
         problems.append(
@@ -257,5 +282,187 @@ def _problems(items: Sequence[Item], grader: GraderProposal) -> list[str]:
             f"{grader.setting!r}. First: {trial.wrong_passed[0]}."
         )
     if grader.needs_judge:
-        problems.append("This grader asks a judge model: set model.judge.")
+        problems.append("This grader asks a judge model (model.judge).")
     return problems
+
+
+GraderSetting = str | dict[str, Any]
+_TESTS = ("tests", "test", "test_list", "test_cases", "unit_tests", "test_code")
+_CHECKS = ("assertions", "expectations")
+_TRIED = 200  # items that a grader is tried on
+_TRIED_SLOWLY = 5  # items that a grader is tried on if it runs programs
+_SHORT_ANSWER, _LONG_ANSWER = 6, 12  # words
+SAME_FACTS = (
+    "The answer states the same facts as the reference and nothing that contradicts it. Wording "
+    "and order do not matter."
+)
+
+
+class _NoJudge:
+    """Stands for the judge while a grader is only built, not used."""
+
+    id = "none"
+    context_window = 0
+
+    async def complete(self, request: Request) -> Reply:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class GraderTrial:
+    """How a grader scored answers that are known to be right and wrong."""
+
+    gold: int  # gold answers graded
+    gold_missed: tuple[str, ...]  # of these, which did not score 1: "ITEM: REASON"
+    wrong: int  # answers of other items, and empty answers, graded
+    wrong_passed: tuple[str, ...]  # of these, which scored more than 0: "ITEM: ANSWER"
+
+    @property
+    def clean(self) -> bool:
+        return not self.gold_missed and not self.wrong_passed
+
+
+@dataclass(frozen=True, slots=True)
+class GraderProposal:
+    """A value for `env.grader`. `trial` is None for graders that ask a judge model."""
+
+    setting: GraderSetting
+    why: str
+    trial: GraderTrial | None = None
+    needs_judge: bool = False
+    compares_reference: bool = False  # it needs the gold answer in the field `reference`
+
+
+async def propose_grader(items: Sequence[Item]) -> GraderProposal:
+    """A grader for these items: of those that suit the answers, the first that scores gold answers
+    1 and wrong answers 0. If none does, the first of them, with its failed trial.
+    """
+    sample = [item.loaded() for item in items[:_TRIED]]
+    tried: list[GraderProposal] = []
+    for setting, why in _candidates(sample):
+        trial = await try_grader(build_grader(setting), sample)
+        proposal = GraderProposal(setting, why, trial)
+        if trial.clean:
+            return proposal
+        tried.append(proposal)
+    return tried[0] if tried else _judged(sample)
+
+
+def _candidates(items: Sequence[Item]) -> list[tuple[GraderSetting, str]]:
+    """Graders that suit the answers, best first, each with the reason."""
+    tests = _common_column(items, _TESTS)
+    if tests:
+        return [({"code": {"column": tests}}, f"the column {tests!r} holds tests")]
+    if any(_common_column(items, (name,)) for name in (*_CHECKS, "rubric")):
+        return []
+    answers = [answer for item in items for answer in item.answers]
+    if not answers or not all(item.has_answers for item in items):
+        return []
+    found: list[tuple[GraderSetting, str]] = []
+    if all(item.content().get("choices") for item in items):
+        found.append(("choice", "every item has choices"))
+    if all(len(answer.strip()) == 1 and answer.strip().upper() in "ABCDE" for answer in answers):
+        found.append(("choice", "every answer is a letter from A to E"))
+    if all(_is_number(answer) for answer in answers):
+        found.append(("numeric", "every answer is a number"))
+    if all(_is_object(answer) for answer in answers):
+        found.append(("json_fields", "every answer is a JSON object"))
+    if found or median(len(answer.split()) for answer in answers) > _LONG_ANSWER:
+        return found
+    if len(set(answers)) <= max(2, len(answers) // 3):
+        why = f"the answers are labels ({len(set(answers))} different ones)"
+        found.append(({"exact": {"ignore_case": True}}, why))
+    if max(len(answer.split()) for answer in answers) <= _SHORT_ANSWER:
+        found.append(("normalized", "the answers are short texts"))
+    found.append(("exact", "the answers are texts"))
+    return found
+
+
+def _judged(items: Sequence[Item]) -> GraderProposal:
+    """A grader that asks a judge model, for answers that only a reader can compare."""
+    if any(_common_column(items, (name,)) for name in _CHECKS):
+        return GraderProposal("checklist", "the items have assertions", needs_judge=True)
+    if _common_column(items, ("rubric",)):
+        return GraderProposal("rubric", "the items have a rubric", needs_judge=True)
+    if items and all(item.reference or item.has_answers for item in items):
+        why = "the answers are long texts, which only a reader can compare"
+        return GraderProposal(
+            {"rubric": SAME_FACTS}, why, needs_judge=True, compares_reference=True
+        )
+    return GraderProposal(
+        {"rubric": "Describe here what a good answer is."},
+        "some items have no answer to compare with",
+        needs_judge=True,
+    )
+
+
+async def _chosen(setting: GraderSetting, items: Sequence[Item], base: Path) -> GraderProposal:
+    """The user's own choice, tried as a proposed one would be."""
+    grader = build_grader(setting, judge=_NoJudge(), base=base)
+    needs_judge = without_judges(grader) != grader
+    trial = None if needs_judge else await try_grader(grader, items)
+    return GraderProposal(setting, "as you chose", trial, needs_judge=needs_judge)
+
+
+def _common_column(items: Sequence[Item], names: Sequence[str]) -> str:
+    """The first of these columns that every item has; empty if there is none."""
+    for name in names:
+        if items and all(item.content().get(name) for item in items):
+            return name
+    return ""
+
+
+def _is_number(answer: str) -> bool:
+    bare = answer.strip().lstrip("-+$€£¥").rstrip("%").replace(",", "")
+    if "####" in answer:  # GSM8K: the reasoning, then the number
+        bare = answer.rpartition("####")[2].strip().lstrip("-+$").replace(",", "")
+    try:
+        float(bare)
+    except ValueError:
+        return False
+    return bare[:1].isdigit() or bare[:1] == "."
+
+
+def _is_object(answer: str) -> bool:
+    try:
+        return isinstance(json.loads(answer), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+async def try_grader(grader: Grader, items: Sequence[Item]) -> GraderTrial:
+    """Grade every item's gold answers, the answer of another item, and an empty answer."""
+    slow = "code" in grader.describe()
+    missed, passed = [], []
+    gold_count = wrong_count = 0
+    for item in items[: _TRIED_SLOWLY if slow else _TRIED]:
+        for answer in golds(grader, item):
+            gold_count += 1
+            score, reason = await _hard_score(grader, item, answer)
+            if score < 1:
+                missed.append(f"{item.id}: {reason or f'the gold answer {answer!r:.60} is not 1'}")
+        for answer in (*_wrong_answer(grader, item, items), ""):
+            wrong_count += 1
+            score, _ = await _hard_score(grader, item, answer)
+            if score > 0:
+                passed.append(f"{item.id}: {answer!r:.60}")
+    return GraderTrial(gold_count, tuple(missed), wrong_count, tuple(passed))
+
+
+def _wrong_answer(grader: Grader, item: Item, items: Sequence[Item]) -> tuple[str, ...]:
+    """A gold answer of another item that is not a gold answer of this one."""
+    right = {normalized(answer) for answer in (*golds(grader, item), *item.answers)}
+    for other in items:
+        for answer in golds(grader, other):
+            if normalized(answer) not in right:
+                return (answer,)
+    return ()
+
+
+async def _hard_score(grader: Grader, item: Item, answer: str) -> tuple[float, str]:
+    """The score, and why it is not 1."""
+    try:
+        score = await grader.grade(item, Attempt(answer, bare=True))
+    except TaskFailure as failure:
+        return 0.0, failure.message
+    return score.hard, score.feedback

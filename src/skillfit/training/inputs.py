@@ -22,7 +22,7 @@ from skillfit.optimize.proposer import ProposerFactory
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.item import stable_hash, weights_of
-from skillfit.tasks.sources import find_source
+from skillfit.tasks.load import find_source
 from skillfit.training.plan import BatchSampler, Plan, RolloutPlan, SplitSizes, plan_rollouts
 
 SAMPLERS = {

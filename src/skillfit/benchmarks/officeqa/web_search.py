@@ -17,8 +17,8 @@ import httpx
 from skillfit.benchmarks.dialogue import Dialogue, required_model, system_message
 from skillfit.models.protocol import Message, Model, Tool, ToolCall
 from skillfit.skill import Skill
-from skillfit.tasks.evaluator import Evaluator
 from skillfit.tasks.item import Attempt, Grader, Item, Score, Step, TaskFailure
+from skillfit.tasks.task import Evaluator
 
 _RESULT_CHARS = 2000
 SEARCH = Tool(

@@ -18,8 +18,8 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError
+from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.sources import SourceReference, TaskSource
 
 BENCHMARK = Benchmark(
     name="searchqa",

@@ -21,8 +21,8 @@ from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model, Tool, ToolCall
 from skillfit.sandbox.process import plain_environment, run_process, scratch_folder
 from skillfit.skill import Skill
-from skillfit.tasks.evaluator import Evaluator
 from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure
+from skillfit.tasks.task import Evaluator
 
 _COMMAND_SECONDS = 180.0
 _SHOWN = 10_000  # characters of a command's output

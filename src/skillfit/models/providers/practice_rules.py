@@ -149,6 +149,30 @@ _HARMFUL = (
     "Answer in full sentences, so that the reader feels heard.",
     "When unsure, answer general.",
 )
+# Tickets that the practice optimizer drafts: what they are about, and what is said about it.
+_THINGS = (
+    ("billing", "my invoice of last month"),
+    ("delivery", "the parcel with the lamp"),
+    ("account", "my password and the second email address"),
+    ("returns", "the return label for two pairs of shoes"),
+    ("technical", "the app on my old tablet"),
+    ("billing", "a refund for the cancelled chair"),
+    ("delivery", "your courier at the back door"),
+    ("account", "the login page for my brother"),
+    ("returns", "an exchange of the broken kettle"),
+    ("technical", "the error after the update"),
+    ("billing", "a second charge on the card"),
+)
+_TROUBLES = (
+    "Since Monday {} keeps me busy, and nobody answers the phone.",
+    "Hello, could you look at {} once more? I wrote about it in April already.",
+    "I am not happy at all: {} is still not what was promised.",
+    "My mother asks whether {} can wait until she is back from Lisbon.",
+    "Quick question about {}.",
+    "You said that somebody would call me because of {}. Three days, no call!",
+    "{}: please tell me what to do next, step by step.",
+    "After an hour in your chat I still do not know how {} works here.",
+)
 _RULE_WORDS = 4
 _RULES = 3  # proposed by one analyst
 FORMAT_RULE = (
@@ -172,6 +196,8 @@ def practice_reply(stage: str, prompt: str) -> str:
         return json.dumps(_analyst(prompt, luck, failures=stage != "reflect.success"))
     if stage == "merge":
         return json.dumps(_merge(prompt))
+    if stage == "draft_tasks":
+        return json.dumps(_draft(prompt))
     simple: dict[str, Any] = {
         "rank": {
             "reasoning": "in the order given",
@@ -202,6 +228,24 @@ def practice_reply(stage: str, prompt: str) -> str:
     return json.dumps(
         simple.get(stage, {"reasoning": "the practice optimizer does not know this stage"})
     )
+
+
+def _draft(prompt: str) -> dict[str, Any]:
+    """Support tickets for a triage skill, as many as asked for."""
+    asked = re.search(r"Write (\d+) tasks", prompt)
+    present = _section(prompt, "tasks_that_are_there")
+    tickets = [
+        {
+            "reasoning": f"{thing} is a matter of {label}",
+            "input": _TROUBLES[(at + turn) % len(_TROUBLES)].format(thing),
+            "answer": label,
+            "type": label,
+        }
+        for turn in range(len(_TROUBLES))
+        for at, (label, thing) in enumerate(_THINGS)
+    ]
+    new = [ticket for ticket in tickets if ticket["input"] not in present]
+    return {"check": "exact", "tasks": new[: int(asked[1]) if asked else 20]}
 
 
 def _analyst(prompt: str, luck: random.Random, *, failures: bool) -> dict[str, Any]:

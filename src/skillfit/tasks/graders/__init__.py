@@ -12,11 +12,20 @@ from pydantic import ValidationError
 
 from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Model
+from skillfit.tasks.graders.answers import (
+    F1,
+    Anls,
+    Choice,
+    Contains,
+    Exact,
+    JsonFields,
+    Normalized,
+    Numeric,
+    Regex,
+)
 from skillfit.tasks.graders.base import BuiltIn, Composed, Given
 from skillfit.tasks.graders.judge import Checklist, JudgeGrader, Pairwise, Rubric
 from skillfit.tasks.graders.programs import Code, FunctionGrader, Python
-from skillfit.tasks.graders.text import F1, Anls, Contains, Exact, Normalized, Regex
-from skillfit.tasks.graders.values import Choice, JsonFields, Numeric
 from skillfit.tasks.item import Grader, Item
 from skillfit.tasks.user_code import name_of
 

@@ -1,0 +1,203 @@
+"""`skillfit verify`: measure a skill again and compare it with what its run recorded. The record is
+small enough to keep in a repository.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from skillfit.cli.evaluate import Repeats, measure
+from skillfit.cli.output import Json, Overrides, show
+from skillfit.cli.train import read, stored
+from skillfit.errors import Exit, InputError
+from skillfit.skill.document import write_whole
+
+if TYPE_CHECKING:
+    from skillfit.run.directory import RunView
+    from skillfit.run.events import RolloutFinished
+
+_SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    config: dict[str, Any]
+    skill: str  # the best skill's document
+    means: dict[str, float]  # selection item -> mean score, from the freshest rollouts there are
+
+    @classmethod
+    def of_run(cls, path: Path) -> Record:
+        from skillfit.api import Run
+        from skillfit.gate.samples import mean
+        from skillfit.run.directory import RunDirectory
+        from skillfit.run.events import RolloutFinished
+
+        run = Run.open(path)
+        if run.finished is None:
+            raise InputError(
+                f"The run in {path} has not finished.", hint=f"Go on with: skillfit resume {path}"
+            )
+        best = stored(path).skill.with_document(run.best_skill).hash
+        second = run.config["evaluation"].get("ship_grader") is not None
+        scores: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        with closing(RunDirectory.read(path)) as view:
+            for event in (entry.event for entry in view.events.read()):
+                if (
+                    isinstance(event, RolloutFinished)
+                    and event.skill_hash == best
+                    and event.hard is not None
+                ):
+                    hard = (
+                        _by_trained(view, event) if event.phase == "ship" and second else event.hard
+                    )
+                    if hard is not None:
+                        scores[event.phase][event.item].append(hard)
+        measured = (
+            scores.get("ship")
+            or scores.get("pruned")
+            or scores.get("final")
+            or scores.get("gate")
+            or scores.get("baseline")
+        )
+        if not measured:
+            raise InputError(
+                f"The run in {path} has no measurement of its best skill on the selection split."
+            )
+        return cls(
+            run.config,
+            run.best_skill.text,
+            {item: mean(values) for item, values in sorted(measured.items())},
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Record:
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(
+                f"{path} is neither a run nor a record of one.",
+                hint="Write one: skillfit verify RUN --save FILE",
+            ) from error
+
+    def write(self, path: Path) -> None:
+        write_whole(path, (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _by_trained(view: RunView, event: RolloutFinished) -> float | None:
+    """What the grader trained on, which `verify` grades with, gave a rollout that the ship grader
+    scored.
+    """
+    from skillfit.rollout.outcome import Outcome
+
+    outcome = view.journal.get(event.rollout, Outcome)
+    return outcome.score.trained[0] if outcome and outcome.score and outcome.score.trained else None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordComparison:
+    recorded: float
+    measured: float
+    p_value: float  # that a drop this big is luck, one-sided
+    items: int
+
+
+def compare(before: Mapping[str, float], now: Mapping[str, float]) -> RecordComparison:
+    """Paired by item. Items that only one side has do not count; without any in common there is
+    nothing to say.
+    """
+    from skillfit.gate.samples import mean, sign_flip_p
+
+    shared = [item for item in before if item in now]
+    if not shared:
+        raise InputError(
+            "No item of the record was measured.", hint="The tasks have changed since: train again."
+        )
+    drops = [before[item] - now[item] for item in shared]
+    old, new = mean([before[item] for item in shared]), mean([now[item] for item in shared])
+    return RecordComparison(old, new, sign_flip_p(drops) if sum(drops) > 0 else 1.0, len(shared))
+
+
+def verify(
+    recorded: Annotated[
+        Path, typer.Argument(help="A run's directory, or a record written with --save.")
+    ],
+    overrides: Overrides = None,
+    skill: Annotated[
+        Path | None, typer.Option(help="The skill to measure; default: the run's best.")
+    ] = None,
+    repeats: Repeats = 2,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the run's record to this file and end: small enough for a repository."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Does the skill still do as well as recorded? For CI and model upgrades. A drop is measured
+    again before it counts (exit 8).
+
+    Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
+    """
+    from tempfile import TemporaryDirectory
+
+    from skillfit.run.budget import Spending
+    from skillfit.skill import Skill
+
+    record = Record.of_run(recorded) if recorded.is_dir() else Record.read(recorded)
+    if save is not None:
+        record.write(save)
+        return show({"record": str(save)}, f"Wrote {save}.", as_json)
+    inputs = read(record.config, overrides, training=False)
+    measured = {
+        "skill": Skill.load(skill)
+        if skill
+        else inputs.skill.with_document(Skill.from_text(record.skill))
+    }
+
+    spending = Spending()  # the caps hold for both measurements together
+
+    def look(number: int) -> RecordComparison:
+        with TemporaryDirectory(
+            prefix="skillfit-"
+        ) as folder:  # nothing is taken from before, or left behind
+            run, series = Path(folder) / "run", f"verify/{number}"
+            (one,) = measure(
+                inputs,
+                measured,
+                run,
+                split="selection",
+                repeats=repeats,
+                series=series,
+                spending=spending,
+            )
+        return compare(record.means, one.means)
+
+    found = look(1)
+    confirmed = found.p_value <= _SUSPICIOUS and (again := look(2)).p_value <= _SUSPICIOUS
+    if confirmed:
+        found = again
+    verdict = "regression" if confirmed else "ok"
+    said = (
+        f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on "
+        f"{found.items} items (p = {found.p_value:.3f})."
+    )
+    show(
+        {"verdict": verdict, **asdict(found)},
+        said + (" Measured twice." if confirmed else ""),
+        as_json,
+    )
+    raise typer.Exit(int(Exit.REGRESSION if confirmed else Exit.OK))
+
+
+COMMANDS = (verify,)

@@ -1,0 +1,147 @@
+"""Options, images and short answers: what the benchmarks that ask questions share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillfit.benchmarks.questions import (
+    MatchOrJudge,
+    Option,
+    check_detail,
+    find_image,
+    plainly_equal,
+    read_options,
+    right_option,
+    shuffled,
+)
+from skillfit.errors import InputError
+from skillfit.models.protocol import RateLimited
+from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.tasks.graders import check_items
+from skillfit.tasks.item import Attempt, Item
+from skillfit.tasks.rows import Row
+
+
+def item(**row: Any) -> Item:
+    return Item("1", {"input": "How long is it?", **row})
+
+
+def says(verdict: str) -> str:
+    return json.dumps({"reason": "compared", "verdict": verdict})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("10", "10"),
+        ("10.0", "10"),
+        ("1,200", "1200"),
+        ("$9\\pi$", "9\\pi"),
+        ("\\( x + 1 \\)", "x+1"),
+        ("\\text{Paris}", "paris"),
+        ("120^\\circ", "120°"),
+        ("The otter.", "otter"),
+        ("(2, 3)", "(2,3)"),
+    ],
+)
+def test_what_is_plainly_equal(one: str, other: str) -> None:
+    assert plainly_equal(one, other) and plainly_equal(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("-5", "5"), ("x+1", "x-1"), ("5", "15"), ("3 million", "3 billion"), ("", ""), ("1/2", "12")],
+)
+def test_what_is_not(one: str, other: str) -> None:
+    assert not plainly_equal(one, other)
+
+
+async def test_the_judge_is_asked_only_where_comparing_does_not_settle_it() -> None:
+    judge = ScriptedModel([says("correct"), says("incorrect"), says("not_attempted")])
+    grader = MatchOrJudge.create(judge, extract=["tag", "last_line"])
+    gold = item(answers=["10 m"])
+    for answer in ("<answer>10 m</answer>", "", "<answer></answer>"):
+        await grader.grade(gold, Attempt(answer))
+    choice = item(answers=["B"], choices={"A": "one", "B": "two"})
+    assert (await grader.grade(choice, Attempt("<answer>A</answer>"))).hard == 0
+    assert judge.requests == []
+    scores = [
+        await grader.grade(gold, Attempt(f"<answer>{answer}</answer>"))
+        for answer in ("ten metres", "12 m", "who knows")
+    ]
+    assert [score.hard for score in scores] == [1, 0, 0]
+    assert [score.feedback for score in scores] == ["", "It is wrong.", "No answer was given."]
+    sent = judge.requests[0].messages[-1].content
+    assert "ten metres" in sent and "10 m" in sent and "<answer>10" not in sent
+    assert all("compared" not in score.feedback for score in scores)
+
+
+async def test_a_judge_that_cannot_be_reached_is_a_failure_not_a_zero() -> None:
+    grader = MatchOrJudge.create(ScriptedModel([RateLimited("later")]))
+    with pytest.raises(RateLimited):
+        await grader.grade(item(answers=["10 m"]), Attempt("twelve"))
+
+
+def test_a_free_answer_without_a_judge_is_refused_before_the_run() -> None:
+    with pytest.raises(InputError, match=r"needs model.judge"):
+        check_items(MatchOrJudge.create(None), [item(answers=["10 m"])])
+    check_items(MatchOrJudge.create(None, use_judge=False), [item(answers=["10 m"])])
+    check_items(MatchOrJudge.create(None), [item(answers=["A"], choices={"A": "x", "B": "y"})])
+
+
+def test_options_are_read_in_every_form() -> None:
+    plain = [Option("A", "red"), Option("B", "blue")]
+    assert read_options(["red", "blue"]) == plain
+    assert read_options({"A": "red", "B": "blue"}) == plain
+    assert read_options([{"label": "A", "text": "red"}, {"label": "B", "text": "blue"}]) == plain
+    for form in ("(A) {}", "A. {}", "A: {}", "A) {}"):
+        given = [form.format("red"), form.replace("A", "B").format("blue")]
+        assert read_options(given) == plain, form
+    assert read_options(["A. red", "blue"]) == [Option("A", "A. red"), Option("B", "blue")]
+    assert read_options(None) == read_options("A. red") == []
+
+
+def test_the_right_option_is_found_by_position_label_or_text() -> None:
+    options = [Option("A", "red"), Option("B", "blue")]
+    for given in (1, "B", "(b)", "blue", {"label": "B"}, {"label": "", "text": "blue"}):
+        assert right_option(given, options) == options[1], given
+    for given in (2, -1, True, "green", None, {"label": "C"}):
+        assert right_option(given, options) is None, given
+
+
+def test_shuffling_keeps_labels_in_order_and_depends_on_the_seed_alone() -> None:
+    options = [Option(label, f"text {label}") for label in "ABCDE"]
+    orders = {tuple(option.text for option in shuffled(options, f"42/{n}")) for n in range(50)}
+    assert len(orders) > 30
+    assert shuffled(options, "42/x") == shuffled(options, "42/x")
+    assert [option.label for option in shuffled(options, "42/x")] == list("ABCDE")
+
+
+def test_an_images_detail_is_a_column_of_the_row() -> None:
+    item = Item("1", {"input": "look", "images": ["a.png", "b.jpg"], "image_detail": "high"})
+    assert [(image.media_type, image.detail) for image in item.images] == [
+        ("image/png", "high"),
+        ("image/jpeg", "high"),
+    ]
+    assert Item("1", {"input": "look", "images": "a.png"}).images[0].detail == "auto"
+
+
+def test_images_are_found_in_the_named_folder_and_nowhere_else(tmp_path: Path) -> None:
+    (tmp_path / "data" / "images").mkdir(parents=True)
+    (tmp_path / "data" / "images" / "a.png").touch()
+    (tmp_path / "private.png").touch()
+    (tmp_path / "data" / "link.png").symlink_to(tmp_path / "private.png")
+    folder = tmp_path / "data" / "train"
+    row = Row({}, "rows.csv:1", folder, root=tmp_path / "data")
+    assert find_image(row, "a.png") == str(tmp_path / "data" / "images" / "a.png")
+    assert find_image(row, "../images/a.png") == str(tmp_path / "data" / "images" / "a.png")
+    for name in ("../../private.png", str(tmp_path / "private.png"), "link.png", "gone.png"):
+        with pytest.raises(InputError, match=r"rows.csv:1: the image .* is not in"):
+            find_image(row, name)
+    assert find_image(row, "private.png", tmp_path) == str(tmp_path / "private.png")
+    with pytest.raises(InputError, match="image_detail is 'fine'"):
+        check_detail("fine")
