@@ -213,8 +213,8 @@ def scored(bench: Bench, seeds: Sequence[int], workers: int) -> str:
         for count, settings in planned.items():
             jobs.append(("skillfit", count, seed, (json.dumps(settings | _NO_SHIP),)))
             jobs.append(("skillfit, ship test", count, seed, (json.dumps(settings),)))
-            lagged = settings | _NO_SHIP | {"train.lag": 1}
-            jobs.append(("skillfit, lag 1", count, seed, (json.dumps(lagged),)))
+            lagged = settings | _NO_SHIP | {"train.lag": 2}
+            jobs.append(("skillfit, lag 2", count, seed, (json.dumps(lagged),)))
         jobs += [(name, "all", seed, (max(COUNTS), 40, 40)) for name in bench.peers]
 
     def score(job: tuple[str, str, int, tuple[object, ...]]) -> Run:
