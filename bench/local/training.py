@@ -30,10 +30,16 @@ BENCHMARKS = (
         "reasoning_gym",
         "reasoning_gym:chain_sum?size=80&min_terms=3&max_terms=4",
         max_tokens=200,
-        rollouts=150,
+        rollouts=240,
         settings=('env.prompt="{skill}\\n\\nPut your final answer into <answer>...</answer>."',),
     ),
-    Benchmark("spreadsheetbench", "spreadsheetbench:sample?mode=single", 400, 60),
+    Benchmark(
+        "spreadsheetbench",
+        "spreadsheetbench:sample?mode=single",
+        max_tokens=500,
+        rollouts=90,
+        settings=("evaluation.preflight=false",),
+    ),
 )
 
 
