@@ -66,7 +66,7 @@ REGIMES = (
         "slow optimizer",
         "Small steps with a slow optimizer",
         *(20, 20, 2),
-        *(0.6, 1.8),
+        *(0.6, 3.0),
         (0, 1, 2, 3),
         2.5,
     ),
@@ -160,16 +160,16 @@ def timed(bench: Bench, regime: Regime, seeds: Sequence[int]) -> str:
         jobs[label] = (json.dumps(settings | {"train.lag": lag}),)
     for name in bench.peers:
         jobs[name] = (regime.rollouts, regime.batch, regime.selection)
-    # Runs wait nearly all the time, so those of one seed run side by side.
-    runs: dict[str, list[Run]] = {}
-    for seed in seeds:
-        with ThreadPoolExecutor(len(jobs)) as pool:
-            running = {
-                label: pool.submit(bench.run, label.partition(",")[0], seed, *latencies, *more)
-                for label, more in jobs.items()
-            }
-        for label, run in running.items():
-            runs.setdefault(label, []).append(run.result())
+    # Runs wait nearly all the time, so they run side by side.
+    with ThreadPoolExecutor(len(jobs) * len(seeds)) as pool:
+        running = {
+            label: [
+                pool.submit(bench.run, label.partition(",")[0], seed, *latencies, *more)
+                for seed in seeds
+            ]
+            for label, more in jobs.items()
+        }
+    runs = {label: [run.result() for run in made] for label, made in running.items()}
     return _time_table(regime, runs)
 
 
