@@ -49,6 +49,8 @@ PAGES = (
     "/report/pool",
     f"/report/{EVIL_RUN}",
 )
+_PATIENCE = 60_000  # milliseconds: a busy machine may take long for a page
+expect.set_options(timeout=_PATIENCE)
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.xdist_group("browser"),
@@ -105,6 +107,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
 def window(chromium: Browser, site: RunningStudio, **options: Any) -> Iterator[Window]:
     """A window that is logged in. At its end nothing may have gone wrong."""
     context = chromium.new_context(**options)
+    context.set_default_timeout(_PATIENCE)
     page = context.new_page()
     opened = Window(page, site.address)
     page.on("console", lambda message: _note(opened, message.type, message.text))

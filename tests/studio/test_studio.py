@@ -90,7 +90,11 @@ async def test_pages_of_what_is_not_there_are_404(folder: Path) -> None:
 
 
 def test_a_link_works_once_and_the_next_one_is_printed(tmp_path: Path) -> None:
-    with studio(tmp_path) as running, httpx.Client() as first, httpx.Client() as second:
+    with (
+        studio(tmp_path) as running,
+        httpx.Client(timeout=60) as first,
+        httpx.Client(timeout=60) as second,
+    ):
         assert first.get(running.address).status_code == 401
         assert first.get(running.link, follow_redirects=True).status_code == 200
         assert first.get(running.address).status_code == 200, "the cookie remembers"
@@ -102,7 +106,7 @@ def test_a_link_works_once_and_the_next_one_is_printed(tmp_path: Path) -> None:
 
 
 def test_a_link_never_leads_to_another_site(tmp_path: Path) -> None:
-    with studio(tmp_path) as running, httpx.Client() as client:
+    with studio(tmp_path) as running, httpx.Client(timeout=60) as client:
         token = running.link.partition("token=")[2]
         for path in ("//evil.example/", "/\\evil.example/", "//evil.example/%2e%2e"):
             reply = client.get(f"{running.address}{path}?token={token}")
