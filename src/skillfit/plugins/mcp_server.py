@@ -46,6 +46,8 @@ _WAIT = 60.0  # seconds that `follow` waits at most
 _POLL = 0.25
 _OMITTED = ("config", "summary", "all_pairs", "pairs")  # long fields of events
 
+JsonObject = dict[str, Any]  # what a tool answers: JSON for the agent
+
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
@@ -83,6 +85,21 @@ def make_server(folders: Folders) -> MCPServer:
     return server
 
 
+@dataclass(frozen=True, slots=True)
+class RunStanding:
+    """How a run stands, for an agent that follows it."""
+
+    run: str
+    state: str
+    verdict: str
+    stage: str
+    step: int
+    total_steps: int
+    seconds_left: float | None
+    prompts_waiting: int
+    stopped_by: str = ""  # what the process said that ended before the run did
+
+
 @dataclass(slots=True)
 class Tools:
     """The tools of a session. Relative paths begin in the first folder."""
@@ -92,7 +109,7 @@ class Tools:
 
     async def check(
         self, config: str, run: str, overrides: list[str] | None = None, confirm: bool = False
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Is this worth training? Tries keys, grader, noise, headroom and cost with a few rollouts,
         recorded in the directory `run`: a later `start` there does not pay for them again.
         `overrides` are `key.sub=value`. Spends money with paid models, so it needs `confirm`.
@@ -102,7 +119,7 @@ class Tools:
             return _unconfirmed(arguments, "makes a few paid calls")
         return await self._command(arguments)
 
-    async def estimate(self, config: str, overrides: list[str] | None = None) -> dict[str, Any]:
+    async def estimate(self, config: str, overrides: list[str] | None = None) -> JsonObject:
         """What a run would take: calls, tokens, dollars and minutes, per stage and role. Spends
         nothing.
         """
@@ -115,7 +132,7 @@ class Tools:
         overrides: list[str] | None = None,
         force: bool = False,
         confirm: bool = False,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Train in the directory `run`, or resume the run that is there, in the background.
         `force`: even if the check says stop. Spends money with paid models (set `budget.usd`), so
         it needs `confirm`.
@@ -132,9 +149,9 @@ class Tools:
             raise ToolError(str(error)) from error
         begun = path / "config.json"
         await _wait_until(lambda: begun.is_file() or not self._starter.is_starting(path))
-        return self._standing(path)
+        return asdict(self._standing(path))
 
-    async def stop(self, run: str, confirm: bool = False) -> dict[str, Any]:
+    async def stop(self, run: str, confirm: bool = False) -> JsonObject:
         """Stop a running run: what is in progress finishes and is saved. `start` resumes it. Needs
         `confirm`.
         """
@@ -146,11 +163,11 @@ class Tools:
         except SkillfitError as error:
             raise ToolError(str(error)) from error
         await _wait_until(lambda: not in_use(path) and not self._starter.is_starting(path))
-        return self._standing(path)
+        return asdict(self._standing(path))
 
     async def follow(
         self, run: str, after: int = 0, wait: float = 20.0, limit: int = 40
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Events of a run behind number `after`, oldest first, and how it stands. Waits up to
         `wait` seconds for news. Go on with `after` set to the `last` that was given. Rollouts are
         counted, not listed.
@@ -160,17 +177,17 @@ class Tools:
         while True:
             news = _news(path, after, limit)
             standing = self._standing(path)
-            if news.events or standing["state"] != "running" or time.monotonic() >= until:
-                return {**standing, **asdict(news)}
+            if news.events or standing.state != "running" or time.monotonic() >= until:
+                return {**asdict(standing), **asdict(news)}
             await asyncio.sleep(_POLL)
 
-    async def show(self, run: str) -> dict[str, Any]:
+    async def show(self, run: str) -> JsonObject:
         """What a run did: verdict, scores with intervals, decisions, edits and their effects, cost,
         and the skill it hands back. `unproven_skill` is what was found but not shown to be better.
         """
         return _summary(_story(self._run(run)))
 
-    async def apply(self, run: str, confirm: bool = False) -> dict[str, Any]:
+    async def apply(self, run: str, confirm: bool = False) -> JsonObject:
         """Put the best skill into its folder; the old text is kept in the run. Without `confirm`
         this shows the diff and changes nothing.
         """
@@ -182,7 +199,7 @@ class Tools:
             self._inside(skill)
         return await self._command(["apply", str(path), "--yes"])
 
-    async def prompts(self, run: str) -> dict[str, Any]:
+    async def prompts(self, run: str) -> JsonObject:
         """Prompts of a handoff run that wait for an answer: id and text. Answer each with `answer`,
         then `start` the run again.
         """
@@ -193,7 +210,7 @@ class Tools:
         ]
         return {"prompts": listed}
 
-    async def answer(self, run: str, id: str, text: str, confirm: bool = False) -> dict[str, Any]:
+    async def answer(self, run: str, id: str, text: str, confirm: bool = False) -> JsonObject:
         """Answer one handoff prompt, in the form that it asks for. An answer cannot be taken back
         once the run has used it. Needs `confirm`.
         """
@@ -208,7 +225,7 @@ class Tools:
 
     async def steer(
         self, run: str, action: str, target: str = "", text: str = "", confirm: bool = False
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Decide about an edit of a run: `veto`, `pin`, `reword` (with `text`), `approve` or
         `decline`, with the edit's id as `target`; or raise a `budget` (target usd, text 10). The
         run takes it up between steps. Needs `confirm`.
@@ -245,7 +262,7 @@ class Tools:
             raise ToolError(str(error)) from error
         return [str(path), *(overrides or ())]
 
-    async def _command(self, arguments: list[str]) -> dict[str, Any]:
+    async def _command(self, arguments: list[str]) -> JsonObject:
         try:
             result = await run_command(arguments, folder=self.folders.roots[0], timeout=3_600)
         except SkillfitError as error:
@@ -254,7 +271,7 @@ class Tools:
             raise ToolError(result.error)
         return result.data
 
-    def _standing(self, path: Path) -> dict[str, Any]:
+    def _standing(self, path: Path) -> RunStanding:
         """How a run stands. A process that ended before there was a run says why."""
         failure = self._starter.failure(path)
         if not (path / JOURNAL).is_file():
@@ -262,19 +279,17 @@ class Tools:
         story = _story(path)
         state = "running" if self._starter.is_starting(path) else story.state
         stage = story.running_stage
-        standing: dict[str, Any] = {
-            "run": str(path),
-            "state": state,
-            "verdict": story.verdict,
-            "stage": stage.stage if stage else "",
-            "step": stage.step if stage else story.steps_done,
-            "total_steps": story.total_steps,
-            "seconds_left": story.seconds_left,
-            "prompts_waiting": story.prompts,
-        }
-        if failure and state == "stopped":
-            standing["stopped_by"] = failure[-_LONG:]
-        return standing
+        return RunStanding(
+            run=str(path),
+            state=state,
+            verdict=story.verdict,
+            stage=stage.stage if stage else "",
+            step=stage.step if stage else story.steps_done,
+            total_steps=story.total_steps,
+            seconds_left=story.seconds_left,
+            prompts_waiting=story.prompts,
+            stopped_by=failure[-_LONG:] if state == "stopped" else "",
+        )
 
 
 async def _wait_until(is_so: Callable[[], bool]) -> None:
@@ -285,7 +300,7 @@ async def _wait_until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(_POLL)
 
 
-def _unconfirmed(arguments: Sequence[str], what: str) -> dict[str, Any]:
+def _unconfirmed(arguments: Sequence[str], what: str) -> JsonObject:
     command = as_typed([word for word in arguments if word])
     return {
         "needs_confirmation": f"This {what}. Ask your user, then call again with confirm: true.",
@@ -302,7 +317,7 @@ def _story(path: Path) -> RunStory:
 
 @dataclass(frozen=True, slots=True)
 class _News:
-    events: list[dict[str, Any]]
+    events: list[JsonObject]
     rollouts: int
     last: int
 
@@ -310,7 +325,7 @@ class _News:
 def _news(path: Path, after: int, limit: int) -> _News:
     if not (path / JOURNAL).is_file():
         return _News([], 0, after)
-    events: list[dict[str, Any]] = []
+    events: list[JsonObject] = []
     rollouts, last = 0, after
     try:
         with open_run(path) as view:
@@ -338,7 +353,7 @@ def _brief(value: Any) -> Any:
     return value
 
 
-def _summary(story: RunStory) -> dict[str, Any]:
+def _summary(story: RunStory) -> JsonObject:
     """The story without histories and item lists."""
     edits = [
         {name: value for name, value in asdict(edit).items() if name != "history"}

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -43,6 +43,8 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.journal import Entry, Journal
+
+Attributes = Mapping[str, str | int | float]  # of a span
 
 _QUEUE = 1 << 16  # spans that wait for the exporter: the rollouts of a quick server come in bursts
 _OPTIMIZER_STAGES = ("reflect", "aggregate", "select", "update", "meta_skill")
@@ -118,7 +120,7 @@ class OpenTelemetryTracker:
             self._journal = Journal.open_readonly(self._path)
             self._seen = self._journal.newest()
         about = {"gen_ai.workflow.name": "skillfit", "skillfit.run": event.run}
-        self._start("run", "", at, about | self._model_of("agent"))
+        self._start("run", "", at, {**about, **self._model_of("agent")})
 
     def _run_finished(self, event: RunFinished, at: int, numbers: dict[str, float]) -> None:
         self._send_calls()
@@ -128,7 +130,7 @@ class OpenTelemetryTracker:
             "gen_ai.usage.output_tokens": usage.output,
         }
         reason = {"skillfit.finish_reason": event.finish_reason}
-        self._end("run", at, used | reason | _attributes(numbers))
+        self._end("run", at, {**used, **reason, **_attributes(numbers)})
         self._provider.force_flush()
 
     def _stage_started(self, event: StageStarted, at: int) -> None:
@@ -146,7 +148,7 @@ class OpenTelemetryTracker:
         if at < self._began or event.rollout in self._rollouts:
             return
         self._rollouts.add(event.rollout)
-        about: dict[str, Any] = {
+        about: dict[str, str | int | float] = {
             "gen_ai.operation.name": "invoke_agent",
             "skillfit.item": event.item,
             "skillfit.repeat": event.repeat,
@@ -173,7 +175,7 @@ class OpenTelemetryTracker:
 
     def _send_call(self, entry: Entry) -> None:
         provider, _, model = entry.model.partition("/")
-        about = {
+        about: dict[str, str | int | float] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": provider,
             "gen_ai.request.model": model,
@@ -193,13 +195,13 @@ class OpenTelemetryTracker:
         span = self._span(f"chat {model}", entry.key, parent, began, about, SpanKind.CLIENT)
         span.end(int((entry.at + entry.seconds) * 1e9))
 
-    def _model_of(self, role: str) -> dict[str, Any]:
+    def _model_of(self, role: str) -> Attributes:
         if self._started is None:
             return {}
         provider, _, name = self._started.model_of(role).partition("/")
         return {"gen_ai.provider.name": provider, "gen_ai.request.model": name} if name else {}
 
-    def _start(self, name: str, parent: str, at: int, attributes: dict[str, Any]) -> None:
+    def _start(self, name: str, parent: str, at: int, attributes: Attributes) -> None:
         shown = name if name.startswith("step") else name.partition(" ")[0]
         self._known.add(name)
         self._open[name] = self._span(shown, name, parent, at, attributes)
@@ -210,7 +212,7 @@ class OpenTelemetryTracker:
         name: str,
         parent: str,
         at: int,
-        attributes: dict[str, Any],
+        attributes: Attributes,
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> Span:
         """A span with the id of `name` inside the span with the id of `parent`."""
@@ -222,7 +224,7 @@ class OpenTelemetryTracker:
             shown, inside, start_time=at, attributes=attributes, kind=kind
         )
 
-    def _end(self, name: str, at: int, attributes: dict[str, Any]) -> None:
+    def _end(self, name: str, at: int, attributes: Attributes) -> None:
         span = self._open.pop(name, None)
         if span is not None:
             span.set_attributes(attributes)
@@ -253,5 +255,5 @@ class _NamedIds(IdGenerator):
         return int.from_bytes(digest[:size]) or 1
 
 
-def _attributes(numbers: dict[str, float]) -> dict[str, float]:
+def _attributes(numbers: dict[str, float]) -> Attributes:
     return {f"skillfit.{name.replace('/', '.')}": number for name, number in numbers.items()}

@@ -86,7 +86,7 @@ def html_report(story: RunStory) -> str:
 
 def report_context(
     story: RunStory, items: Sequence[ItemSummary], trajectories: Mapping[str, Trajectory]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """What report.html.j2 needs."""
     edits = by_effect(story.edits)
     listed = items[:_ITEMS]

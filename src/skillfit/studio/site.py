@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment
@@ -55,10 +55,12 @@ class Studio:
             "folder_name": runs.name,
         }
 
-    def render(self, template: str, **context: Any) -> str:
+    def render(self, template: str, /, **context: object) -> str:
         return self.templates.get_template(template).render(context)
 
-    def page(self, request: Request, template: str, status: int = 200, **context: Any) -> Response:
+    def page(
+        self, request: Request, template: str, /, status: int = 200, **context: object
+    ) -> Response:
         message = self._messages.pop(request.query_params.get("message", ""), "")
         text = self.render(template, csrf=self.session.csrf, message=message, **context)
         return HTMLResponse(text, status)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -52,7 +52,7 @@ _ROLLOUTS = 60
 _PARTS = ("head", "stages", "scores", "pool", "gates", "notices", "cost")
 
 
-def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, Any]:
+def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, object]:
     """What the parts of a run's page need."""
     pool = [edit for edit in by_effect(story.edits) if edit.status != "dropped"]
     dropped = [edit for edit in by_effect(story.edits) if edit.status == "dropped"]
@@ -129,7 +129,7 @@ async def run(studio: Studio, request: Request) -> Response:
         story = studio.story(request)
         context = run_context(studio, name, story)
         context["settings"] = settings_of_config(story.config)
-        return studio.page(request, "run.html.j2", **context)
+        return studio.page(request, "run.html.j2", 200, **context)
 
     return await asyncio.to_thread(make)
 
@@ -197,7 +197,7 @@ async def step(studio: Studio, request: Request) -> Response:
             reflections = events_of(events, ReflectionFinished, number)
             rollouts = events_of(events, RolloutFinished, "rollout", number)
             gate_rollouts = events_of(events, RolloutFinished, "gate", number)
-            found: dict[str, Any] = {
+            found: dict[str, object] = {
                 "reflections": reflections,
                 "merged": _first(events_of(events, PatchMerged, number)),
                 "selected": _first(events_of(events, EditsSelected, number)),
@@ -213,6 +213,7 @@ async def step(studio: Studio, request: Request) -> Response:
         return studio.page(
             request,
             "step.html.j2",
+            200,
             name=name,
             story=story,
             number=number,

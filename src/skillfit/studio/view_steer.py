@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -65,7 +64,7 @@ async def new(studio: Studio, request: Request) -> Response:
     return _form(studio, request, filled, result=result, kind=do)
 
 
-def _given(texts: dict[str, str]) -> dict[str, Any]:
+def _given(texts: dict[str, str]) -> dict[str, str]:
     return {key.removeprefix("set:"): text for key, text in texts.items() if key.startswith("set:")}
 
 
