@@ -182,7 +182,8 @@ def _time_table(regime: Regime, runs: dict[str, list[Run]]) -> str:
         "",
         f"{regime.batch} training and {regime.selection} selection rollouts per step, "
         f"{steps} steps. Mean latency {regime.agent:g} s (agent) and {regime.optimizer:g} s "
-        f"(optimizer). The rollouts of a step take {regime.step_seconds:.1f} s on a perfect schedule; in skillfit "
+        f"(optimizer). The rollouts of a step take {regime.step_seconds:.1f} s on a perfect "
+        "schedule; in skillfit "
         f"without a lag, only the optimizer works for {chain:.1f} s per step. "
         f"Goal: at most {regime.bound:g} times the ideal schedule.",
         "",
