@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -361,6 +361,7 @@ def _is_amount(number: Any) -> bool:
     return isinstance(number, int | float) and math.isfinite(number) and number >= 0
 
 
+@lru_cache(maxsize=4096)  # a run has many calls with equal usage, and they are added up often
 def _parse_usage(text: str | bytes) -> Usage:
     """A recorded usage; runs of earlier versions may have recorded numbers that do not count."""
     try:
