@@ -26,7 +26,8 @@ from skillopt.envs.searchqa.rollout import run_batch  # noqa: E402
 
 place = Path(prompts._REFLACT_DIR, "envs", "searchqa", "prompts", "rollout_system.md")
 prompts._cache[str(place)] = (
-    "You answer questions from the context you are given.\n\n{skill_section}End with <answer>…</answer>."
+    "You answer questions from the context you are given.\n\n"
+    "{skill_section}End with <answer>…</answer>."
 )
 
 

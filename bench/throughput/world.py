@@ -12,10 +12,13 @@ import sys
 from pathlib import Path
 
 CONTEXT = (
-    "The archive keeps a code for every shelf. Codes are read from the label, not from the catalogue. "
-    * 20
+    "The archive keeps a code for every shelf. "
+    "Codes are read from the label, not from the catalogue. " * 20
 )
-SKILL = "# Shelf codes\n\nRead the question. Answer with the code of the shelf alone, as <answer>code</answer>.\n"
+SKILL = (
+    "# Shelf codes\n\nRead the question. "
+    "Answer with the code of the shelf alone, as <answer>code</answer>.\n"
+)
 
 
 def draw(*names):
