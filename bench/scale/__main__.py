@@ -266,7 +266,8 @@ def measure_large(folder: Path) -> list[Measure]:
     text = f"its live updates while it goes on, {_WATCHED} s: {share:.1f} % of a core"
     return [
         Measure(
-            f"the studio's page of a run with {steps} steps and {rollouts:,} rollouts, first request",
+            f"the studio's page of a run with {steps} steps and {rollouts:,} rollouts, "
+            "first request",
             first,
             None,
             "< 1 s",
