@@ -64,7 +64,7 @@ def told(path: Path) -> list[str]:
                 "",
                 f"Ship test: **{event.verdict}**, {event.difference:+.3f} ({low:+.2f} … {high:+.2f}).",
             ]
-    minutes = float(view.journal.fact("minutes") or 0.0)
+    minutes = view.journal.fact("minutes", float) or 0.0
     limit = started.config["model"]["agent"]["max_tokens"]
     spent = f"{len(rollouts)} rollouts, {seconds:.1f} s each with two in flight, {minutes:.0f} minutes in all"
     lines += ["", f"{spent}; answers of at most {limit} tokens.", ""]
