@@ -19,31 +19,24 @@ from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure
 from skillfit.tasks.task import Task, prove_gold
+from tests.benchmarks.agents import COPY, fenced, solver, wrong
 from tests.benchmarks.lab import LESSON, Lab, sample_task, tool, user
 from tests.support.chat_server import Call
 
 openpyxl = pytest.importorskip("openpyxl")
 
-from skillfit.benchmarks.spreadsheetbench.cell_comparison import (  # noqa: E402
+from skillfit.benchmarks.spreadsheetbench.spreadsheetbench import CodeRounds  # noqa: E402
+from skillfit.benchmarks.spreadsheetbench.workbooks import (  # noqa: E402  # noqa: E402
     BadRange,
+    WorkbookGrader,
+    cases_in,
     comparable,
     compare_workbooks,
 )
-from skillfit.benchmarks.spreadsheetbench.code_rounds import CodeRounds  # noqa: E402
-from skillfit.benchmarks.spreadsheetbench.programs_on_workbooks import (  # noqa: E402
-    WorkbookGrader,
-    cases_in,
-)
-
-COPY = "import shutil\nshutil.copy('input.xlsx', 'output.xlsx')\n"
 
 
 def single() -> Task:
     return sample_task("spreadsheetbench", task_args={"mode": "single"})
-
-
-def fenced(program: str) -> str:
-    return f"Here it is.\n\n```python\n{program}```\n"
 
 
 def workbook(path: Path, sheets: dict[str, dict[str, Any]]) -> Path:
@@ -266,8 +259,7 @@ async def test_multi_shows_errors_and_grades_the_program_that_ran() -> None:
 
 @pytest.mark.slow
 async def test_a_training_run_on_the_sample_learns(make_lab: Callable[..., Lab]) -> None:
-    programs = {item.input: item.answers[0] for item in single().items}
-    lab = make_lab(solve=lambda call: fenced(programs[user(call)]), wrong=lambda call: fenced(COPY))
+    lab = make_lab(solve=solver("spreadsheetbench"), wrong=wrong("spreadsheetbench"))
     run = await lab.train("spreadsheetbench:sample", recipe="paper")
     assert LESSON in run.best_skill.text
     assert [verdict.decision for verdict in run.verdicts] == ["accept"]

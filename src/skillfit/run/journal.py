@@ -295,7 +295,7 @@ class Journal(Store):
         return value
 
     def _usage(self, text: Any) -> Usage:
-        """A recorded usage; runs of earlier versions may have recorded numbers that do not count."""
+        """A recorded usage. Earlier versions may have recorded numbers that do not count."""
         try:
             usage: Usage = load(Usage, text)
         except (TypeError, ValueError):
