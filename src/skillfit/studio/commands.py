@@ -66,7 +66,7 @@ def answer_prompt(run: Path, prompt_id: str, text: str) -> int:
 
 
 def as_typed(arguments: Sequence[str]) -> str:
-    """The command as a person would type it."""
+    """The command as a user would type it."""
     return shlex.join(["skillfit", *arguments])
 
 
