@@ -111,6 +111,7 @@ def open_page(browser: Browser, size: str, scheme: str) -> Page:
         color_scheme="dark" if scheme == "dark" else "light",
         reduced_motion="reduce",
     )
+    context.set_default_timeout(180_000)
     return context.new_page()
 
 

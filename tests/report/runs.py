@@ -373,7 +373,7 @@ def _effects(step: int, edits: Sequence[Edit], draw: random.Random) -> list[Edit
                 probability=0.5 + max(-0.49, min(0.49, mean / half / 2)),
                 rollouts=20 + 20 * age,
                 reason=reasons[status],
-                items=("t00", "t01"),
+                items=("ticket-0000", "ticket-0001"),
             )
         )
     return effects

@@ -10,7 +10,8 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.report import RunFollower, StoryBuilder, open_run, read_story
-from skillfit.report.skill_margin import skill_lines
+from skillfit.report.skill_margin import skill_lines, worth_of
+from skillfit.report.story import EditSummary
 from skillfit.report.story_items import (
     count_changes,
     read_items,
@@ -27,6 +28,7 @@ from skillfit.run.events import (
     StageStarted,
     StepFinished,
 )
+from skillfit.skill import Edit
 from tests.report.runs import (
     ADDED,
     BEST,
@@ -110,6 +112,15 @@ def test_a_skill_has_the_origin_and_worth_of_each_line(tmp_path: Path) -> None:
     written = [line for line in lines if line.edit]
     assert written and all(line.first and line.worth is not None for line in written)
     assert [line.text for line in lines if not line.edit] == ["# Triage", "", "Say which queue."]
+    assert all(line.low < (line.worth or 0.0) < line.high for line in written)
+
+
+def test_text_is_worth_the_opposite_of_its_deletion() -> None:
+    edit = EditSummary(
+        "i01", 0, Edit("delete", "Be kind.", ""), "pending", mean=-0.2, low=-0.3, high=-0.1
+    )
+    worth = worth_of(edit)
+    assert worth is not None and (worth.mean, worth.low, worth.high) == (0.2, 0.1, 0.3)
 
 
 def test_protected_regions_are_marked_line_by_line() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -303,6 +305,53 @@ async def test_handoff_prompts_are_answered(tmp_path: Path) -> None:
         client.post("/act/run", data=form | {"target": "merge-1"})
         assert "Everything is answered" in client.get("/handoff/run").text
     assert (tmp_path / "run" / "handoff" / "merge-1.answer.md").read_text() == "{}"
+
+
+def test_a_handoff_prompt_is_answered_from_a_terminal(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    WrittenRun(run).close()
+    (run / "handoff").mkdir()
+    for name in ("merge-1", "merge-2"):
+        (run / "handoff" / f"{name}.prompt.md").write_text("Merge these.")
+    (tmp_path / "mine.md").write_text("[]")
+    command = [sys.executable, "-m", "skillfit", "steer", str(run), "answer"]
+
+    def answer(*words: str, given: str = "") -> str:
+        done = subprocess.run([*command, *words], input=given, capture_output=True, text=True)
+        return done.stdout + done.stderr
+
+    assert "1 more wait." in answer("merge-1", str(tmp_path / "mine.md"))
+    assert "No prompt 'merge-1'" in answer("merge-1", given="again")
+    assert "Resume the run" in answer("merge-2", given="{}")
+    assert (run / "handoff" / "merge-1.answer.md").read_text() == "[]"
+    assert (run / "handoff" / "merge-2.answer.md").read_text() == "{}"
+    assert [one.command(run) for one in read_requests(run)] == [
+        f"skillfit steer {run} answer merge-1",
+        f"skillfit steer {run} answer merge-2",
+    ]
+
+
+def test_runs_are_compared_by_edits_settings_and_any_two_skills(tmp_path: Path) -> None:
+    for seed, name in enumerate(("one", "two", "three")):
+        screening_run(tmp_path / name, steps=6, seed=seed)
+    with browser(tmp_path) as client:
+        address = "/compare?run=one&run=two&run=three"
+        page = client.get(address).text
+        worth = page.partition("Worth of edits")[2].partition("<h2>")[0]
+        row = worth.partition("<tbody>")[2].partition("</tr>")[0]
+        assert all(f"/edit/{name}?id=" in row for name in ("one", "two", "three"))
+        assert "Settings that differ" in page and "None." in page
+        chosen = client.get(f"{address}&old=two&new=two").text
+    assert "The same text." in chosen and "The same text." not in page
+
+
+def test_an_edit_names_the_trajectories_it_was_written_from(tmp_path: Path) -> None:
+    screening_run(tmp_path / "run", steps=3, items=6, rollouts=24)
+    with browser(tmp_path) as client:
+        page = client.get("/edit/run?id=s0001e01").text
+        link = page.partition("Written from")[2].partition('href="')[2].partition('"')[0]
+        assert link.startswith("/rollout/run?phase=rollout&amp;step=1")
+        assert "What happened" in client.get(link.replace("&amp;", "&")).text
 
 
 def test_edits_under_review_are_approved_or_declined(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from skillfit.studio.commands import (
     answer_prompt,
     as_typed,
     check_overrides,
+    find_prompt,
     run_command,
 )
 
@@ -215,9 +216,10 @@ class Tools:
         once the run has used it. Needs `confirm`.
         """
         path = self._run(run)
-        if not confirm:
-            return {"needs_confirmation": f"Writes the answer to the prompt {id}."}
         try:
+            prompt = find_prompt(path, id)
+            if not confirm:
+                return {"needs_confirmation": f"Writes the answer to {prompt.answer.name}."}
             left = await asyncio.to_thread(answer_prompt, path, id, text)
         except SkillfitError as error:
             raise ToolError(str(error)) from error

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from skillfit.errors import InputError
-from skillfit.models.providers.handoff import pending
+from skillfit.models.providers.handoff import Pending, pending
 from skillfit.run.control import in_use, request_steering
 from skillfit.run.directory import JOURNAL
 from skillfit.skill.document import DOCUMENT_NAMES, write_whole
@@ -54,15 +54,25 @@ class CommandResult:
 
 def answer_prompt(run: Path, prompt_id: str, text: str) -> int:
     """Answer a handoff prompt of a run, and record that a person did. Returns how many are left."""
+    prompt = find_prompt(run, prompt_id)
+    if not text.strip():
+        raise InputError("The answer is empty.", hint="Write it in the form the prompt asks for.")
+    write_whole(prompt.answer, text.encode())
+    request_steering(run, "answer", prompt_id)
+    left = pending(run / "handoff")
+    problem = next((one.problem for one in left if one.id == prompt_id), "")
+    if problem:
+        raise InputError(f"The answer to {prompt_id} cannot be used: {problem}")
+    return len(left)
+
+
+def find_prompt(run: Path, prompt_id: str) -> Pending:
+    """A handoff prompt that waits for an answer."""
     waiting = {prompt.id: prompt for prompt in pending(run / "handoff")}
     if prompt_id not in waiting:
         known = ", ".join(waiting) or "none"
         raise InputError(f"No prompt {prompt_id!r} waits for an answer.", hint=f"Waiting: {known}.")
-    if not text.strip():
-        raise InputError("The answer is empty.", hint="Write it in the form the prompt asks for.")
-    write_whole(waiting[prompt_id].answer, text.encode())
-    request_steering(run, "answer", prompt_id)
-    return len(waiting) - 1
+    return waiting[prompt_id]
 
 
 def as_typed(arguments: Sequence[str]) -> str:

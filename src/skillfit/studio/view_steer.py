@@ -5,6 +5,7 @@ apply and undo. Each does what a command does, and says which.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -12,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.models.providers.handoff import pending
+from skillfit.models.providers.handoff import Pending, pending
 from skillfit.report import RunStory
 from skillfit.run.control import in_use, request_steering, stop_run
 from skillfit.run.directory import JOURNAL
@@ -225,16 +226,31 @@ def _applied(story: RunStory) -> bool:
     return any((Path(story.path) / "applied").glob("*.json"))
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingPrompt:
+    """A handoff prompt with the answer that is in its file so far."""
+
+    id: str
+    text: str
+    answer: str
+    problem: str  # why that answer cannot be used
+
+
+def _waiting(prompt: Pending) -> WaitingPrompt:
+    text = prompt.prompt.read_text(encoding="utf-8", errors="replace")
+    answer = ""
+    if prompt.answer.is_file():
+        answer = prompt.answer.read_text(encoding="utf-8", errors="replace")
+    return WaitingPrompt(prompt.id, text, answer, prompt.problem)
+
+
 async def handoff(studio: Studio, request: Request) -> Response:
     """The prompts that wait for an answer."""
     name = str(request.path_params["name"])
 
     def make() -> Response:
         story = studio.story(request)
-        prompts = [
-            (prompt.id, prompt.prompt.read_text(encoding="utf-8", errors="replace"))
-            for prompt in pending(Path(story.path) / "handoff")
-        ]
+        prompts = [_waiting(prompt) for prompt in pending(Path(story.path) / "handoff")]
         return studio.page(request, "handoff.html.j2", name=name, story=story, prompts=prompts)
 
     return await asyncio.to_thread(make)
