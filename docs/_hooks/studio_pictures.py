@@ -37,10 +37,10 @@ RUNS: dict[str, list[str]] = {
 # Name of the picture in the documentation -> address, height in pixels.
 DRAWN = {
     "studio-runs": ("/", 420),
-    "studio-run": ("/run/first", 1180),
-    "studio-skill": ("/skill/first", 620),
+    "studio-run": ("/run/first", 1420),
+    "studio-skill": ("/skill/first", 980),
     "studio-items": ("/items/first", 760),
-    "studio-compare": ("/compare?run=first&run=few-edits", 900),
+    "studio-compare": ("/compare?run=first&run=few-edits", 1500),
     "studio-new": ("/new?config=skillfit.yaml", 860),
 }
 
