@@ -66,12 +66,14 @@ def _comparison(runs: Sequence[Compared]) -> str:
         f"{BATCH} training rollouts. Screening takes all of them into its pool; strict tries the",
         f"first {PATCH} as one patch; the race gets candidates of {PATCH} and {2 * PATCH} lines, as",
         f"in bench/gate. Screening draws {SUBSETS} subsets per pass. Temperature 0. A gate's",
-        "rollouts count training and selection, not the test.\n",
+        "rollouts count training and selection, not the test. Screening keeps two passes for the",
+        "comparison of its composed skill with the incumbent, which is not needed while no edit is",
+        "promoted; race and strict end when a step no longer fits.\n",
         f"Test score of the initial skill: {fixed.get('initial', 0.0):.3f}; of the initial skill",
         f"with all helpful lines: {fixed.get('all helpful lines', 0.0):.3f}.\n",
-        "| rollouts | gate | test score of the final skill, mean ± s.e. | each seed | steps |"
+        "| rollouts | gate | test score of the final skill, mean ± s.e. | each seed | steps | used |"
         f" lines kept: {' / '.join(SORTS)} |",
-        "|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|",
     ]
     for rollouts in BUDGETS:
         for way in WAYS:
@@ -84,12 +86,14 @@ def _comparison(runs: Sequence[Compared]) -> str:
             each = ", ".join(f"{one.test:.2f}" for one in sorted(found, key=lambda o: o.seed))
             steps = statistics.fmean(one.steps for one in found)
             scores = _mean([one.test for one in found])
-            lines.append(f"| {rollouts} | {way} | {scores} | {each} | {steps:.1f} | {kept} |")
+            used = statistics.fmean(one.spent for one in found)
+            row = (rollouts, way, scores, each, f"{steps:.1f}", f"{used:.0f}", kept)
+            lines.append(f"| {' | '.join(map(str, row))} |")
     lines += ["", *_reading(played), ""]
     codes = {one.gate_code for one in played}
     if codes != {gate_code()}:
         lines += [
-            "The gates have been changed since this was measured (fingerprint of their sources:",
+            "The sources of the gates were changed or moved since this was measured (fingerprint:",
             f"{', '.join(sorted(codes))}; now {gate_code()}).\n",
         ]
     return "\n".join(lines)
