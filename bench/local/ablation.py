@@ -28,9 +28,9 @@ def planted_skill() -> str:
     return START + "\n".join(lines) + "\n"
 
 
-def ablate(folder: Path, model: Path, results: Path, rollouts: int | None) -> None:
+def ablate(folder: Path, model: Path, results: Path, rollouts: int | None, threads: int) -> None:
     """Run the command and keep what it printed, with what was planted beside every line."""
-    config = write_task(folder, model, planted_skill())
+    config = write_task(folder, model, threads, planted_skill())
     command = [sys.executable, "-m", "skillfit", "ablate", str(config), OVERRIDE, "--json"]
     command += ["--run", str(folder / "ablation")]
     command += [] if rollouts is None else ["--rollouts", str(rollouts)]
