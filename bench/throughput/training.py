@@ -226,7 +226,8 @@ def scored(bench: Bench, seeds: Sequence[int], workers: int) -> str:
     with ThreadPoolExecutor(workers) as pool:
         for (label, count, seed, _), run in zip(jobs, pool.map(score, jobs), strict=True):
             if run.problem:
-                raise SystemExit(f"{label}, seed {seed}: {run.problem}")
+                print(f"{label}, seed {seed} is left out: {run.problem}", file=sys.stderr)
+                continue
             for at in COUNTS if count == "all" else (int(count),):
                 value = true_score(str(seed), run.best_at(at))
                 found.setdefault((label, at), []).append(value)
