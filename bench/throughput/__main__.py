@@ -1,5 +1,6 @@
-"""`python -m bench.throughput`: the same work through skillfit and its peers, side by side, with the
-ideal schedule for comparison. `--faults`: whole training runs on a fast server that fails.
+"""`python -m bench.throughput`: the same work through skillfit and its peers, side by side, with
+the ideal schedule for comparison. `--faults`: whole training runs on a fast server that fails.
+`--training`: whole training runs of all systems.
 """
 
 from __future__ import annotations
@@ -8,15 +9,20 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.parity import reference
+from bench.throughput import training
 from bench.throughput.server import FAST, FAULTS
 from bench.throughput.world import answer, gold, ideal_seconds, latency
 
@@ -83,23 +89,30 @@ def measure(
 def row(measured: Measured, clean: Measured, ideal: float, mode: str, count: int) -> str:
     if measured.report is None:
         return f"| {measured.name} | {mode} | stopped: {measured.problem} | | | | | |"
-    against = f"{measured.seconds / clean.seconds:.2f}" if clean.report else ""
-    cpu = 1000 * measured.report["cpu_seconds"] / count
-    return (
-        f"| {measured.name} | {mode} | {measured.seconds:.2f} | {measured.seconds / ideal:.2f} | {against} "
-        f"| {cpu:.2f} | {measured.report['megabytes']:.0f} | {measured.wrong(count)} |"
-    )
+    cells = [
+        measured.name,
+        mode,
+        f"{measured.seconds:.2f}",
+        f"{measured.seconds / ideal:.2f}",
+        f"{measured.seconds / clean.seconds:.2f}" if clean.report else "",
+        f"{1000 * measured.report['cpu_seconds'] / count:.2f}",
+        f"{measured.report['megabytes']:.0f}",
+        f"{measured.wrong(count)}",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def results(runs: list[tuple[Measured, Measured]], count: int, concurrency: int) -> str:
     ideal = ideal_seconds(count, concurrency)
-    work = sum(latency(number) for number in range(count))
+    latencies = [latency(number) for number in range(count)]
     lines = [
-        f"{count} items at concurrency {concurrency}: {work:.0f} s of latency (longest {max(map(latency, range(count))):.1f} s), "
-        f"ideal schedule {ideal:.2f} s. {FAULTS:.0%} of requests fail where it says faulty.",
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.",
+        f"{count} items at concurrency {concurrency}: {sum(latencies):.0f} s of latency "
+        f"(longest {max(latencies):.1f} s), ideal schedule {ideal:.2f} s. "
+        f"{FAULTS:.0%} of requests fail where it says faulty.",
+        machine(),
         "",
-        "| through | server | seconds | to ideal | to its own fault-free time | CPU ms per rollout | MB | wrong scores |",
+        "| through | server | seconds | to ideal | to its own fault-free time "
+        "| CPU ms per rollout | MB | wrong scores |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for clean, faulty in runs:
@@ -119,8 +132,7 @@ def faults_table(port: int, shares: list[float], repeats: int) -> str:
     lines = [
         f"Whole training runs of the demo project with practice models (about {FAST * 1000:.0f} ms "
         f"per call) while a share of the requests fails (429, 500, cut). Median of {repeats}.",
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, "
-        f"load {os.getloadavg()[0]:.1f} at the start.",
+        machine(),
         "",
         "| failing requests | seconds | to the fault-free time | CPU seconds | ended |",
         "|---|---|---|---|---|",
@@ -154,30 +166,68 @@ def main() -> None:
         "--faults", nargs="*", type=float, help="shares of failing requests; default 0.1 0.3 0.6"
     )
     parser.add_argument("--repeats", type=int, default=3, help="of each run with --faults")
+    parser.add_argument(
+        "--training", nargs="*", choices=["time", "score"], help="whole training runs; default both"
+    )
+    parser.add_argument("--seeds", type=int, help="of the runs with --training")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time that are not timed")
     asked = parser.parse_args()
+    if asked.training is not None:
+        compare_training(asked)
+        return
     only_faults = asked.faults is not None
     output = asked.output or HERE / ("FAULTS.md" if only_faults else "RESULTS.md")
     commands = {"skillfit": [sys.executable, "-m", "bench.throughput.ours"]}
     for peer in [] if only_faults else asked.peers:
         commands[peer] = [python_of(peer), str(HERE / f"through_{peer}.py")]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "bench.throughput.server"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert server.stdout is not None
-        port = int(server.stdout.readline())
+    with serving() as port:
         if only_faults:
             text = faults_table(port, asked.faults or [0.1, 0.3, 0.6], asked.repeats)
         else:
             text = peers_table(commands, port, asked.items, asked.concurrency)
-    finally:
-        server.terminate()
-        server.wait()
     output.write_text(text)
     print(text)
+
+
+@contextmanager
+def serving() -> Iterator[int]:
+    """The model server in a process of its own; its port."""
+    command = [sys.executable, "-m", "bench.throughput.server"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield int(server.stdout.readline())
+        finally:
+            server.terminate()
+
+
+def compare_training(asked: argparse.Namespace) -> None:
+    """Write TRAINING.md, or replace one of its parts."""
+    if "skillopt" in asked.peers:
+        reference.ready()
+    output = asked.output or HERE / "TRAINING.md"
+    parts = dict(re.findall(r"<!-- (\w+) -->\n(.*?)(?=<!-- |\Z)", _read(output), re.DOTALL))
+    wanted = asked.training or ["time", "score"]
+    with serving() as port:
+        bench = training.Bench(port, {peer: python_of(peer) for peer in asked.peers})
+        if "time" in wanted:
+            seeds = training.TIMED[: asked.seeds]
+            tables = [training.timed(bench, regime, seeds) for regime in training.REGIMES]
+            parts["time"] = "\n\n".join([*tables, f"Median of {len(seeds)} runs. {machine()}"])
+        if "score" in wanted:
+            parts["score"] = training.scored(bench, training.SCORED[: asked.seeds], asked.workers)
+    text = "\n\n".join(f"<!-- {name} -->\n{parts[name].strip()}" for name in sorted(parts))
+    output.write_text(text + "\n")
+    print(text)
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def machine() -> str:
+    load = os.getloadavg()[0]
+    return f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f}."
 
 
 def peers_table(commands: dict[str, list[str]], port: int, items: int, concurrency: int) -> str:

@@ -12,10 +12,13 @@ import sys
 from pathlib import Path
 
 CONTEXT = (
-    "The archive keeps a code for every shelf. Codes are read from the label, not from the catalogue. "
-    * 20
+    "The archive keeps a code for every shelf. "
+    "Codes are read from the label, not from the catalogue. " * 20
 )
-SKILL = "# Shelf codes\n\nRead the question. Answer with the code of the shelf alone, as <answer>code</answer>.\n"
+SKILL = (
+    "# Shelf codes\n\n"
+    "Read the question. Answer with the code of the shelf alone, as <answer>code</answer>.\n"
+)
 
 
 def draw(*names):
@@ -50,6 +53,12 @@ def ideal_seconds(count, concurrency):
     return max(slots)
 
 
+def peak_megabytes():
+    """`ru_maxrss` would count the process that started this one too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
 def report(seconds, cpu_seconds, megabytes, scores, **more):
     """What a contestant prints as its last line: how long, at what cost, and the hard score per
     item (None: no score).
@@ -68,7 +77,15 @@ def report(seconds, cpu_seconds, megabytes, scores, **more):
     sys.stdout.flush()
 
 
+def trained(seconds, cpu_seconds, curve):
+    """What a contestant prints after a whole run: `curve` has the best skill from each number of
+    rollouts on.
+    """
+    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "curve": curve}))
+    sys.stdout.flush()
+
+
 def settings():
-    """What a contestant is started with: base_url, count, concurrency, scratch folder."""
+    """What a contestant is started with: base_url, count (or seed), concurrency, scratch folder."""
     url, count, concurrency, folder = sys.argv[1:5]
     return url, int(count), int(concurrency), Path(folder)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from skillfit.run.listing import ListedRun
 
 
-_RUNS = Path("runs")  # where runs go that nobody gave a place
+_RUNS = Path("runs")  # the default folder of runs
 _LONGEST_NAME = 120  # characters of an item's id in the name of its folder
 RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
 

@@ -7,9 +7,10 @@ reference rule.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from skillfit.rollout.outcome import Arm, Metric, Outcome, Tally
 from skillfit.run.records import EditEffect, EditStatus, Evidence, ScoreEstimate, Standing
@@ -117,7 +118,7 @@ class Verdict:
 
 
 class Gate(Protocol):
-    """Decides how training goes on. Everything is a function of seed, names and measured scores."""
+    """Decides how training continues. All is a function of seed, names and measured scores."""
 
     async def baseline(self, skill: Skill) -> Tally:
         """Measure the initial skill on the selection items; it is incumbent and best from here."""
@@ -125,6 +126,14 @@ class Gate(Protocol):
 
     def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
         """The arm of each training rollout: all items of the first repeat, then of the next."""
+        ...
+
+    def begin(self, name: str, candidate: Candidate | None) -> asyncio.Future[Any] | None:
+        """Start the rollouts of a judgement that do not depend on the step's training scores.
+
+        `judge` follows with the same name and candidate. Meanwhile the loop may start the training
+        rollouts of the next step. Returns what runs now, if anything.
+        """
         ...
 
     async def judge(
@@ -172,7 +181,7 @@ class Gate(Protocol):
         ...
 
     def steer(self, action: str, key: str, text: str = "") -> None:
-        """Carry out a person's request about an edit of the pool: veto, pin, reword, approve,
+        """Carry out a user's request about an edit of the pool: veto, pin, reword, approve,
         decline. Only called for gates that pool edits.
         """
         ...
