@@ -41,7 +41,7 @@ from skillfit.run.records import (
     StepRecord,
 )
 
-_EVALUATIONS = {
+EVALUATIONS = {
     "baseline": "selection_eval_baseline",
     "final": "final_selection_eval",
     "test_baseline": "test_eval_baseline",
@@ -103,7 +103,7 @@ class RunFiles:
 
     @_on.register
     def _(self, event: EvaluationFinished) -> None:
-        folder = _EVALUATIONS.get(event.name)
+        folder = EVALUATIONS.get(event.name)
         if folder is None:
             return
         phases = (event.name, event.split, "finish")
@@ -175,7 +175,7 @@ class RunFiles:
         folder = (
             f"slow_update/{epoch}"
             if epoch != event.name
-            else _EVALUATIONS.get(event.name, _step(event.step))
+            else EVALUATIONS.get(event.name, _step(event.step))
         )
         verdict = {
             "decision": event.decision,
