@@ -203,6 +203,24 @@ def test_where_nothing_can_be_written_is_said(shell: Shell, run: Path) -> None:
         assert said.code == 2 and said.err.startswith(f"error: Cannot write {line[-1]}:")
 
 
+def test_export_writes_every_rollout_as_files(shell: Shell, run: Path) -> None:
+    said = shell("export", run, "--out", "out", "--json").json
+    written = sorted(Path("out").rglob("conversation.json"))
+    assert len(written) == said["rollouts"] > 100
+    first = written[0]
+    turns = json.loads(first.read_text())
+    result = json.loads((first.parent / "result.json").read_text())
+    assert turns[0]["role"] == "user" and turns[0]["content"]
+    assert turns[-1] == {"role": "assistant", "content": result["answer"]}
+    assert result["id"] in first.parent.name and result["hard"] in (0.0, 1.0)
+    assert (Path("out") / "steps/step_0001/rollout/predictions").is_dir()
+    assert (Path("out") / "selection_eval_baseline/predictions").is_dir()
+    one = shell("export", run, "--item", result["id"], "--json").json
+    assert 0 < one["rollouts"] < said["rollouts"]
+    assert Path(one["folder"]) == run / "exported"
+    assert shell("export", run, "--item", "nobody").code == 2
+
+
 def test_report_writes_one_file(shell: Shell, run: Path) -> None:
     assert shell("report", run, "--json").json["report"].endswith("report.html")
     assert (
@@ -247,6 +265,17 @@ def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
     shutil.rmtree(run)
     assert shell("verify", "record.json", "--repeats", "1", "--json").json["verdict"] == "ok"
     assert "neither a run nor a record" in shell("verify", "tasks.txt").err
+
+
+def test_a_record_works_in_another_checkout(shell: Shell, run: Path, tmp_path: Path) -> None:
+    record = run.parent / "ci" / "record.json"
+    record.parent.mkdir()
+    assert shell("verify", run, "--save", record).code == 0
+    assert str(tmp_path) not in record.read_text(encoding="utf-8")
+    shutil.rmtree(run)
+    moved = run.parent.rename(tmp_path / "another checkout")
+    line = ("verify", moved / "ci" / "record.json", "--repeats", "1", "--json")
+    assert shell(*line).json["verdict"] == "ok"
 
 
 def test_eval_measures_several_models_in_one_directory(

@@ -279,7 +279,7 @@ def line(run: Path, finish_reason: str, summary: RunSummary | None) -> dict[str,
     shipped: dict[str, Any] = {
         "verdict": ship.verdict if ship else None,
         "difference": ship.difference if ship else None,
-        "interval": list(ship.interval) if ship else None,
+        "interval": list(ship.interval) if ship and ship.repeats else None,
     }
     if ship is not None and ship.gap is not None:  # only with a second grader
         shipped["gap"] = ship.gap
@@ -316,7 +316,7 @@ def report(result: Result, as_json: bool) -> None:
 
 
 def in_words(said: dict[str, Any], diagnosis: str) -> str:
-    """The result line as a person reads it: what came out, the scores, the cost, what to do."""
+    """The result for people: verdict, scores, cost, next commands."""
     result = f"{said['finish_reason'].replace('_', ' ')}: {diagnosis}"
     lines = [result]
     metric = "" if said["metric"] in (None, "hard") else f" ({said['metric']} score)"

@@ -243,7 +243,7 @@ class Budget:
         journal.on_failure(self.stop)
 
     def set_cap(self, cap: str, value: float) -> None:
-        """Change a cap while the run goes on."""
+        """Change a cap during the run."""
         names = [each.name for each in fields(Caps)]
         if cap not in names:
             raise InputError(f"Unknown cap {cap!r}.", hint=f"Caps: {', '.join(names)}.")

@@ -220,7 +220,7 @@ class CardKeeper:
         self._written = self._card
 
     def reopen(self, *, new: bool) -> None:
-        """The run goes on, so it has not finished; `new`: as another run, from its beginning."""
+        """The run was resumed, so it has not finished; `new`: as another run, from the start."""
         unfinished = replace(
             self._card, finish_reason="", diagnosis="", finished_at=None, ship=None, seconds=None
         )

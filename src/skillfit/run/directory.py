@@ -220,7 +220,7 @@ class RunView:
 
     @property
     def finished(self) -> RunFinished | None:
-        """None while the run is going on, or when it was stopped before its end."""
+        """None while the run is in progress, or when it was stopped before its end."""
         return self._last(RunFinished)
 
     @property

@@ -350,7 +350,7 @@ class Unknown(Event):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An event as it stands in the log."""
+    """An event as stored in the log."""
 
     seq: int
     at: float
@@ -358,7 +358,7 @@ class Stored:
 
 
 class EventLog(Store):
-    """Append-only table beside the journal. Listeners hear new events, and on replay hear the
+    """Append-only table beside the journal. Listeners get new events, and on replay get the
     stored ones again in order.
     """
 
@@ -420,7 +420,7 @@ class EventLog(Store):
         return self._insert(key, kind, data)
 
     def go_on(self) -> None:
-        """A run that goes on has not finished: forget that it did, until it does again."""
+        """A resumed run has not finished: forget its end until it ends again."""
         self._write("DELETE FROM events WHERE kind = ?", (RunFinished.__name__,))
         self._known.pop(RunFinished.__name__, None)
 

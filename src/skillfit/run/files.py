@@ -42,7 +42,7 @@ from skillfit.run.records import (
     StepRecord,
 )
 
-_EVALUATIONS = {
+EVALUATIONS = {
     "baseline": "selection_eval_baseline",
     "final": "final_selection_eval",
     "test_baseline": "test_eval_baseline",
@@ -62,7 +62,7 @@ class Writer(Protocol):
 
 
 class RunFiles:
-    """A listener on the event log. Hears a run from its first event, live or on replay."""
+    """A listener on the event log. Gets all events of a run, live or on replay."""
 
     def __init__(self, directory: Writer, progress: int = 0) -> None:
         """`progress` is how far the files of an earlier process are: the last stored event that
@@ -104,7 +104,7 @@ class RunFiles:
 
     @_on.register
     def _(self, event: EvaluationFinished) -> None:
-        folder = _EVALUATIONS.get(event.name)
+        folder = EVALUATIONS.get(event.name)
         if folder is None:
             return
         phases = (event.name, event.split, "finish")
@@ -176,7 +176,7 @@ class RunFiles:
         folder = (
             f"slow_update/{epoch}"
             if epoch != event.name
-            else _EVALUATIONS.get(event.name, _step(event.step))
+            else EVALUATIONS.get(event.name, _step(event.step))
         )
         verdict = {
             "decision": event.decision,

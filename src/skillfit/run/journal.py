@@ -243,7 +243,7 @@ class Journal(Store):
         kept = self._redact(dumped.decode()).encode()
         row |= {"value": kept, "at": started, "seconds": time.time() - started, "parent": parent}
         self._known[key] = self._insert("effects", row | {"usage": _dump_usage(usage(value))})
-        if kept != dumped:  # go on with the value that a resumed run will read
+        if kept != dumped:  # continue with the value that a resumed run will read
             value = load(returns, kept)
         return value
 

@@ -397,6 +397,7 @@ class ShipSummary:
     difference: float
     interval: tuple[float, float]
     gap: float | None = None  # with a second grader: gain under the training grader minus this one
+    repeats: int = 1  # fresh rollouts an item and skill; 0: there was nothing to compare
 
 
 @dataclass(frozen=True, slots=True)

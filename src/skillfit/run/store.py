@@ -53,7 +53,7 @@ class DamagedRun(InputError):
 
 
 class RunClosed(SkillfitError):
-    """The run was closed while somebody still used it."""
+    """The run was closed while it was still in use."""
 
 
 class Rows:
@@ -268,7 +268,7 @@ class Store:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Everything read inside is as of one moment, also while a writer goes on."""
+        """Everything read inside is as of one moment, also while another process writes."""
         self._db.execute("BEGIN")
         try:
             yield

@@ -58,17 +58,18 @@ from skillfit.training.state import TrainingState
 Rollout = asyncio.Task[Outcome]
 
 
-async def observations(rollouts: StepRollouts) -> list[Observation]:
+async def observations(run: Components, rollouts: StepRollouts) -> list[Observation]:
     """The finished training rollouts as evidence for the gate."""
     found = []
     for requests, outcomes in zip(rollouts.requests, await rollouts.outcomes(), strict=True):
+        raise_if_skipped(outcomes, run.path)
         for request, outcome in zip(requests, outcomes, strict=True):
             found.append(Observation(request.item.id, request.arm, outcome))
     return found
 
 
 def context_of(run: Components, planned: PlannedStep, state: TrainingState) -> Context:
-    """What the optimizer is told in this step besides trajectories."""
+    """What the optimizer gets in this step besides trajectories."""
     pending = tuple(effect for effect in run.gate.effects() if effect.status == "pending")
     budget = scheduled_budget(run, planned)
     return Context(planned.step, budget, state.memory_text, state.meta_skill, pending)
