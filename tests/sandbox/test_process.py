@@ -144,7 +144,7 @@ async def test_a_closed_pipe_ends_a_program_as_usual(tmp_path: Path) -> None:
 def test_a_link_in_the_temporary_folder_leads_the_clean_up_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody may write there: a link to a folder of ours with a free lock is no folder of ours."""
+    """Everybody may write there. A link to a folder of ours is not a folder that we made."""
     scratch, mine = tmp_path / "tmp", tmp_path / "mine"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
