@@ -68,7 +68,7 @@ def draft(
     as_json: Json = False,
 ) -> None:
     """Write the first tasks of a skill with a model. You review each one: accept, edit or skip it.
-    Never overwrites a file. After Ctrl-C, the same command goes on where it stopped.
+    Never overwrites a file. After Ctrl-C, the same command continues where it stopped.
 
     Example: skillfit tasks draft ./my-skill --model openai/gpt-5
     """
@@ -241,7 +241,7 @@ class _ReviewStopped(SkillfitError):
     def __init__(self, decided: int, total: int) -> None:
         super().__init__(
             f"Stopped after {decided} of {total} tasks. What you decided is saved.",
-            hint="Run the same command again to go on.",
+            hint="Run the same command again to continue.",
         )
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run in the terminal: a live screen, plain lines, or a counter.
+"""What the terminal shows of a run: a live screen, plain lines, or a counter.
 
 Each is a listener of events. The live screen and the plain lines read the same story of the run as
 the report and the studio.

@@ -76,7 +76,9 @@ async def finish(
         return conclude(run, closing, state, ending, "budget", message)
     diagnosis = diagnose(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
-        reason = "infrastructure"  # the scores say nothing about the skill; resuming tries again
+        reason = (
+            "infrastructure"  # the scores are no evidence about the skill; resuming tries again
+        )
         ending = replace(ending, handed_back=run.initial)
     else:
         await run.persist_failures()

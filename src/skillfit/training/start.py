@@ -232,7 +232,7 @@ def _skill(skill: Skill) -> list[CheckResult]:
 
 
 def _drafts(items: Sequence[Item]) -> list[CheckResult]:
-    """Tasks that a model wrote and nobody has read (`skillfit tasks draft --yes`)."""
+    """Tasks that a model wrote and no person has reviewed (`skillfit tasks draft --yes`)."""
     unread = count_unreviewed(items)
     if not unread:
         return []
