@@ -323,8 +323,11 @@ class Patching:
             raise EditSkipped(
                 "protected_region", "the result would make, break or reach into a protected region"
             )
-        self._refuse_growth(self._skill.with_body(body))
-        self._written = [_after(splice, span) for span in self._written]
+        if self._max_tokens is not None:
+            self._refuse_growth(self._skill.with_body(body))
+        self._written = [
+            span if span.end < start else _after(splice, span) for span in self._written
+        ]
         self._written.append(Span(start + splice.content.start, start + splice.content.end))
         self._body = body
 
