@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from skillfit.agents.coding_cli.description import BUILT_IN, arguments, load_des
 from skillfit.errors import InputError
 from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
 from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, QuotaExhausted
+from skillfit.models.wire import MAX_TOKEN_COUNT
 from skillfit.sandbox.isolation import best_isolation
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
-from tests.agents.stand_in import ITEM, SKILL, StandIn, seen
+from tests.agents.stand_in import DESCRIPTION, ITEM, PROGRAM, SKILL, StandIn, seen
 from tests.sandbox.processes import is_gone, is_running
 
 
@@ -307,3 +309,33 @@ def test_a_built_in_description_never_puts_the_prompt_on_the_command_line_and_te
     values |= {"usage_file": "u"}
     assert "m" in arguments(description.argv, values)
     assert not any("$" in argument for argument in arguments(description.argv, values))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "printf '\\377\\376' > ../usage.json",
+        "truncate -s 30G ../usage.json",
+        "ln -s /proc/self/environ ../usage.json",
+        "ln -s usage.json ../usage.json",
+        "mkfifo ../usage.json",
+        "rm -rf ../home ../tmp; touch ../home",
+    ],
+)
+async def test_whatever_a_program_leaves_beside_its_work_the_attempt_counts(
+    fake: StandIn, command: str
+) -> None:
+    attempt = await fake.attempt(Item("q", {"input": f"RUN {command}"}))
+
+    assert attempt.answer == "42" and attempt.usage.tokens == 37
+
+
+async def test_a_usage_that_no_program_can_have_is_counted_as_very_much(fake: StandIn) -> None:
+    """It must neither end the run nor leave a cap with room."""
+    fake.install(PROGRAM.replace("read=30", "read=1.7e308"), cost=1.7e308)
+    fake.describe(usage=[*DESCRIPTION["usage"], *DESCRIPTION["usage"]])
+
+    usage = (await fake.attempt()).usage
+
+    assert usage.input == 2 * MAX_TOKEN_COUNT and usage.usd is not None and usage.usd > 10_000
+    assert math.isfinite(usage.usd) and math.isfinite(usage.tokens)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,7 @@ from skillfit.agents.workspace import OutsideWorkspace, Workspace, new_workspace
 from skillfit.models import Reply, ScriptedModel, ToolCall, Usage
 from skillfit.models.failures import policy
 from skillfit.models.protocol import RateLimited
-from skillfit.sandbox.isolation import ISOLATIONS, best_isolation
+from skillfit.sandbox.isolation import ISOLATIONS, Isolation, best_isolation, works
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item
 
@@ -342,3 +343,56 @@ async def test_a_sandbox_that_does_not_start_ends_the_attempt_as_a_failure(
         await run(use("run_command", command="true"), "never asked")
 
     assert failed.value.kind == "sandbox" and policy("sandbox").rollout_retries
+
+
+@pytest.mark.parametrize(
+    "command", ["ln -s a a", "ln -s b a; ln -s a b", "touch $(printf '\\377'); ln -s / a"]
+)
+async def test_links_in_a_circle_and_names_that_are_no_text_hold_nothing_up(command: str) -> None:
+    attempt, _ = await run(
+        use("run_command", command=command),
+        use("read", path="a"),
+        use("write", path="a/x", content="1"),
+        use("list"),
+        use("list", path="a"),
+        use("search", text="x"),
+        use("finish", answer="done"),
+    )
+    remove_workspace(attempt.workspace)
+
+    assert attempt.answer == "done"
+    assert all(step.text.encode() for step in attempt.steps), "each can be sent and recorded"
+
+
+def test_a_line_without_end_does_not_fill_the_memory() -> None:
+    workspace = Workspace.create()
+    try:
+        with (workspace.work / "endless").open("wb") as file:
+            file.write(b"Needle" + b"\0" * 10 + b"\nshort needle\n")
+            file.truncate(64 << 20)
+        tracemalloc.start()
+        found = FileTools(workspace).search("NEEDLE", ".")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        workspace.remove()
+    assert found.splitlines()[1] == "endless:2: short needle"
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize(
+    "isolation", [each for each in ISOLATIONS if works(each)], ids=lambda each: each.name
+)
+async def test_a_folder_in_the_place_of_the_corpus_holds_nothing_up(
+    corpus: Path, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skillfit.agents.tools.choose_isolation", lambda mode: isolation)
+    attempt, _ = await run(
+        use(
+            "run_command", command="rm -rf corpus; mkdir corpus; touch corpus/mine; chmod 0 corpus"
+        ),
+        use("finish", answer="done"),
+        corpus=corpus,
+    )
+    assert attempt.answer == "done" and corpus.is_dir() and any(corpus.iterdir())
+    remove_workspace(attempt.workspace)

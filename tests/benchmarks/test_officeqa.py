@@ -14,8 +14,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from skillfit.benchmarks.benchmark import find_benchmark
-from skillfit.benchmarks.officeqa.office_answer import OfficeAnswer, tokens
-from skillfit.benchmarks.officeqa.parsed_pages import PAGE_CHARS, TOTAL_CHARS, oracle_text
+from skillfit.benchmarks.officeqa.officeqa import (
+    PAGE_CHARS,
+    TOTAL_CHARS,
+    OfficeAnswer,
+    oracle_text,
+    tokens,
+)
 from skillfit.benchmarks.officeqa.web_search import SearchRounds, SearchService
 from skillfit.errors import InputError
 from skillfit.models.protocol import Reply, ToolCall

@@ -16,9 +16,9 @@ import skillfit
 from skillfit.api import prepare
 from skillfit.benchmarks.benchmark import find_benchmark
 from skillfit.benchmarks.games.game_player import GameEvaluator
-from skillfit.benchmarks.match_or_judge import MatchOrJudge
-from skillfit.benchmarks.officeqa.office_answer import OfficeAnswer
-from skillfit.benchmarks.spreadsheetbench.code_rounds import CodeRounds
+from skillfit.benchmarks.officeqa.officeqa import OfficeAnswer
+from skillfit.benchmarks.questions import MatchOrJudge
+from skillfit.benchmarks.spreadsheetbench.spreadsheetbench import CodeRounds
 from skillfit.benchmarks.swebench.patch_grader import PatchGrader
 from skillfit.tasks.graders.answers import Anls, Choice, Normalized
 from tests.benchmarks.lab import LESSON, Lab, by_question, sample_task, user

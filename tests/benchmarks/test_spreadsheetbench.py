@@ -24,15 +24,13 @@ from tests.support.chat_server import Call
 
 openpyxl = pytest.importorskip("openpyxl")
 
-from skillfit.benchmarks.spreadsheetbench.cell_comparison import (  # noqa: E402
+from skillfit.benchmarks.spreadsheetbench.spreadsheetbench import CodeRounds  # noqa: E402
+from skillfit.benchmarks.spreadsheetbench.workbooks import (  # noqa: E402  # noqa: E402
     BadRange,
-    comparable,
-    compare_workbooks,
-)
-from skillfit.benchmarks.spreadsheetbench.code_rounds import CodeRounds  # noqa: E402
-from skillfit.benchmarks.spreadsheetbench.programs_on_workbooks import (  # noqa: E402
     WorkbookGrader,
     cases_in,
+    comparable,
+    compare_workbooks,
 )
 
 COPY = "import shutil\nshutil.copy('input.xlsx', 'output.xlsx')\n"

@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 
 from skillfit.benchmarks.benchmark import find_benchmark
-from skillfit.benchmarks.swebench.checkout import files_in
 from skillfit.benchmarks.swebench.containers import ContainerRounds, image_of
-from skillfit.benchmarks.swebench.patch_grader import PatchGrader
-from skillfit.benchmarks.swebench.pytest_log import judge, parse_log
+from skillfit.benchmarks.swebench.patch_grader import PatchGrader, files_in, judge, parse_log
 from skillfit.errors import InputError
 from skillfit.models.protocol import Reply, ToolCall
 from skillfit.models.providers.scripted import ScriptedModel

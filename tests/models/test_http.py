@@ -258,6 +258,49 @@ async def test_nothing_follows_a_redirect_to_another_host(id, environ, status):
         assert there.calls == []
 
 
+@pytest.mark.parametrize("location", ["//[", "http://[::1", "http://a\x1b[2Kb/", "http://h:99999/"])
+async def test_a_redirect_to_an_address_nobody_can_read_is_a_failure(location):
+    answer = f"HTTP/1.1 307 There\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode()
+    with (
+        RawServer(lambda number: answer) as server,
+        pytest.raises(BadRequest, match="307: it redirects to"),
+    ):
+        await to(server.url).complete(say("x"))
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "rot13", "no-such"])
+async def test_only_ordinary_charsets_are_decoded(charset):
+    """Punycode takes time with the square of the length: hours for the largest reply."""
+    body = json.dumps(completion({"content": "ü" + "-b9" * 500_000}, "m")).encode()
+    head = f"Content-Type: application/json; charset={charset}\r\nContent-Length: {len(body)}"
+    answer = f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode() + body
+    with RawServer(lambda number: answer) as server:
+        reply = await to(server.url).complete(say("x"))
+    assert reply.text.startswith("ü-b9") and len(reply.text) == 1_500_001
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://.../",
+        "http://a..b/v1",
+        f"http://{'a' * 64}.invalid/",
+        "http://h/\x1b[2K",
+        "http://a b/",
+    ],
+)
+def test_an_address_nobody_can_send_to_is_refused_at_once(url):
+    with pytest.raises(InputError, match="not an address"):
+        to(url)
+
+
+def test_an_address_that_is_refused_is_shown_without_its_query():
+    environ = {"OPENAI_API_KEY": "key-123456", "OPENAI_BASE_URL": "http://h:x/v1?key=planted-key"}
+    with pytest.raises(InputError, match="not an address") as caught:
+        to(None, environ=environ)
+    assert "planted" not in str(caught.value)
+
+
 async def test_redirects_in_a_circle_end():
     with (
         ChatServer(lambda call: RedirectResponse("/v1/chat/completions")) as server,

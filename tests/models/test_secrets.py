@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import re
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -113,16 +115,44 @@ async def test_custom_headers_are_sent_and_never_shown():
     )
 
 
-def test_a_key_with_a_line_break_is_refused_before_it_is_sent():
-    with pytest.raises(AuthFailed, match="OPENAI_API_KEY has a line break"):
-        to("http://127.0.0.1:9/v1", environ={"OPENAI_API_KEY": "first\nsecond"})
+@pytest.mark.parametrize(
+    "key",
+    ["first\nsecond", "first\r\nX-Planted: 1", "sk-“quoted”", "sk-ключ", "sk-\udcff", "a\u200bb"],
+)
+def test_a_key_that_no_header_can_hold_is_refused_before_it_is_sent(key):
+    with pytest.raises(AuthFailed, match="OPENAI_API_KEY has a line break or another") as caught:
+        to("http://127.0.0.1:9/v1", environ={"OPENAI_API_KEY": key})
+    assert key not in str(caught.value)
 
 
-def test_a_custom_header_with_a_control_character_is_refused_without_its_value():
-    environ = {"OPENAI_API_KEY": "key-123456", "OPENAI_CUSTOM_HEADERS": "X-A: planted\x00value"}
-    with pytest.raises(InputError, match="'X-A'") as caught:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("X-A", "planted\x00value"),
+        ("X-A", "planted\rX-B: 1"),
+        ("X-A", "plantéd"),
+        ("X-A", "planted\udcff"),
+        ("X A", "planted"),
+        ("X-Ä", "planted"),
+        ("", "planted"),
+        ("Content-Length", "1"),
+        ("transfer-encoding", "chunked"),
+    ],
+)
+def test_a_custom_header_that_would_break_the_request_is_refused_without_its_value(name, value):
+    environ = {"OPENAI_API_KEY": "key-123456", "OPENAI_CUSTOM_HEADERS": f"{name}: {value}"}
+    with pytest.raises(InputError, match=re.escape(repr(name))) as caught:
         to("http://127.0.0.1:9/v1", environ=environ)
-    assert "planted" not in str(caught.value)
+    assert "plant" not in str(caught.value)
+
+
+async def test_a_stage_cannot_add_a_header():
+    with (
+        ChatServer(lambda call: "ok") as server,
+        pytest.raises(InputError, match="X-Skillfit-Stage"),
+    ):
+        await to(server.url).complete(replace(say("x"), stage="judge\r\nX-Planted: 1"))
+    assert server.calls == []
 
 
 def test_placeholder_keys_do_not_garble_text():

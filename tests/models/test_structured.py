@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -196,3 +197,15 @@ async def test_a_code_block_inside_the_json_is_not_taken_for_the_reply():
     why = "Use\n```json\n{}\n```\nas the form."
     text = json.dumps({"edits": [], "why": why}, indent=2).replace("\\n", "\n")
     assert (await ask(ScriptedModel([text]), say("x"), Patch)).why == why
+
+
+async def test_a_long_reply_that_is_hard_to_read_does_not_hold_up_the_event_loop() -> None:
+    """Its quotes take the lenient reader hundreds of thousands of steps."""
+    hostile = "x {'a': '" + "' " * 300_000
+    reading = asyncio.create_task(ask(ScriptedModel([hostile, GOOD]), say("x"), Patch))
+    turns = 0
+    while not reading.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+    assert (await reading).why == "because"
+    assert turns > 5

@@ -10,10 +10,9 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.report import read_story, write_report
 from skillfit.report.forest import ForestRow, forest_plot
-from skillfit.report.html_report import html_report
-from skillfit.report.markdown_report import markdown_report
+from skillfit.report.html_report import html_report, markdown_report
 from skillfit.report.score_chart import score_chart, sparkline
-from skillfit.report.trajectory import full_trajectory, short_trajectory
+from skillfit.report.story_items import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import AblationFinished
 from skillfit.run.records import Evidence, ScoreEstimate, UnitWorth

@@ -11,7 +11,8 @@ from skillfit.agents import AgentFailure, AttemptContext
 from skillfit.agents.workspace import new_workspace
 from skillfit.models.limiter import Limiter
 from skillfit.models.protocol import Usage
-from skillfit.rollout import Tally, requests_for
+from skillfit.rollout import RolloutRequest, Tally, requests_for
+from skillfit.rollout.outcome import Arm
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score
 from tests.rollout.scripted_agents import SKILL, SameAnswer, Sums, World, items, right
@@ -39,6 +40,26 @@ async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(worl
         told["sum-001"].usd,
     ) == (1.0, 2, 35, 0.25)
     assert {event.status for event in told.values()} == {"scored"}
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "started"), [(1, [0, 3, 1, 4, 2, 5]), (2, [0, 3, 1, 4, 2, 5]), (3, [0, 1, 2])]
+)
+async def test_rollouts_of_one_skill_follow_each_other_where_few_run_at_once(
+    world: World, in_flight: int, started: list[int]
+) -> None:
+    order: list[int] = []
+
+    async def noting(item: Item, context: AttemptContext) -> str:
+        order.append(int(item.id[-3:]))
+        return right(item)
+
+    skills = [Skill.from_text(f"# Sums {number}\n") for number in range(3)]
+    requests = [RolloutRequest(Arm(skills[at % 3]), item) for at, item in enumerate(items(6))]
+    engine = world.engine(noting, max_in_flight=in_flight)
+    outcomes = await engine.run(requests, phase="gate", series="selection")
+    assert order[: len(started)] == started
+    assert [outcome.item_id for outcome in outcomes] == [item.id for item in items(6)]
 
 
 @settings(

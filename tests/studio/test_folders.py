@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.studio.folders import Folders, OutsideFolders, check_overrides, check_run_name
+from skillfit.studio.commands import Folders, OutsideFolders, check_overrides, check_run_name
 from tests.report.runs import screening_run
 
 

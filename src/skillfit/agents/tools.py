@@ -24,7 +24,7 @@ from skillfit.agents.agent import (
 )
 from skillfit.agents.chat import ModelAgent
 from skillfit.agents.workspace import CORPUS, Workspace, workspace_for
-from skillfit.models.json_text import parse_json
+from skillfit.models.json_text import parse_json, without_surrogates
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
 from skillfit.sandbox.isolation import (
     Isolation,
@@ -40,6 +40,7 @@ from skillfit.tasks.item import Attempt, Item, Step
 PAGE = 20_000  # characters of a file that one `read` returns, and of any tool's result
 _MATCHES = 100  # lines that one `search` returns
 _LINE = 500  # characters of a matching line
+_LONGEST_LINE = 1 << 20  # characters of a line that `search` looks at together
 _NAMES = 2_000  # files that one `list` names
 
 
@@ -101,12 +102,11 @@ class FileTools:
             if time.monotonic() > give_up:
                 matches.append(f"[… stopped after {self.search_seconds:g} s, at {found}]")
                 break
-            with path.open(encoding="utf-8", errors="replace") as lines:
-                for number, line in enumerate(lines, 1):
-                    if wanted in line.casefold():
-                        count += 1
-                        if count <= _MATCHES:
-                            matches.append(f"{found}:{number}: {line.rstrip()[:_LINE]}")
+            for number, line in _lines(path):
+                if wanted in line.casefold():
+                    count += 1
+                    if count <= _MATCHES:
+                        matches.append(f"{found}:{number}: {line.rstrip()[:_LINE]}")
         if count > _MATCHES:
             matches.append(f"[… {count - _MATCHES} more]")
         return "\n".join(matches) or "no match"
@@ -145,6 +145,17 @@ def _walk(top: Path) -> Iterator[Path]:
             path = Path(parent, name)
             if path.is_file() and not path.is_symlink():
                 yield path
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file with their numbers. A very long line comes in parts, because a file
+    without line ends may be larger than the memory.
+    """
+    number = 1
+    with path.open(encoding="utf-8", errors="replace") as file:
+        while line := file.readline(_LONGEST_LINE):
+            yield number, line
+            number += line.endswith("\n")
 
 
 def _skip_rest(line: str, lines: object) -> int:
@@ -301,7 +312,8 @@ class _Session:
             result = await self._act(tool_call.name, _arguments(tool_call))
         except (OSError, ValueError) as error:
             result = f"error: {error}".replace(str(self.workspace.work), ".")
-        result = shorten(result, PAGE + 200)
+        # Names of files may be bytes that are no text.
+        result = shorten(without_surrogates(result), PAGE + 200)
         self.steps.append(Step("tool_result", shorten(result), role="tool", name=tool_call.name))
         return Message("tool", result, tool_call_id=tool_call.id)
 
@@ -315,12 +327,12 @@ class _Session:
             return await self._run(arguments["command"])
         if name == "write":
             return files.write(path, arguments["content"])
-        if name == "read":
-            return files.read(path, _line_number(arguments.get("offset")))
         look = partial(files.list, path)
+        if name == "read":
+            look = partial(files.read, path, _line_number(arguments.get("offset")))
         if name == "search":
             look = partial(files.search, arguments["text"], path)
-        return await asyncio.to_thread(look)  # a corpus may be large
+        return await asyncio.to_thread(look)  # files and the corpus may be large
 
     async def _run(self, command: str) -> str:
         timeout = self.agent.command_timeout

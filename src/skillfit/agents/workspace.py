@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,7 +58,8 @@ class Workspace:
         if (
             relative.is_absolute()
             or ".." in relative.parts
-            or not path.resolve().is_relative_to(top.resolve())
+            # Not `resolve`, which raises RuntimeError for links in a circle.
+            or not Path(os.path.realpath(path)).is_relative_to(top.resolve())
         ):
             raise OutsideWorkspace(f"{name} is outside the workspace")
         return path
@@ -71,10 +73,12 @@ class Workspace:
         remove_tree(self.home)
         remove_tree(self.temporary)
         corpus = self.work / CORPUS
-        if self.corpus is not None and corpus.is_symlink():
+        if self.corpus is None:
+            return
+        if corpus.is_symlink() or corpus.is_file():
             corpus.unlink()
-        elif self.corpus is not None and corpus.is_dir():
-            corpus.rmdir()  # the mount point, which is empty
+        else:
+            remove_tree(corpus)  # the empty mount point, or a folder that a command put there
 
     def remove(self) -> None:
         remove_folder(self.root)

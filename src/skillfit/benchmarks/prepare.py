@@ -177,7 +177,7 @@ def _write(rows: Iterable[Row], folder: Path, root: Path) -> dict[str, int]:
     return dict(counts)
 
 
-def _stored(row: Row, folder: Path, root: Path) -> dict[str, Any]:
+def _stored(row: Row, folder: Path, root: Path) -> dict[str, object]:
     """The row as it is written, with the folders that its relative paths start from and must be in.
     Images that are part of the row become files.
     """

@@ -117,7 +117,6 @@ def _writer(model: str, config: Path | None) -> _Writer:
     settings = load_config(config, warn=warn).model if config else None
     if model:
         setting = yaml.safe_load(model) if model.lstrip().startswith("{") else model
-        setting = "handoff/anyone" if setting == "handoff" else setting
         try:
             return _Writer(ModelSpec.model_validate(setting), settings.prices if settings else {})
         except ValidationError as error:

@@ -149,7 +149,7 @@ def _estimate_notes(found: RunEstimate, steps: int, lag: int) -> str:
     )
     waiting = (
         "train.lag: 1 lets rollouts go on while the optimizer writes: faster, with less gain per "
-        "rollout (docs/gate.md)."
+        "rollout (docs/loop.md)."
         if not lag
         else f"train.lag: {lag}: rollouts do not wait for the optimizer."
     )
@@ -352,7 +352,7 @@ def ablate(
     from skillfit.api import default_run
     from skillfit.cli.terminal import CountingTerminal
     from skillfit.errors import InputError
-    from skillfit.report.ablation_report import write_ablation_report
+    from skillfit.report.html_report import write_ablation_report
     from skillfit.training.measure import ablate as measure_units
 
     if by not in ("line", "paragraph"):

@@ -73,7 +73,7 @@ def init(
     files: dict[Path, str] = {}
     named = _skill(folder, skill, files)
     tasks = tasks or _own_evals(skill)
-    found = _recognised(tasks, grader) if tasks is not None else None
+    found = _recognised(tasks, grader, folder) if tasks is not None else None
     env = _env(folder, tasks, found, grader, files)
     files[folder / CONFIG] = _config(agent, optimizer, {"skill": named, **env}, found)
     _write(files)
@@ -83,7 +83,8 @@ def init(
         "grader": env.get("grader"),
         "problems": list(found.problems) if found else [],
     }
-    show(data, _told(files, folder / CONFIG, found), as_json)
+    where = skill or folder / named
+    show(data, _told(files, folder / CONFIG, where, found), as_json)
 
 
 def _ask(question: str, default: str, asking: bool) -> str:
@@ -114,17 +115,14 @@ def _relative(path: Path, folder: Path) -> str:
     return relative if relative.startswith(".") else f"./{relative}"
 
 
-def _recognised(tasks: Path, grader: str) -> RecognisedTasks:
+def _recognised(tasks: Path, grader: str, folder: Path) -> RecognisedTasks:
     import asyncio
 
-    from skillfit.tasks.graders import build_grader
     from skillfit.tasks.recognise import recognise
 
     if not tasks.exists():
         raise InputError(f"{tasks} does not exist.", hint="Give your tasks file with --tasks.")
-    if grader:
-        build_grader(_setting(grader))  # refuses unknown names
-    return asyncio.run(recognise(tasks))
+    return asyncio.run(recognise(tasks, grader=_setting(grader) if grader else None, base=folder))
 
 
 def _setting(text: str) -> Any:
@@ -144,17 +142,14 @@ def _env(
     if tasks is None or found is None:
         files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS)
         return {"tasks": "./tasks.jsonl", "grader": _setting(grader) if grader else "exact"}
-    env = {**found.env, "tasks": _relative(tasks, folder)}
-    if grader:
-        env["grader"] = _setting(grader)
-    return env
+    return {**found.env, "tasks": _relative(tasks, folder)}
 
 
 def _config(agent: str, optimizer: str, env: dict[str, Any], found: RecognisedTasks | None) -> str:
     import yaml
 
     models: dict[str, Any] = {"agent": _setting(agent), "optimizer": _setting(optimizer)}
-    if found is not None and found.grader.needs_judge and env.get("grader") == found.grader.setting:
+    if found is not None and found.grader.needs_judge:
         models["judge"] = _setting(agent)
     data = {"model": models, "env": env, "budget": {"usd": 5}}
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
@@ -174,13 +169,19 @@ def _write(files: dict[Path, str]) -> None:
         write_whole(path, text.encode())
 
 
-def _told(files: dict[Path, str], config: Path, found: RecognisedTasks | None) -> str:
+def _told(files: dict[Path, str], config: Path, skill: Path, found: RecognisedTasks | None) -> str:
     lines = []
     if found is not None:
         lines += _described(found)
     lines.append(f"Wrote {', '.join(str(path) for path in files)}.")
     if found is None:
-        lines.append("Put your items into the tasks file, then:")
+        drafted = config.with_name("drafted.jsonl")
+        lines += [
+            "Put your items into the tasks file. Or let a model draft them, and name the new file "
+            "in env.tasks:",
+            f"  skillfit tasks draft {skill} --config {config} --out {drafted}",
+            "Then:",
+        ]
     lines += [f"  skillfit check {config}", f"  skillfit train {config}"]
     return "\n".join(lines)
 

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
-from skillfit.report.story import RunStory
-from skillfit.report.story_parts import EditSummary, GateSummary
+from skillfit.report.story import EditSummary, GateSummary, RunStory
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
 STAGES = {

@@ -266,6 +266,10 @@ def _commands() -> list[tuple[str, ...]]:
         callback = command.callback
         name = command.name or (callback.__name__ if callback else "")
         rows.append((name.rstrip("_"), _first_line(callback.__doc__ if callback else "")))
+    for group in app.registered_groups:
+        for command in group.typer_instance.registered_commands if group.typer_instance else ():
+            doc = command.callback.__doc__ if command.callback else ""
+            rows.append((f"{group.name} {command.name}", _first_line(doc)))
     return sorted(rows)
 
 

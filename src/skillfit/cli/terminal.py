@@ -16,8 +16,8 @@ from rich.live import Live
 from skillfit.cli.screen import STAGES, action_words, duration, render
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
+from skillfit.report.story import label_of
 from skillfit.report.story_builder import StoryBuilder
-from skillfit.report.story_parts import label_of
 from skillfit.run.events import (
     Discarded,
     EvaluationFinished,

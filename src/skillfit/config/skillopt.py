@@ -44,6 +44,7 @@ class SkillOptTable(BaseModel):
     values: dict[str, dict[str, str]]
     key_variables: dict[str, str]
     path_options: list[str]
+    always_judged: list[str]
     no_meaning: list[str]
     defaults: dict[str, list[Any]]
 
@@ -178,6 +179,7 @@ class _Translation:
         self._run_directory()
         for role, theirs in (("agent", "target"), ("optimizer", "optimizer"), ("judge", "judge")):
             self._model(role, theirs)
+        self._judge()
         self._turns()
         self._rest()
 
@@ -307,6 +309,20 @@ class _Translation:
             if (start / str(given.value)).exists():
                 return start / str(given.value)
         return None
+
+    def _judge(self) -> None:
+        """There, the judge of some benchmarks comes from the environment."""
+        name = self.get("env")
+        if name is None or name.value not in self.table.always_judged:
+            return
+        optimizer = self._put_value("model.optimizer")
+        if optimizer and not self._put_value("model.judge"):
+            self.put("model.judge", optimizer, name.key)
+            self.say(
+                name.key,
+                f"= {name.value} needs a judge, and the file names none; the optimizer's model is "
+                "used. Set env.judge_model to choose another.",
+            )
 
     def _turns(self) -> None:
         """Turns of a chat, rounds of tool calls, and steps of mini-swe-agent."""

@@ -168,21 +168,30 @@ def _read_file(path: Path, chain: tuple[Path, ...]) -> PlacedSettings:
     return own.over(settings)
 
 
-def _read_one(path: Path) -> PlacedSettings:
-    """The settings in one file, without what it inherits."""
+def read_yaml(path: Path) -> Any:
+    """The value in a YAML file that is no config, read as strictly as one."""
+    return _plain(_read_parsed(path, "file").data)
+
+
+def _read_parsed(path: Path, what: str) -> _Parsed:
     try:
         data = read_regular_file(path, _FILE_LIMIT)
         if data is None:
-            raise InputError(f"The config {path} is larger than {_FILE_LIMIT:,} bytes.")
+            raise InputError(f"The {what} {path} is larger than {_FILE_LIMIT:,} bytes.")
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"Cannot read the config {path}: {reason}.") from error
+        raise InputError(f"Cannot read the {what} {path}: {reason}.") from error
     try:
-        parsed = _parse_yaml(text)
+        return _parse_yaml(text)
     except _NotYaml as error:
         where = f"{path}:{error.line}:{error.column}" if error.line else str(path)
         raise InputError(f"{where}: not valid YAML: {error.problem}.") from error
+
+
+def _read_one(path: Path) -> PlacedSettings:
+    """The settings in one file, without what it inherits."""
+    parsed = _read_parsed(path, "config")
     if parsed.data is None:
         return PlacedSettings({}, origin=SettingPlace(str(path), path.parent))
     if not isinstance(parsed.data, dict):

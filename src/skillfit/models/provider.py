@@ -153,19 +153,19 @@ class Setup:
     def key(self, *usual: str, needed: bool) -> str:
         """The key, from the variable that the spec names or from one of the usual ones."""
         names = (self.spec.key_env,) if self.spec.key_env else usual
-        key = remember_secret(self.variable(*names))
+        key = self.variable(*names)
+        if not (key.isascii() and key.isprintable()):
+            raise AuthFailed(
+                f"The key for {self.spec.id} in {' or '.join(names)} has a line break or another "
+                "character that an HTTP header cannot hold.",
+                hint="Set the variable to the key alone.",
+            )
         if not key and (needed or self.spec.key_env):
             raise AuthFailed(
                 f"No key for {self.spec.id}: {' or '.join(names)} is not set.",
                 hint="Set it in the environment.",
             )
-        if not key.isprintable():
-            raise AuthFailed(
-                f"The key for {self.spec.id} in {' or '.join(names)} has a line break or another "
-                "control character in it.",
-                hint="Set the variable to the key alone.",
-            )
-        return key
+        return remember_secret(key)
 
     def variable(self, *names: str) -> str:
         """The value of the first of these variables that is set, or an empty text."""
@@ -186,7 +186,7 @@ class Setup:
             )
         if url and not _is_address(url):
             raise InputError(
-                f"{setting} is {url!r}: not an address.",
+                f"{setting} is {url.partition('?')[0][:200]!r}: not an address.",
                 hint="Give a complete one, for example http://127.0.0.1:8000/v1.",
             )
         for name, value in parse_qsl(urlsplit(url).query):
@@ -197,7 +197,7 @@ class Setup:
     def custom_headers(self, variable: str) -> dict[str, str]:
         """Headers that the user wants sent along, from a variable: `Name: value`, one per line."""
         headers: dict[str, str] = {}
-        for line in self.environ.get(variable, "").splitlines():
+        for line in self.environ.get(variable, "").split("\n"):
             name, colon, value = line.partition(":")
             if colon:
                 headers[name.strip()] = value.strip()
@@ -220,8 +220,11 @@ def log_notice(message: str) -> None:
 
 
 def _is_address(url: str) -> bool:
+    if not url.isprintable() or " " in url:
+        return False
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, a broken IPv6 address
+        host = (parts.hostname or "").encode("idna")
+        return parts.scheme in ("http", "https") and bool(host) and parts.port != 0
+    except ValueError:  # a port that is no number, a broken IPv6 address, a name with an empty part
         return False

@@ -77,9 +77,10 @@ def _forms(secret: str) -> Iterator[str]:
     yield repr(secret)[1:-1]
     yield html.escape(secret)
     yield html.escape(secret, quote=False)
-    yield quote(secret)
-    yield quote(secret, safe="")
-    yield quote_plus(secret)
+    # A variable may hold bytes that are no text.
+    yield quote(secret, errors="surrogateescape")
+    yield quote(secret, safe="", errors="surrogateescape")
+    yield quote_plus(secret, errors="surrogateescape")
 
 
 def _has_secret_form(value: str) -> bool:

@@ -6,6 +6,7 @@ that does not fit is asked for once more with the reason, and then it is a `BadR
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,6 +20,7 @@ from skillfit.models.protocol import BadReply, Message, Model, Reply, Request
 T = TypeVar("T")
 _MAX_PROBLEMS = 5  # validation problems named to the model
 _MAX_REASON = 1000  # characters of the reason sent back to the model
+_LONG = 50_000  # characters of a reply that takes a noticeable time to read
 _MAX_SENT_BACK = 50_000  # characters of an unusable reply sent back to the model
 
 
@@ -28,18 +30,25 @@ async def ask(model: Model, request: Request, reply_type: type[T]) -> T:
     request = replace(request, schema=request.schema or form.schema)
     first = await model.complete(request)
     try:
-        return form.parse(first.text)
+        return await _parse(form, first.text)
     except ValueError as error:
         second_request = _with_complaint(request, first, error)
     second = await model.complete(second_request)
     try:
-        return form.parse(second.text)
+        return await _parse(form, second.text)
     except ValueError as error:
         # The error carries no usage: both replies are already on the bill.
         raise BadReply(
             f"{model.id} sent two replies in a row that do not have the requested form "
             f"({request.stage}): {_reason(error)}"
         ) from error
+
+
+async def _parse(form: ReplyForm[T], text: str) -> T:
+    """A long reply is read in a thread: seconds in the event loop would hold up all other calls."""
+    if len(text) < _LONG:
+        return form.parse(text)
+    return await asyncio.to_thread(form.parse, text)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ Check = Literal["exact", "normalized", "numeric", "json_fields", "rubric"]
 
 _AT_ONCE = 25  # tasks in one reply
 _MORE_ROUNDS = 2  # rounds beyond those that the count needs, if tasks are repeated
-_ALIKE = 0.8  # share of common words that makes two tasks nearly the same
+_ALIKE = 0.75  # share of common words that makes two tasks nearly the same
 _LONGEST_SKILL = 60_000  # characters of the document in the prompt
 _LONGEST_FILES = 20_000  # characters of the skill's other files in the prompt
 _SHOWN = 300  # characters of an earlier task in the prompt
@@ -174,7 +174,8 @@ def problems(
 
 
 def _word_set(text: str) -> frozenset[str]:
-    return frozenset(normalized(text).split())
+    """The words, all numbers as one: tasks that differ in their numbers alone are alike."""
+    return frozenset(re.sub(r"\d+", "#", normalized(text)).split())
 
 
 def _overlap(one: frozenset[str], other: frozenset[str]) -> float:

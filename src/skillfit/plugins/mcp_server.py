@@ -27,8 +27,7 @@ from skillfit.run.control import in_use, request_steering, stop_run
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import RolloutFinished, as_json
 from skillfit.skill.document import write_whole
-from skillfit.studio.commands import Starter, as_typed, run_command
-from skillfit.studio.folders import Folders, check_overrides
+from skillfit.studio.commands import Folders, Starter, as_typed, check_overrides, run_command
 
 _INSTRUCTIONS = """skillfit trains a skill (SKILL.md) on graded tasks and measures whether it got
 better. Usual order: estimate, check, start, follow until the state is no longer `running`, show,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from skillfit.plain_text import visible
-from skillfit.report.story_parts import EditSummary, EffectPoint
+from skillfit.report.story import EditSummary, EffectPoint
 from skillfit.report.verdict_text import points
 
 _WIDTH, _HEIGHT = 220, 22

@@ -1,39 +1,56 @@
-"""The report of a run: one HTML file that loads nothing from elsewhere."""
+"""The reports of runs: one HTML file that loads nothing from elsewhere, or markdown for a pull
+request. `skillfit ablate` has a report of its own.
+"""
 
 from __future__ import annotations
 
 import html
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from markupsafe import Markup
+
+from skillfit.config import Config
 from skillfit.errors import InputError
-from skillfit.report.ablation_report import ablation_report
-from skillfit.report.forest import edit_row, forest_plot
-from skillfit.report.markdown_report import markdown_report
+from skillfit.models.provider import ModelSpec
+from skillfit.report.forest import ForestRow, edit_row, forest_plot
 from skillfit.report.read_story import open_run, read_story
-from skillfit.report.report_facts import facts, next_commands
-from skillfit.report.report_settings import settings_of_config
 from skillfit.report.score_chart import score_chart
-from skillfit.report.skill_margin import skill_lines
-from skillfit.report.story import RunStory
-from skillfit.report.story_edits import by_effect
+from skillfit.report.skill_margin import skill_lines, unit_lines
+from skillfit.report.story import EditSummary, RunStory
+from skillfit.report.story_evidence import by_effect
 from skillfit.report.story_items import (
     ItemSummary,
+    Trajectory,
     count_changes,
     read_items,
+    read_trajectories,
     types_of,
     worst_first,
 )
-from skillfit.report.story_parts import EditSummary
 from skillfit.report.templates import asset, report_environment
-from skillfit.report.trajectory import Trajectory, read_trajectories
+from skillfit.report.verdict_text import (
+    UNPRICED,
+    ablation_sentence,
+    comparisons,
+    dollars,
+    facts,
+    next_commands,
+)
+from skillfit.run.events import AblationFinished
+from skillfit.run.records import UnitWorth
+from skillfit.skill import diff
 from skillfit.skill.document import write_whole
+from skillfit.skill.regions import code_fence
 
 _ITEMS = 600  # listed in the file
 _PAGE = 25  # items or rows shown at once
 _EDITS = 60  # rows of the forest plot
+_MARKDOWN_EDITS = 20
+_MARKDOWN_NOTICES = 30
 Row = TypeVar("Row")
 
 
@@ -125,3 +142,107 @@ def without_paths(text: str, story: RunStory) -> str:
         for written in {folder, html.escape(folder), json.dumps(folder)[1:-1]}:
             text = text.replace(f"{written}/", "").replace(written, "…")
     return text.replace("~/", "")
+
+
+def markdown_report(story: RunStory) -> str:
+    text = diff(story.initial_skill, story.found_skill)
+    cost = dollars(story.total.usd) or UNPRICED
+    used = f"{story.total.calls:,} calls, {story.total.tokens:,} tokens, {cost}"
+    plain = report_environment().overlay(autoescape=False)
+    return plain.get_template("report.md.j2").render(
+        story=story,
+        rows=comparisons(story),
+        fence=code_fence(text),
+        diff=text,
+        cost=used,
+        edits=[edit for edit in by_effect(story.edits) if edit.measured][:_MARKDOWN_EDITS],
+        notices=story.notices[:_MARKDOWN_NOTICES],
+    )
+
+
+def write_ablation_report(
+    event: AblationFinished, skill_name: str, out: Path, skill: str = ""
+) -> Path:
+    """`skill`: the whole text, to show it with the worth of each part in the margin."""
+    write_whole(out, ablation_report(event, skill_name, skill).encode())
+    return out
+
+
+def ablation_report(event: AblationFinished, skill_name: str, skill: str = "") -> str:
+    return (
+        report_environment()
+        .get_template("ablation.html.j2")
+        .render(
+            title=f"{skill_name}: what each part is worth",
+            skill_name=skill_name,
+            event=event,
+            verdict=ablation_sentence(event),
+            forest=unit_forest(event),
+            lines=unit_lines(skill, event.units) if skill else (),
+            script=asset("report.js"),
+            style=asset("base.css") + asset("report.css"),
+        )
+    )
+
+
+def unit_forest(event: AblationFinished) -> Markup:
+    """The parts from the most to the least valuable."""
+    units = sorted(event.units, key=lambda unit: (-unit.mean, unit.start))
+    return forest_plot(
+        [_unit_row(unit) for unit in units], heading="Part of the skill", longest=240
+    )
+
+
+def _unit_row(unit: UnitWorth) -> ForestRow:
+    return ForestRow(
+        label=unit.text,
+        mean=unit.mean if unit.rollouts else None,
+        low=unit.low,
+        high=unit.high,
+        status=unit.decision,
+        note=f"{unit.id}, {unit.tokens} tokens",
+        id=unit.id,
+        rollouts=unit.rollouts,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a run: those that differ from the defaults, and the others."""
+
+    changed: tuple[Setting, ...]
+    default: tuple[Setting, ...]
+
+
+def settings_of_config(config: Mapping[str, Any]) -> Settings:
+    usual = {
+        setting.key: setting.value for setting in flat_settings(Config().model_dump(mode="json"))
+    }
+    for role in ("agent", "optimizer", "judge"):
+        for setting in flat_settings(ModelSpec(id="").model_dump(mode="json"), f"model.{role}."):
+            usual.setdefault(setting.key, setting.value)
+    pairs = flat_settings(config)
+    home = str(Path.home())
+    shown = [Setting(pair.key, pair.value.replace(home, "~").strip('"')) for pair in pairs]
+    same = [usual.get(pair.key) == pair.value for pair in pairs]
+    return Settings(
+        changed=tuple(one for one, usual in zip(shown, same, strict=True) if not usual),
+        default=tuple(one for one, usual in zip(shown, same, strict=True) if usual),
+    )
+
+
+def flat_settings(value: Mapping[str, Any], prefix: str = "") -> list[Setting]:
+    """Dotted keys with their values as JSON."""
+    rows: list[Setting] = []
+    for name, item in value.items():
+        if isinstance(item, Mapping) and item:
+            rows += flat_settings(item, f"{prefix}{name}.")
+        else:
+            rows.append(Setting(prefix + name, json.dumps(item, ensure_ascii=False, default=str)))
+    return rows

@@ -1,22 +1,24 @@
-"""Reading a run's story from its directory, once or again and again while the run goes on."""
+"""Reading a run's story from its directory, once or again and again while the run goes on. Events
+give the story, the journal gives the bill: failed attempts and all resumes are in it.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 
 from skillfit.models.providers.handoff import pending
-from skillfit.report.story import RunStory
+from skillfit.report.story import Cost, Notice, PersonDecision, RunStory
 from skillfit.report.story_builder import StoryBuilder
-from skillfit.report.story_costs import CostTotals
-from skillfit.report.story_parts import Cost, Notice, PersonDecision
 from skillfit.report.verdict_text import verdict_sentence
 from skillfit.run.control import read_requests
 from skillfit.run.directory import RunDirectory, RunView
 from skillfit.run.events import RolloutFinished
+from skillfit.run.journal import Journal
 from skillfit.run.listing import state_of
 
 
@@ -122,3 +124,49 @@ def _with_requests(path: Path, recorded: tuple[PersonDecision, ...]) -> tuple[Pe
         for request in requests
     ]
     return (*recorded, *waiting)
+
+
+_SUMS = """
+SELECT stage, role, model, max(seq), sum(calls), sum(tokens), sum(usd),
+       sum(usd IS NULL AND calls > 0)
+FROM (
+  SELECT seq, stage, role, model, json_extract(usage, '$.calls') AS calls,
+    json_extract(usage, '$.input') + json_extract(usage, '$.output') AS tokens,
+    json_extract(usage, '$.usd') AS usd
+  FROM {table} WHERE seq > ?)
+GROUP BY stage, role, model
+"""
+_RETRIES = "SELECT kind, count(*), max(seq) FROM losses WHERE seq > ? GROUP BY kind"
+
+
+@dataclass(slots=True)
+class CostTotals:
+    """The bill of a run. `read` adds what was recorded since the last call."""
+
+    costs: dict[tuple[str, str, str], Cost] = field(default_factory=dict)
+    retries: Counter[str] = field(default_factory=Counter)  # kind of a failed call -> how many
+    _seen: dict[str, int] = field(default_factory=dict)
+
+    def read(self, journal: Journal) -> None:
+        retried = self._seen.get("losses", 0)
+        for kind, count, _ in journal.query(_RETRIES, (retried,)):
+            self.retries[kind] += count
+        for table in ("effects", "losses"):
+            self._read(journal, table)
+
+    def _read(self, journal: Journal, table: str) -> None:
+        seen = self._seen.get(table, 0)
+        last = seen
+        for stage, role, model, seq, calls, tokens, usd, unpriced in journal.query(
+            _SUMS.format(table=table), (seen,)
+        ):
+            last = max(last, seq)
+            if not calls:
+                continue
+            key = (stage, role, model)
+            used = Cost(*key, calls=calls, tokens=tokens or 0, usd=None if unpriced else usd)
+            self.costs[key] = self.costs.get(key, Cost(*key)).plus(used)
+        self._seen[table] = last
+
+    def listed(self) -> tuple[Cost, ...]:
+        return tuple(self.costs.values())

@@ -11,8 +11,7 @@ from math import ceil, floor
 
 from markupsafe import Markup
 
-from skillfit.report.story import RunStory
-from skillfit.report.story_parts import Point
+from skillfit.report.story import Point, RunStory
 from skillfit.report.verdict_text import percent
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from skillfit.report.story_parts import EditSummary
+from skillfit.report.story import EditSummary
 from skillfit.run.records import UnitWorth
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.skill.regions import scan

@@ -1,28 +1,257 @@
-"""The one outside view of a run, as plain data. Terminal, report, studio, Python API and MCP server
-all read it.
+"""The one outside view of a run, as plain data: `RunStory` and the records it consists of.
+Terminal, report, studio, Python API and MCP server all read it. `story_builder.py` makes it from
+events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from skillfit.report.story_parts import (
-    Cost,
-    EditSummary,
-    GateSummary,
-    Notice,
-    PersonDecision,
-    Point,
-    Rejection,
-    SkillVersion,
-    StageProgress,
-    State,
-    TypeSummary,
-)
+from skillfit.models.protocol import Usage
 from skillfit.run.events import AblationFinished, ShipTested
-from skillfit.skill import Hunk, diff_hunks
+from skillfit.run.records import EditStatus, Standing
+from skillfit.skill import Edit, Hunk, diff_hunks
+
+# waiting: handoff prompts need answers
+State = Literal["running", "waiting", "stopped", "finished"]
+PointSplit = Literal["selection", "ship", "test"]
+ACCEPTED = ("accept", "accept_new_best", "force_accept")
+
+
+def label_of(name: str) -> str:
+    """A step's or an evaluation's name as people say it: "step 3", "initial"."""
+    for prefix, words in (("step_", "step "), ("slow_update_epoch_", "slow update ")):
+        if name.startswith(prefix):
+            return words + name.removeprefix(prefix).lstrip("0")
+    plain = name.removeprefix("test_").removeprefix("ship_")
+    return plain.replace("baseline", "initial").replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A skill's mean score on some items, with its 90 % interval."""
+
+    # baseline, step_0003, slow_update_epoch_02, final, ship_initial, ship_best, test_baseline, …
+    name: str
+    split: PointSplit
+    score: float
+    low: float
+    high: float
+    items: int
+    decision: str = "accept"  # whether the loop went on with this skill
+    estimated: bool = False  # predicted by the regression over all rollouts
+
+    @property
+    def label(self) -> str:
+        return label_of(self.name)
+
+    @property
+    def kept(self) -> bool:
+        return self.decision in ACCEPTED
+
+
+@dataclass(frozen=True, slots=True)
+class GateSummary:
+    """A decision of the gate, or why a step ended without one."""
+
+    name: str
+    step: int
+    epoch: int
+    action: str  # accept_new_best, accept, force_accept, reject, inconclusive, skip_…
+    reason: str = ""
+    difference: float = 0.0
+    interval: tuple[float, float] = (0.0, 0.0)
+    probability: float | None = None  # None: nothing was measured
+    fixed: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    rollouts: int = 0
+    coverage: float = 0.0
+    candidates: tuple[Standing, ...] = ()
+    entered: tuple[str, ...] = ()  # screening: ids of the edits that joined the pool
+    promoted: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    pending: int | None = None  # edits in the pool afterwards; None: no pool
+    at: float = 0.0
+
+    @property
+    def label(self) -> str:
+        return label_of(self.name)
+
+    @property
+    def accepted(self) -> bool:
+        return self.action in ACCEPTED
+
+    @property
+    def measured(self) -> bool:
+        """Whether the candidate and the incumbent were compared as a whole."""
+        return self.probability is not None and self.interval != (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class EffectPoint:
+    """What was known about an edit after a step."""
+
+    step: int
+    status: EditStatus
+    mean: float | None
+    low: float
+    high: float
+    rollouts: int
+
+
+@dataclass(frozen=True, slots=True)
+class EditSummary:
+    """One edit: what it writes, what it is worth, and what became of it.
+
+    Effects are differences of the mean score; `low` and `high` bound the 80 % interval.
+    """
+
+    id: str
+    step: int  # 0: text of the initial skill
+    edit: Edit
+    status: EditStatus
+    mean: float | None = None  # None: not measured on its own
+    low: float = 0.0
+    high: float = 0.0
+    probability: float = 0.5
+    rollouts: int = 0
+    reason: str = ""
+    items: tuple[str, ...] = ()  # training items it was written from
+    history: tuple[EffectPoint, ...] = ()
+    in_best: bool = False  # its text is in the skill that the run hands back
+
+    @property
+    def text(self) -> str:
+        """What the edit does, in one line of text."""
+        if self.edit.content:
+            return self.edit.content
+        return f"{self.edit.label or 'delete'}: {self.edit.target}"
+
+    @property
+    def measured(self) -> bool:
+        return self.mean is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Something an optimizer proposed that was not used, and why."""
+
+    step: int
+    stage: str
+    what: str
+    reason: str
+    evidence: str = ""
+
+    @property
+    def leak(self) -> bool:
+        return self.stage == "leak_check"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSummary:
+    """The items of one type under the initial and the best skill."""
+
+    type: str
+    items: int
+    before: float | None
+    after: float | None
+
+    @property
+    def difference(self) -> float | None:
+        if self.before is None or self.after is None:
+            return None
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """One stage: how far it is and how long it takes."""
+
+    epoch: int
+    step: int
+    stage: str
+    total: int  # rollouts planned; 0 for a stage that only asks the optimizer
+    begun: float
+    done: int = 0
+    failed: int = 0
+    latest: float = 0.0  # time of its last rollout
+    seconds: float | None = None  # None: it is going on
+
+    @property
+    def over(self) -> bool:
+        return self.seconds is not None
+
+    @property
+    def share(self) -> float | None:
+        """How much of it is done, 0 to 1; None when that cannot be counted."""
+        if self.over:
+            return 1.0
+        return min(1.0, self.done / self.total) if self.total else None
+
+    @property
+    def rate(self) -> float:
+        """Rollouts per second."""
+        took = self.latest - self.begun
+        return self.done / took if self.done and took > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Expected time to the end of the stage; None when there is nothing to go by."""
+        if self.over or not self.total or not self.rate:
+            return None
+        return max(0, self.total - self.done) / self.rate
+
+
+@dataclass(frozen=True, slots=True)
+class PersonDecision:
+    """A person steered the run. `done` is False while the run has not taken it up."""
+
+    number: int
+    action: str
+    target: str
+    text: str
+    command: str
+    at: float
+    done: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something a person should know: a check, a warning, or a kind of failure."""
+
+    kind: Literal["check", "warning", "failed", "retried"]
+    where: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Calls, tokens and dollars of one part of a run."""
+
+    stage: str
+    role: str = ""
+    model: str = ""
+    calls: int = 0
+    tokens: int = 0
+    usd: float | None = 0.0  # None: no price is known
+
+    def plus(self, used: Usage | Cost) -> Cost:
+        usd = None if self.usd is None or used.usd is None else self.usd + used.usd
+        return replace(
+            self, calls=self.calls + used.calls, tokens=self.tokens + used.tokens, usd=usd
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SkillVersion:
+    """A skill that the run worked with. `name` is what `skillfit diff` takes: initial, 3, best."""
+
+    name: str
+    label: str
+    text: str
+    skill_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,18 @@ from functools import singledispatchmethod
 from typing import cast
 
 from skillfit.gate import GateSettings
-from skillfit.report.story import DataSummary, RunStory, SelectionScores
-from skillfit.report.story_edits import EditPool
-from skillfit.report.story_parts import (
+from skillfit.report.story import (
+    DataSummary,
     GateSummary,
     Notice,
     PersonDecision,
     Rejection,
+    RunStory,
+    SelectionScores,
     SkillVersion,
     StageProgress,
 )
-from skillfit.report.story_rollouts import RolloutTotals
-from skillfit.report.story_scores import ScoreBook
+from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook
 from skillfit.rollout.outcome import Metric
 from skillfit.run.events import (
     AblationFinished,

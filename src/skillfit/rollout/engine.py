@@ -1,7 +1,8 @@
 """The rollout engine: runs items under skills, each rollout paid for once.
 
-`start` creates one asyncio task per planned rollout, in planned order. A bounded window decides
-how many run at the same time, so memory does not grow with the number of planned rollouts.
+`start` creates one asyncio task per planned rollout, in an order that the requests fix. A bounded
+window decides how many run at the same time, so memory does not grow with the number of planned
+rollouts.
 
 A failed rollout is an outcome, not an exception. Errors that stop the whole run (bad key, wrong
 config, spent budget, too many failures) are exceptions: after one, no new rollout starts, and
@@ -187,6 +188,7 @@ class Rollouts:
         self._meter = meter
         self._count_rollout = count_rollout
         self._timeout = timeout
+        self._max_in_flight = max_in_flight
         self._window = asyncio.Semaphore(max_in_flight)
         self._coverage_floor = coverage_floor
         self._seed = seed
@@ -205,19 +207,30 @@ class Rollouts:
         step: int = 0,
         instruction: str = "",
     ) -> list[asyncio.Task[Outcome]]:
-        """One task per request, in the order given.
+        """One task per request; the tasks are in the order of the requests.
 
         `phase` and `step` say who asks (as in StageStarted). `series` separates rollouts that must
         not be shared: equal requests of one series are one rollout.
         """
         batch = _Batch(len(requests), self._coverage_floor, self._proven)
-        tasks = []
-        for request in requests:
-            plan = _Planned(request, phase, step, series, instruction, batch)
-            task = asyncio.create_task(self._outcome(plan))
-            task.add_done_callback(mark_retrieved)
-            tasks.append(task)
-        return tasks
+        tasks: dict[int, asyncio.Task[Outcome]] = {}
+        for at in self._starting_order(requests):
+            plan = _Planned(requests[at], phase, step, series, instruction, batch)
+            tasks[at] = asyncio.create_task(self._outcome(plan))
+            tasks[at].add_done_callback(mark_retrieved)
+        return [tasks[at] for at in range(len(requests))]
+
+    def _starting_order(self, requests: Sequence[RolloutRequest]) -> list[int]:
+        """The order given, unless there are more skills than rollouts in flight: then rollouts
+        under one skill follow each other. A model on this machine keeps the prompts of its few
+        slots only, and would read the skill again for every rollout.
+        """
+        skills = [request.arm.skill.hash for request in requests]
+        rank = {skill: number for number, skill in enumerate(dict.fromkeys(skills))}
+        order = list(range(len(requests)))
+        if len(rank) > self._max_in_flight:
+            order.sort(key=lambda at: rank[skills[at]])
+        return order
 
     async def run(
         self,

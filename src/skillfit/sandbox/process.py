@@ -131,6 +131,10 @@ def kill_marked(mark: str) -> None:
 
 def remove_tree(folder: Path) -> None:
     """Remove a folder, including folders in it that a program made unwritable."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
     for parent, names, _ in os.walk(folder):
         for name in names:
             if not (path := Path(parent, name)).is_symlink():

@@ -1,22 +1,31 @@
-"""Everything that spends or changes something is done by the `skillfit` command in a process of its
-own, as a person would do it in a terminal. A run that was started goes on when the studio or the
-agent's session ends.
+"""What the studio and the MCP server may do: reach files inside the folders they were given, and
+run the `skillfit` command in a process of its own, as a person would do it in a terminal. A run
+that was started goes on when the studio or the agent's session ends.
+
+A person who writes a config file may let it run programs: a task command, a grader in Python, a
+coding agent. A request of a browser or of an agent may not add such a thing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from skillfit.errors import InputError
 from skillfit.run.control import in_use
+from skillfit.run.directory import JOURNAL
+from skillfit.skill.document import DOCUMENT_NAMES
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
 _PROGRAM = (sys.executable, "-m", "skillfit")
@@ -131,3 +140,189 @@ def start_log(run: Path) -> str:
     except FileNotFoundError:
         return ""
     return text[-_LONGEST:]
+
+
+_DEPTH = 4  # folders below a root that are searched for skills, tasks and configs
+_MOST = 200  # files listed of one kind
+_TASK_SUFFIXES = (".jsonl", ".csv", ".tsv")
+_SKIPPED = {"node_modules", "__pycache__", "site-packages", "venv"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+# A value that names code or a program: file.py:name, package.module:name, command: …, inspect: ….
+_CODE_VALUE = re.compile(r"(?s)^\s*(command\s*:|inspect\s*:|.*\.py(:|$)|[\w.]+:[A-Za-z_]\w*$)")
+_CODE_KEYS = re.compile(
+    r"^(executor|env\.folder|model\.\w+\.(options|base_url|key_env)(\..*)?)$"
+    r"|(^|\.)(_base_|command|program|script|function|module|shell)(\.|$)"
+)
+_OWN_AGENTS = ("chat", "tools")
+_FILE_MODELS = ("local/", "scripted/")  # the id goes on with the path of a file
+_PATH_KEYS = ("env.skill", "env.tasks")
+
+
+class OutsideFolders(InputError):
+    """A path leads out of the folders that were given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The folders that may be read and written, resolved. The first one is where relative paths
+    begin.
+    """
+
+    roots: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, *paths: Path) -> Folders:
+        """Folders of these paths without those that lie inside another one."""
+        resolved = [Path(os.path.realpath(path)) for path in paths]
+        kept: list[Path] = []
+        for path in resolved:
+            inside = any(path != other and path.is_relative_to(other) for other in resolved)
+            if not inside and path not in kept:
+                kept.append(path)
+        return cls(tuple(kept))
+
+    def resolve(self, path: str | Path) -> Path:
+        """The real path, with links followed, if it lies inside a folder; else an error."""
+        given = os.fspath(path)
+        if "\x00" in given:
+            raise OutsideFolders("A path may not contain NUL.")
+        real = Path(os.path.realpath(self.roots[0] / Path(given).expanduser()))
+        if not any(real == root or real.is_relative_to(root) for root in self.roots):
+            named = ", ".join(str(root) for root in self.roots)
+            raise OutsideFolders(
+                f"{given!r} is outside of the allowed folders ({named}).",
+                hint="Give a path inside one of them, or start with another folder.",
+            )
+        return real
+
+    def holds(self, path: str | Path) -> bool:
+        try:
+            self.resolve(path)
+        except OutsideFolders:
+            return False
+        return True
+
+    def shown(self, path: Path) -> str:
+        """A path inside as people write it: relative to the first folder where that is possible."""
+        if path.is_relative_to(self.roots[0]):
+            return path.relative_to(self.roots[0]).as_posix()
+        return str(path)
+
+    def skills(self) -> list[Path]:
+        """Skill folders, and markdown files that look like a skill."""
+        found = []
+        for folder, names in self._walk():
+            document = next((name for name in DOCUMENT_NAMES if name in names), None)
+            if document:
+                found.append(folder)
+        return found[:_MOST]
+
+    def tasks(self) -> list[Path]:
+        """Files that may hold items."""
+        return [
+            folder / name
+            for folder, names in self._walk()
+            for name in names
+            if name.endswith(_TASK_SUFFIXES) or name == "evals.json"
+        ][:_MOST]
+
+    def configs(self) -> list[Path]:
+        """YAML files with the sections of a skillfit config."""
+        return [
+            folder / name
+            for folder, names in self._walk()
+            for name in names
+            if name.endswith((".yaml", ".yml")) and _is_config(folder / name)
+        ][:_MOST]
+
+    def _walk(self) -> Iterator[tuple[Path, list[str]]]:
+        for root in self.roots:
+            for folder, below, names in os.walk(root):
+                path = Path(folder)
+                if JOURNAL in names:  # the files of a run are its own
+                    below.clear()
+                    continue
+                depth = len(path.relative_to(root).parts)
+                below[:] = sorted(
+                    name
+                    for name in below
+                    if depth < _DEPTH and not name.startswith(".") and name not in _SKIPPED
+                )
+                yield path, sorted(names)
+
+
+def check_run_name(name: str) -> str:
+    """A name for a new run or config: letters, digits, dots, dashes, no folders."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{name[:80]!r} cannot be the name of a run.",
+            hint="Use up to 80 letters, digits, dots, dashes and underscores.",
+        )
+    return name
+
+
+def check_settings(folders: Folders, settings: Mapping[str, Any]) -> None:
+    """Refuse settings (dotted keys) that a request may not make: programs, code, endpoints, paths
+    outside the folders.
+    """
+    for key, value in _flat(settings):
+        text = value if isinstance(value, str) else ""
+        if _CODE_KEYS.search(key):
+            raise _refused(key, "may only stand in a config file")
+        if _CODE_VALUE.match(text):
+            raise _refused(key, f"names a program or code ({text[:60]!r})")
+        if key == "env.agent" and text not in _OWN_AGENTS:
+            raise _refused(key, f"may be {' or '.join(_OWN_AGENTS)}; other agents are programs")
+        if key.startswith("model.") and text.startswith("cli/"):
+            raise _refused(key, "starts a coding agent")
+        if key.startswith("model.") and text.startswith(_FILE_MODELS):
+            folders.resolve(text.partition("/")[2])
+        if (key in _PATH_KEYS and text and (folders.roots[0] / text).exists()) or (
+            key in _PATH_KEYS and ("/" in text or "\\" in text or text.startswith("~"))
+        ):
+            folders.resolve(text)
+
+
+def check_overrides(folders: Folders, overrides: Sequence[str]) -> None:
+    """The same for `key.sub=value` words of a command line."""
+    settings: dict[str, Any] = {}
+    for word in overrides:
+        key, sign, text = word.partition("=")
+        if not sign or key.startswith("-"):
+            raise InputError(f"{word[:80]!r} is not an override.", hint="Write key.sub=value.")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        settings[key.strip()] = value if isinstance(value, dict | list) else text
+    check_settings(folders, settings)
+
+
+def _refused(key: str, reason: str) -> InputError:
+    return InputError(
+        f"{key} {reason}, so it cannot be set here.",
+        hint="Put it into the config file yourself, and use that file.",
+    )
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, item in value.items():
+        key = f"{prefix}{name}"
+        if isinstance(item, Mapping):
+            yield key, ""
+            yield from _flat(item, f"{key}.")
+        elif isinstance(item, list | tuple):
+            for at, one in enumerate(item):
+                yield from _flat({str(at): one}, f"{key}.")
+        else:
+            yield key, item
+
+
+def _is_config(path: Path) -> bool:
+    try:
+        if path.stat().st_size > 200_000:
+            return False
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(re.search(r"(?m)^(env|model)\s*:", text))

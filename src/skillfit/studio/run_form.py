@@ -15,7 +15,7 @@ import yaml
 
 from skillfit.config import Config
 from skillfit.errors import InputError
-from skillfit.studio.folders import Folders, check_run_name, check_settings
+from skillfit.studio.commands import Folders, check_run_name, check_settings
 
 # Asked for at the top of the form, in this order; all other keys are below, by section.
 MAIN_KEYS = (

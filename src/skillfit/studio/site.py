@@ -1,25 +1,35 @@
-"""What every page of the studio needs: the runs, the folders, the templates, short messages."""
+"""What every page of the studio needs: the runs, the folders, the templates, short messages, lists
+in pages, and parts of a page that are sent again when they changed.
+
+The pace of updates follows their cost: after each look the stream rests fifty times as long as the
+look took, so that a watched run never takes more than about 2 % of a core.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import secrets
+import time
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import quote
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from skillfit.errors import SkillfitError
 from skillfit.report import RunStory
 from skillfit.report.templates import make_environment
 from skillfit.run.events import Event, EventLog
 from skillfit.studio.access import CSRF_FIELD, Session
-from skillfit.studio.commands import Starter
-from skillfit.studio.folders import Folders
+from skillfit.studio.commands import Folders, Starter
 from skillfit.studio.library import NoSuchRun, RunLibrary
 
 E = TypeVar("E", bound=Event)
@@ -100,3 +110,73 @@ def events_of(events: EventLog, kind: type[E], *identity: object) -> list[E]:
     """The events of a kind whose first identity fields have these values."""
     found = [stored.event for stored in events.of_kind(kind, *identity)]
     return [event for event in found if isinstance(event, kind)]
+
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Row]):
+    """One page of a list."""
+
+    rows: Sequence[Row]
+    number: int
+    pages: int
+    first: int  # number of the first row, counted from 1; 0 when there is none
+    total: int
+    query: str  # of the other pages, without their number
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.rows) - 1 if self.rows else 0
+
+
+def page_of(rows: Sequence[Row], number: int, size: int, query: QueryParams) -> Page[Row]:
+    """The page with this number, or the last one."""
+    pages = max(1, -(-len(rows) // size))
+    number = min(number, pages)
+    kept = [(key, value) for key, value in query.multi_items() if key not in ("page", "message")]
+    start = (number - 1) * size
+    first = start + 1 if rows else 0
+    return Page(rows[start : start + size], number, pages, first, len(rows), urlencode(kept))
+
+
+_REST = 50  # times the duration of a look
+_LEAST = 1.0  # seconds between two looks
+_MOST = 15.0
+_QUIET = 20.0  # seconds after which a comment keeps the connection open
+
+Look = Callable[[], Mapping[str, str]]  # the parts of a page by name, as HTML
+
+
+def stream_parts(request: Request, look: Look) -> Response:
+    """Server-sent events with the parts that changed. `look` runs in a thread; when the client
+    leaves, a look in progress ends by itself and nothing else happens.
+    """
+    return StreamingResponse(
+        _changes(request, look),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _changes(request: Request, look: Look) -> AsyncIterator[str]:
+    shown: dict[str, str] = {}
+    heard = time.monotonic()
+    while not await request.is_disconnected():
+        began = time.monotonic()
+        try:
+            parts = await asyncio.to_thread(look)
+        except SkillfitError as error:  # the run was deleted or damaged while it was watched
+            yield f"event: problem\ndata: {json.dumps(str(error))}\n\n"
+            return
+        took = time.monotonic() - began
+        changed = {name: part for name, part in parts.items() if shown.get(name) != part}
+        if changed:
+            shown |= changed
+            heard = time.monotonic()
+            yield f"event: parts\ndata: {json.dumps(changed)}\n\n"
+        elif time.monotonic() - heard > _QUIET:
+            heard = time.monotonic()
+            yield ": still here\n\n"
+        await asyncio.sleep(min(_MOST, max(_LEAST, _REST * took)))

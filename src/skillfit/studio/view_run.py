@@ -13,16 +13,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from skillfit.report import RunStory, open_run
-from skillfit.report.ablation_report import unit_forest
 from skillfit.report.forest import ForestRow, edit_row, effect_history, forest_plot
-from skillfit.report.html_report import html_report
-from skillfit.report.report_facts import facts, next_commands
-from skillfit.report.report_settings import settings_of_config
+from skillfit.report.html_report import html_report, settings_of_config, unit_forest
 from skillfit.report.score_chart import score_chart
 from skillfit.report.skill_margin import skill_lines, unit_lines
-from skillfit.report.story_edits import by_effect
-from skillfit.report.story_parts import EditSummary, SkillVersion
-from skillfit.report.verdict_text import dollars, duration
+from skillfit.report.story import EditSummary, SkillVersion
+from skillfit.report.story_evidence import by_effect
+from skillfit.report.verdict_text import dollars, duration, facts, next_commands
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
@@ -35,9 +32,7 @@ from skillfit.run.events import (
     StepFinished,
 )
 from skillfit.skill import diff_hunks
-from skillfit.studio.live import stream_parts
-from skillfit.studio.paging import page_of
-from skillfit.studio.site import Studio, events_of, number_in, run_url
+from skillfit.studio.site import Studio, events_of, number_in, page_of, run_url, stream_parts
 
 E = TypeVar("E", bound=Event)
 

@@ -13,15 +13,13 @@ from starlette.responses import Response
 
 from skillfit.plain_text import visible
 from skillfit.report import RunStory
-from skillfit.report.report_settings import flat_settings
+from skillfit.report.html_report import flat_settings
 from skillfit.report.score_chart import compare_chart, sparkline
-from skillfit.report.story_edits import by_effect
+from skillfit.report.story_evidence import by_effect
 from skillfit.run.card import RunCard
 from skillfit.skill import diff_hunks
 from skillfit.studio.library import NamedRun, NoSuchRun, RunIndex
-from skillfit.studio.live import stream_parts
-from skillfit.studio.paging import Page, page_of
-from skillfit.studio.site import Studio, number_in
+from skillfit.studio.site import Page, Studio, number_in, page_of, stream_parts
 
 _PAGE = 50
 _COMPARED = 6  # runs side by side at most

@@ -19,8 +19,7 @@ from skillfit.run.control import in_use, request_steering, stop_run
 from skillfit.run.directory import JOURNAL
 from skillfit.skill import diff_hunks
 from skillfit.skill.document import write_whole
-from skillfit.studio.commands import CommandResult, as_typed, run_command, start_log
-from skillfit.studio.folders import check_run_name
+from skillfit.studio.commands import CommandResult, as_typed, check_run_name, run_command, start_log
 from skillfit.studio.run_form import NewRun, main_fields, sections
 from skillfit.studio.site import Studio, run_url
 

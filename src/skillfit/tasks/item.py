@@ -21,6 +21,7 @@ from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
 from skillfit.models.protocol import Image, Message, Usage
 
 Split = Literal["train", "selection", "test"]
+_LOOKED_AT = 500  # items whose row is read to find drafts; a file of drafts is small
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +241,11 @@ def without_placement(content: Mapping[str, Any]) -> Mapping[str, Any]:
     if "split" not in content and "weight" not in content:
         return content
     return {name: value for name, value in content.items() if name not in ("split", "weight")}
+
+
+def count_unreviewed(items: Sequence[Item]) -> int:
+    """How many of the first items are drafts that nobody has read: their row says so."""
+    return sum(item.content().get("reviewed") is False for item in items[:_LOOKED_AT])
 
 
 def weights_of(items: Iterable[Item]) -> dict[str, float]:

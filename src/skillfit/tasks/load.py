@@ -264,6 +264,6 @@ def _refuse_unused_settings(settings: TaskSettings) -> None:
 def _known_sources(tasks: str) -> str:
     names = source_names()
     return did_you_mean(tasks.partition(":")[0], names) or (
-        "Give a .jsonl, .json or .csv file, a folder with train/ val/ test/, evals.json, "
+        "Give a .jsonl, .json, .csv or .yaml file, a folder with train/ val/ test/, evals.json, "
         f"file.py:name, command: PROGRAM, or one of: {', '.join(names)}."
     )

@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 from skillfit.errors import InputError
-from skillfit.models.protocol import Message
-from skillfit.tasks.graders import build_grader, golds
+from skillfit.models.protocol import Message, Reply, Request
+from skillfit.tasks.graders import build_grader, golds, without_judges
 from skillfit.tasks.graders.answers import normalized
 from skillfit.tasks.item import (
     COLUMNS,
@@ -28,6 +28,7 @@ from skillfit.tasks.item import (
     Item,
     TaskFailure,
     canonical,
+    count_unreviewed,
     labelled_choices,
 )
 from skillfit.tasks.load import eval_rows, evals_file
@@ -102,14 +103,21 @@ class RecognisedTasks:
         settings: dict[str, Any] = {"tasks": str(self.path)}
         if self.fields:
             settings["fields"] = dict(self.fields)
-        if self.format != "evals.json":
+        if self.format != "evals.json" or self.grader.setting != "checklist":
             settings["grader"] = self.grader.setting
         return settings
 
 
-async def recognise(path: Path, *, fields: Mapping[str, str] | None = None) -> RecognisedTasks:
-    """Read a tasks file or folder and propose settings for it. `fields` that the user has chosen
-    are kept. Raises `InputError` if it cannot be read, or if no column can be the input.
+async def recognise(
+    path: Path,
+    *,
+    fields: Mapping[str, str] | None = None,
+    grader: GraderSetting | None = None,
+    base: Path = Path(),
+) -> RecognisedTasks:
+    """Read a tasks file or folder and propose settings for it. `fields` and a `grader` that the
+    user has chosen are kept; files that the grader names are in `base`. Raises `InputError` if the
+    tasks cannot be read, or if no column can be the input.
     """
     kind, rows = _read(path)
     tables = [row.values for row in rows if isinstance(row.values, Mapping)]
@@ -118,7 +126,7 @@ async def recognise(path: Path, *, fields: Mapping[str, str] | None = None) -> R
         raise InputError(f"{odd.where}: expected an object, found {type(odd.values).__name__}.")
     mapped = propose_fields(tables) | dict(fields or {})
     items = items_of(rows, mapped)
-    proposal = await propose_grader(items)
+    proposal = await propose_grader(items) if grader is None else await _chosen(grader, items, base)
     if proposal.compares_reference and not all(item.reference for item in items):
         mapped["reference"] = _column_of("answers", tables[0], mapped)
         items = items_of(rows, mapped)
@@ -260,6 +268,8 @@ def _problems(items: Sequence[Item], grader: GraderProposal) -> list[str]:
     without = [item.id for item in items if not item.has_answers]
     if without and len(without) < len(items):
         problems.append(f"{len(without)} items have no answer, the first is {without[0]}.")
+    if unread := count_unreviewed(items):
+        problems.append(f"{unread} items were drafted by a model and not reviewed.")
     trial = grader.trial
     if trial is not None and trial.gold_missed:
         problems.append(
@@ -272,7 +282,7 @@ def _problems(items: Sequence[Item], grader: GraderProposal) -> list[str]:
             f"{grader.setting!r}. First: {trial.wrong_passed[0]}."
         )
     if grader.needs_judge:
-        problems.append("This grader asks a judge model: set model.judge.")
+        problems.append("This grader asks a judge model (model.judge).")
     return problems
 
 
@@ -286,6 +296,16 @@ SAME_FACTS = (
     "The answer states the same facts as the reference and nothing that contradicts it. Wording "
     "and order do not matter."
 )
+
+
+class _NoJudge:
+    """Stands for the judge while a grader is only built, not used."""
+
+    id = "none"
+    context_window = 0
+
+    async def complete(self, request: Request) -> Reply:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +370,7 @@ def _candidates(items: Sequence[Item]) -> list[tuple[GraderSetting, str]]:
     if found or median(len(answer.split()) for answer in answers) > _LONG_ANSWER:
         return found
     if len(set(answers)) <= max(2, len(answers) // 3):
-        why = f"the answers are {len(set(answers))} labels"
+        why = f"the answers are labels ({len(set(answers))} different ones)"
         found.append(({"exact": {"ignore_case": True}}, why))
     if max(len(answer.split()) for answer in answers) <= _SHORT_ANSWER:
         found.append(("normalized", "the answers are short texts"))
@@ -374,6 +394,14 @@ def _judged(items: Sequence[Item]) -> GraderProposal:
         "some items have no answer to compare with",
         needs_judge=True,
     )
+
+
+async def _chosen(setting: GraderSetting, items: Sequence[Item], base: Path) -> GraderProposal:
+    """The user's own choice, tried as a proposed one would be."""
+    grader = build_grader(setting, judge=_NoJudge(), base=base)
+    needs_judge = without_judges(grader) != grader
+    trial = None if needs_judge else await try_grader(grader, items)
+    return GraderProposal(setting, "as you chose", trial, needs_judge=needs_judge)
 
 
 def _common_column(items: Sequence[Item], names: Sequence[str]) -> str:

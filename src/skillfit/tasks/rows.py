@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from skillfit.config.yaml_source import read_yaml
 from skillfit.errors import InputError
 from skillfit.tasks.item import (
     Item,
@@ -25,6 +26,8 @@ from skillfit.tasks.splits import SPLIT_NAMES, split_named
 
 LONG_ROW = 4096  # bytes; longer JSONL rows stay on disk
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+# In a folder, a YAML file is more likely a config than items.
+_FILE_SUFFIXES = (*SUFFIXES, ".yaml", ".yml")
 _ROLES = ("system", "user", "assistant")
 _DETAILS = ("auto", "low", "high")
 
@@ -50,10 +53,16 @@ def read_rows(path: Path, *, split: Split | None = None, root: Path | None = Non
         raise InputError(
             f"{path}: {problem}.", hint="env.tasks is relative to the config's folder."
         )
-    readers = {".json": _read_json, ".csv": _read_csv, ".tsv": _read_csv}
-    if path.suffix not in SUFFIXES:
+    readers = {
+        ".json": _read_json,
+        ".csv": _read_csv,
+        ".tsv": _read_csv,
+        ".yaml": _read_yaml,
+        ".yml": _read_yaml,
+    }
+    if path.suffix not in _FILE_SUFFIXES:
         raise InputError(
-            f"{path}: unknown kind of tasks file.", hint=f"Use one of {', '.join(SUFFIXES)}."
+            f"{path}: unknown kind of tasks file.", hint=f"Use one of {', '.join(_FILE_SUFFIXES)}."
         )
     empty, folder = True, path.parent
     for where, values, at in readers.get(path.suffix, _read_jsonl)(path):
@@ -258,13 +267,23 @@ def _read_json(path: Path) -> Iterator[_Read]:
         if text.strip().startswith(b"{") and b"\n{" in text:
             error.hint = "One object per line is JSONL: name the file .jsonl."
         raise
+    hint = "One object per line is JSONL: name the file .jsonl."
+    yield from _listed_rows(path, rows, "a JSON array of items", hint)
+
+
+def _read_yaml(path: Path) -> Iterator[_Read]:
+    hint = "Write one `- input: …` per item."
+    yield from _listed_rows(path, read_yaml(path), "a list of items", hint)
+
+
+def _listed_rows(path: Path, rows: Any, what: str, hint: str) -> Iterator[_Read]:
     if isinstance(rows, dict):
         rows = _rows_of_object(rows)
     if not isinstance(rows, list):
         raise InputError(
-            f"{path}: expected a JSON array of items, an object that holds one array, or an "
-            "object of ids and items.",
-            hint="One object per line is JSONL: name the file .jsonl.",
+            f"{path}: expected {what}, an object that holds one array, or an object of ids and "
+            "items.",
+            hint=hint,
         )
     for number, values in enumerate(rows, 1):
         yield f"{path}: item {number}", values, None

@@ -37,7 +37,7 @@ from skillfit.run.records import CheckResult, ItemRecord, RunSummary
 from skillfit.sandbox.isolation import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
-from skillfit.tasks.item import Attempt, Item, TaskFailure
+from skillfit.tasks.item import Attempt, Item, TaskFailure, count_unreviewed
 from skillfit.tasks.task import Task, prove_gold
 from skillfit.training.assemble import Assembled, Listener, assemble
 from skillfit.training.components import Components, Control, raise_if_skipped
@@ -190,6 +190,7 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
     with run.stage(Place(), "preflight"):
         found = [
             *_skill(run.initial),
+            *_drafts(run.task.items),
             await _keys(ready),
             *_isolation(run.config),
             *await _gold(run, ready.closing.ship_task),
@@ -227,6 +228,18 @@ def _skill(skill: Skill) -> list[CheckResult]:
         return []
     named = "; ".join(f"line {problem.line}: {problem.message}" for problem in problems)
     return [CheckResult("skill", "warn", f"{skill.document_name}: {named}.")]
+
+
+def _drafts(items: Sequence[Item]) -> list[CheckResult]:
+    """Tasks that a model wrote and nobody has read (`skillfit tasks draft --yes`)."""
+    unread = count_unreviewed(items)
+    if not unread:
+        return []
+    message = (
+        f"{unread} tasks were drafted by a model and not reviewed. A wrong answer teaches the "
+        "skill something wrong: read them and remove `reviewed: false`."
+    )
+    return [CheckResult("tasks", "warn", message)]
 
 
 def _probe_request(role: Role, client: Model, max_tokens: int) -> Request:

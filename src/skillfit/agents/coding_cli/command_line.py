@@ -51,6 +51,7 @@ OWN_OPTIONS = (
 _PROGRAM_FOLDERS = ("bin", "sbin", "shims")  # folders of PATH that the program may look into
 _LONGEST = 86_400.0  # seconds; the caller ends the program long before, by cancelling
 _MAX_OUTPUT = 64 << 20
+_MAX_USAGE_FILE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ class CommandLine:
         )
 
     def _read(self, done: ProcessResult, skill: str, usage_file: Path) -> Reading:
-        reported = usage_file.read_text(encoding="utf-8") if usage_file.is_file() else ""
+        reported = _written_by_program(usage_file)
         reading = read_output(self.description, redact(done.stdout), skill, reported)
         if not reading.error and done.code == 0 and reading.answer is not None:
             return reading
@@ -288,6 +289,16 @@ class CommandLine:
         # Other variables may make it sign in in another way (a cloud account, for example).
         if mine.needs_key and not has_key and not options.get("env"):
             raise AuthFailed(f"No key for {self.spec.id}.", hint=self._auth_hint())
+
+
+def _written_by_program(path: Path) -> str:
+    """The text of a file in a folder that the program controls: it may have left there a link to
+    somebody else's file, bytes that are no text, or more than fits into memory.
+    """
+    if path.is_symlink() or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return file.read(_MAX_USAGE_FILE).decode(errors="replace")
 
 
 def described_program(spec: ModelSpec) -> dict[str, Any]:

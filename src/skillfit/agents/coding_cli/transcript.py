@@ -23,10 +23,13 @@ from skillfit.agents.coding_cli.description import (
 from skillfit.models.failures import make_failure
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import ModelError, Usage
+from skillfit.models.wire import MAX_TOKEN_COUNT
 from skillfit.tasks.graders.base import at_path
 from skillfit.tasks.item import Step
 
 Event = Mapping[str, Any]
+
+_MOST_USD = 1_000_000.0  # no run of a program costs this much
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def _usage(picks: Sequence[UsagePick], events: Iterable[Event]) -> Usage:
                     output=_sum(part, pick.output),
                     reasoning=_sum(part, pick.reasoning),
                 )
-                usd += _number(at_path(part, pick.usd)) if pick.usd else 0.0
+                usd += _number(at_path(part, pick.usd), _MOST_USD) if pick.usd else 0.0
     return replace(
         total,
         cached=min(total.cached, total.input),
@@ -184,14 +187,16 @@ def _matches(event: Event, wanted: Mapping[str, Any]) -> bool:
 
 
 def _sum(event: Event, paths: Sequence[str]) -> int:
-    return sum(int(_number(at_path(event, path))) for path in paths)
+    return sum(int(_number(at_path(event, path), MAX_TOKEN_COUNT)) for path in paths)
 
 
-def _number(value: Any) -> float:
-    """A number that may be added up: 0 for everything that is no usable count or price."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def _number(value: Any, most: float) -> float:
+    """A number that may be added up: 0 for everything that is no usable count or price, `most` for
+    what is larger than any.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         return 0.0
-    return float(value) if math.isfinite(value) and value > 0 else 0.0
+    return min(max(0.0, value), most)
 
 
 def _first(part: Event, paths: Sequence[str]) -> str:

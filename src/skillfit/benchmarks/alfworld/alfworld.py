@@ -24,6 +24,7 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.benchmarks.games.game_player import GameEvaluator, game_item, need_engine
+from skillfit.benchmarks.games.game_process import Game
 from skillfit.errors import InputError
 from skillfit.tasks.item import Split
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
@@ -84,8 +85,7 @@ def alfworld(
         game = _find(row, text(row, "gamefile"), root)
         kind = optional(row, "task_type")
         about = f"A household task as a text game: {game.parent.parent.name or kind}"
-        described = {"kind": "alfworld", "game": str(game)}
-        return game_item(text(row, "id"), about, kind, described)
+        return game_item(text(row, "id"), about, kind, Game(kind="alfworld", game=str(game)))
 
     def how(context: LoadContext) -> SourceItems:
         need_engine("alfworld", context)

@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.benchmarks.benchmark import Benchmark, HubFiles, data_root_of, optional, text
-from skillfit.benchmarks.choices import read_options, right_option, show_options
-from skillfit.benchmarks.images import check_detail, find_image
-from skillfit.benchmarks.match_or_judge import MatchOrJudge
-from skillfit.errors import InputError
+from skillfit.benchmarks.questions import (
+    MatchOrJudge,
+    check_detail,
+    find_image,
+    read_options,
+    right_option,
+    with_options,
+)
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
@@ -43,7 +47,7 @@ def babyvision(
     root = data_root_of(reference, data_root)
 
     def convert(row: Row) -> Mapping[str, Any]:
-        item: dict[str, Any] = {
+        item: dict[str, object] = {
             "id": text(row, "taskId", "id"),
             "type": optional(row, "subtype", "type"),
             "input": text(row, "question"),
@@ -54,19 +58,10 @@ def babyvision(
         options = read_options(row.values.get("options"))
         if optional(row, "ansType") != "choice" and not options:
             blank = row.values.get("blankAns")
-            return {
-                **item,
-                "answers": blank if isinstance(blank, list) else [text(row, "blankAns")],
-            }
+            answers = blank if isinstance(blank, list) else [text(row, "blankAns")]
+            return {**item, "answers": answers}
         right = right_option(row.values.get("choiceAns"), options)
-        if right is None:
-            raise InputError(f"{row.where}: choiceAns is none of the options.")
-        return {
-            **item,
-            "input": f"{item['input']}\n\n{show_options(options)}",
-            "choices": {option.label: option.text for option in options},
-            "answers": [right.label],
-        }
+        return with_options(item, options, right, row.where)
 
     def how(context: LoadContext) -> SourceItems:
         grader = MatchOrJudge.create(context.judge, use_judge=judge, extract=["boxed", "last_line"])

@@ -21,7 +21,7 @@ from skillfit.benchmarks.benchmark import (
     skillopt_splits,
     text,
 )
-from skillfit.benchmarks.images import check_detail, find_image
+from skillfit.benchmarks.questions import check_detail, find_image
 from skillfit.errors import InputError
 from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from skillfit.benchmarks.dialogue import Dialogue, packaged_text, required_model, system_message
+from skillfit.benchmarks.games.game_process import Game
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
@@ -33,7 +34,7 @@ _MOVE_SECONDS = 120.0  # for one move; opening a game may include compiling it
 _MOST_UNREADABLE = 3  # replies without an action in a row
 
 
-def game_item(item_id: str, about: str, kind: str, game: Mapping[str, Any]) -> dict[str, Any]:
+def game_item(item_id: str, about: str, kind: str, game: Game) -> dict[str, object]:
     """The row of an item. The digest of the game is part of its text, so that games that are
     described with the same words do not count as copies of each other.
     """

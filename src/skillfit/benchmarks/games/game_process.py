@@ -12,7 +12,30 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
+
+
+class Game(TypedDict):
+    """Which game to play. Games of textworld whose file does not exist are made first, from the
+    last three values.
+    """
+
+    kind: Literal["alfworld", "textworld"]
+    game: str  # the file, or for alfworld the folder
+    challenge: NotRequired[str]
+    settings: NotRequired[dict[str, int | str]]
+    seed: NotRequired[int]
+
+
+class State(TypedDict):
+    """What the player sees after a move."""
+
+    text: str
+    admissible: list[str]
+    won: bool
+    done: bool
+    score: float
+    max_score: float
 
 
 def main() -> None:
@@ -41,7 +64,7 @@ class _Game:
         self._state, _, self._done = self._environment.step(command)
         return self
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         state = self._state
         return {
             "text": _plain(str(state.feedback or "")),
@@ -53,7 +76,7 @@ class _Game:
         }
 
 
-def _open(request: dict[str, Any]) -> _Game:
+def _open(request: Game) -> _Game:
     import textworld
 
     wanted = textworld.EnvInfos(
@@ -93,7 +116,7 @@ def _game_data(folder: Path) -> dict[str, str]:
     }
 
 
-def _generate(path: Path, challenge: str, settings: dict[str, Any], seed: int) -> None:
+def _generate(path: Path, challenge: str, settings: dict[str, int | str], seed: int) -> None:
     """Make and compile a game of one of textworld's families; it appears whole or not at all."""
     import textworld
     from textworld.challenges import CHALLENGES

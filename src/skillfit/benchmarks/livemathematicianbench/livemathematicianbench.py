@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, skillopt_splits, text
-from skillfit.benchmarks.choices import read_options, right_option, show_options, shuffled
+from skillfit.benchmarks.questions import read_options, right_option, show_options, shuffled
 from skillfit.errors import InputError
 from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row

@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.benchmarks.benchmark import Benchmark, HubFiles, data_root_of, optional, text
-from skillfit.benchmarks.choices import Option, right_option
-from skillfit.benchmarks.images import check_detail, find_image
-from skillfit.benchmarks.match_or_judge import MatchOrJudge
+from skillfit.benchmarks.questions import (
+    MatchOrJudge,
+    Option,
+    check_detail,
+    find_image,
+    right_option,
+)
 from skillfit.errors import InputError
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
@@ -44,7 +48,7 @@ def mathverse(
     image_detail: str = "auto",
     judge: bool = True,
 ) -> TaskSource:
-    """`problem_version`: which of the versions of each problem to use, or `all`.
+    """`problem_version`: which version of each problem to use, or `all`.
     `use_text_dominant_reference`: analysts of failures see the version that says most in words.
     `judge: false` counts free answers that are not plainly equal as wrong.
     """
@@ -65,7 +69,7 @@ def mathverse(
         about = metadata if isinstance(metadata, Mapping) else {}
         question = text(row, "question")
         answer = text(row, "answer")
-        item: dict[str, Any] = {
+        item: dict[str, object] = {
             "id": f"{problem}:{version}" if problem_version == "all" else problem,
             "type": str(about.get("subfield") or about.get("subject") or ""),
             "input": question,

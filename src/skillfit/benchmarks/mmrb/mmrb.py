@@ -19,9 +19,14 @@ from skillfit.benchmarks.benchmark import (
     read_any,
     text,
 )
-from skillfit.benchmarks.choices import read_options, right_option, show_options
-from skillfit.benchmarks.images import check_detail, find_image
-from skillfit.benchmarks.match_or_judge import MatchOrJudge
+from skillfit.benchmarks.questions import (
+    MatchOrJudge,
+    check_detail,
+    find_image,
+    read_options,
+    right_option,
+    with_options,
+)
 from skillfit.errors import InputError
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
@@ -73,7 +78,7 @@ def mmrb(
         if not isinstance(paths, list) or not paths:
             raise InputError(f"{row.where}: no image_paths.")
         steps = row.values.get("reasoning_steps")
-        item: dict[str, Any] = {
+        item = {
             "id": row_id(row),
             "type": optional(row, "subtask"),
             "input": text(row, "question"),
@@ -86,14 +91,7 @@ def mmrb(
         if not options:
             return item
         right = right_option(text(row, "answer"), options)
-        if right is None:
-            raise InputError(f"{row.where}: the answer is none of the options.")
-        return {
-            **item,
-            "input": f"{item['input']}\n\n{show_options(options)}",
-            "choices": {option.label: option.text for option in options},
-            "answers": [right.label],
-        }
+        return with_options(item, options, right, row.where)
 
     def how(context: LoadContext) -> SourceItems:
         grader = MatchOrJudge.create(None, use_judge=False, extract=_EXTRACT)

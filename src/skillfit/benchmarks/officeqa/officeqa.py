@@ -7,23 +7,31 @@ data; their parsed pages are JSON files of the same name.
 Search modes: `offline`, tools on the question's own documents; `corpus`, tools on all documents;
 `none`, no tools; `custom_search`, a web search service. With `oracle_pages` the pages that the
 question was written from are part of the prompt.
+
+An answer is right when it is the same after normalising; the soft score is the token F1. Numbers
+are compared by value: separators, currency signs and trailing zeros do not matter, scale words do
+(3 million is 3,000,000 and never 3 billion), and parentheses around a number make it negative. A
+percent sign belongs to the number: 5% is not 5.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
+from decimal import Decimal, InvalidOperation
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, skillopt_splits, text
 from skillfit.benchmarks.dialogue import packaged_text
-from skillfit.benchmarks.officeqa.office_answer import OfficeAnswer
-from skillfit.benchmarks.officeqa.parsed_pages import oracle_text, page_number
 from skillfit.benchmarks.officeqa.web_search import SearchRounds, SearchService
 from skillfit.errors import InputError
+from skillfit.tasks.graders.base import TextGrader, verdict
+from skillfit.tasks.item import Item, Score
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
@@ -41,6 +49,21 @@ BENCHMARK = Benchmark(
     row_id=lambda row: text(row, "uid", "id"),
 )
 MODES = ("offline", "corpus", "none", "custom_search")
+_PAGE = re.compile(r"[?&#]page=(\d+)")
+PAGE_CHARS = 24_000
+TOTAL_CHARS = 80_000
+_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_TOKEN = re.compile(
+    r"(?P<open>\()?\s*(?P<sign>[-+−]?)\s*[$€£]?\s*(?P<minus>[-−]?)"
+    r"(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+    r"\s*(?P<percent>%|percent\b|per\s+cent\b)?\s*(?P<close>\))?"
+    r"(?:\s*(?P<scale>thousand|million|billion|trillion)s?\b)?"
+    r"|(?P<word>[^\W\d_]+(?:['’][^\W\d_]+)?)",
+    re.IGNORECASE,
+)
+_IGNORED = frozenset(
+    ("a", "an", "the", "dollar", "dollars", "usd", "nominal", "approximately", "about")
+)
 
 
 def officeqa(
@@ -66,7 +89,7 @@ def officeqa(
 
     def convert(row: Row) -> Mapping[str, Any]:
         names = _listed(row.values.get("source_files"))
-        item: dict[str, Any] = {
+        item: dict[str, object] = {
             "id": text(row, "uid", "id"),
             "type": optional(row, "difficulty", "category"),
             "answers": [text(row, "ground_truth", "answer")],
@@ -116,7 +139,7 @@ def _check_mode(mode: str, url: str) -> None:
         raise InputError("env.task_args: search_mode custom_search needs search_api_url.")
 
 
-def _env(mode: str, turns: int) -> dict[str, Any]:
+def _env(mode: str, turns: int) -> dict[str, str | int]:
     if mode == "none":
         return {"agent": "chat", "prompt": packaged_text(__package__, "answer_from_pages.md")}
     if mode == "custom_search":
@@ -170,3 +193,79 @@ def _listed(value: Any) -> list[str]:
     elif isinstance(value, str):
         value = value.splitlines() if "\n" in value.strip() else value.split(",")
     return [str(part).strip() for part in value or [] if str(part).strip()]
+
+
+def page_number(url: str) -> int | None:
+    """The page that an address of a source document names, counted from 1."""
+    match = _PAGE.search(url)
+    return int(match[1]) if match else None
+
+
+def oracle_text(pages: Sequence[tuple[Path, int]]) -> str:
+    """The text of these pages, each and all together cut to a limit."""
+    parts, room = [], TOTAL_CHARS
+    for path, number in pages:
+        shown = page_text(path, number)[: min(PAGE_CHARS, room)]
+        room -= len(shown)
+        if shown:
+            parts.append(f"### {path.stem}, page {number}\n\n{shown}")
+    return "\n\n".join(parts)
+
+
+def page_text(path: Path, number: int) -> str:
+    """The elements of a page, in order."""
+    return _pages(path, path.stat().st_mtime_ns).get(number, "")
+
+
+@lru_cache(maxsize=64)
+def _pages(path: Path, version: int) -> dict[int, str]:
+    """Page number from 1 -> text. `version` makes a changed file load again."""
+    try:
+        elements = json.loads(path.read_bytes())["document"]["elements"]
+        pages: dict[int, list[str]] = {}
+        for element in elements:
+            for page in {int(box["page_id"]) for box in element.get("bbox") or []}:
+                pages.setdefault(page + 1, []).append(str(element.get("content") or ""))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: not a parsed document: {type(error).__name__} {error}."
+        ) from error
+    return {page: "\n\n".join(filter(None, texts)) for page, texts in pages.items()}
+
+
+class OfficeAnswer(TextGrader, name="office_answer"):
+    def compare(self, item: Item, text: str) -> Score:
+        said = tokens(text)
+        golds = [tokens(gold) for gold in item.answers]
+        best = max(_f1(said, gold) for gold in golds)
+        return verdict(bool(said) and said in golds, best)
+
+
+def tokens(text: str) -> list[str]:
+    """Words in lower case and numbers by value, in order."""
+    found = []
+    for match in _TOKEN.finditer(text):
+        if word := match["word"]:
+            if word.lower() not in _IGNORED:
+                found.append(word.lower())
+        else:
+            found.append(_number(match))
+    return found
+
+
+def _number(match: re.Match[str]) -> str:
+    try:
+        value = Decimal(match["digits"].replace(",", ""))
+    except InvalidOperation:
+        return match["digits"]
+    negative = bool(match["minus"] or match["sign"] in ("-", "−"))
+    if match["open"] and match["close"]:
+        negative = not negative
+    value = value.scaleb(_SCALES.get((match["scale"] or "").lower(), 0))
+    text = f"{value.normalize():f}" if value else "0"
+    return f"{'-' if negative and value else ''}{text}{'%' if match['percent'] else ''}"
+
+
+def _f1(one: list[str], other: list[str]) -> float:
+    shared = (Counter(one) & Counter(other)).total()
+    return 2 * shared / (len(one) + len(other)) if shared else 0.0

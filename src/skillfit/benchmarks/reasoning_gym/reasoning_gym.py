@@ -6,6 +6,7 @@ scores the answer: soft is its score, hard is whether that is 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -44,7 +45,7 @@ def reasoning_gym(
     return TaskSource(load, {"env": {"agent": "chat", "prompt": _PROMPT, "skill": skill}})
 
 
-def _dataset(name: str, settings: dict[str, Any]) -> Any:
+def _dataset(name: str, settings: Mapping[str, object]) -> Any:
     if find_spec("reasoning_gym") is None:
         raise InputError(
             "reasoning_gym: tasks need the package reasoning-gym.",
@@ -63,8 +64,8 @@ def _dataset(name: str, settings: dict[str, Any]) -> Any:
         raise InputError(f"env.tasks: reasoning_gym:{name}: {error}.") from error
 
 
-def _row(name: str, at: int, entry: dict[str, Any]) -> dict[str, Any]:
-    row = {"id": f"{name}-{at}", "input": str(entry["question"]), "index": at}
+def _row(name: str, at: int, entry: Mapping[str, Any]) -> dict[str, object]:
+    row: dict[str, object] = {"id": f"{name}-{at}", "input": str(entry["question"]), "index": at}
     answer = entry.get("answer")
     return row if answer is None else {**row, "answers": [str(answer)]}
 
@@ -74,7 +75,7 @@ class VerifierGrader:
     """Scores answers with the verifier of a reasoning_gym data set."""
 
     dataset: Any
-    settings: dict[str, Any]
+    settings: Mapping[str, object]
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         text = attempt.answer.strip()
@@ -97,4 +98,4 @@ class VerifierGrader:
         return ()
 
     def describe(self) -> dict[str, Any]:
-        return {"reasoning_gym": self.settings}
+        return {"reasoning_gym": dict(self.settings)}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, text
-from skillfit.benchmarks.match_or_judge import MatchOrJudge
+from skillfit.benchmarks.questions import MatchOrJudge
 from skillfit.errors import InputError
 from skillfit.tasks.item import stable_hash
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
@@ -36,8 +36,12 @@ BENCHMARK = Benchmark(
 )
 
 
-def sealqa(reference: SourceReference, *, max_evidence_chars: int = 24000) -> TaskSource:
-    """`max_evidence_chars`: how much of the search results the agent sees."""
+def sealqa(
+    reference: SourceReference, *, max_evidence_chars: int = 24000, judge: bool = True
+) -> TaskSource:
+    """`max_evidence_chars`: how much of the search results the agent sees. `judge: false` counts
+    answers that are not plainly equal as wrong.
+    """
     if max_evidence_chars < 1:
         raise InputError("env.task_args: max_evidence_chars must be positive.")
 
@@ -54,7 +58,7 @@ def sealqa(reference: SourceReference, *, max_evidence_chars: int = 24000) -> Ta
         }
 
     def how(context: LoadContext) -> SourceItems:
-        grader = MatchOrJudge.create(context.judge, extract=["tag", "last_line"])
+        grader = MatchOrJudge.create(context.judge, use_judge=judge, extract=["tag", "last_line"])
         return SourceItems((), grader=grader)
 
     return BENCHMARK.source(reference, convert, how=how)

@@ -6,15 +6,19 @@ of the first workbook, and writes a Python program that uses openpyxl.
 
 Modes: `single`, one reply with the program; `multi`, the model sees errors and may correct the
 program; `react`, an agent with tools works in a folder and leaves solution.py.
+
+The feedback of `multi` is the same for all splits and never uses the expected workbook: an error,
+or that the program ran. The rounds end with the first program that runs and saves a workbook.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from skillfit.benchmarks.benchmark import (
     Benchmark,
@@ -26,15 +30,28 @@ from skillfit.benchmarks.benchmark import (
     skillopt_splits,
     text,
 )
-from skillfit.benchmarks.dialogue import packaged_text
-from skillfit.benchmarks.spreadsheetbench.code_rounds import CodeRounds
-from skillfit.benchmarks.spreadsheetbench.programs_on_workbooks import WorkbookGrader, cases_in
+from skillfit.benchmarks.dialogue import Dialogue, packaged_text, required_model, system_message
+from skillfit.benchmarks.spreadsheetbench.workbooks import (
+    WorkbookGrader,
+    cases_in,
+    executed,
+    program_in,
+)
 from skillfit.errors import InputError
+from skillfit.models.protocol import Message, Model
+from skillfit.skill import Skill
+from skillfit.tasks.item import Attempt, Item, Score, Step
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
+from skillfit.tasks.task import Evaluator
 
 MODES = ("single", "multi", "react")
 _ROWS, _COLUMNS, _CELL = 5, 20, 40  # of a preview: rows, columns, characters of a cell
+_FEEDBACK = """Your program was run on the workbook:
+
+{problem}
+
+Reply with the whole corrected program in one ```python block."""
 
 
 def read(path: Path) -> Iterator[Row]:
@@ -88,7 +105,7 @@ def spreadsheetbench(
         sheet = optional(row, "answer_sheet")
         first = cases_in(folder)[0].input
         place = f"{position}{f' on sheet {sheet}' if sheet and '!' not in position else ''}"
-        item: dict[str, Any] = {
+        item: dict[str, object] = {
             "id": text(row, "id"),
             "type": optional(row, "instruction_type"),
             "input": f"{text(row, 'instruction')}\n\nThe result is checked at: {place}\n\n"
@@ -112,7 +129,7 @@ def spreadsheetbench(
     return BENCHMARK.source(reference, convert, how=how, config={"env": _env(mode, max_turns)})
 
 
-def _env(mode: str, max_turns: int) -> dict[str, Any]:
+def _env(mode: str, max_turns: int) -> dict[str, str | int]:
     if mode == "single":
         return {"agent": "chat", "prompt": packaged_text(__package__, "write_program.md")}
     if mode == "react":
@@ -149,3 +166,44 @@ def _sheet(sheet: Any) -> str:
         cells = ["" if value is None else str(value)[:_CELL] for value in row]
         lines.append(" | ".join(cells).rstrip(" |"))
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class CodeRounds(Evaluator):
+    needs_model: ClassVar[bool] = True
+
+    model: Model | None
+    prompt: str
+    grader: WorkbookGrader
+    max_turns: int
+
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+        dialogue = Dialogue(required_model(self.model, "spreadsheetbench"), item, seed)
+        messages = (system_message(self.prompt, skill), *item.messages)
+        workbook = cases_in(Path(str(item.content()["workbooks"])))[0].input
+        answer = ""
+        for _ in range(self.max_turns):
+            reply = await dialogue.ask(messages)
+            answer = reply.text
+            program = program_in(answer)
+            async with executed(program, workbook, self.grader.program_timeout) as result:
+                problem = result.problem
+            outcome = problem or "The program ran and saved output.xlsx."
+            dialogue.steps.append(Step("tool_result", outcome, role="tool", name="run"))
+            if not problem:
+                break
+            feedback = Message("user", _FEEDBACK.format(problem=problem))
+            messages = (*messages, Message("assistant", answer), feedback)
+        else:
+            dialogue.note(f"Ended after {self.max_turns} programs, none of which ran.")
+        attempt = Attempt(answer, tuple(dialogue.steps), usage=dialogue.usage)
+        return attempt, await self.grader.grade(item, attempt)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "mode": "multi",
+            "max_turns": self.max_turns,
+            "prompt": self.prompt,
+            "grader": self.grader.describe(),
+            "model": self.model.id if self.model else "",
+        }

@@ -1,30 +1,41 @@
 """Grade a patch without Docker: apply it to a clean copy, add the hidden tests, run them in the
 sandbox, and compare the results with those that resolve the issue.
+
+Results are read from pytest's summary (`-rA`) as the swebench package reads them.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from skillfit.benchmarks.swebench.checkout import PatchFailed, changes, checkout, files_in
-from skillfit.benchmarks.swebench.pytest_log import judge, parse_log
 from skillfit.sandbox.isolation import run_untrusted
-from skillfit.sandbox.process import SandboxNotStarted
+from skillfit.sandbox.process import ProcessResult, SandboxNotStarted, run_process, scratch_folder
 from skillfit.tasks.graders.base import BuiltIn
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
 
+TEST_COMMAND = "python -m pytest -rA -p no:cacheprovider"
 REPOSITORY = "repo"  # the folder of the repository in the agent's workspace
 _DIFF = re.compile(r"```(?:diff|patch)[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _MEMORY = 4 << 30
+_PATCHED = re.compile(r"^diff --git a/(.+?) b/(.+)$", re.MULTILINE)
+_SKIPPED = shutil.ignore_patterns(".git", "__pycache__", "*.pyc", ".pytest_cache")
+_SECONDS = 120.0
+_LINE = re.compile(r"^(PASSED|FAILED|SKIPPED|ERROR|XFAIL)[ \t]+(\S+)", re.MULTILINE)
+_COUNT = re.compile(r"^\[\d+\]$")  # SKIPPED [3] path:line: reason, which names no test
 
 
 class PatchGrader(BuiltIn, name="patch"):
     """Hard and soft: whether the issue is resolved."""
 
-    test_command: str = "python -m pytest -rA -p no:cacheprovider"
+    test_command: str = TEST_COMMAND
     timeout_per_instance: float = 600.0
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
@@ -96,3 +107,126 @@ async def patch_of(attempt: Attempt, base: Path) -> str:
     if attempt.workspace and changed.is_dir():
         return await changes(base, changed)
     return str((_DIFF.findall(attempt.answer) or [""])[-1])
+
+
+class PatchFailed(Exception):
+    """A patch that git cannot apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A copy of the folder `base`."""
+
+    base: Path
+    folder: Path
+
+    async def apply(self, patch: str) -> None:
+        """Apply a patch. Raises `PatchFailed` when it does not fit."""
+        text = patch if patch.endswith("\n") else f"{patch}\n"
+        result = await _git("apply", "--whitespace=nowarn", "-", cwd=self.folder, stdin=text)
+        if result.code != 0:
+            raise PatchFailed(result.stderr.strip()[-500:])
+
+    def restore(self, names: list[str]) -> None:
+        """Bring files back to the base state; files that do not exist there are removed."""
+        for name in names:
+            here, there = self.folder / name, self.base / name
+            if there.is_file():
+                here.parent.mkdir(parents=True, exist_ok=True)
+                here.unlink(missing_ok=True)
+                shutil.copyfile(there, here)
+            else:
+                here.unlink(missing_ok=True)
+
+
+@contextmanager
+def checkout(base: Path) -> Iterator[Checkout]:
+    """A copy of the base state; it is removed with the block."""
+    with scratch_folder("checkout") as scratch:
+        shutil.copytree(base, scratch / "repo", symlinks=True, ignore=_SKIPPED)
+        yield Checkout(base, scratch / "repo")
+
+
+async def changes(base: Path, changed: Path) -> str:
+    """What differs between the base state and an agent's copy, as a patch."""
+    with scratch_folder("changes") as scratch:
+        for name, folder in (("a", base), ("b", changed)):
+            shutil.copytree(folder, scratch / name, symlinks=True, ignore=_SKIPPED)
+        # The names of the two folders take the place of git's usual prefixes.
+        arguments = ("diff", "--no-index", "--no-prefix", "--binary", "--no-renames", "a", "b")
+        result = await _git(*arguments, cwd=scratch)
+    if result.code not in (0, 1):
+        raise TaskFailure("git", f"git diff failed: {result.stderr.strip()[-300:]}")
+    return result.stdout
+
+
+async def _git(*arguments: str, cwd: Path, stdin: str = "") -> ProcessResult:
+    program = shutil.which("git")
+    if program is None:
+        raise TaskFailure("git", "the program git is not installed.")
+    env = {
+        "PATH": os.environ.get("PATH", ""),
+        "HOME": str(cwd.parent),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CEILING_DIRECTORIES": str(cwd.parent),  # no repository above the folder matters
+    }
+    return await run_process(
+        [program, *arguments],
+        cwd=cwd,
+        timeout=_SECONDS,
+        env=env,
+        stdin=stdin.encode(),
+        max_output=1 << 24,
+    )
+
+
+def files_in(patch: str) -> list[str]:
+    """The files that a patch changes, under their new names."""
+    return [new for _, new in _PATCHED.findall(patch)]
+
+
+def parse_log(log: str) -> dict[str, str]:
+    """Test -> its status; the last line about a test counts."""
+    found = {}
+    for status, name in _LINE.findall(log):
+        if not (status == "SKIPPED" and _COUNT.match(name)):
+            found[name] = status
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteVerdict:
+    """Which of the tests that decide have not the result they must have."""
+
+    unresolved: tuple[str, ...]  # should pass now, and do not
+    broken: tuple[str, ...]  # passed before, and do not now
+
+    @property
+    def resolved(self) -> bool:
+        return not self.unresolved and not self.broken
+
+
+def judge(
+    statuses: Mapping[str, str], fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]
+) -> SuiteVerdict:
+    """Tests that should be fixed must pass. Tests that passed before may also be skipped."""
+    return SuiteVerdict(
+        tuple(name for name in fail_to_pass if _status(name, statuses) not in ("PASSED", "XFAIL")),
+        tuple(
+            name
+            for name in pass_to_pass
+            if _status(name, statuses) not in ("PASSED", "XFAIL", "SKIPPED")
+        ),
+    )
+
+
+def _status(name: str, statuses: Mapping[str, str]) -> str | None:
+    """The status of a test. Some published names are cut off inside their parameters; such a name
+    stands for all tests that begin with it, if they agree.
+    """
+    if name in statuses or name.count("[") <= name.count("]"):
+        return statuses.get(name)
+    passing = ("PASSED", "XFAIL")
+    matching = [status for test, status in statuses.items() if test.startswith(name)]
+    agree = len({status in passing for status in matching}) == 1
+    return matching[0] if agree else None

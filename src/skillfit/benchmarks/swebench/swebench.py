@@ -30,7 +30,7 @@ from skillfit.benchmarks.benchmark import (
 )
 from skillfit.benchmarks.dialogue import packaged_text
 from skillfit.benchmarks.swebench.containers import ContainerRounds, require_docker
-from skillfit.benchmarks.swebench.patch_grader import REPOSITORY, PatchGrader
+from skillfit.benchmarks.swebench.patch_grader import REPOSITORY, TEST_COMMAND, PatchGrader
 from skillfit.errors import InputError
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
@@ -60,7 +60,7 @@ def swebench(
     hints: bool = False,
     step_limit: int = 50,
     timeout_per_instance: float = 600.0,
-    test_command: str = "",
+    test_command: str = TEST_COMMAND,
 ) -> TaskSource:
     """`dataset_name`: lite, verified, full or the name of a data set, for the official harness.
     `hints` shows the discussion of the issue. `step_limit`: rounds of tool calls.
@@ -73,7 +73,7 @@ def swebench(
         parts = [text(row, "problem_statement")]
         if hints and optional(row, "hints_text"):
             parts.append(f"## Discussion\n\n{optional(row, 'hints_text')}")
-        item: dict[str, Any] = {
+        item = {
             "id": text(row, "instance_id"),
             "type": optional(row, "repo"),
             "input": "\n\n".join(parts),
@@ -97,12 +97,10 @@ def swebench(
                 context.model, prompt, dataset, step_limit, timeout_per_instance
             )
             return SourceItems((), evaluator=rounds)
-        settings: dict[str, Any] = {"timeout_per_instance": timeout_per_instance}
-        if test_command:
-            settings["test_command"] = test_command
-        return SourceItems((), grader=PatchGrader.model_validate(settings))
+        grader = PatchGrader(test_command=test_command, timeout_per_instance=timeout_per_instance)
+        return SourceItems((), grader=grader)
 
-    env: dict[str, Any] = {}
+    env: dict[str, str | int] = {}
     if not docker:
         prompt = packaged_text(__package__, "work_in_repository.md")
         env = {"agent": "tools", "prompt": prompt, "max_turns": step_limit}

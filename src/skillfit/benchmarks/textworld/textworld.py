@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from skillfit.benchmarks.benchmark import prepared
 from skillfit.benchmarks.games.game_player import GameEvaluator, game_item, need_engine
+from skillfit.benchmarks.games.game_process import Game
 from skillfit.errors import InputError, did_you_mean
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 
 _FOLDER = Path(__file__).parent
 # Families of games, and the settings that each of them takes with their defaults.
-FAMILIES: dict[str, dict[str, Any]] = {
+FAMILIES: dict[str, dict[str, int | str]] = {
     "coin_collector": {"level": 3},
     "treasure_hunter": {"level": 3},
     "simple": {"rewards": "dense", "goal": "detailed", "test": False},
@@ -43,7 +43,7 @@ def textworld(
     seed: int = 1,
     max_steps: int = 50,
     history: int = 4,
-    **settings: Any,
+    **settings: int | str,
 ) -> TaskSource:
     """`games`: how many to make, with seeds from `seed` on. Other options are those of the family
     of games, for example `textworld:coin_collector?level=5`.
@@ -80,23 +80,23 @@ def textworld(
     return TaskSource(load, {"env": env})
 
 
-def _files(path: Path) -> Iterator[dict[str, Any]]:
+def _files(path: Path) -> Iterator[dict[str, object]]:
     found = [path] if path.is_file() else sorted(path.glob("*.z8"))
     if not found:
         raise InputError(f"{path}: no .z8 files in this folder.")
     for file in found:
-        game = {"kind": "textworld", "game": str(file.resolve())}
+        game = Game(kind="textworld", game=str(file.resolve()))
         yield game_item(file.stem, f"A text game: {file.stem}", "", game)
 
 
-def _made(family: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
+def _made(family: str, settings: dict[str, int | str], seed: int) -> dict[str, object]:
     options = "-".join(f"{name}_{value}" for name, value in sorted(settings.items()))
     name = f"{family}-{options}-seed_{seed}"
-    game = {
-        "kind": "textworld",
-        "game": str(prepared("textworld") / f"{name}.z8"),
-        "challenge": f"tw-{family}",
-        "settings": settings,
-        "seed": seed,
-    }
+    game = Game(
+        kind="textworld",
+        game=str(prepared("textworld") / f"{name}.z8"),
+        challenge=f"tw-{family}",
+        settings=settings,
+        seed=seed,
+    )
     return game_item(f"{family}-{seed}", f"A text game of the family {family}", family, game)

@@ -40,6 +40,10 @@ MAX_ERROR_BYTES = 64 << 10  # the rest of a longer error answer is not read
 # connection that is just being closed would fail.
 _IDLE_SECONDS = 4.0
 _MAX_REDIRECTS = 3
+_MAX_LOCATION = 300  # characters of a redirect's address in messages
+_CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FRAMING = ("content-length", "transfer-encoding")  # the HTTP library writes these itself
 _NOT_TAKEN = re.compile(
     r"unsupported|not support|n't support|unrecognized|unknown|unexpected|not permitted"
     r"|not allowed|extra (field|input)|unavailable|not available|deprecated|only the default"
@@ -63,12 +67,7 @@ class Endpoint:
             "Accept-Encoding": "identity",
             **headers,
         }
-        for name, value in self._headers.items():
-            if not (name.isprintable() and value.isprintable()):
-                raise InputError(
-                    f"The header {name!r} for {where} contains a control character.",
-                    hint="Check the variables that hold keys and custom headers.",
-                )
+        _check_headers(self._headers, where)
         self._sign_in = sign_in
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -81,7 +80,9 @@ class Endpoint:
 
         signed_in = await self._sign_in() if self._sign_in else {}
         # Headers are given per request: aiohttp would send those of the session to a proxy too.
-        headers = {**self._headers, **headers, **signed_in}
+        headers = {**headers, **signed_in}
+        _check_headers(headers, self._where)
+        headers = {**self._headers, **headers}
         data = pydantic_core.to_json(body)
         try:
             async with await self._send(data, headers) as answer:
@@ -92,7 +93,7 @@ class Endpoint:
                 f"Cannot reach {self._where}: the proxy answered {error.status} {error.message}.",
                 hint="Check the proxy's address and sign-in.",
             ) from None  # the original error shows the proxy's password
-        except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+        except (aiohttp.ClientConnectorError, aiohttp.InvalidURL, UnicodeError) as error:
             raise NotReached(
                 redact(f"Cannot reach {self._where}: {_described(error)}."),
                 hint="Is the server running and the base_url right?",
@@ -121,10 +122,13 @@ class Endpoint:
             if answer.status not in (301, 302, 303, 307, 308):
                 return answer
             answer.release()
-            target = urljoin(url, answer.headers.get("Location", ""))
+            target = _redirect_target(url, answer.headers.get("Location", ""))
             if answer.status not in (307, 308) or _origin(target) != _origin(self._url):
                 raise BadRequest(
-                    redact(f"{self._where} answered {answer.status}: it redirects to {target}."),
+                    redact(
+                        f"{self._where} answered {answer.status}: it redirects to "
+                        f"{target[:_MAX_LOCATION]}."
+                    ),
                     hint="Set base_url to the address that answers; redirects are not followed.",
                 )
             url = target
@@ -197,10 +201,9 @@ class _Body:
             raise ValueError(f"its compression is broken ({error}).") from error
 
     def text(self, charset: str | None) -> str:
-        try:
-            return self._data.decode(charset or "utf-8", errors="replace")
-        except (LookupError, ValueError):  # no such charset, or not one of text
-            return self._data.decode("utf-8", errors="replace")
+        # Of Python's other codecs some take hours for a few MB (punycode).
+        known = (charset or "").lower() in _CHARSETS
+        return self._data.decode(charset if known and charset else "utf-8", errors="replace")
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -250,6 +253,26 @@ def _trusted() -> ssl.SSLContext:
 
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return ssl.create_default_context(cafile=file, capath=folder)
+
+
+def _check_headers(headers: Mapping[str, str], where: str) -> None:
+    """Refuse what would break the request or add a header to it. The values may be secret."""
+    for name, value in headers.items():
+        valid = _HEADER_NAME.fullmatch(name) and name.lower() not in _FRAMING
+        if not (valid and value.isascii() and value.isprintable()):
+            raise InputError(
+                f"The header {name!r} for {where} cannot be sent.",
+                hint="Check the variables that hold keys and custom headers: a name is letters, "
+                "digits and hyphens, a value printable ASCII. Content-Length and "
+                "Transfer-Encoding are not yours to set.",
+            )
+
+
+def _redirect_target(url: str, location: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        return "an address that cannot be read"
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

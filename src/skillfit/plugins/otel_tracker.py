@@ -31,7 +31,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from skillfit.plugins.trackers.event_metrics import EventMetrics
+from skillfit.plugins.trackers import EventMetrics
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import (
     RolloutFinished,

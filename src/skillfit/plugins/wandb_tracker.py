@@ -11,7 +11,7 @@ from typing import Any
 
 import wandb
 
-from skillfit.plugins.trackers.event_metrics import EventMetrics, parameters
+from skillfit.plugins.trackers import EventMetrics, parameters
 from skillfit.run.events import RunFinished, RunStarted, Stored
 
 _PROJECT = "skillfit"

@@ -1,17 +1,29 @@
+"""Options, images and short answers: what the benchmarks that ask questions share."""
+
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skillfit.benchmarks.choices import Option, read_options, right_option, shuffled
-from skillfit.benchmarks.match_or_judge import MatchOrJudge, plainly_equal
+from skillfit.benchmarks.questions import (
+    MatchOrJudge,
+    Option,
+    check_detail,
+    find_image,
+    plainly_equal,
+    read_options,
+    right_option,
+    shuffled,
+)
 from skillfit.errors import InputError
 from skillfit.models.protocol import RateLimited
 from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.tasks.graders import check_items
 from skillfit.tasks.item import Attempt, Item
+from skillfit.tasks.rows import Row
 
 
 def item(**row: Any) -> Item:
@@ -107,3 +119,29 @@ def test_shuffling_keeps_labels_in_order_and_depends_on_the_seed_alone() -> None
     assert len(orders) > 30
     assert shuffled(options, "42/x") == shuffled(options, "42/x")
     assert [option.label for option in shuffled(options, "42/x")] == list("ABCDE")
+
+
+def test_an_images_detail_is_a_column_of_the_row() -> None:
+    item = Item("1", {"input": "look", "images": ["a.png", "b.jpg"], "image_detail": "high"})
+    assert [(image.media_type, image.detail) for image in item.images] == [
+        ("image/png", "high"),
+        ("image/jpeg", "high"),
+    ]
+    assert Item("1", {"input": "look", "images": "a.png"}).images[0].detail == "auto"
+
+
+def test_images_are_found_in_the_named_folder_and_nowhere_else(tmp_path: Path) -> None:
+    (tmp_path / "data" / "images").mkdir(parents=True)
+    (tmp_path / "data" / "images" / "a.png").touch()
+    (tmp_path / "private.png").touch()
+    (tmp_path / "data" / "link.png").symlink_to(tmp_path / "private.png")
+    folder = tmp_path / "data" / "train"
+    row = Row({}, "rows.csv:1", folder, root=tmp_path / "data")
+    assert find_image(row, "a.png") == str(tmp_path / "data" / "images" / "a.png")
+    assert find_image(row, "../images/a.png") == str(tmp_path / "data" / "images" / "a.png")
+    for name in ("../../private.png", str(tmp_path / "private.png"), "link.png", "gone.png"):
+        with pytest.raises(InputError, match=r"rows.csv:1: the image .* is not in"):
+            find_image(row, name)
+    assert find_image(row, "private.png", tmp_path) == str(tmp_path / "private.png")
+    with pytest.raises(InputError, match="image_detail is 'fine'"):
+        check_detail("fine")

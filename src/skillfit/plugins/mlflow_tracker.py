@@ -12,7 +12,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from skillfit.errors import InputError
-from skillfit.plugins.trackers.event_metrics import EventMetrics, parameters
+from skillfit.plugins.trackers import EventMetrics, parameters
 from skillfit.run.events import RunFinished, RunStarted, Stored
 
 _EXPERIMENT = "skillfit"

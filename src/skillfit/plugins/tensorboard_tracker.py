@@ -10,7 +10,7 @@ from tensorboard.compat.proto.event_pb2 import Event as Record
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from skillfit.plugins.trackers.event_metrics import EventMetrics
+from skillfit.plugins.trackers import EventMetrics
 from skillfit.run.events import RunFinished, RunStarted, Stored
 
 
