@@ -35,7 +35,7 @@ async def test_a_bloated_skill_gets_shorter_and_a_needed_paragraph_stays(
     assert any("cut line" in reason and "of the initial skill" in reason for reason in reasons)
     said = in_words(line(result.run, result.finish_reason, result.summary), result.diagnosis)
     tokens = result.summary.skill_tokens
-    assert f"({tokens['initial']:,} → {tokens['found']:,} tokens)" in said
+    assert f"The skill has {tokens['found']:,} tokens, {tokens['initial']:,} before." in said
     assert "Cut from the initial skill: line" in said
 
 

@@ -344,9 +344,9 @@ def in_words(said: dict[str, Any], diagnosis: str) -> str:
         lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
     if said["cut"]:
         sizes = said["skill_tokens"]
-        tokens = f"{sizes['initial']:,} → {sizes['found']:,} tokens"
-        where = " in the unproven skill" if said["unproven"] else ""
-        lines.append(f"Cut from the initial skill{where}: {', '.join(said['cut'])} ({tokens})")
+        tokens = f"{sizes['found']:,} tokens, {sizes['initial']:,} before"
+        found = "The unproven skill" if said["unproven"] else "The skill"
+        lines.append(f"Cut from the initial skill: {', '.join(said['cut'])}. {found} has {tokens}.")
     commands = [f"skillfit report {said['run']}"]
     if said["finish_reason"] == "improved":
         commands = [f"skillfit diff {said['run']}", *commands, f"skillfit apply {said['run']}"]
