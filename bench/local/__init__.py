@@ -1,1 +1,1 @@
-"""Real small models on this machine, through `skillfit demo --model local/PATH.gguf`."""
+"""Measurements with a real small model on this machine."""

@@ -3,10 +3,12 @@
 - start: `skillfit train` with 100,000 items, from the command to the first recorded rollout;
 - resume: `skillfit resume` of a finished run with 100,000 records, until it prints the result;
 - ls: `skillfit ls` over 1,000 runs, and the same without starting Python;
-- studio: the first and the second request for the studio's list of 1,000 runs.
+- studio: the first and the second request for the studio's list of 1,000 runs;
+- a large run in the studio: the first and the second request for the page of a run with 200 steps
+  and 100,000 rollouts, and the share of a core that its live updates take while it goes on.
 
 Wall seconds depend on what else the machine does, so the table has the processor seconds of the
-measured process too, and the load.
+measured process too, and the load. With `--only`, the other rows stay as they were.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bench.scale.project import write_project
 from skillfit.errors import InputError
@@ -45,17 +49,26 @@ optimizer: {use_slow_update: false, use_meta_skill: false}
 """
 
 
+_LARGE = """\
+train: {num_epochs: 200, batch_size: 460}
+gradient: {minibatch_size: 100}
+evaluation: {preflight: false, gate: strict, ship_test: false}
+optimizer: {use_slow_update: false, use_meta_skill: false}
+"""
+_WATCHED = 60  # seconds for which live updates are measured
+_HEAD = ["| | wall s | CPU s | target |", "|---|---|---|---|"]
+
+
 @dataclass(frozen=True)
 class Measure:
     what: str
-    wall: float
+    wall: float | None
     cpu: float | None  # of the measured process
-    target: float | None  # seconds of wall time
+    target: str = ""
 
     def row(self) -> str:
-        cpu = "" if self.cpu is None else f"{self.cpu:.2f}"
-        target = "" if self.target is None else f"< {self.target:g}"
-        return f"| {self.what} | {self.wall:.2f} | {cpu} | {target} |"
+        wall, cpu = ("" if value is None else f"{value:.2f}" for value in (self.wall, self.cpu))
+        return f"| {self.what} | {wall} | {cpu} | {self.target} |"
 
 
 def main() -> None:
@@ -63,27 +76,39 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=1_000)
+    parser.add_argument("--only", nargs="*", choices=["start", "resume", "lists", "large"])
     parser.add_argument("--folder", type=Path, help="keep the runs here, and use those that are")
     wanted = parser.parse_args()
     folder = wanted.folder or Path(tempfile.mkdtemp(prefix="skillfit-scale-"))
     folder.mkdir(parents=True, exist_ok=True)
+    measuring: dict[str, Callable[[], list[Measure]]] = {
+        "start": lambda: measure_start(folder / "start", wanted.items),
+        "resume": lambda: measure_resume(folder / "resume", wanted.records),
+        "lists": lambda: measure_lists(folder / "lists", wanted.runs),
+        "large": lambda: measure_large(folder / "large"),
+    }
     try:
-        measures = [
-            *measure_start(folder / "start", wanted.items),
-            *measure_resume(folder / "resume", wanted.records),
-            *measure_lists(folder / "lists", wanted.runs),
-        ]
+        for name in wanted.only or measuring:
+            _write(name, measuring[name](), list(measuring))
     finally:
         if wanted.folder is None:
             shutil.rmtree(folder)
-    table = ["| | wall s | CPU s | target |", "|---|---|---|---|", *(one.row() for one in measures)]
-    machine = (
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, "
-        f"load {os.getloadavg()[0]:.1f} at the end."
-    )
-    text = "\n".join([*table, "", machine, ""])
-    print(text)
-    _RESULTS.write_text(text)
+    print(_RESULTS.read_text())
+
+
+def _write(name: str, measures: list[Measure], order: list[str]) -> None:
+    """Replace one part of the table; the others stay."""
+    parts: dict[str, list[str]] = {}
+    for line in _RESULTS.read_text().splitlines() if _RESULTS.exists() else []:
+        part = line.partition("| ")[2].partition(":")[0]
+        if part in order:
+            parts.setdefault(part, []).append(line)
+    load = os.getloadavg()[0]
+    parts[name] = [replace(one, what=f"{name}: {one.what}").row() for one in measures]
+    parts[name][-1] = parts[name][-1].replace(" | ", f" (load {load:.1f}) | ", 1)
+    rows = [row for part in order for row in parts.get(part, [])]
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores."
+    _RESULTS.write_text("\n".join([*_HEAD, *rows, "", machine, ""]))
 
 
 def measure_start(folder: Path, items: int) -> list[Measure]:
@@ -104,7 +129,7 @@ def measure_start(folder: Path, items: int) -> list[Measure]:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     cpu = _cpu_of_children() - before
-    return [Measure(f"train with {items:,} items until its first rollout", wall, cpu, 4)]
+    return [Measure(f"train with {items:,} items until its first rollout", wall, cpu, "< 4 s")]
 
 
 def _rollouts(run: Path) -> int:
@@ -124,7 +149,7 @@ def measure_resume(folder: Path, records: int) -> list[Measure]:
     with closing(RunDirectory.read(run)) as view:
         recorded = view.journal.count()
     wall, cpu = _run("resume", run, "--plain")
-    return [Measure(f"resume of a run with {recorded:,} records", wall, cpu, 8)]
+    return [Measure(f"resume of a run with {recorded:,} records", wall, cpu, "< 8 s")]
 
 
 def measure_lists(folder: Path, runs: int) -> list[Measure]:
@@ -137,8 +162,8 @@ def measure_lists(folder: Path, runs: int) -> list[Measure]:
     ls = _run("ls", folder / "runs", "--json")
     alone = _timed(lambda: list_runs(folder / "runs"))
     return [
-        Measure(f"ls over {runs:,} runs", *ls, 1),
-        Measure("the same in a process that is already running", *alone, None),
+        Measure(f"ls over {runs:,} runs", *ls, "< 1 s"),
+        Measure("the same in a process that is already running", *alone),
         *_measure_studio(folder / "runs", runs),
     ]
 
@@ -151,31 +176,103 @@ def _copy(run: Path, copy: Path) -> None:
         shutil.copy(run / JOURNAL, copy / JOURNAL)
 
 
-def _measure_studio(folder: Path, runs: int) -> list[Measure]:
-    process = subprocess.Popen(
-        [*_COMMAND, "studio", folder, "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        address = json.loads(process.stdout.readline())["address"]
+class Browser:
+    """The studio in a process of its own, and a client that is signed in."""
+
+    def __init__(self, folder: Path) -> None:
+        line = [*_COMMAND, "studio", folder, "--port", "0", "--json"]
+        self._process = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self._address = json.loads(self._process.stdout.readline())["address"]
         cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
-        browser = urllib.request.build_opener(cookies)
+        self._opener = urllib.request.build_opener(cookies)
 
-        def index() -> None:
-            with browser.open(address.partition("?")[0], timeout=60) as answer:
-                answer.read()
+    def __enter__(self) -> Browser:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def sign_in(self) -> float:
+        """Seconds until the list of runs is there, to which signing in leads."""
+        return self._read(self._address)
+
+    def open(self, path: str) -> float:
+        """Seconds until a page is there."""
+        return self._read(self._address.partition("?")[0].rstrip("/") + path)
+
+    def _read(self, address: str) -> float:
         begun = time.perf_counter()
-        with browser.open(address, timeout=60) as answer:  # signs in, and is led to the list
+        with self._opener.open(address, timeout=120) as answer:
             answer.read()
-        wall = time.perf_counter() - begun
-        again = _timed(index)
-    finally:
-        process.terminate()
-        process.wait()
+        return time.perf_counter() - begun
+
+    def watch(self, path: str, seconds: float) -> float:
+        """Processor seconds that the studio uses while a page is watched."""
+        address = self._address.partition("?")[0].rstrip("/") + path
+        with self._opener.open(address, timeout=120) as stream:
+            stream.readline()  # the first parts are there
+            before, begun = self.cpu(), time.perf_counter()
+            reader = threading.Thread(target=_drain, args=(stream,), daemon=True)
+            reader.start()
+            time.sleep(seconds)
+            return (self.cpu() - before) / (time.perf_counter() - begun) * seconds
+
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _drain(stream: Any) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # closed by the other thread
+        while stream.readline():
+            pass
+
+
+def _measure_studio(folder: Path, runs: int) -> list[Measure]:
+    with Browser(folder) as browser:
+        first, again = browser.sign_in(), browser.open("/")
     return [
-        Measure(f"the studio's list of {runs:,} runs, first request", wall, None, 1),
-        Measure("and the next", again[0], None, 1),
+        Measure(f"the studio's list of {runs:,} runs, first request", first, None, "< 1 s"),
+        Measure("and the next", again, None, "< 1 s"),
+    ]
+
+
+def measure_large(folder: Path) -> list[Measure]:
+    """A large run in the studio. Its live updates are measured while it is made."""
+    run, live = folder / "runs" / "large", folder / "live.json"
+    if not live.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        config = write_project(folder, {"train": 460, "selection": 100}, _LARGE)
+        line = [*_COMMAND, "train", config, "--run", run, "--plain"]
+        with subprocess.Popen(line, stdout=subprocess.DEVNULL) as process, ExitStack() as closing:
+            while _rollouts(run) < 80_000:
+                if process.poll() is not None:
+                    raise SystemExit(f"skillfit train ended with {process.returncode} too early.")
+                time.sleep(1)
+            browser = closing.enter_context(Browser(run.parent))
+            browser.sign_in()
+            used = browser.watch("/live/large", _WATCHED)
+            if process.poll() is not None:
+                raise SystemExit("The run ended while it was watched.")
+            live.write_text(json.dumps(used))
+    rollouts, steps = _rollouts(run), len(json.loads((run / "history.json").read_text()))
+    with Browser(run.parent) as browser:
+        browser.sign_in()
+        first, again = browser.open("/run/large"), browser.open("/run/large")
+    used = json.loads(live.read_text())
+    share = 100 * used / _WATCHED
+    text = f"its live updates while it goes on, {_WATCHED} s: {share:.1f} % of a core"
+    return [
+        Measure(
+            f"the studio's page of a run with {steps} steps and {rollouts:,} rollouts, first request",
+            first,
+            None,
+            "< 1 s",
+        ),
+        Measure("and the next", again, None, "< 1 s"),
+        Measure(text, None, used, "< 2 %"),
     ]
 
 

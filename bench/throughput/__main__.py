@@ -8,15 +8,20 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.parity import reference
+from bench.throughput import training
 from bench.throughput.server import FAST, FAULTS
 from bench.throughput.world import answer, gold, ideal_seconds, latency
 
@@ -154,30 +159,68 @@ def main() -> None:
         "--faults", nargs="*", type=float, help="shares of failing requests; default 0.1 0.3 0.6"
     )
     parser.add_argument("--repeats", type=int, default=3, help="of each run with --faults")
+    parser.add_argument(
+        "--training", nargs="*", choices=["time", "score"], help="whole training runs; default both"
+    )
+    parser.add_argument("--seeds", type=int, help="of the runs with --training")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time that are not timed")
     asked = parser.parse_args()
+    if asked.training is not None:
+        compare_training(asked)
+        return
     only_faults = asked.faults is not None
     output = asked.output or HERE / ("FAULTS.md" if only_faults else "RESULTS.md")
     commands = {"skillfit": [sys.executable, "-m", "bench.throughput.ours"]}
     for peer in [] if only_faults else asked.peers:
         commands[peer] = [python_of(peer), str(HERE / f"through_{peer}.py")]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "bench.throughput.server"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert server.stdout is not None
-        port = int(server.stdout.readline())
+    with serving() as port:
         if only_faults:
             text = faults_table(port, asked.faults or [0.1, 0.3, 0.6], asked.repeats)
         else:
             text = peers_table(commands, port, asked.items, asked.concurrency)
-    finally:
-        server.terminate()
-        server.wait()
     output.write_text(text)
     print(text)
+
+
+@contextmanager
+def serving() -> Iterator[int]:
+    """The model server in a process of its own; its port."""
+    command = [sys.executable, "-m", "bench.throughput.server"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield int(server.stdout.readline())
+        finally:
+            server.terminate()
+
+
+def compare_training(asked: argparse.Namespace) -> None:
+    """Write TRAINING.md, or replace one of its parts."""
+    if "skillopt" in asked.peers:
+        reference.ready()
+    output = asked.output or HERE / "TRAINING.md"
+    parts = dict(re.findall(r"<!-- (\w+) -->\n(.*?)(?=<!-- |\Z)", _read(output), re.DOTALL))
+    wanted = asked.training or ["time", "score"]
+    with serving() as port:
+        bench = training.Bench(port, {peer: python_of(peer) for peer in asked.peers})
+        if "time" in wanted:
+            seeds = training.TIMED[: asked.seeds]
+            tables = [training.timed(bench, regime, seeds) for regime in training.REGIMES]
+            parts["time"] = "\n\n".join([*tables, f"Median of {len(seeds)} runs. {machine()}"])
+        if "score" in wanted:
+            parts["score"] = training.scored(bench, training.SCORED[: asked.seeds], asked.workers)
+    text = "\n\n".join(f"<!-- {name} -->\n{parts[name].strip()}" for name in sorted(parts))
+    output.write_text(text + "\n")
+    print(text)
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def machine() -> str:
+    load = os.getloadavg()[0]
+    return f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f}."
 
 
 def peers_table(commands: dict[str, list[str]], port: int, items: int, concurrency: int) -> str:

@@ -4,7 +4,10 @@ The path chooses what it does:
 - `/RUN/clean/v1/chat/completions` answers each question after its latency;
 - `/RUN/faulty/…` does the same, and three requests in ten fail;
 - `/RUN/practice-SHARE/…` answers as the practice models do, after about 20 ms, and this share of
-  the requests fails.
+  the requests fails;
+- `/RUN/train-SEED-AGENT-OPTIMIZER/…` answers as the agent or the optimizer of that training world,
+  after latencies with these means;
+- `/RUN/used` says what the run has used so far: calls, seconds of latency, and when.
 A failure is a 429, a 500, or a connection cut in the middle of the answer. It is drawn per question
 and attempt, so all contestants meet the same faults. HTTP is written by hand, because the server
 shares the cores with the contestants.
@@ -13,15 +16,19 @@ shares the cores with the contestants.
 import asyncio
 import json
 import re
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 
+from bench.throughput import training_world
 from bench.throughput.world import answer, draw, latency
 from skillfit.models.providers.practice_rules import practice_answer, practice_reply
 
 FAULTS = 0.3
 FAST = 0.02  # seconds; the usual latency of a practice model
 _SHELF = re.compile(rb"shelf (\d{5})\?")
+_STAGE = re.compile(r"\[stage: (\w+)\]")
 attempts: Counter[tuple[str, str]] = Counter()
+used: defaultdict[str, list[tuple[bool, float, float]]] = defaultdict(list)
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,6 +47,13 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     length = re.search(r"(?i)content-length: (\d+)", head)
     body = await reader.readexactly(int(length[1]) if length else 0)
     _, run, mode, *_ = head.split(" ", 2)[1].split("/")
+    if mode == "used":
+        _send(writer, "200 OK", used[run])
+        return True
+    if mode.startswith("train-"):
+        stage = re.search(r"(?i)x-skillfit-stage: (\S+)", head)
+        await _train(writer, run, mode, json.loads(body), stage[1] if stage else "")
+        return True
     if mode.startswith("practice-"):
         stage = re.search(r"(?i)x-skillfit-stage: (\S+)", head)
         text = _practice(json.loads(body), stage[1] if stage else "")
@@ -64,6 +78,29 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         return False
     _send(writer, "200 OK", _completion(text))
     return True
+
+
+async def _train(writer: asyncio.StreamWriter, run: str, mode: str, body: dict, stage: str) -> None:
+    """One call of a training run. Its latency is recorded as (by the agent, begun, seconds)."""
+    _, seed, agent_mean, optimizer_mean = mode.split("-")
+    texts = [(message["role"], message["content"]) for message in body["messages"]]
+    system = "\n".join(text for role, text in texts if role == "system")
+    user = "\n".join(text for role, text in texts if role == "user")
+    agent = training_world.is_agent(body["model"])
+    key = f"{agent}/{system}/{user}"
+    attempts[run, key] += 1
+    mean = float(agent_mean if agent else optimizer_mean)
+    seconds = training_world.latency(mean, key, attempts[run, key]) if mean else 0.0
+    if agent:
+        text = training_world.agent_reply(seed, system, user, attempts[run, key])
+    else:
+        named = _STAGE.search(system)
+        text = training_world.optimizer_reply(stage or (named[1] if named else ""), user)
+    begun = time.perf_counter()
+    if seconds:
+        await asyncio.sleep(seconds)
+    used[run].append((agent, begun, seconds))
+    _send(writer, "200 OK", _completion(text))
 
 
 def _practice(body: dict, stage: str) -> str:

@@ -68,7 +68,15 @@ def report(seconds, cpu_seconds, megabytes, scores, **more):
     sys.stdout.flush()
 
 
+def trained(seconds, cpu_seconds, curve):
+    """What a contestant prints after a whole run: `curve` has the best skill from each number of
+    rollouts on.
+    """
+    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "curve": curve}))
+    sys.stdout.flush()
+
+
 def settings():
-    """What a contestant is started with: base_url, count, concurrency, scratch folder."""
+    """What a contestant is started with: base_url, count (or seed), concurrency, scratch folder."""
     url, count, concurrency, folder = sys.argv[1:5]
     return url, int(count), int(concurrency), Path(folder)

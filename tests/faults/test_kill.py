@@ -55,6 +55,7 @@ SCREENING = [
     "evaluation.ship_test=false",
 ]
 SHIPPED = [*SETTINGS, "evaluation.eval_test=false"]
+LAGGED = [*SCREENING, "train.lag=1", "train.num_epochs=3", "train.batch_size=2"]
 GATES = {"strict": STRICT, "screening": SCREENING}
 
 
@@ -164,6 +165,12 @@ def test_killed_during_the_ship_test_the_run_ends_the_same(killer: Killer) -> No
         check_kill(killer, SHIPPED, expected, ("record", number))
 
 
+def test_killed_while_rollouts_of_the_next_step_run_the_run_ends_the_same(killer: Killer) -> None:
+    expected = undisturbed(killer, LAGGED, "lagged")
+    for number in range(3, expected.passed["record"] + 1, 5):
+        check_kill(killer, LAGGED, expected, ("record", number))
+
+
 def check_kill(
     killer: Killer, settings: list[str], expected: Straight, kill: tuple[str, int]
 ) -> None:
@@ -173,6 +180,8 @@ def check_kill(
     recorded = answered(run)
     said, again = killer.train(run, settings)
     assert not said["killed"] and "reason" in said, (kill, said)
-    assert not again & recorded, f"{kill}: requests sent again although their answers were recorded"
+    # With a lag, two steps may ask the optimizer the same question: then twice is right.
+    twice = again + recorded - expected.requests
+    assert not twice, f"{kill}: requests sent again although their answers were recorded"
     assert again + recorded == expected.requests, kill
     assert differences(readable(run), expected.files) == [], kill

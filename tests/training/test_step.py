@@ -8,12 +8,16 @@ import random
 import re
 from typing import Any
 
+import pytest
+
 from skillfit.optimize.candidate import edit_budget
 from skillfit.run.events import (
     Discarded,
+    Event,
     GateDecided,
     ReflectionFinished,
     RolloutFinished,
+    StageStarted,
 )
 from tests.support.chat_server import Call
 from tests.training.making import MakeWorld
@@ -166,7 +170,10 @@ def noisy(call: Call) -> str:
     return knowing(call) if random.Random(call.body["seed"]).random() < 0.8 else "unknown"
 
 
-async def test_the_order_in_which_answers_arrive_never_decides(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("lag", [0, 1])
+async def test_the_order_in_which_answers_arrive_never_decides(
+    make_world: MakeWorld, lag: int
+) -> None:
     def late(seed: int) -> Any:
         luck, script = random.Random(seed), Script(agent=noisy)
 
@@ -181,6 +188,7 @@ async def test_the_order_in_which_answers_arrive_never_decides(make_world: MakeW
         "train.batch_size=4",
         "gradient.minibatch_size=2",
         "model.concurrency=8",
+        f"train.lag={lag}",
     )
     runs = []
     for seed in range(3):
@@ -195,6 +203,24 @@ async def test_the_order_in_which_answers_arrive_never_decides(make_world: MakeW
             )
         runs.append(files)
     assert differences(runs[0], runs[1]) == differences(runs[0], runs[2]) == []
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+async def test_only_with_a_lag_the_rollouts_of_the_next_step_start_before_the_verdict(
+    make_world: MakeWorld, lag: int
+) -> None:
+    world = make_world("train.num_epochs=2", "train.batch_size=2", f"train.lag={lag}")
+    await world.train()
+    told = [
+        (event.step, type(event) is GateDecided)
+        for event in world.events(Event)
+        if (isinstance(event, StageStarted) and event.stage == "rollout")
+        or (isinstance(event, GateDecided) and event.name.startswith("step_"))
+    ]
+    judged = [step for step, verdict in told if verdict and step < 8]
+    assert judged
+    for step in judged:
+        assert (told.index((step + 1, False)) < told.index((step, True))) == (lag > 0)
 
 
 async def test_accumulated_batches_are_reflected_on_apart_and_make_one_update(

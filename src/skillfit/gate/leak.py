@@ -44,7 +44,7 @@ class Leak:
 
 def spelled(text: str) -> Words:
     """The words as they are written; 1,945 is one."""
-    return tuple(_WORD.findall(_THOUSANDS.sub("", text)))
+    return tuple(_WORD.findall(_THOUSANDS.sub("", text) if "," in text else text))
 
 
 def words(text: str) -> Words:
@@ -57,6 +57,14 @@ def telling(answer: Words) -> bool:
 
 def named(answer: Words) -> bool:
     return sum(map(len, answer)) >= 3 and any(not word.islower() for word in answer)
+
+
+class _Memo(dict[str, Words]):
+    """The words of a text, found once."""
+
+    def __missing__(self, text: str) -> Words:
+        self[text] = found = words(text)
+        return found
 
 
 @dataclass(slots=True)
@@ -89,20 +97,22 @@ class LeakIndex:
             *((i.id, t) for i in hidden for t in (i.input, i.reference)),
             *(("", p) for p in patterns),
         ]:
-            index.texts.update(
-                (hash(run), owner) for run in _runs(words(text), RUN) if hash(run) not in open_runs
-            )
+            if text:
+                for hashed in map(hash, _runs(words(text), RUN)):
+                    if hashed not in open_runs:
+                        index.texts[hashed] = owner
         golds: dict[Words, list[str]] = defaultdict(list)
+        memo = _Memo()  # many items share an answer
         for item in train:
-            for gold in {words(answer) for answer in item.answers}:
+            for gold in {memo[answer] for answer in item.answers}:
                 golds[gold].append(item.id)
-        hidden_golds = {gold: item.id for item in hidden for gold in map(words, item.answers)}
+        hidden_answers = {answer: item.id for item in hidden for answer in item.answers}
+        hidden_golds = {memo[answer]: owner for answer, owner in hidden_answers.items()}
         lengths = {len(gold) for gold in (*golds, *hidden_golds)}
-        seen = Counter(
-            part
-            for text in known
-            for part in {run for length in lengths for run in _runs(text, length)}
-        )
+        wanted = golds.keys() | hidden_golds.keys()
+        seen: Counter[Words] = Counter()  # training texts and the skill that contain an answer
+        for said in known:
+            seen.update({run for length in lengths for run in _runs(said, length)} & wanted)
         in_skill = {run for length in lengths for run in _runs(known[0], length)}
         secret = {
             gold: item
@@ -110,7 +120,7 @@ class LeakIndex:
             if gold not in seen and gold not in golds
         }
         index.answers = {gold: item for gold, item in secret.items() if telling(gold)}
-        short = {spelled(answer) for item in hidden for answer in item.answers}
+        short = {spelled(answer) for answer in hidden_answers}
         index.names = {
             name: secret[gold]
             for name in short

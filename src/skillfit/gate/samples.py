@@ -6,14 +6,30 @@ Repeats of an item are averaged first, so they never count as more items.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import Any
 
-from skillfit.gate.verdict import Arm, Evidence, GateSettings, Measure, ScoreEstimate
-from skillfit.rollout.outcome import Outcome, Tally, gather, weighted_mean, weighted_values
+from skillfit.gate.verdict import (
+    Arm,
+    Candidate,
+    Evidence,
+    GateSettings,
+    Measure,
+    ScoreEstimate,
+)
+from skillfit.rollout.outcome import (
+    Outcome,
+    Tally,
+    gather,
+    mark_retrieved,
+    weighted_mean,
+    weighted_values,
+)
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score
 
@@ -228,23 +244,35 @@ class Sampler:
         self.spent = 0
         self.scored = 0
 
-    async def sample(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
-        """One more rollout for each pair, in the order given."""
+    def start(self, arms: Sequence[tuple[Arm, Item]]) -> asyncio.Task[list[Outcome]]:
+        """One more rollout for each pair. They are queued at once, before any started later."""
         by_repeat: dict[int, list[int]] = {}
         for index, (arm, item) in enumerate(arms):
             by_repeat.setdefault(self._next[arm.skill.hash, item.id], []).append(index)
             self._next[arm.skill.hash, item.id] += 1
         batches = sorted(by_repeat.items())
-        measured = await gather(
+        running = [
             self._measure([arms[index] for index in indexes], repeat=repeat, series=self._series)
             for repeat, indexes in batches
-        )
+        ]
+        collecting = self._collect([indexes for _, indexes in batches], running)
+        task = asyncio.get_running_loop().create_task(collecting)
+        task.add_done_callback(mark_retrieved)
+        return task
+
+    async def sample(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
+        """As `start`, and waits: the outcomes in the order of the pairs."""
+        return await self.start(arms)
+
+    async def _collect(
+        self, places: Sequence[Sequence[int]], running: Sequence[Awaitable[list[Outcome]]]
+    ) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
-        for (_, indexes), batch in zip(batches, measured, strict=True):
+        for indexes, batch in zip(places, await gather(running), strict=True):
             outcomes.update(zip(indexes, batch, strict=True))
         self.spent += sum(outcome.status != "skipped" for outcome in outcomes.values())
         self.scored += sum(outcome.score is not None for outcome in outcomes.values())
-        return [outcomes[index] for index in range(len(arms))]
+        return [outcomes[index] for index in range(len(outcomes))]
 
     async def samples(self, skill: Skill, items: Sequence[Item], repeats: int = 1) -> Samples:
         """Fresh rollouts of one skill: `repeats` of each item."""
@@ -272,7 +300,8 @@ class RolloutCount:
 class SkillScores:
     """The skills a gate carried on with, their measurements, and which one is best.
 
-    Base class of both gates: `baseline`, `adopt`, `best`, `tally` and `noise` of the protocol.
+    Base class of both gates: `baseline`, `begin`, `adopt`, `best`, `tally` and `noise` of the
+    protocol.
     """
 
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
@@ -303,6 +332,9 @@ class SkillScores:
     async def baseline(self, skill: Skill) -> Tally:
         self._initial = self._best = self._incumbent = skill
         return (await self.record(skill)).tally()
+
+    def begin(self, name: str, candidate: Candidate | None) -> asyncio.Future[Any] | None:
+        return None  # everything waits for `judge`
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
         """Carry on with a skill. It is measured, unless `like` is: then both share one record."""

@@ -8,9 +8,11 @@ lenient on purpose: the claim that the skill got better is left to the ship test
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from skillfit.errors import InputError
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
@@ -46,6 +48,18 @@ HOPELESS = 0.4  # a rewritten document less likely than this to be better gets n
 INTERACTION_SD = 0.03  # points by which a composed skill may differ from the sum of its edits
 
 
+@dataclass(slots=True)
+class _Judgement:
+    """A judgement that has begun: the state before it, and its selection rollouts."""
+
+    old: Arm
+    old_score: float
+    spending: RolloutCount
+    document: bool  # the candidate is a whole document, not a list of edits
+    arms: list[tuple[Arm, Item]] = field(default_factory=list)
+    running: asyncio.Task[list[Outcome]] | None = None
+
+
 class ScreeningGate(SkillScores):
     """Implements `Gate` with a pool of edits and a regression over all rollouts."""
 
@@ -68,6 +82,7 @@ class ScreeningGate(SkillScores):
         self._base: tuple[str, ...] = ()  # columns of the regression that the base stands for
         self._base_of: dict[str, tuple[str, ...]] = {}  # skill hash -> columns of its base
         self._documents: list[str] = []  # columns of whole-document changes
+        self._begun: dict[str, _Judgement] = {}
 
     # State
 
@@ -124,13 +139,16 @@ class ScreeningGate(SkillScores):
     async def _roll_out(self, arms: Sequence[tuple[Arm, Item]]) -> list[Outcome]:
         """Selection rollouts, recorded as evidence and as measurements of their skills."""
         outcomes = await self.sampler.sample(arms)
+        self._record(arms, outcomes)
+        return outcomes
+
+    def _record(self, arms: Sequence[tuple[Arm, Item]], outcomes: Sequence[Outcome]) -> None:
         observed = []
         for (arm, item), outcome in zip(arms, outcomes, strict=True):
             observed.append(Observation(item.id, arm, outcome))
             samples = self._known.setdefault(arm.skill.hash, Samples(self.settings))
             samples.add([outcome])
         self._observe(observed)
-        return outcomes
 
     def _observe(self, observations: Sequence[Observation]) -> None:
         """Add scored rollouts to the table. A rollout of an item is no evidence for an edit that
@@ -192,24 +210,39 @@ class ScreeningGate(SkillScores):
 
     # Judging
 
-    async def judge(
-        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
-    ) -> Verdict:
+    def begin(self, name: str, candidate: Candidate | None) -> asyncio.Future[Any] | None:
+        """Let the candidate's edits join the pool, and start the selection rollouts."""
+        old = self.pool.incumbent
+        changes = candidate is not None and candidate.skill.hash != old.skill.hash
+        document = candidate is not None and not candidate.edits and changes
         spending = RolloutCount(self.sampler)
-        old, old_score = self.pool.incumbent, self._score().mean
-        self._observe(training)
-        if candidate is not None and not candidate.edits and candidate.skill.hash != old.skill.hash:
-            return await self._judge_document(name, candidate, spending, old_score)
+        begun = self._begun[name] = _Judgement(old, self._score().mean, spending, document)
+        if document:
+            return None
         if candidate is not None:
             self.pool.join(candidate)
         if not self.settings.use_gate:
             for one in self.pool.pending():
                 self.pool.promote(one.id, "the gate is off: every edit is accepted")
-        changed = self.pool.incumbent.skill.hash != old.skill.hash
-        if self.pool.pending() or changed:
+        if self.pool.pending() or self.pool.incumbent.skill.hash != old.skill.hash:
             items = self.items * self.settings.passes
             arms = self._arms(f"{self.settings.seed}/{name}/selection", items)
-            await self._roll_out(list(zip(arms, items, strict=True)))
+            begun.arms = list(zip(arms, items, strict=True))
+            begun.running = self.sampler.start(begun.arms)
+        return begun.running
+
+    async def judge(
+        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
+    ) -> Verdict:
+        if name not in self._begun:
+            self.begin(name, candidate)
+        begun = self._begun.pop(name)
+        spending, old, old_score = begun.spending, begun.old, begun.old_score
+        self._observe(training)
+        if candidate is not None and begun.document:
+            return await self._judge_document(name, candidate, spending, old_score)
+        if begun.running is not None:
+            self._record(begun.arms, await begun.running)
         self._fit()
         for one in self.pool.pending():
             one.judgements += one.estimate is not None
@@ -331,6 +364,16 @@ class ScreeningGate(SkillScores):
         fresh.add(await self._roll_out([(arm, item) for _ in range(repeats) for item in items]))
         return fresh
 
+    async def _pass_of_both(
+        self, new: Arm, old: Arm, after: Samples | None = None, before: Samples | None = None
+    ) -> tuple[Samples, Samples]:
+        """One more rollout of each selection item under both arms, added to their samples."""
+        after, before = after or Samples(self.settings), before or Samples(self.settings)
+        outcomes = await self._roll_out([(arm, item) for arm in (new, old) for item in self.items])
+        after.add(outcomes[: len(self.items)])
+        before.add(outcomes[len(self.items) :])
+        return after, before
+
     def _verdict(
         self, decision: Decision, reason: str, spending: RolloutCount, old: Arm, old_score: float
     ) -> Verdict:
@@ -378,16 +421,10 @@ class ScreeningGate(SkillScores):
         self._documents.append(column)
         old, new = self.pool.incumbent, Arm(candidate.skill)
         self._base_of[new.skill.hash] = (column,)
-        samples, incumbent = (
-            await self._sample(new, self.items),
-            await self._sample(old, self.items),
-        )
+        samples, incumbent = await self._pass_of_both(new, old)
         belief = believe(samples.against(incumbent).values())
         if belief.probability >= HOPELESS:
-            pairs = [(arm, item) for arm in (new, old) for item in self.items]
-            outcomes = await self._roll_out(pairs)
-            samples.add(outcomes[: len(self.items)])
-            incumbent.add(outcomes[len(self.items) :])
+            await self._pass_of_both(new, old, samples, incumbent)
             belief = believe(samples.against(incumbent).values())
         broken = await self._broken(new, old, samples, incumbent)
         evidence = compare(
@@ -476,7 +513,7 @@ class ScreeningGate(SkillScores):
         )
         if incumbent.skill.hash == self.initial.hash:
             return self._without_initial([composed])
-        new, old = [await self._sample(arm, self.items) for arm in (composed, incumbent)]
+        new, old = await self._pass_of_both(composed, incumbent)
         self._fit()
         measured = believe(new.against(old).values(), prior_variance=1.0)
         prior = predicted.sd**2 + INTERACTION_SD**2

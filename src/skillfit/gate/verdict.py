@@ -7,9 +7,10 @@ reference rule.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from skillfit.rollout.outcome import Arm, Metric, Outcome, Tally
 from skillfit.run.records import EditEffect, EditStatus, Evidence, ScoreEstimate, Standing
@@ -126,6 +127,14 @@ class Gate(Protocol):
 
     def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
         """The arm of each training rollout: all items of the first repeat, then of the next."""
+        ...
+
+    def begin(self, name: str, candidate: Candidate | None) -> asyncio.Future[Any] | None:
+        """Start the rollouts of a judgement that do not depend on the step's training scores.
+
+        `judge` follows with the same name and candidate. Meanwhile the loop may start the training
+        rollouts of the next step. Returns what runs now, if anything.
+        """
         ...
 
     async def judge(

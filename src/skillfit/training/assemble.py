@@ -83,7 +83,7 @@ async def assemble(
         optimizer = None
         if recorded is not None:
             optimizer = _optimizer(config, CountedModel(recorded, check_stop), run)
-        index = _leak_index(inputs) if config.evaluation.leak_check else None
+        index = partial(_leak_index, inputs) if config.evaluation.leak_check else None
         selection = SelectionRollouts(engines[0], run.path)
         settings = gate_settings(config, inputs.task)
 

@@ -6,9 +6,10 @@ is `TrainingState`, which the functions take and return.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.optimize.optimizer import Optimizer
 from skillfit.optimize.patch import Patch, Payload, SkillCandidate, Suggestion
 from skillfit.optimize.proposer import Proposer
-from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, Tally
+from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, Tally, gather
 from skillfit.run.budget import Amounts, Budget
 from skillfit.run.control import SteeringRequest
 from skillfit.run.events import Discarded, Event, StageFinished, StageStarted
@@ -187,15 +188,21 @@ class LeakFilter:
     """Keeps text out of the skill that carries hidden answers or passes the token ceiling.
 
     Each refusal is emitted with its evidence. Without an index (`evaluation.leak_check: false`)
-    every text passes. `blocked` counts refusals over the run.
+    every text passes. The index of a large task takes seconds, so it is built for the first text
+    and not before the first rollout. `blocked` counts refusals over the run.
     """
 
-    def __init__(self, index: LeakIndex | None, emit: Emit, max_tokens: int | None) -> None:
-        self._index, self._emit, self._max_tokens = index, emit, max_tokens
+    def __init__(
+        self, build_index: Callable[[], LeakIndex] | None, emit: Emit, max_tokens: int | None
+    ) -> None:
+        self._build_index, self._emit, self._max_tokens = build_index, emit, max_tokens
+        self._index: LeakIndex | None = None
         self.blocked = 0
 
     def passes(self, text: str, step: int, *, example: bool = False) -> bool:
         """`example`: the text goes into the fenced examples, where training answers belong."""
+        if self._index is None and self._build_index is not None:
+            self._index = self._build_index()
         leaks = self._index.check(text, examples=example) if self._index else ()
         if leaks:
             self.blocked += 1
@@ -262,12 +269,18 @@ class SelectionRollouts:
         finally:
             self._phase, self._step, self._usage = before
 
-    async def __call__(
+    def __call__(
         self, arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
-    ) -> list[Outcome]:
-        phase, step, usage = self._phase, self._step, self._usage
+    ) -> Coroutine[Any, Any, list[Outcome]]:
+        """The rollouts are queued at once; the result waits for them."""
         requests = [RolloutRequest(arm, item, repeat) for arm, item in arms]
-        outcomes = await self._engine.run(requests, phase=phase, step=step, series=series)
+        running = self._engine.start(requests, phase=self._phase, step=self._step, series=series)
+        return self._outcomes(running, self._usage)
+
+    async def _outcomes(
+        self, running: Sequence[asyncio.Task[Outcome]], usage: UsageByStage
+    ) -> list[Outcome]:
+        outcomes = await gather(running)
         raise_if_skipped(outcomes, self._run)
         usage.add_outcomes("evaluate", outcomes)
         return outcomes

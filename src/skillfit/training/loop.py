@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
 
 from skillfit.optimize.context import Context
 from skillfit.rollout.outcome import StepRollouts, settle
@@ -19,8 +21,11 @@ from skillfit.training.components import Components, StepLog, counting_usage
 from skillfit.training.epoch_end import meta_skill, slow_update
 from skillfit.training.plan import PlannedStep
 from skillfit.training.stages import (
+    Judging,
     Learned,
+    StartedStep,
     aggregate,
+    begin_judging,
     context_of,
     follow_requests,
     judge,
@@ -34,52 +39,74 @@ from skillfit.training.stages import (
 from skillfit.training.state import TrainingState
 from skillfit.training.step_end import close_step, measure_baseline
 
-Learning = dict[int, asyncio.Task[Learned]]  # by the step whose rollouts it learns from
+
+@dataclass(slots=True)
+class InFlight:
+    """Work that runs beside the present step."""
+
+    started: dict[int, StartedStep] = field(default_factory=dict)  # steps that began early
+    learning: dict[int, asyncio.Task[Learned]] = field(default_factory=dict)  # by step
+    judging: Judging | None = None
+
+    async def settle(self) -> None:
+        """Wait for all of it, so that everything paid for is recorded. Its errors are dropped."""
+        running: list[asyncio.Future[Any]] = list(self.learning.values())
+        for step in self.started.values():
+            running += step.rollouts.all_running()
+        if self.judging is not None and self.judging.running is not None:
+            running.append(self.judging.running)
+        await settle(running)
 
 
 async def train(run: Components, state: TrainingState) -> AsyncIterator[TrainingState]:
     """Yield the state after the baseline, after each step and after each epoch."""
-    learning: Learning = {}
+    in_flight = InFlight()
     try:
         state = await measure_baseline(run, state)
         yield state
         for epoch in run.plan.epochs:
             state = state.next_epoch()
             for planned in epoch.steps:
-                state = await take_step(run, planned, state, learning)
+                state = await take_step(run, planned, state, in_flight)
                 yield state
             state, comparison = await slow_update(run, epoch, state)
             state = await meta_skill(run, epoch, state, comparison)
             yield state
     finally:
-        await settle(learning.values())
+        await in_flight.settle()
 
 
 async def take_step(
-    run: Components, planned: PlannedStep, state: TrainingState, learning: Learning
+    run: Components, planned: PlannedStep, state: TrainingState, in_flight: InFlight
 ) -> TrainingState:
     """One step. With `train.lag: L` the edits written from step t join in step t + L, and the
-    rollouts of the steps between do not wait for the optimizer.
+    rollouts of the steps between do not wait for the optimizer. The training rollouts of the next
+    step then start with the selection rollouts of this one, so that none wait for its slowest.
     """
-    lag, log = run.config.train.lag, StepLog()
+    lag = run.config.train.lag
     await follow_requests(run, planned.name)
     state = state.with_incumbent(run.gate.incumbent)
     skill = state.skill
     context = context_of(run, planned, state)
 
-    rollouts = roll_out(run, planned, log)  # 1
+    step = in_flight.started.pop(planned.step, None) or roll_out(run, planned)  # 1
+    rollouts, log = step.rollouts, step.log
     if planned.step + lag <= run.plan.total_steps:  # later edits could not be measured any more
         work = learn(run, planned, skill, rollouts, context)  # 2, 3, 4
-        learning[planned.step] = asyncio.create_task(work)
+        in_flight.learning[planned.step] = asyncio.create_task(work)
     learned = Learned(planned.step)
-    if planned.step - lag in learning:
-        learned = await learning.pop(planned.step - lag)
+    if planned.step - lag in in_flight.learning:
+        learned = await in_flight.learning.pop(planned.step - lag)
     log.add(learned.log)
     own_edits = (*note_edits(run, learned.proposals.patches, planned), *state.waiting_edits)
     with counting_usage(log.usage):
         updated = await update(run, planned, skill, learned.selection, own_edits, context, log)  # 5
+        judging = in_flight.judging = begin_judging(run, planned, updated.candidate, log)  # 6
+        following = run.plan.after(planned)
+        if lag and following is not None:
+            in_flight.started[following.step] = roll_out(run, following)
         training = await observations(rollouts)
-        verdict = await judge(run, planned, updated.candidate, training, log)  # 6
+        verdict = await judge(run, planned, judging, updated.candidate, training, log)
         return await close_step(run, planned, state, training, learned, updated, verdict, log)
 
 

@@ -90,6 +90,11 @@ class Plan:
     def batches(self) -> list[StepBatch]:
         return [batch for epoch in self.epochs for step in epoch.steps for batch in step.batches]
 
+    def after(self, step: PlannedStep) -> PlannedStep | None:
+        """The step that follows, in the next epoch too; None after the last."""
+        steps = [planned for epoch in self.epochs for planned in epoch.steps]
+        return next((planned for planned in steps if planned.step == step.step + 1), None)
+
     def first_steps(self, count: int) -> Plan:
         """The plan cut after `count` steps."""
         epochs = []

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from skillfit.errors import InputError
 from skillfit.gate import Candidate, Observation, Verdict
@@ -44,7 +45,13 @@ from skillfit.run.events import (
 from skillfit.run.journal import Journal
 from skillfit.skill import NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
-from skillfit.training.components import Components, StepLog, UsageByStage, raise_if_skipped
+from skillfit.training.components import (
+    Components,
+    Stage,
+    StepLog,
+    UsageByStage,
+    raise_if_skipped,
+)
 from skillfit.training.plan import Place, PlannedStep
 from skillfit.training.state import TrainingState
 
@@ -81,8 +88,17 @@ def scheduled_budget(run: Components, planned: PlannedStep) -> int | None:
     )
 
 
-def roll_out(run: Components, planned: PlannedStep, log: StepLog) -> StepRollouts:
+@dataclass(frozen=True, slots=True)
+class StartedStep:
+    """A step whose training rollouts run, and its log."""
+
+    rollouts: StepRollouts
+    log: StepLog
+
+
+def roll_out(run: Components, planned: PlannedStep) -> StartedStep:
     """Start the training rollouts of a step, each under the arm that the gate assigns to it."""
+    log = StepLog()
     repeats = run.config.gradient.rollouts_per_item
     total = sum(len(batch.items) for batch in planned.batches) * repeats
     stage = run.stage(planned.place, "rollout", total, log=log)
@@ -96,7 +112,7 @@ def roll_out(run: Components, planned: PlannedStep, log: StepLog) -> StepRollout
         running.append(tuple(started))
     rollouts = StepRollouts(tuple(requests), tuple(running))
     _finish_with_last(stage.done, rollouts.all_running())
-    return rollouts
+    return StartedStep(rollouts, log)
 
 
 def _requests(arms: Sequence[Arm], items: Sequence[Item], repeats: int) -> list[RolloutRequest]:
@@ -331,19 +347,38 @@ def _candidate_event(planned: PlannedStep, candidate: Candidate, whole: Update) 
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """A judgement that has begun."""
+
+    stage: Stage
+    running: asyncio.Future[Any] | None  # its selection rollouts
+
+
+def begin_judging(
+    run: Components, planned: PlannedStep, candidate: Candidate | None, log: StepLog
+) -> Judging | None:
+    """Start the selection rollouts of a step; None when there is nothing to decide."""
+    pending = any(effect.status == "pending" for effect in run.gate.effects())
+    if candidate is None and not pending:
+        return None
+    stage = run.stage(planned.place, "gate", len(run.task.selection), log=log)
+    with run.selection.during("gate", planned.step, log.usage):
+        return Judging(stage, run.gate.begin(planned.name, candidate))
+
+
 async def judge(
     run: Components,
     planned: PlannedStep,
+    judging: Judging | None,
     candidate: Candidate | None,
     training: Sequence[Observation],
     log: StepLog,
 ) -> Verdict | None:
     """Let the gate decide about a step; None when there is nothing to decide."""
-    pending = any(effect.status == "pending" for effect in run.gate.effects())
-    if candidate is None and not pending:
+    if judging is None:
         return None
-    total = len(run.task.selection)
-    with run.stage(planned.place, "gate", total, log=log):
+    with judging.stage:
         return await decide(run, planned.place, planned.name, candidate, training, log.usage)
 
 
