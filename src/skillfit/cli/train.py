@@ -345,8 +345,8 @@ def in_words(said: dict[str, Any], diagnosis: str) -> str:
     if said["cut"]:
         sizes = said["skill_tokens"]
         tokens = f"{sizes['found']:,} tokens, {sizes['initial']:,} before"
-        found = "The unproven skill" if said["unproven"] else "The skill"
-        lines.append(f"Cut from the initial skill: {', '.join(said['cut'])}. {found} has {tokens}.")
+        whose = "The unproven skill" if said["unproven"] else "The skill"
+        lines.append(f"Cut from the initial skill: {', '.join(said['cut'])}. {whose} has {tokens}.")
     commands = [f"skillfit report {said['run']}"]
     if said["finish_reason"] == "improved":
         commands = [f"skillfit diff {said['run']}", *commands, f"skillfit apply {said['run']}"]
