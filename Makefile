@@ -13,6 +13,8 @@ $(VENV)/.demo: pyproject.toml
 $(VENV)/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --editable '.[benchmarks]' || \
+		echo "Some packages of benchmarks cannot be installed here; tests that need them are skipped."
 	touch $@ $(VENV)/.demo
 
 setup-demo: $(VENV)/.demo

@@ -61,7 +61,8 @@ def main(arguments: Sequence[str]) -> int:
             theirs = {name: outcome for mode in MODES for name, outcome in recorded(mode).items()}
             if missing := [scenario.name for scenario in scenarios if scenario.name not in theirs]:
                 parser.error(
-                    f"nothing is recorded for {missing[0]} and {len(missing) - 1} more: run with --live"
+                    f"nothing is recorded for {missing[0]} and {len(missing) - 1} more: "
+                    "run with --live"
                 )
         if options.live and options.record:
             record(theirs)
@@ -84,7 +85,8 @@ def report(comparisons: Sequence[Comparison], *, live: bool) -> str:
         "",
     ]
     lines += [
-        "| update mode | seeds | steps | accepted | rejected | unchanged (9) | agree | explained | unexplained |",
+        "| update mode | seeds | steps | accepted | rejected | unchanged (9) "
+        "| agree | explained | unexplained |",
         "|" + "---|" * 9,
     ]
     for mode in MODES:

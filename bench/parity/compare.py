@@ -19,9 +19,11 @@ from skillfit.optimize.candidate import edit_budget
 from skillfit.skill import Skill, without_placeholder
 
 DEFECTS = {
-    5: "a forced slow update leaves the recorded score stale: later gates compare with a score the carried skill does not have",
+    5: "a forced slow update leaves the recorded score stale: later gates compare with a score "
+    "the carried skill does not have",
     7: "the last skill is promoted only when the test split is evaluated",
-    9: "a candidate equal to the incumbent is not noticed; it is scored and turned down (or, with the gate off, taken)",
+    9: "a candidate equal to the incumbent is not noticed; it is scored and rejected (or, with the "
+    "gate off, accepted)",
     19: "skipped steps do not advance the learning-rate schedule",
     24: "an edit that begins before a protected region reaches into it",
     25: "rewrites may drop the protected region",
@@ -46,7 +48,7 @@ class Comparison:
 
     @property
     def expected(self) -> bool:
-        """Plain runs agree, or part for a known reason; a probe meets the defect it was made for."""
+        """Plain runs agree or differ for a known reason; a probe shows the defect it is for."""
         if self.scenario.probe:
             return self.defect == PROBES[self.scenario.probe].defect
         return self.agrees or self.defect is not None
@@ -60,7 +62,10 @@ def compare(scenario: Scenario, reference: Outcome, ours: Outcome) -> Comparison
             unchanged += 1
             theirs, mine = _decided(theirs), _decided(mine)
         if (what := _difference(theirs, mine)) is not None:
-            parted = f"step {mine.step}, {what}: {getattr(theirs, what)} there, {getattr(mine, what)} here"
+            parted = (
+                f"step {mine.step}, {what}: "
+                f"{getattr(theirs, what)} there, {getattr(mine, what)} here"
+            )
             return Comparison(
                 scenario,
                 parted,
@@ -132,7 +137,7 @@ def _scheduled(scenario: Scenario, step: int) -> int | None:
 
 
 def _shown(what: str, outcome: Outcome) -> Any:
-    """The reference leaves an empty slow-update region in the skill it hands back; ours does not."""
+    """The reference leaves an empty slow-update region in its final skill; ours does not."""
     found = getattr(outcome, what)
     return without_placeholder(Skill.from_text(found)).text if what == "best" else found
 

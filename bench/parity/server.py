@@ -1,4 +1,4 @@
-"""One model server on loopback for both systems: chat completions, answered by the scripted models."""
+"""One server on loopback for both systems: chat completions by the scripted models."""
 
 from __future__ import annotations
 

@@ -25,8 +25,10 @@ RULE = re.compile(r"\[(r\d-\w+)\]")
 NOTE = re.compile(r"\b([a-z]+\d\d-k(\d))\b")
 _WORDS = re.findall(
     r"\w+",
-    "amber basin candle drift ember fable garnet harbour island juniper kettle lantern meadow nectar orchard pebble quarry "
-    "ribbon saddle thicket umber velvet willow yarrow zephyr anchor bramble copper dune falcon glacier hollow ivory",
+    "amber basin candle drift ember fable garnet harbour island juniper kettle lantern meadow "
+    "nectar orchard pebble quarry "
+    "ribbon saddle thicket umber velvet willow yarrow zephyr anchor bramble copper dune falcon "
+    "glacier hollow ivory",
 )
 
 
@@ -124,7 +126,7 @@ def parts(skill: str) -> tuple[str, str]:
 def from_failures(
     seed: int, kinds: Iterable[int], skill: str, tried: Iterable[str]
 ) -> list[Action]:
-    """Two untried rules for each kind that failed, and something against rules that may spoil it."""
+    """Two untried rules for each kind that failed, and edits of rules that may spoil it."""
     known, body, tried = set(RULE.findall(skill)), set(RULE.findall(parts(skill)[0])), set(tried)
     actions = []
     for kind in sorted(set(kinds)):
@@ -207,7 +209,10 @@ def guidance(seed: int, kinds: dict[str, set[int]], slip: str) -> str:
     weak = sorted(kinds["regressed"] | kinds["persistent_fail"])
     if not any(kinds.values()) or (draw(seed, *weak, "silent") < 0.1 and not slip):
         return ""
-    said = f"Look twice at notes of kind {', '.join(map(str, weak)) or 'any'}; {len(kinds['improved'])} kinds got better."
+    said = (
+        f"Look twice at notes of kind {', '.join(map(str, weak)) or 'any'}; "
+        f"{len(kinds['improved'])} kinds got better."
+    )
     if slip == "helpful":
         return said + "".join(
             f"\n{rule_text(f'r{kind}-{flavour}')}"

@@ -22,20 +22,39 @@ Answer with the label alone, in lower case.
 """
 
 
-def write_project(folder: Path, splits: dict[str, int], config: str) -> Path:
-    """A skill, `splits` items ("" for items that skillfit splits itself), and the config's path."""
+_EVALUATE = """\
+import random
+
+async def evaluate(skill, item, seed):
+    right = random.Random(f"{seed}/{len(skill)}").random() < 0.6
+    answer = "right" if right else "unknown"
+    return {"score": float(right), "feedback": "", "answer": answer}
+"""
+
+
+def write_project(
+    folder: Path, splits: dict[str, int], config: str, *, evaluator: bool = False
+) -> Path:
+    """A skill, `splits` items ("" for items that skillfit splits itself), and the config's path.
+
+    `evaluator`: a Python function draws the scores, which is several times as fast as the practice
+    agent.
+    """
     (folder / "route-tickets").mkdir(parents=True)
     (folder / "route-tickets" / "SKILL.md").write_text(_SKILL)
     draw = random.Random(0)
-    with (folder / "tasks.jsonl").open("w") as file:
+    with (folder / "items.jsonl").open("w") as file:
         for split, count in splits.items():
             for number in range(count):
                 file.write(json.dumps(_item(draw, split, number)) + "\n")
     path = folder / "skillfit.yaml"
-    path.write_text(
-        "model: {agent: practice/agent, optimizer: practice/optimizer}\n"
-        "env: {skill: ./route-tickets, tasks: ./tasks.jsonl, grader: exact}\n" + config
-    )
+    if evaluator:
+        (folder / "evaluate.py").write_text(_EVALUATE)
+        models, task = "optimizer: practice/optimizer", "tasks: ./evaluate.py:evaluate"
+    else:
+        models = "agent: practice/agent, optimizer: practice/optimizer"
+        task = "tasks: ./items.jsonl, grader: exact"
+    path.write_text(f"model: {{{models}}}\nenv: {{skill: ./route-tickets, {task}}}\n{config}")
     return path
 
 

@@ -1,5 +1,6 @@
-"""`python -m bench.throughput`: the same work through skillfit and its peers, side by side, with the
-ideal schedule for comparison. `--faults`: whole training runs on a fast server that fails.
+"""`python -m bench.throughput`: the same work through skillfit and its peers, side by side, with
+the ideal schedule for comparison. `--faults`: whole training runs on a fast server that fails.
+`--training`: whole training runs of all systems.
 """
 
 from __future__ import annotations
@@ -88,23 +89,30 @@ def measure(
 def row(measured: Measured, clean: Measured, ideal: float, mode: str, count: int) -> str:
     if measured.report is None:
         return f"| {measured.name} | {mode} | stopped: {measured.problem} | | | | | |"
-    against = f"{measured.seconds / clean.seconds:.2f}" if clean.report else ""
-    cpu = 1000 * measured.report["cpu_seconds"] / count
-    return (
-        f"| {measured.name} | {mode} | {measured.seconds:.2f} | {measured.seconds / ideal:.2f} | {against} "
-        f"| {cpu:.2f} | {measured.report['megabytes']:.0f} | {measured.wrong(count)} |"
-    )
+    cells = [
+        measured.name,
+        mode,
+        f"{measured.seconds:.2f}",
+        f"{measured.seconds / ideal:.2f}",
+        f"{measured.seconds / clean.seconds:.2f}" if clean.report else "",
+        f"{1000 * measured.report['cpu_seconds'] / count:.2f}",
+        f"{measured.report['megabytes']:.0f}",
+        f"{measured.wrong(count)}",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def results(runs: list[tuple[Measured, Measured]], count: int, concurrency: int) -> str:
     ideal = ideal_seconds(count, concurrency)
-    work = sum(latency(number) for number in range(count))
+    latencies = [latency(number) for number in range(count)]
     lines = [
-        f"{count} items at concurrency {concurrency}: {work:.0f} s of latency (longest {max(map(latency, range(count))):.1f} s), "
-        f"ideal schedule {ideal:.2f} s. {FAULTS:.0%} of requests fail where it says faulty.",
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.",
+        f"{count} items at concurrency {concurrency}: {sum(latencies):.0f} s of latency "
+        f"(longest {max(latencies):.1f} s), ideal schedule {ideal:.2f} s. "
+        f"{FAULTS:.0%} of requests fail where it says faulty.",
+        machine(),
         "",
-        "| through | server | seconds | to ideal | to its own fault-free time | CPU ms per rollout | MB | wrong scores |",
+        "| through | server | seconds | to ideal | to its own fault-free time "
+        "| CPU ms per rollout | MB | wrong scores |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for clean, faulty in runs:
@@ -124,8 +132,7 @@ def faults_table(port: int, shares: list[float], repeats: int) -> str:
     lines = [
         f"Whole training runs of the demo project with practice models (about {FAST * 1000:.0f} ms "
         f"per call) while a share of the requests fails (429, 500, cut). Median of {repeats}.",
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, "
-        f"load {os.getloadavg()[0]:.1f} at the start.",
+        machine(),
         "",
         "| failing requests | seconds | to the fault-free time | CPU seconds | ended |",
         "|---|---|---|---|---|",

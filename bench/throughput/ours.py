@@ -3,11 +3,18 @@
 """
 
 import asyncio
-import resource
 import time
 from pathlib import Path
 
-from bench.throughput.world import CONTEXT, SKILL, gold, question, report, settings
+from bench.throughput.world import (
+    CONTEXT,
+    SKILL,
+    gold,
+    peak_megabytes,
+    question,
+    report,
+    settings,
+)
 from skillfit.agents import ChatAgent
 from skillfit.models import ModelSpec, connect
 from skillfit.rollout import Outcome, Rollouts, requests_for
@@ -67,7 +74,7 @@ async def main(url: str, count: int, concurrency: int, folder: Path) -> None:
     report(
         seconds,
         cpu,
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        peak_megabytes(),
         scores,
         resumed=resumed,
     )

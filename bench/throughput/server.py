@@ -5,8 +5,8 @@ The path chooses what it does:
 - `/RUN/faulty/…` does the same, and three requests in ten fail;
 - `/RUN/practice-SHARE/…` answers as the practice models do, after about 20 ms, and this share of
   the requests fails;
-- `/RUN/train-SEED-AGENT-OPTIMIZER/…` answers as the agent or the optimizer of that training world,
-  after latencies with these means;
+- `/RUN/train-SEED-AGENT-OPTIMIZER/…` answers as the agent or the optimizer of that training
+  world, after latencies with these means;
 - `/RUN/used` says what the run has used so far: calls, seconds of latency, and when.
 A failure is a 429, a 500, or a connection cut in the middle of the answer. It is drawn per question
 and attempt, so all contestants meet the same faults. HTTP is written by hand, because the server

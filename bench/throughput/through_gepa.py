@@ -3,13 +3,20 @@ environment.
 """
 
 import os
-import resource
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from bench.throughput.world import CONTEXT, SKILL, gold, question, report, settings
+from bench.throughput.world import (
+    CONTEXT,
+    SKILL,
+    gold,
+    peak_megabytes,
+    question,
+    report,
+    settings,
+)
 
 url, count, concurrency, _ = settings()
 os.environ |= {
@@ -41,4 +48,4 @@ evaluate(range(count, count + concurrency))
 begun, cpu = time.perf_counter(), time.process_time()
 scores = evaluate(range(count))
 seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
-report(seconds, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, scores)
+report(seconds, cpu, peak_megabytes(), scores)

@@ -5,13 +5,20 @@ own words.
 """
 
 import os
-import resource
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from bench.throughput.world import CONTEXT, SKILL, gold, question, report, settings
+from bench.throughput.world import (
+    CONTEXT,
+    SKILL,
+    gold,
+    peak_megabytes,
+    question,
+    report,
+    settings,
+)
 
 url, count, concurrency, folder = settings()
 os.environ |= {
@@ -26,7 +33,8 @@ from skillopt.envs.searchqa.rollout import run_batch  # noqa: E402
 
 place = Path(prompts._REFLACT_DIR, "envs", "searchqa", "prompts", "rollout_system.md")
 prompts._cache[str(place)] = (
-    "You answer questions from the context you are given.\n\n{skill_section}End with <answer>…</answer>."
+    "You answer questions from the context you are given.\n\n"
+    "{skill_section}End with <answer>…</answer>."
 )
 
 
@@ -44,5 +52,5 @@ begun, cpu = time.perf_counter(), time.process_time()
 rows = run_batch(items(range(count)), str(folder / "run"), SKILL, workers=concurrency)
 seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
 hard = {row["id"]: float(row["hard"]) for row in rows}
-megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+megabytes = peak_megabytes()
 report(seconds, cpu, megabytes, [hard[item["id"]] for item in items(range(count))])

@@ -12,10 +12,13 @@ import sys
 from pathlib import Path
 
 CONTEXT = (
-    "The archive keeps a code for every shelf. Codes are read from the label, not from the catalogue. "
-    * 20
+    "The archive keeps a code for every shelf. "
+    "Codes are read from the label, not from the catalogue. " * 20
 )
-SKILL = "# Shelf codes\n\nRead the question. Answer with the code of the shelf alone, as <answer>code</answer>.\n"
+SKILL = (
+    "# Shelf codes\n\n"
+    "Read the question. Answer with the code of the shelf alone, as <answer>code</answer>.\n"
+)
 
 
 def draw(*names):
@@ -48,6 +51,12 @@ def ideal_seconds(count, concurrency):
     for number in range(count):
         heapq.heapreplace(slots, slots[0] + latency(number))
     return max(slots)
+
+
+def peak_megabytes():
+    """`ru_maxrss` would count the process that started this one too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def report(seconds, cpu_seconds, megabytes, scores, **more):

@@ -1,6 +1,8 @@
-"""`python docs/_hooks/refresh.py` runs the quickstart and puts what it printed into the pages.
+"""`python docs/_hooks/refresh.py` runs the commands of pages and puts what they printed into them.
 
-Blocks after `<!-- run -->` are run in order, in an empty folder. A block after
+`quickstart` (README, quickstart, cost, commands, and the pictures) and `complete-run` can be named;
+by default both are refreshed. Blocks after `<!-- run -->` are run in order, in an empty folder.
+`<!-- copy: PATH … -->` copies files of the repository into it first. A block after
 `<!-- output: COMMAND -->` is filled with what that command printed. The terminal is drawn as SVG;
 the report is drawn as PNG, which needs Chromium on the PATH.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,11 +26,15 @@ from skillfit.run.directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
-PAGES = [
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+COMPLETE_RUN = ROOT / "docs" / "complete-run.md"
+SHARING_ITS_OUTPUT = [
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("quickstart.md", "cost.md", "reference/commands.md")),
+    QUICKSTART,
+    *(ROOT / "docs" / name for name in ("cost.md", "reference/commands.md")),
 ]
 _RUN = re.compile(r"<!-- run -->\n```sh\n(.*?)```", re.DOTALL)
+_COPY = re.compile(r"<!-- copy: (.+?) -->")
 _OUTPUT = re.compile(r"(<!-- output: (?P<command>.+?) -->\n```text\n)(.*?)(```)", re.DOTALL)
 
 
@@ -93,25 +100,38 @@ def draw_report(directory: Path) -> None:
     )
 
 
+def refresh(source: Path, pages: list[Path], folder: Path) -> None:
+    """Run the commands of `source` in `folder`, then fill the outputs of `pages`."""
+    for names in _COPY.findall(source.read_text(encoding="utf-8")):
+        for name in names.split():
+            original = ROOT / name
+            if original.is_dir():
+                shutil.copytree(original, folder / original.name)
+            else:
+                shutil.copy(original, folder)
+    printed = {command: run(command, folder) for command in runnable(source)}
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for asked in _OUTPUT.finditer(text):
+            if asked["command"] not in printed:
+                printed[asked["command"]] = run(asked["command"], folder)
+        page.write_text(
+            _OUTPUT.sub(lambda asked: asked[1] + printed[asked["command"]] + asked[4], text),
+            encoding="utf-8",
+        )
+
+
 def main() -> None:
+    chosen = sys.argv[1:] or ["quickstart", "complete-run"]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        printed = {
-            command: run(command, folder) for command in runnable(ROOT / "docs" / "quickstart.md")
-        }
-        for page in PAGES:
-            text = page.read_text(encoding="utf-8")
-            for asked in _OUTPUT.finditer(text):
-                printed.setdefault(asked["command"], "")
-                printed[asked["command"]] = printed[asked["command"]] or run(
-                    asked["command"], folder
-                )
-            page.write_text(
-                _OUTPUT.sub(lambda asked: asked[1] + printed[asked["command"]] + asked[4], text),
-                encoding="utf-8",
-            )
-        draw_terminal(folder / "runs" / "first")
-        draw_report(folder / "runs" / "first")
+        if "quickstart" in chosen:
+            refresh(QUICKSTART, SHARING_ITS_OUTPUT, folder)
+            draw_terminal(folder / "runs" / "first")
+            draw_report(folder / "runs" / "first")
+    with tempfile.TemporaryDirectory() as temporary:
+        if "complete-run" in chosen:
+            refresh(COMPLETE_RUN, [COMPLETE_RUN], Path(temporary))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`skillfit` and `python -m skillfit`. Ctrl-C is heard while the rest is still being imported."""
+"""`skillfit` and `python -m skillfit`. Ctrl-C is handled while the rest is still being imported."""
 
 import sys
 
@@ -8,7 +8,7 @@ def main() -> None:
         from skillfit.cli.app import main as command
 
         command()
-    except KeyboardInterrupt:  # commands hear it themselves once they run
+    except KeyboardInterrupt:  # commands handle it themselves once they run
         sys.exit(130)
 
 

@@ -107,7 +107,7 @@ class Run:
 
     @property
     def finished(self) -> RunFinished | None:
-        """None while it is going on, or when it was stopped before its end."""
+        """None while it is running, or when it was stopped before its end."""
         return next(iter(self._of(RunFinished)), None)
 
     @property
@@ -205,7 +205,7 @@ class Run:
         diagnosis = (
             self.finished.diagnosis
             if self.finished
-            else "Not finished: go on with `skillfit resume`."
+            else "Not finished: resume with `skillfit resume`."
         )
         return "\n".join([*(f"{name}: {value}" for name, value in self._facts()), diagnosis])
 
@@ -240,7 +240,7 @@ async def train_async(
     control: Control | None = None,
     **sections: Any,
 ) -> Run:
-    """Train a skill, or go on with the run in `run`. `train` blocks and works in notebooks too;
+    """Train a skill, or resume the run in `run`. `train` blocks and works in notebooks too;
     `train_async` is to be awaited.
 
     skill: a path, a text of several lines, or a Skill. task: a path or any other `env.tasks`, a

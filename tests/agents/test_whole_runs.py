@@ -1,4 +1,4 @@
-"""Whole runs with agents that skillfit does not see into: programs, Python files, logins, signals."""
+"""Whole runs with agents that are black boxes: programs, Python files, logins, signals."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ on the sample learns. Images really arrive at the server.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 
@@ -12,19 +11,10 @@ import pytest
 
 from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.task import prove_gold
-from tests.benchmarks.lab import LESSON, Lab, image_urls, sample_task, user
+from tests.benchmarks.agents import CHAT, solver
+from tests.benchmarks.lab import LESSON, Lab, image_urls, sample_task
 from tests.support.chat_server import Call
 
-TAG, BOXED = "I looked.\n<answer>{}</answer>", "I looked, so \\boxed{{{}}}."
-SAMPLES = {
-    "searchqa": TAG,
-    "sealqa": TAG,
-    "docvqa": TAG,
-    "livemathematicianbench": TAG,
-    "mathverse": TAG,
-    "babyvision": BOXED,
-    "mmrb": TAG,
-}
 WITH_IMAGES = ("docvqa", "mathverse", "babyvision", "mmrb")
 
 
@@ -37,7 +27,7 @@ def wrong_choice(item: Item) -> str:
     return next(label for label, text in choices.items() if right not in (label, text))
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", CHAT)
 async def test_gold_answers_score_1_and_wrong_ones_0(name: str) -> None:
     settings = {"task_args": {"judge": False}} if name in ("mathverse", "babyvision") else {}
     task = sample_task(name, **settings)
@@ -45,16 +35,16 @@ async def test_gold_answers_score_1_and_wrong_ones_0(name: str) -> None:
     assert await prove_gold(task) == []
     assert task.grader is not None
     for item in task.items:
-        right = await task.grader.grade(item, Attempt(SAMPLES[name].format(item.answers[0])))
+        right = await task.grader.grade(item, Attempt(CHAT[name].format(item.answers[0])))
         assert right.hard == right.soft == 1, item.id
         if name == "sealqa":
             continue  # what is not plainly equal is the judge's decision
-        wrong = await task.grader.grade(item, Attempt(SAMPLES[name].format(wrong_choice(item))))
+        wrong = await task.grader.grade(item, Attempt(CHAT[name].format(wrong_choice(item))))
         assert wrong.hard == 0, item.id
         assert (await task.grader.grade(item, Attempt(""))).hard == 0, item.id
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", CHAT)
 def test_check_proves_the_gold_answers(name: str, make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(solve=lambda call: "", judge=lambda call: judged("incorrect"))
     checks = lab.check(f"{name}:sample")
@@ -62,20 +52,13 @@ def test_check_proves_the_gold_answers(name: str, make_lab: Callable[..., Lab]) 
     assert "gold answers" in checks["gold"]["message"]
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", CHAT)
 async def test_a_training_run_on_the_sample_learns(name: str, make_lab: Callable[..., Lab]) -> None:
-    answers: dict[tuple[str, ...], str] = {}
-    for item in sample_task(name).items:
-        answers[(item.input, *pictures(item))] = item.answers[0]
-
-    def solve(call: Call) -> str:
-        return SAMPLES[name].format(answers[(user(call), *sent_pictures(call))])
-
     def judge(call: Call) -> str:
         assert "I do not know" in call.text
         return json.dumps({"reason": "no answer", "verdict": "not_attempted"})
 
-    lab = make_lab(solve=solve, judge=judge)
+    lab = make_lab(solve=solver(name), judge=judge)
     run = await lab.train(f"{name}:sample")
     assert run.finish_reason == "improved"
     assert LESSON in run.best_skill.text
@@ -100,13 +83,3 @@ async def test_the_asked_detail_is_sent(name: str, make_lab: Callable[..., Lab])
 
 def judged(verdict: str) -> str:
     return json.dumps({"reason": "compared", "verdict": verdict})
-
-
-def pictures(item: Item) -> list[bytes]:
-    return [image.path.read_bytes() for image in item.images]
-
-
-def sent_pictures(call: Call) -> list[bytes]:
-    urls = image_urls(call)
-    assert all(url.startswith("data:image/png;base64,") for url in urls)
-    return [base64.b64decode(url.partition(",")[2]) for url in urls]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import skillfit
 from skillfit.benchmarks.benchmark import find_benchmark
 from skillfit.benchmarks.prepare import get, make
 from skillfit.config.task_sources import BENCHMARKS
@@ -28,29 +31,47 @@ COUNTRIES = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def capitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installed package with the files of the page, and more rows for the other splits."""
-    site = tmp_path / "site"
-    files = dict(_FILE.findall(PAGE))
-    entry_points = files.pop("entry_points.txt").replace('"', "")
-    for name, text in files.items():
-        (site / name).parent.mkdir(parents=True, exist_ok=True)
-        (site / name).write_text(text, encoding="utf-8")
-    (site / "capitals" / "__init__.py").touch()
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the page, with more rows for the other splits, built and installed by pip."""
+    pytest.importorskip("hatchling")
+    source = tmp_path_factory.mktemp("source")
+    for name, text in _FILE.findall(PAGE):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text, encoding="utf-8")
+    (source / "capitals" / "__init__.py").touch()
     for split, rows in (("val", COUNTRIES[:6]), ("test", COUNTRIES[6:])):
-        (site / "capitals" / "sample" / split).mkdir()
-        (site / "capitals" / "sample" / split / "items.json").write_text(
+        (source / "capitals" / "sample" / split).mkdir()
+        (source / "capitals" / "sample" / split / "items.json").write_text(
             json.dumps([{"code": c, "country": n, "capital": s} for c, n, s in rows])
         )
-    (site / "capitals-1.0.dist-info").mkdir()
-    metadata = "Metadata-Version: 2.1\nName: capitals\nVersion: 1.0\n"
-    (site / "capitals-1.0.dist-info" / "METADATA").write_text(metadata)
-    (site / "capitals-1.0.dist-info" / "entry_points.txt").write_text(entry_points)
+    site = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    command += ["--no-index", "--no-build-isolation", "--target", str(site), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    return site
+
+
+@pytest.fixture
+def capitals(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The installed package, where Python finds it."""
     monkeypatch.syspath_prepend(str(site))
     for module in [name for name in sys.modules if name.partition(".")[0] == "capitals"]:
         monkeypatch.delitem(sys.modules, module)
     return site
+
+
+def test_another_process_knows_the_installed_benchmark(site: Path, no_user_data: Path) -> None:
+    sources = Path(skillfit.__file__).parents[1]
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(site), str(sources)]),
+        "SKILLFIT_DATA": str(no_user_data),
+    }
+    command = [sys.executable, "-m", "skillfit", "data", "list", "--json"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    listed = {one["name"]: one for one in json.loads(done.stdout)["benchmarks"]}
+    assert listed["capitals"]["licence"] == "CC0" and "searchqa" in listed
 
 
 async def test_the_pages_benchmark_trains(capitals: Path, make_lab: Callable[..., Lab]) -> None:

@@ -18,28 +18,11 @@ from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Item, TaskFailure
+from tests.benchmarks.agents import solver, task_line, walkthrough, wrong
 from tests.benchmarks.lab import LESSON, Lab, sample_task, user
 from tests.support.chat_server import Call
 
 SKILL = Skill.from_text("# Play\n\nWin.\n")
-
-
-def walkthrough(item: Item) -> list[str]:
-    file = Path(item.content()["game"]["game"]) / "traj_data.json"
-    moves: list[str] = json.loads(file.read_text())["walkthrough"]
-    return moves
-
-
-def task_line(item: Item) -> str:
-    file = Path(item.content()["game"]["game"]) / "traj_data.json"
-    annotation = json.loads(file.read_text())["turk_annotations"]["anns"][0]["task_desc"]
-    return f"Your task is to: {annotation}"
-
-
-def step_number(text: str) -> int:
-    match = re.search(r"This is step (\d+) of", text)
-    assert match is not None
-    return int(match[1])
 
 
 @pytest.fixture
@@ -122,14 +105,7 @@ async def test_a_game_process_that_dies_is_a_failure(games: list[Item]) -> None:
 async def test_a_training_run_on_the_alfworld_sample_learns(
     games: list[Item], make_lab: Callable[..., Lab]
 ) -> None:
-    known = {task_line(item): walkthrough(item) for item in games}
-
-    def solve(call: Call) -> str:
-        text = user(call)
-        moves = next(moves for line, moves in known.items() if line in text)
-        return f"<action>{moves[step_number(text) - 1]}</action>"
-
-    lab = make_lab(solve=solve, wrong=lambda call: "<action>look</action>")
+    lab = make_lab(solve=solver("alfworld"), wrong=wrong("alfworld"))
     run = await lab.train("alfworld:sample", recipe="paper", task_args={"max_steps": 10})
     assert LESSON in run.best_skill.text
     assert [verdict.decision for verdict in run.verdicts] == ["accept"]

@@ -29,6 +29,7 @@ from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure
 from skillfit.tasks.task import prove_gold
+from tests.benchmarks.agents import solver, wrong
 from tests.benchmarks.lab import LESSON, Lab, by_question, sample_task, tool, user
 from tests.support.chat_server import Call
 from tests.support.web_app import WebApp
@@ -101,17 +102,7 @@ def test_pages_are_cut_to_their_limits(tmp_path: Path) -> None:
 async def test_a_training_run_with_tools_on_the_sample_learns(
     make_lab: Callable[..., Lab],
 ) -> None:
-    answers = by_question(sample_task("officeqa"))
-
-    def solve(call: Call) -> dict[str, Any]:
-        results = [message for message in call.body["messages"] if message["role"] == "tool"]
-        if not results:
-            document = user(call).partition("Documents: ")[2].splitlines()[0]
-            return tool("read", path=document)
-        assert "TREASURY BULLETIN OF NORLAND" in results[0]["content"]
-        return tool("finish", answer=f"<answer>{answers[user(call)]}</answer>")
-
-    lab = make_lab(solve=solve, wrong=lambda call: tool("finish", answer="no idea"))
+    lab = make_lab(solve=solver("officeqa"), wrong=wrong("officeqa"))
     run = await lab.train("officeqa:sample", recipe="paper")
     assert LESSON in run.best_skill.text
     assert [verdict.decision for verdict in run.verdicts] == ["accept"]

@@ -19,6 +19,7 @@ from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure
 from skillfit.tasks.task import Task, prove_gold
+from tests.benchmarks.agents import COPY, fenced, solver, wrong
 from tests.benchmarks.lab import LESSON, Lab, sample_task, tool, user
 from tests.support.chat_server import Call
 
@@ -33,15 +34,9 @@ from skillfit.benchmarks.spreadsheetbench.workbooks import (  # noqa: E402  # no
     compare_workbooks,
 )
 
-COPY = "import shutil\nshutil.copy('input.xlsx', 'output.xlsx')\n"
-
 
 def single() -> Task:
     return sample_task("spreadsheetbench", task_args={"mode": "single"})
-
-
-def fenced(program: str) -> str:
-    return f"Here it is.\n\n```python\n{program}```\n"
 
 
 def workbook(path: Path, sheets: dict[str, dict[str, Any]]) -> Path:
@@ -264,8 +259,7 @@ async def test_multi_shows_errors_and_grades_the_program_that_ran() -> None:
 
 @pytest.mark.slow
 async def test_a_training_run_on_the_sample_learns(make_lab: Callable[..., Lab]) -> None:
-    programs = {item.input: item.answers[0] for item in single().items}
-    lab = make_lab(solve=lambda call: fenced(programs[user(call)]), wrong=lambda call: fenced(COPY))
+    lab = make_lab(solve=solver("spreadsheetbench"), wrong=wrong("spreadsheetbench"))
     run = await lab.train("spreadsheetbench:sample", recipe="paper")
     assert LESSON in run.best_skill.text
     assert [verdict.decision for verdict in run.verdicts] == ["accept"]

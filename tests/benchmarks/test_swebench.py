@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,8 +24,8 @@ from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure
 from skillfit.tasks.task import Task, prove_gold
-from tests.benchmarks.lab import LESSON, Lab, sample_task, tool, user
-from tests.support.chat_server import Call
+from tests.benchmarks.agents import solver, wrong
+from tests.benchmarks.lab import LESSON, Lab, sample_task
 
 SKILL = Skill.from_text("# Fix\n\nFix it.\n")
 
@@ -197,36 +196,12 @@ async def test_changed_tests_are_replaced_by_the_hidden_ones(sample: Task) -> No
 
 
 @pytest.mark.slow
-async def test_a_training_run_on_the_sample_learns(
-    sample: Task, make_lab: Callable[..., Lab]
-) -> None:
+async def test_a_training_run_on_the_sample_learns(make_lab: Callable[..., Lab]) -> None:
     """The agent reads and writes the files of the repository with its tools."""
-    fixed: dict[str, tuple[str, str]] = {}
-    for item in sample.items:
-        (name,) = files_in(item.answers[0])
-        folder = Path(item.content()["repository"])
-        fixed[item.input] = (name, patched(folder / name, item.answers[0]))
-
-    def solve(call: Call) -> dict[str, Any]:
-        if any(message["role"] == "tool" for message in call.body["messages"]):
-            return tool("finish", answer="fixed")
-        name, text = fixed[user(call)]
-        return tool("write", path=f"repo/{name}", content=text)
-
-    lab = make_lab(solve=solve, wrong=lambda call: tool("finish", answer="no"))
+    lab = make_lab(solve=solver("swebench"), wrong=wrong("swebench"))
     run = await lab.train("swebench:sample", recipe="paper")
     assert LESSON in run.best_skill.text
     assert [verdict.decision for verdict in run.verdicts] == ["accept"]
-
-
-def patched(path: Path, patch: str) -> str:
-    """The text of a file after a patch of that file alone."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / path.name
-        shutil.copyfile(path, copy)
-        command = ["patch", "-s", "-p1"]
-        subprocess.run(command, input=patch, text=True, cwd=folder, check=True)
-        return copy.read_text()
 
 
 # data

@@ -25,7 +25,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with a small run that found something: tests copy it before they change anything."""
+    """A project with a small run that improved: tests copy it before they change anything."""
     folder = tmp_path_factory.mktemp("finished")
     small = [*SMALL, "env.limit=0", "train.batch_size=40"]
     settings: dict[str, dict[str, object]] = {}

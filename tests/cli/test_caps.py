@@ -1,4 +1,4 @@
-"""The caps of a command hold for everything it does: all models of `eval`, both looks of `verify`."""
+"""A command's caps hold for all it does: all models of `eval`, both measurements of `verify`."""
 
 from pathlib import Path
 

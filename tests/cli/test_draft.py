@@ -1,4 +1,4 @@
-"""`skillfit tasks draft`: the first tasks of a skill, written by a model and reviewed by a person."""
+"""`skillfit tasks draft`: the first tasks, written by a model and reviewed by a person."""
 
 from __future__ import annotations
 

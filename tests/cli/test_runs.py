@@ -249,6 +249,17 @@ def test_verify_works_from_a_small_record_too(shell: Shell, run: Path) -> None:
     assert "neither a run nor a record" in shell("verify", "tasks.txt").err
 
 
+def test_a_record_works_in_another_checkout(shell: Shell, run: Path, tmp_path: Path) -> None:
+    record = run.parent / "ci" / "record.json"
+    record.parent.mkdir()
+    assert shell("verify", run, "--save", record).code == 0
+    assert str(tmp_path) not in record.read_text(encoding="utf-8")
+    shutil.rmtree(run)
+    moved = run.parent.rename(tmp_path / "another checkout")
+    line = ("verify", moved / "ci" / "record.json", "--repeats", "1", "--json")
+    assert shell(*line).json["verdict"] == "ok"
+
+
 def test_eval_measures_several_models_in_one_directory(
     shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,7 +181,10 @@ def test_a_run_in_use_is_refused_in_one_sentence(
 
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
-    code = "import sys; from skillfit.cli.app import main\ntry: main(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
+    code = (
+        "import sys; from skillfit.cli.app import main\n"
+        "try: main(['--help'])\nexcept SystemExit: print(sorted(sys.modules))"
+    )
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout

@@ -236,7 +236,10 @@ def test_a_full_disk(config: Path, tmp_path: Path) -> None:
 
 
 def test_a_bug_leaves_a_sentence_and_a_log_and_debug_shows_it(tmp_path: Path) -> None:
-    code = "import sys, skillfit.models as m; m.known_providers = None; from skillfit.cli.app import main; main(sys.argv[1:])"
+    code = (
+        "import sys, skillfit.models as m; m.known_providers = None; "
+        "from skillfit.cli.app import main; main(sys.argv[1:])"
+    )
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     line = [sys.executable, "-c", code]
     ended = subprocess.run([*line, "models"], capture_output=True, text=True, env=environ)

@@ -1,4 +1,4 @@
-"""The documentation says what is true: its commands run, its snippets work, its lists are complete."""
+"""The documentation is true: its commands run, its snippets work, its lists are complete."""
 
 from __future__ import annotations
 

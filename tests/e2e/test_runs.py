@@ -155,7 +155,8 @@ def evaluate(skill, item):
     colour = item["input"].split()[0]
     letters = re.findall(colour + r" means (\\w+)\\.", skill)
     right = bool(letters) and letters[-1] in item["answers"]
-    return {"score": float(right), "feedback": "" if right else f"{colour} was not known", "answer": (letters or ["unknown"])[-1]}
+    feedback = "" if right else f"{colour} was not known"
+    return {"score": float(right), "feedback": feedback, "answer": (letters or ["unknown"])[-1]}
 """
 
 
@@ -181,7 +182,8 @@ async def test_a_command_that_reads_the_item_and_prints_a_score(
         "import json, os, sys\n"
         + FUNCTION.strip()
         + (
-            "\nskill = open(os.environ['SKILLFIT_SKILL']).read()\nprint(json.dumps(evaluate(skill, json.load(sys.stdin))))\n"
+            "\nskill = open(os.environ['SKILLFIT_SKILL']).read()\n"
+            "print(json.dumps(evaluate(skill, json.load(sys.stdin))))\n"
         )
     )
     (world.folder / "grade.py").write_text(program)
@@ -246,7 +248,8 @@ async def test_the_practice_pair_needs_no_key_and_no_network(
     ]
     world = make_world(
         rows=rows,
-        skill="# Triage\n\nSend the ticket to billing or account. Mentions of refund mean billing.\n",
+        skill="# Triage\n\nSend the ticket to billing or account. "
+        "Mentions of refund mean billing.\n",
     )
     models = {"agent": "practice/agent", "optimizer": "practice/optimizer"}
     result = await train(world, model=models, train={"num_epochs": 1, "batch_size": 20}, force=True)

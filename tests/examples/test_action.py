@@ -151,7 +151,39 @@ def test_the_lint_hook_checks_changed_skills(folder: Path, tmp_path: Path) -> No
 
 
 def test_the_verify_hook_measures_the_skill(folder: Path, tmp_path: Path) -> None:
-    settings = ["env.skill=./triage-requests", "env.tasks=../triage/tasks.jsonl"]
-    arguments = ["record.json", *settings, "--skill", "./triage-requests"]
+    arguments = ["record.json", "--skill", "./triage-requests"]
     done = run_hook("skillfit-verify", arguments, folder, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pre_commit_runs_the_hooks_in_a_repository(folder: Path, tmp_path: Path) -> None:
+    """pre-commit itself chooses hooks, stages, files and arguments. The hooks use the skillfit on
+    the PATH, because an installation needs the network.
+    """
+    pytest.importorskip("pre_commit")
+    verify = {"id": "skillfit-verify", "args": ["record.json", "--skill", "./triage-requests"]}
+    configured = {"skillfit-verify": verify}
+    hooks = [{**hook, "language": "system", **configured.get(hook["id"], {})} for hook in HOOKS]
+    settings = {"repos": [{"repo": "local", "hooks": hooks}]}
+    (folder / ".pre-commit-config.yaml").write_text(yaml.safe_dump(settings))
+    env = {**environment(tmp_path), "PRE_COMMIT_HOME": str(tmp_path / "pre-commit")}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False
+        )
+
+    pre_commit = (sys.executable, "-m", "pre_commit", "run", "--all-files")
+    assert run("git", "init", "-q").returncode == 0
+    assert run("git", "add", "-A").returncode == 0
+    linted = run(*pre_commit)
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+    assert "skillfit lint" in linted.stdout and "skillfit verify" not in linted.stdout
+    verified = run(*pre_commit, "--hook-stage", "pre-push", "skillfit-verify")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert "Passed" in verified.stdout
+
+    (folder / "triage-requests" / "SKILL.md").write_text("---\nname: [\n---\nText.\n")
+    broken = run(*pre_commit)
+    assert broken.returncode == 1
+    assert "triage-requests/SKILL.md:" in broken.stdout

@@ -51,7 +51,11 @@ def test_triage_improves_the_skill_and_leaves_its_fenced_rule_alone(examples: Pa
     line, best = trained("skillfit.yaml", [], examples / "triage")
     assert line["finish_reason"] == "improved"
     assert line["selection"]["best"] > line["selection"]["baseline"]
-    fence = "<!-- PROTECTED_START -->\nStolen equipment is always for hardware, whatever else the request says.\n<!-- PROTECTED_END -->"
+    fence = (
+        "<!-- PROTECTED_START -->\n"
+        "Stolen equipment is always for hardware, whatever else the request says.\n"
+        "<!-- PROTECTED_END -->"
+    )
     assert fence in best
     applied = skillfit("apply", "runs/test", "--yes", folder=examples / "triage")
     assert applied.returncode == 0, applied.stderr

@@ -174,7 +174,7 @@ class Mended:
 @pytest.mark.parametrize(
     "stages", [("rollout",), ("reflect.failure", "reflect.success"), ("merge",)]
 )
-async def test_an_outage_is_infrastructure_and_when_it_is_over_the_run_goes_on_as_if_nothing_had_been(
+async def test_an_outage_ends_the_run_and_the_resumed_run_is_the_same_as_without_it(
     make_world: MakeWorld, stages: tuple[str, ...]
 ) -> None:
     broken = Mended(stages, error(503, "down for maintenance"))

@@ -166,7 +166,10 @@ async def test_two_processes_cannot_write_one_run(make_world: MakeWorld, tmp_pat
         "key": "a-key",
         "kill": None,
     }
-    program = "import json, sys; from tests.faults.driver import train; print(json.dumps(train(json.loads(sys.argv[1]))))"
+    program = (
+        "import json, sys; from tests.faults.driver import train; "
+        "print(json.dumps(train(json.loads(sys.argv[1]))))"
+    )
     other = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-c", program, json.dumps(order)],
         cwd=ROOT,

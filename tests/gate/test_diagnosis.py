@@ -87,7 +87,7 @@ def test_each_cause_gets_its_own_diagnosis(change: dict[str, Any], cause: str) -
 
 
 def test_a_grader_that_sees_is_never_called_blind() -> None:
-    """Gold scores 1 and empty answers score 0: a useless optimizer says nothing about the grader."""
+    """Gold scores 1 and empty answers 0: a useless optimizer says nothing about the grader."""
     found = diagnose(replace(NORMAL, **NONE_HELPED))
     assert "grader" not in str(found)
     assert "+0.000 (-0.010 … +0.010)" in found.message

@@ -18,7 +18,8 @@ TRAIN = [
 HIDDEN = [
     item(
         "s1",
-        "The lighthouse keeper of Skerryvore wrote nine letters to his brother in the winter of 1861. How many?",
+        "The lighthouse keeper of Skerryvore wrote nine letters to his brother in the winter of "
+        "1861. How many?",
         "nine",
     ),
     item("s2", "Who designed the bridge?", "Isambard Kingdom Brunel"),
@@ -76,7 +77,8 @@ def test_a_leak_is_blocked_with_its_evidence(text, kind, owner):
         "Write numbers as words, for example nine.",
         "Choose between entailment and contradiction.",
         "Name the river that flows through the town.",
-        "Read the whole question before you answer, and check the units of every number in the text.",
+        "Read the whole question before you answer, and check the units of every number in the "
+        "text.",
         "Answer briefly.",
         "",
     ],

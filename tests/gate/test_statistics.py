@@ -111,7 +111,7 @@ def test_more_items_or_repeats_show_smaller_effects():
 
 
 def test_the_sign_flip_test_takes_thousands_of_items() -> None:
-    """Ten thousand items of graded scores take less than a second; counting all signs took hours."""
+    """Ten thousand graded items take less than a second; counting all signs took hours."""
     draw = random.Random(1)
     differences = [draw.choice((-0.5, -0.25, 0.0, 0.25, 0.5, 1.0)) for _ in range(10_000)]
     assert sign_flip_p(differences) < 1e-100

@@ -208,7 +208,7 @@ async def test_a_set_up_that_never_worked_stops_whatever_the_kind(world: World) 
         )
 
 
-async def test_a_failure_the_run_went_on_with_stays_one_on_replay_and_is_tried_again_at_the_next_asking(
+async def test_a_failure_the_run_went_on_with_stays_one_on_replay_and_is_tried_when_asked_again(
     world: World,
 ) -> None:
     once = Faulty(lambda item, _: Refused("no") if item == "sum-001" else None)

@@ -257,7 +257,8 @@ async def test_functions_from_a_file_the_person_named_travel_to_the_workers(
 ) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
-        "import os\nHELPED = 'with a neighbour'\ndef evaluate(skill, item):\n    return {'score': 1, 'feedback': HELPED}\n"
+        "import os\nHELPED = 'with a neighbour'\n"
+        "def evaluate(skill, item):\n    return {'score': 1, 'feedback': HELPED}\n"
     )
     task = Task([{"input": "a"}, {"input": "b"}], evaluate=load_object(f"{file}:evaluate"))
 
@@ -298,7 +299,8 @@ async def main(address, folder, trouble):
     executor, world, model = RayExecutor(cpus=0.5), World(Path(folder)), Adder()
     rollouts = engine(world, model, Path(folder) / "marks", trouble, executor)
     outcomes = await rollouts.run(requests_for(SKILL, items(6)), phase="gate", series="selection")
-    (Path(folder) / "result").write_text(f"{len(model.asked)} {sum(outcome.succeeded for outcome in outcomes)}")
+    succeeded = sum(outcome.succeeded for outcome in outcomes)
+    (Path(folder) / "result").write_text(f"{len(model.asked)} {succeeded}")
     await executor.close()
 
 asyncio.run(main(*sys.argv[1:]))

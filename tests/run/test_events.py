@@ -109,7 +109,8 @@ def test_a_kind_of_a_newer_version_is_told_as_unknown_and_stops_nobody(path: Pat
     log.emit(STARTED)
     with sqlite3.connect(path) as db:
         db.execute(
-            "INSERT INTO events (key, kind, data, at) VALUES ('k', 'Teleported', '{\"where\": \"moon\"}', 1.0)"
+            "INSERT INTO events (key, kind, data, at) "
+            "VALUES ('k', 'Teleported', '{\"where\": \"moon\"}', 1.0)"
         )
     assert next(log.read(after=1)).event == Unknown(kind="Teleported", data={"where": "moon"})
 
@@ -127,7 +128,8 @@ def test_another_process_follows_live(path: Path) -> None:
     log.emit(STARTED)
     code = (
         "import sys; from pathlib import Path; from skillfit.run.events import EventLog\n"
-        "log = EventLog.open_readonly(Path(sys.argv[1])); print(len(list(log.read())), flush=True)\n"
+        "log = EventLog.open_readonly(Path(sys.argv[1]))\n"
+        "print(len(list(log.read())), flush=True)\n"
         "sys.stdin.readline(); print([stored.event.what for stored in log.read(after=1)])"
     )
     follower = subprocess.Popen(

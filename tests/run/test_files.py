@@ -423,7 +423,11 @@ def test_a_run_killed_between_an_event_and_its_files_ends_with_the_same_bytes(
         stop, again = int(sys.argv[2]), len(sys.argv) > 3
         with RunDirectory.open(sys.argv[1], {}) as run:
             # heard before the files are: the event is stored, nothing else
-            run.events._listeners.insert(0, lambda stored: os.kill(os.getpid(), signal.SIGKILL) if stored.seq == stop else None)
+            def kill(stored):
+                if stored.seq == stop:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            run.events._listeners.insert(0, kill)
             for number, event in enumerate(story(), start=1):
                 run.events.emit(later(event) if again and number < stop else event)
     """)

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from skillfit.run.events import (
     ShipTested,
     Warned,
 )
-from skillfit.run.listing import find_runs, list_runs, read_listed
+from skillfit.run.listing import current_card, find_runs, list_runs, read_listed
 from skillfit.run.records import Evidence, RunSummary, ScoreEstimate
 from skillfit.run.store import DamagedRun
 
@@ -163,10 +164,10 @@ async def test_a_run_that_is_resumed_has_not_finished_until_it_does_again(tmp_pa
 async def test_a_replay_writes_the_card_only_where_something_changed(tmp_path: Path) -> None:
     await make_run(tmp_path / "run", finish=False)
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
-        before = run.journal.fact("card")
+        before = run.journal.fact("card", str)
         run.events.emit(started(run.run_id))
         run.events.emit(measured("baseline", 0.5))
-        assert run.journal.fact("card") == before
+        assert run.journal.fact("card", str) == before
 
 
 def test_a_killed_run_is_listed_as_stopped_with_everything_it_had(tmp_path: Path) -> None:
@@ -248,13 +249,61 @@ async def test_a_damaged_run_is_not_resumed_and_can_be_moved_aside(
     assert (tmp_path / "bad.old-1" / "config.json").is_file()
 
 
+CHANGED_RECORDS = (
+    "UPDATE facts SET value = '{'",
+    f"UPDATE facts SET value = '{'[' * 100_000}'",
+    "UPDATE facts SET value = '[1]'",
+    "UPDATE facts SET value = x'ff00'",
+    "UPDATE effects SET usage = 'x'",
+    "UPDATE effects SET usage = 5",
+    f"UPDATE effects SET usage = '{'[' * 100_000}'",
+    "UPDATE effects SET usage = CAST(x'ff00' AS TEXT)",
+    "UPDATE effects SET at = 'later'",
+    "UPDATE events SET data = 'x'",
+    "UPDATE events SET data = '[]'",
+    "UPDATE events SET at = 'later'",
+    "DROP TABLE losses",
+)
+
+
+@pytest.mark.parametrize("change", CHANGED_RECORDS, ids=lambda change: change[:40])
+async def test_a_run_whose_records_somebody_changed_is_an_error_in_words(
+    tmp_path: Path, change: str
+) -> None:
+    for name in ("bad", "good"):
+        await make_run(tmp_path / name)
+    with sqlite3.connect(tmp_path / "bad" / "journal.sqlite") as db:
+        db.execute(change)
+        db.execute("DELETE FROM facts WHERE name = 'card' AND ? LIKE '%events%'", (change,))
+    listing = list_runs(tmp_path)
+    assert [listed.path.name for listed in listing.runs if listed.path.name == "good"] == ["good"]
+    assert all(isinstance(problem, DamagedRun) for problem in listing.problems)
+
+    with (
+        pytest.raises(DamagedRun, match="bad"),
+        closing(RunDirectory.read(tmp_path / "bad")) as view,
+    ):
+        assert view.run_id and current_card(view)
+        assert list(view.events.read()) and list(view.journal.entries())
+        assert list(view.journal.bill())
+
+
+async def test_a_usage_beyond_every_float_does_not_break_the_bill(tmp_path: Path) -> None:
+    await make_run(tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run" / "journal.sqlite") as db:
+        db.execute("UPDATE effects SET usage = ?", (f'{{"calls": 1, "input": 1{"0" * 400}}}',))
+    with closing(RunDirectory.read(tmp_path / "run")) as view:
+        assert view.journal.total().calls >= 1
+    assert not list_runs(tmp_path).problems
+
+
 async def test_a_record_that_cannot_be_read_names_the_run(tmp_path: Path) -> None:
     await make_run(tmp_path / "run")
     with sqlite3.connect(tmp_path / "run" / "journal.sqlite") as db:
         db.execute("UPDATE effects SET value = 'not json'")
     with (
         RunDirectory.open(tmp_path / "run", IDENTITY) as run,
-        pytest.raises(DamagedRun, match="record 1 cannot be read as int"),
+        pytest.raises(DamagedRun, match=r"record 1 \(int\) cannot be read"),
     ):
         await run.journal.once("call/1", _one, returns=int)
 

@@ -485,7 +485,10 @@ async def test_a_rewrite_that_carries_a_hidden_answer_is_blocked_too(
     }
     world = make_world(
         *STRICT, *ALONE, f"optimizer.skill_update_mode={mode}", rows=rows,
-        optimizer={"reflect.failure": json.dumps({"patch": patch}), "rewrite": json.dumps({"new_skill": leaking})},
+        optimizer={
+            "reflect.failure": json.dumps({"patch": patch}),
+            "rewrite": json.dumps({"new_skill": leaking}),
+        },
     )  # fmt: skip
     await world.train()
     assert world.best() == SKILL
@@ -499,10 +502,12 @@ async def test_the_summary_has_the_known_fields_and_counts_every_call(
     world = make_world("train.num_epochs=2")
     await world.train()
     summary = world.summary()
-    known = """version config baseline_selection_hard best_selection_hard final_selection_hard final_selection_soft best_step
-        current_origin best_origin total_steps total_accepts total_rejects total_skips epoch_stats baseline_test_hard
-        baseline_test_soft test_hard test_soft final_test_hard final_test_soft test_delta_hard final_test_delta_hard
-        total_wall_time_s token_summary finish_reason diagnosis coverage usage usage_by_stage usage_by_role ship"""
+    known = """version config baseline_selection_hard best_selection_hard final_selection_hard
+        final_selection_soft best_step current_origin best_origin total_steps total_accepts
+        total_rejects total_skips epoch_stats baseline_test_hard baseline_test_soft test_hard
+        test_soft final_test_hard final_test_soft test_delta_hard final_test_delta_hard
+        total_wall_time_s token_summary finish_reason diagnosis coverage usage usage_by_stage
+        usage_by_role ship"""
     assert set(known.split()) <= set(summary)
     assert summary["usage"]["calls"] == len(world.calls)
     assert sum(row["calls"] for row in summary["usage_by_role"].values()) == len(world.calls)

@@ -125,7 +125,8 @@ def test_an_inspect_task_needs_the_agents_model(tmp_path: Path) -> None:
         "from inspect_ai import Task, task\nfrom inspect_ai.dataset import MemoryDataset, Sample\n"
         "from inspect_ai.scorer import exact\n"
         "@task\ndef letters():\n"
-        "    return Task(dataset=MemoryDataset([Sample(input=f'{w} {w}', target=w) for w in 'abcdefghijklmnop']), scorer=exact())\n"
+        "    samples = [Sample(input=f'{w} {w}', target=w) for w in 'abcdefghijklmnop']\n"
+        "    return Task(dataset=MemoryDataset(samples), scorer=exact())\n"
     )
     with pytest.raises(InputError, match=r"model\.agent is required"):
         read_inputs(

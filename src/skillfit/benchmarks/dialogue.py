@@ -43,7 +43,7 @@ def system_message(template: str, skill: Skill) -> Message:
 
 
 def packaged_text(package: str, name: str) -> str:
-    """A text file that stands beside the code."""
+    """A text file in the folder of the code."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 

@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> None:
 
 @contextmanager
 def _refusals_in_words() -> Iterator[None]:
-    """What the file system does not allow is the person's to mend, wherever it comes up."""
+    """Turn file-system errors that the user can fix into input errors."""
     try:
         yield
     except OSError as error:

@@ -87,7 +87,7 @@ def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChan
 
 
 def make_change(change: SkillChange) -> Path:
-    """Keep what stands there, then write, whole; where the former text is kept."""
+    """Back up the present text, then write the new one; returns the path of the backup."""
     kept = change.run.path / _BACKUPS / f"{len(_kept(change.run)) + 1:04d}.json"
     document = change.document.resolve()
     before = document.read_bytes().decode() if document.exists() else None

@@ -68,7 +68,7 @@ def draft(
     as_json: Json = False,
 ) -> None:
     """Write the first tasks of a skill with a model. You review each one: accept, edit or skip it.
-    Never overwrites a file. After Ctrl-C, the same command goes on where it stopped.
+    Never overwrites a file. After Ctrl-C, the same command continues where it stopped.
 
     Example: skillfit tasks draft ./my-skill --model openai/gpt-5
     """

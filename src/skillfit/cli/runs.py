@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skillfit.run.listing import ListedRun
 
 
-_RUNS = Path("runs")  # where runs go that nobody gave a place
+_RUNS = Path("runs")  # the default folder of runs
 RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
 
 

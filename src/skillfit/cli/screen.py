@@ -26,6 +26,7 @@ STAGES = {
     "ship": "ship test",
     "test": "test split",
 }
+_ROLLOUTS = ("preflight", "baseline", "rollout", "gate", "compose", "final", "ship", "test")
 _SMALL_PLOT = 5
 
 
@@ -70,9 +71,21 @@ def _header(story: RunStory, spent: Usage, elapsed: float) -> Text:
     if story.practice:
         text.append("  (practice models)", "italic yellow")
     step = f"step {min(story.steps_done + 1, story.total_steps)} of {story.total_steps}"
-    left = f"  about {duration(story.seconds_left)} left" if story.seconds_left else ""
-    text.append(f"\n{step}{left}  {spend(spent, story.caps, elapsed)}", "dim")
+    left = time_left(story)
+    text.append(
+        f"\n{step}{f'  {left}' if left else ''}  {spend(spent, story.caps, elapsed)}", "dim"
+    )
     return text
+
+
+def time_left(story: RunStory) -> str:
+    """How long the training steps will take; after the last one, the stage that runs."""
+    if story.seconds_left:
+        return f"about {duration(story.seconds_left)} of training left"
+    stage = story.running_stage
+    if stage is None or not stage.seconds_left or story.steps_done < story.total_steps:
+        return ""
+    return f"about {duration(stage.seconds_left)} left of this stage"
 
 
 def duration(seconds: float) -> str:
@@ -98,7 +111,7 @@ def spend(spent: Usage, caps: Mapping[str, float], seconds: float) -> str:
         elif name == "minutes":
             said = f"{amount:.1f} min"
         else:
-            said = f"{int(amount):,} {name}"
+            said = f"{int(amount):,} {name if amount != 1 else name.removesuffix('s')}"
         cap = caps.get(name)
         shown.append(f"{said} of {cap:g} ({amount / cap:.0%})" if cap else said)
     return "  ".join(shown)
@@ -114,7 +127,7 @@ def _stages(story: RunStory) -> Table:
         bar: RenderableType = Text("")
         if share is not None and stage.total:
             bar = ProgressBar(total=1.0, completed=share, width=24)
-        elif not stage.over:
+        elif not stage.over and stage.stage not in _ROLLOUTS:
             bar = Text("asking the optimizer", style="dim")
         count = f"{stage.done} of {stage.total}" if stage.total >= stage.done > 0 else ""
         if stage.failed:

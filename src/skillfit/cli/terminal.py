@@ -1,4 +1,4 @@
-"""What a person sees of a run in the terminal: a live screen, plain lines, or a counter.
+"""What the terminal shows of a run: a live screen, plain lines, or a counter.
 
 Each is a listener of events. The live screen and the plain lines read the same story of the run as
 the report and the studio.
@@ -13,7 +13,7 @@ from typing import Any, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from skillfit.cli.screen import STAGES, action_words, duration, render
+from skillfit.cli.screen import STAGES, action_words, render, time_left
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
 from skillfit.report.story import label_of
@@ -141,8 +141,8 @@ class PlainTerminal(Terminal):
         where = f"step {stage.step}, " if stage.step else ""
         name = STAGES.get(stage.stage, stage.stage)
         done = f": {stage.done} of {stage.total} rollouts" if stage.total else ""
-        left = f", about {duration(story.seconds_left)} left" if story.seconds_left else ""
-        self.say(f"... {where}{name}{done}{left}")
+        left = time_left(story)
+        self.say(f"... {where}{name}{done}{f', {left}' if left else ''}")
 
 
 class CountingTerminal(Terminal):

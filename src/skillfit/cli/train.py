@@ -318,7 +318,7 @@ def report(result: Result, as_json: bool) -> None:
 
 
 def in_words(said: dict[str, Any], diagnosis: str) -> str:
-    """The result line as a person reads it: what came out, the scores, the cost, what to do."""
+    """The result for people: verdict, scores, cost, next commands."""
     result = f"{said['finish_reason'].replace('_', ' ')}: {diagnosis}"
     lines = [result]
     metric = "" if said["metric"] in (None, "hard") else f" ({said['metric']} score)"

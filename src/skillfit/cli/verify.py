@@ -5,10 +5,11 @@ small enough to keep in a repository.
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from skillfit.run.directory import RunView
     from skillfit.run.events import RolloutFinished
 
+_PATHS = ("skill", "tasks", "folder", "corpus")  # settings that hold absolute paths in a run
 _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
 
 
@@ -43,7 +45,7 @@ class Record:
         run = Run.open(path)
         if run.finished is None:
             raise InputError(
-                f"The run in {path} has not finished.", hint=f"Go on with: skillfit resume {path}"
+                f"The run in {path} has not finished.", hint=f"Resume with: skillfit resume {path}"
             )
         best = stored(path).skill.with_document(run.best_skill).hash
         second = run.config["evaluation"].get("ship_grader") is not None
@@ -82,7 +84,8 @@ class Record:
     @classmethod
     def read(cls, path: Path) -> Record:
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            record = cls(**json.loads(path.read_text(encoding="utf-8")))
+            return replace(record, config=_with_paths(record.config, path.parent, _from_folder))
         except (OSError, ValueError, TypeError) as error:
             raise InputError(
                 f"{path} is neither a run nor a record of one.",
@@ -90,7 +93,35 @@ class Record:
             ) from error
 
     def write(self, path: Path) -> None:
-        write_whole(path, (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode())
+        """Paths are written relative to the file, so that a record works in every checkout."""
+        portable = replace(self, config=_with_paths(self.config, path.parent, _to_folder))
+        text = json.dumps(asdict(portable), indent=1, ensure_ascii=False) + "\n"
+        write_whole(path, text.encode())
+
+
+def _with_paths(
+    config: dict[str, Any], folder: Path, convert: Callable[[str, Path], str]
+) -> dict[str, Any]:
+    """The config with the paths of skill, tasks and corpus converted."""
+    env = {
+        key: convert(value, folder.resolve()) if key in _PATHS and value else value
+        for key, value in config["env"].items()
+    }
+    return {**config, "env": env}
+
+
+def _to_folder(path: str, folder: Path) -> str:
+    if not Path(path).is_absolute():  # the name of a task source
+        return path
+    try:
+        relative = Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:  # another drive
+        return path
+    return relative if relative.startswith(".") else f"./{relative}"
+
+
+def _from_folder(path: str, folder: Path) -> str:
+    return os.path.normpath(folder / path) if path.startswith(".") else path
 
 
 def _by_trained(view: RunView, event: RolloutFinished) -> float | None:

@@ -1,4 +1,4 @@
-"""What measured facts mean for a person: the checks before a run, and how a run ended.
+"""What measured facts mean for the user: the checks before a run, and how a run ended.
 
 A check turns facts into go, warn or stop, with the reason. `diagnose` explains the end of a run and
 names a next step that works. Each cause states only what the evidence shows; causes are tried in
@@ -17,7 +17,7 @@ from skillfit.run.records import CheckResult, EditEffect
 
 Level = Literal["go", "warn", "stop"]
 SATURATED = 0.98
-SAYS_ENOUGH = 300  # tokens: half of a shorter skill may be missed by nobody
+SAYS_ENOUGH = 300  # tokens: removing half of a shorter skill may change nothing
 
 
 def overall(checks: Sequence[CheckResult]) -> Level:

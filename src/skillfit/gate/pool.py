@@ -51,8 +51,8 @@ class PoolEdit:
     judgements: int = 0  # since it joined, with evidence about it
     estimate: Estimate | None = None  # None: no evidence yet
     absorbed: bool = False  # promoted, and part of the base: it can no longer be taken out
-    pinned: bool = False  # a person wants it in the skill, whatever its effect
-    vetoed: bool = False  # a person does not want it: it never comes back
+    pinned: bool = False  # the user wants it in the skill, whatever its effect
+    vetoed: bool = False  # the user does not want it: it is never proposed again
     reason: str = ""
 
     @property

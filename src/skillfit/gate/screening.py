@@ -257,7 +257,7 @@ class ScreeningGate(SkillScores):
         return self._verdict(decision, reason or "no edit was promoted", spending, old, old_score)
 
     def _held_for_review(self, decisions: Decisions) -> Decisions:
-        """With `review`, an edit that would be promoted waits for a person's yes."""
+        """With `review`, an edit that would be promoted waits for the user's approval."""
         if not self.settings.review:
             return decisions
         for key in decisions.promote:
@@ -268,7 +268,7 @@ class ScreeningGate(SkillScores):
         return Decisions(approved, decisions.drop)
 
     def steer(self, action: str, key: str, text: str = "") -> None:
-        """Carry out a person's request about one edit."""
+        """Carry out a user's request about one edit."""
         one = self.pool.edits.get(key)
         if one is None:
             raise InputError(f"There is no edit {key!r} in the pool.", hint="See `skillfit show`.")
@@ -501,7 +501,7 @@ class ScreeningGate(SkillScores):
         rollouts (one pass each); the better one first.
         """
         incumbent = self.pool.incumbent
-        if self.settings.review:  # only what a person approved
+        if self.settings.review:  # only what the user approved
             return self._without_initial([incumbent])
         chosen = self.pool.worthwhile()
         culprits = await self._culprits([key for key in chosen if key not in incumbent.edits])

@@ -38,6 +38,30 @@ class ShipResult:
     gap: float | None = None
 
 
+def planned_rollouts(
+    items: Sequence[Item],
+    initial: Skill,
+    finalists: Sequence[Skill],
+    *,
+    noise: float | None = None,
+    most_repeats: int = MOST_REPEATS,
+) -> int:
+    """How many rollouts `ship_test` makes."""
+    entrants = _entrants(initial, finalists)
+    skills = 1 + len(entrants) if entrants else 0
+    return skills * len(items) * _repeats(items, noise, most_repeats)
+
+
+def _entrants(initial: Skill, finalists: Sequence[Skill]) -> list[Skill]:
+    """The finalists that differ from the initial skill and from one another."""
+    return list({skill.hash: skill for skill in finalists if skill.hash != initial.hash}.values())
+
+
+def _repeats(items: Sequence[Item], noise: float | None, most: int) -> int:
+    variance = ASSUMED_NOISE if noise is None else noise
+    return repeats_for(len(items), variance, WANTED_EFFECT, most)
+
+
 async def ship_test(
     measure: Measure,
     items: Sequence[Item],
@@ -54,12 +78,8 @@ async def ship_test(
     `measure` may grade with a second grader. `noise` is the within-item variance that the run
     measured. With `fit_only` the items were trained on, so the verdict is never "improved".
     """
-    entrants = list(
-        {skill.hash: skill for skill in finalists if skill.hash != initial.hash}.values()
-    )
-    repeats = repeats_for(
-        len(items), ASSUMED_NOISE if noise is None else noise, WANTED_EFFECT, most_repeats
-    )
+    entrants = _entrants(initial, finalists)
+    repeats = _repeats(items, noise, most_repeats)
     if not entrants:
         return ShipResult(
             "no improvement",

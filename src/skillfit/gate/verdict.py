@@ -119,7 +119,7 @@ class Verdict:
 
 
 class Gate(Protocol):
-    """Decides how training goes on. Everything is a function of seed, names and measured scores."""
+    """Decides how training continues. All is a function of seed, names and measured scores."""
 
     async def baseline(self, skill: Skill) -> Tally:
         """Measure the initial skill on the selection items; it is incumbent and best from here."""
@@ -182,7 +182,7 @@ class Gate(Protocol):
         ...
 
     def steer(self, action: str, key: str, text: str = "") -> None:
-        """Carry out a person's request about an edit of the pool: veto, pin, reword, approve,
+        """Carry out a user's request about an edit of the pool: veto, pin, reword, approve,
         decline. Only called for gates that pool edits.
         """
         ...

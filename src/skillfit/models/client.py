@@ -122,7 +122,7 @@ class Client:
     async def _metered(self, call: _Call) -> Reply:
         """Reserve budget for one attempt, send it, check the reply, and settle what it cost."""
         reservation = await self._meter.reserve(self.role, call.bound) if self._meter else None
-        used = call.bound  # nobody knows the cost of an attempt that is interrupted: count the most
+        used = call.bound  # the cost of an interrupted attempt is unknown: count the maximum
         try:
             async with self._meter.sending() if self._meter else nullcontext():
                 reply = await self._send(call.request)

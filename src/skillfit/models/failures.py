@@ -42,7 +42,7 @@ class Policy:
     rollout_retries: int = 0  # how often a whole rollout that failed this way runs again
     fatal: bool = False  # stops the run: every other call would fail the same way
     machinery: bool = False  # says nothing about the skill or the item
-    # A run may go on without the reply and record it as lost, because no reply could be used or
+    # A run may continue without the reply and record it as lost, because no reply could be used or
     # none could be had. None: it may not.
     lost: Literal["unusable", "unreachable"] | None = None
 
@@ -104,17 +104,17 @@ def is_machinery(kind: str) -> bool:
 
 
 def can_be_lost(kind: str) -> bool:
-    """Whether a run may go on without the reply."""
+    """Whether a run may continue without the reply."""
     return policy(kind).lost is not None
 
 
 def is_unusable(kind: str) -> bool:
-    """Whether there was a reply, but none that can be used. A stage goes on without it."""
+    """Whether there was a reply, but none that can be used. A stage continues without it."""
     return policy(kind).lost == "unusable"
 
 
 def is_unreachable(kind: str) -> bool:
-    """Whether no reply could be had. A stage goes on without it, unless that holds for all."""
+    """Whether no reply could be had. A stage continues without it, unless no call has a reply."""
     return policy(kind).lost == "unreachable"
 
 

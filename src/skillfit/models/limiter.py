@@ -69,7 +69,7 @@ class Limiter:
 
     @property
     def is_down(self) -> bool:
-        """Whether nobody gets a reply, although there was time for one. Some failures come more
+        """Whether no request gets a reply, although there was time for one. Some failures come more
         quickly than replies, so that many of them in a row mean little.
         """
         failing_for = self._clock.now() - self._failing_since

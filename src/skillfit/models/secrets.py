@@ -1,4 +1,4 @@
-"""Keys live in memory only. Whatever is shown or written passes through `redact` or
+"""Keys are kept in memory only. Whatever is shown or written passes through `redact` or
 `hide_keys_in_use`, which know the keys in use.
 """
 

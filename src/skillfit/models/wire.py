@@ -70,7 +70,7 @@ TokenCount = Annotated[
 
 
 class WireModel(BaseModel):
-    """Part of a reply as it comes over the wire. Fields that nobody reads are ignored."""
+    """Part of a reply as it comes over the wire. Unused fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 

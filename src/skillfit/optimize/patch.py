@@ -32,7 +32,7 @@ Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """An instruction to whoever rewrites the skill."""
+    """An instruction to the model that rewrites the skill."""
 
     type: str
     title: str
@@ -55,7 +55,7 @@ Payload = Edit | Suggestion | SkillCandidate
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One edit (or suggestion, or candidate) and the training items that speak for it."""
+    """One edit (or suggestion, or candidate) and the training items that support it."""
 
     payload: Payload
     source: Source

@@ -40,7 +40,7 @@ InspectRole = Literal["agent", "judge"]
 PROVIDER = "skillfit"  # the name of our models' provider in Inspect
 AGENT: InspectRole = "agent"
 JUDGE: InspectRole = "judge"
-_FREE_MODELS = ("mockllm/", "none/")  # Inspect's own stand-ins, which call nobody
+_FREE_MODELS = ("mockllm/", "none/")  # Inspect's own stand-ins, which make no calls
 
 # Our finish reasons that have another name in Inspect.
 _STOP_REASON: dict[FinishReason, str] = {

@@ -200,7 +200,7 @@ class InspectEvaluator(Evaluator):
         return agent, roles
 
     async def _next_samples(self) -> None:
-        """Inspect calls this when no sample is left. The eval goes on if some are added."""
+        """Inspect calls this when no sample is left. The eval continues if some are added."""
         self._eval = copy_context()
         if not self._add_waiting(self._eval):
             self._eval = None

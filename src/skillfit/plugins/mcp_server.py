@@ -47,7 +47,7 @@ SPENDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_worl
 
 
 def serve(folders: Sequence[Path] = ()) -> None:
-    """Speak MCP on stdin and stdout until the client leaves. Runs that were started go on.
+    """Serve MCP on stdin and stdout until the client disconnects. Started runs continue.
 
     `folders`: what may be reached; the current one when none is given.
     """
@@ -145,9 +145,9 @@ class Tools:
     async def follow(
         self, run: str, after: int = 0, wait: float = 20.0, limit: int = 40
     ) -> dict[str, Any]:
-        """Events of a run behind number `after`, oldest first, and how it stands. Waits up to
-        `wait` seconds for news. Go on with `after` set to the `last` that was given. Rollouts are
-        counted, not listed.
+        """Events of a run behind number `after`, oldest first, and its state. Waits up to
+        `wait` seconds for new ones. Call again with `after` set to the `last` that was returned.
+        Rollouts are counted, not listed.
         """
         path = self._run(run)
         until = time.monotonic() + min(wait, _WAIT)

@@ -111,7 +111,7 @@ class RayExecutor:
                 packer.dump(worker)
             except (TypeError, AttributeError, pickle.PicklingError) as error:
                 raise InputError(
-                    f"This agent or grader cannot travel to Ray workers: {error}.",
+                    f"This agent or grader cannot be sent to Ray workers: {error}.",
                     hint=(
                         "Keep open files, connections and locks out of it, or use executor: local."
                     ),

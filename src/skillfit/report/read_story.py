@@ -1,4 +1,4 @@
-"""Reading a run's story from its directory, once or again and again while the run goes on. Events
+"""Reading a run's story from its directory, once, or repeatedly while it is running. Events
 give the story, the journal gives the bill: failed attempts and all resumes are in it.
 """
 
@@ -23,7 +23,7 @@ from skillfit.run.listing import state_of
 
 
 def read_story(path: Path) -> RunStory:
-    """The story of the run in `path`, which may still be going on."""
+    """The story of the run in `path`, which may still be running."""
     return RunFollower(path).story()
 
 

@@ -22,7 +22,7 @@ class SkillLine:
     number: int
     text: str
     edit: EditSummary | None = None  # the edit that wrote it; None: initial text
-    first: bool = False  # the first line of its edit or part; the margin speaks there
+    first: bool = False  # the first line of its edit or part, where the margin has its text
     label: str = ""  # for the margin: where the line comes from, or what is to be done with it
     worth: float | None = None  # of its edit or part: a difference of the mean score
     mark: str = ""  # added: by an edit; removed: it can be cut
@@ -113,7 +113,7 @@ def _origins(edits: Iterable[EditSummary]) -> dict[str, EditSummary]:
 
 
 def _regions(text: str) -> dict[int, str]:
-    """Line number -> the kind of protected region it stands in."""
+    """Line number -> the kind of protected region it is in."""
     found: dict[int, str] = {}
     for region in scan(text):
         first = text.count("\n", 0, region.start) + 1

@@ -177,7 +177,7 @@ class StageProgress:
     done: int = 0
     failed: int = 0
     latest: float = 0.0  # time of its last rollout
-    seconds: float | None = None  # None: it is going on
+    seconds: float | None = None  # None: still running
 
     @property
     def over(self) -> bool:
@@ -206,7 +206,7 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class PersonDecision:
-    """A person steered the run. `done` is False while the run has not taken it up."""
+    """A person steered the run. `done` is False until the run has read it."""
 
     number: int
     action: str

@@ -55,7 +55,7 @@ class ScoreBook:
             self._typed[event.name] = event
         if event.split not in ("selection", "test"):
             return
-        # With a pool of edits the score is that of the skill the loop goes on with, whatever was
+        # With a pool of edits the score is that of the skill the loop continues with, whatever was
         # decided about single edits.
         rejected = gate is not None and not gate.accepted and gate.pending is None
         decision = gate.action if gate is not None and rejected else "accept"
@@ -226,7 +226,7 @@ class EditPool:
             )
 
     def listed(self, skill: str) -> tuple[EditSummary, ...]:
-        """Every edit with its history, and whether its text stands in `skill`."""
+        """Every edit with its history, and whether its text is in `skill`."""
         return tuple(
             replace(
                 edit,

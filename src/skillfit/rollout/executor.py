@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One rollout to do: plain data, fit to travel to another machine."""
+    """One rollout to do: plain data that can be sent to another machine."""
 
     skill: Skill
     item: Item

@@ -176,6 +176,6 @@ async def settle(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 
 def mark_retrieved(task: asyncio.Future[Any]) -> None:
-    """Keep asyncio from logging the exception of a task whose result nobody reads."""
+    """Keep asyncio from logging the exception of a task whose result is never read."""
     if not task.cancelled():
         task.exception()

@@ -87,10 +87,6 @@ class Amounts:
     def of(cls, usage: Usage) -> Amounts:
         return cls(usage.usd or 0.0, usage.tokens, usage.calls)
 
-    @classmethod
-    def read(cls, recorded: dict[str, Any]) -> Amounts:
-        return cls(**{each.name: recorded.get(each.name, 0) for each in fields(cls)})
-
     def __add__(self, other: Amounts) -> Amounts:
         return self._each(other, lambda mine, theirs: mine + theirs)
 
@@ -125,13 +121,14 @@ class _Share:
         """
         bill = journal.total()
         recorded = Amounts(bill.usd, bill.input + bill.output, bill.calls, journal.count(_ROLLOUTS))
-        kept = {name: Amounts.read(value) for name, value in (journal.fact("budget") or {}).items()}
         none = Amounts()
+        recorded_sums = journal.fact("budget", dict[str, Amounts]) or {}
+        kept = {name: amounts.at_least(none) for name, amounts in recorded_sums.items()}
         return cls(
             counted=recorded.at_least(kept.get("counted", none)),
             lost=kept.get("lost", none) + kept.get("in_flight", none),
             in_flight=Amounts(),
-            minutes_before=float(journal.fact("minutes") or 0.0),
+            minutes_before=max(0.0, journal.fact("minutes", float) or 0.0),
         )
 
 
@@ -234,7 +231,7 @@ class Budget:
         journal.on_failure(self.stop)
 
     def set_cap(self, cap: str, value: float) -> None:
-        """Change a cap while the run goes on."""
+        """Change a cap during the run."""
         names = [each.name for each in fields(Caps)]
         if cap not in names:
             raise InputError(f"Unknown cap {cap!r}.", hint=f"Caps: {', '.join(names)}.")

@@ -24,7 +24,7 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.journal import Journal
-from skillfit.run.store import dump, load
+from skillfit.run.store import damaged, dump, load
 
 FACT = "card"
 KINDS: tuple[type[Event], ...] = (
@@ -199,12 +199,13 @@ def with_cost(card: RunCard, journal: Journal) -> RunCard:
 
 def recorded_card(journal: Journal) -> RunCard:
     """The card as its writer left it; an empty one where there is none."""
-    kept = journal.fact(FACT)
-    return RunCard() if kept is None else parse_card(kept)
-
-
-def parse_card(text: str) -> RunCard:
-    card: RunCard = load(RunCard, text)
+    kept = journal.fact(FACT, str)
+    if kept is None:
+        return RunCard()
+    try:
+        card: RunCard = load(RunCard, kept)
+    except ValueError as error:
+        raise damaged(journal.path, "the run's card cannot be read") from error
     return card
 
 
@@ -219,7 +220,7 @@ class CardKeeper:
         self._written = self._card
 
     def reopen(self, *, new: bool) -> None:
-        """The run goes on, so it has not finished; `new`: as another run, from its beginning."""
+        """The run was resumed, so it has not finished; `new`: as another run, from the start."""
         unfinished = replace(
             self._card, finish_reason="", diagnosis="", finished_at=None, ship=None, seconds=None
         )

@@ -95,7 +95,7 @@ class RunDirectory:
         return run
 
     def _begin(self, identity: dict[str, Any]) -> None:
-        before = self.journal.fact("identity")
+        before = self.journal.fact("identity", dict[str, Any])
         if before is None and (others := _others(self.path)):
             raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
         changes = _changes(before, identity)
@@ -111,7 +111,7 @@ class RunDirectory:
         if before is None:
             self.journal.set_fact("run", secrets.token_hex(6))
         self.resumed = before is not None and not changes
-        self.run_id = str(self.journal.fact("run"))
+        self.run_id = self.journal.fact("run", str) or ""
         self.events.go_on()
         self._card.reopen(new=not self.resumed)
 
@@ -211,7 +211,7 @@ class RunView:
 
     @property
     def run_id(self) -> str:
-        return str(self.journal.fact("run") or "")
+        return self.journal.fact("run", str) or ""
 
     @property
     def started(self) -> RunStarted | None:
@@ -219,7 +219,7 @@ class RunView:
 
     @property
     def finished(self) -> RunFinished | None:
-        """None while the run is going on, or when it was stopped before its end."""
+        """None while the run is in progress, or when it was stopped before its end."""
         return self._last(RunFinished)
 
     @property

@@ -8,14 +8,14 @@ so an event is stored once. Another process can follow the log while the run is 
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import ValidationError
+from pydantic_core import from_json
 
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.records import (
@@ -349,7 +349,7 @@ class Unknown(Event):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An event as it stands in the log."""
+    """An event as stored in the log."""
 
     seq: int
     at: float
@@ -357,7 +357,7 @@ class Stored:
 
 
 class EventLog(Store):
-    """Append-only table beside the journal. Listeners hear new events, and on replay hear the
+    """Append-only table beside the journal. Listeners get new events, and on replay get the
     stored ones again in order.
     """
 
@@ -400,7 +400,7 @@ class EventLog(Store):
             else:
                 seq, at = self._replace(seq, key, kind, data)
         if self._listeners:
-            heard = Stored(seq, at, event if data == dumped else _parse(kind, data))
+            heard = Stored(seq, at, event if data == dumped else self._parse(kind, data))
             for listener in self._listeners:
                 listener(heard)
 
@@ -419,7 +419,7 @@ class EventLog(Store):
         return self._insert(key, kind, data)
 
     def go_on(self) -> None:
-        """A run that goes on has not finished: forget that it did, until it does again."""
+        """A resumed run has not finished: forget its end until it ends again."""
         self._write("DELETE FROM events WHERE kind = ?", (RunFinished.__name__,))
         self._known.pop(RunFinished.__name__, None)
 
@@ -436,7 +436,7 @@ class EventLog(Store):
             "seq DESC LIMIT 1"
         )
         row = self._db.execute(query, [kind.__name__ for kind in kinds]).fetchone()
-        return Stored(row[0], row[1], _parse(row[2], row[3])) if row else None
+        return self._stored(*row) if row else None
 
     def read(self, after: int = 0, kinds: tuple[type[Event], ...] = ()) -> Iterator[Stored]:
         """Events behind `after`, in order; all kinds, or only these. Kinds of a newer version come
@@ -446,7 +446,7 @@ class EventLog(Store):
         wanted = f"kind IN ({','.join('?' * len(names))}) AND " if names else ""
         query = f"SELECT seq, at, kind, data FROM events WHERE {wanted}seq > ? ORDER BY seq LIMIT ?"
         for seq, at, kind, data in in_pages(self._db, query, *names, after=after):
-            yield Stored(seq, at, _parse(kind, data))
+            yield self._stored(seq, at, kind, data)
 
     def without(self, kind: type[Event]) -> Iterator[Stored]:
         """All events but those of one kind, in order. The rows of that kind are not read, so a run
@@ -458,7 +458,7 @@ class EventLog(Store):
             " UNION ALL SELECT * FROM events WHERE key >= ?) ORDER BY seq"
         )
         for seq, at, name, data in self._db.execute(query, (first, behind)).fetchall():
-            yield Stored(seq, at, _parse(name, data))
+            yield self._stored(seq, at, name, data)
 
     def of_kind(self, kind: type[Event], *identity: object) -> Iterator[Stored]:
         """Events of a kind whose first identity fields have these values, in order. Found by
@@ -471,7 +471,18 @@ class EventLog(Store):
             " WHERE (key >= ? AND key < ?) OR key = ? ORDER BY seq"
         )
         for seq, at, name, data in self._db.execute(query, (first, behind, exact)).fetchall():
-            yield Stored(seq, at, _parse(name, data))
+            yield self._stored(seq, at, name, data)
+
+    def _stored(self, seq: int, at: float, kind: str, data: str) -> Stored:
+        return Stored(seq, self._time(at), self._parse(kind, data))
+
+    def _parse(self, kind: str, data: str) -> Event:
+        known = Event.kinds.get(kind)
+        if known is not None and known is not Unknown:
+            with suppress(TypeError, ValueError):
+                event: Event = load(known, data)
+                return event
+        return Unknown(kind=kind, data=self._decoded(dict[str, Any], data, f"an event ({kind})"))
 
 
 def _key_range(kind: type[Event], *identity: object) -> tuple[str, str]:
@@ -490,19 +501,13 @@ def as_json(stored: Stored) -> dict[str, Any]:
     }
 
 
-def _parse(kind: str, data: str) -> Event:
-    known = Event.kinds.get(kind)
-    if known is None or known is Unknown:
-        return Unknown(kind=kind, data=json.loads(data))
-    try:
-        event: Event = load(known, data)
-    except ValidationError:
-        return Unknown(kind=kind, data=json.loads(data))
-    return event
-
-
 def _same(old: str, new: str) -> bool:
-    return old == new or _timeless(json.loads(old)) == _timeless(json.loads(new))
+    if old == new:
+        return True
+    try:
+        return bool(_timeless(from_json(old)) == _timeless(from_json(new)))
+    except ValueError:  # a record that somebody changed is written again
+        return False
 
 
 def _timeless(value: Any) -> Any:

@@ -61,7 +61,7 @@ class Writer(Protocol):
 
 
 class RunFiles:
-    """A listener on the event log. Hears a run from its first event, live or on replay."""
+    """A listener on the event log. Gets all events of a run, live or on replay."""
 
     def __init__(self, directory: Writer, progress: int = 0) -> None:
         """`progress` is how far the files of an earlier process are: the last stored event that

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
+import sys
 import threading
 import time
 import weakref
@@ -32,7 +32,7 @@ from skillfit.errors import SkillfitError
 from skillfit.models.failures import can_be_lost, make_failure
 from skillfit.models.protocol import BadReply, Model, ModelError, Reply, Request, Role, Usage
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import DamagedRun, Redact, Store, damaged, dump, in_pages, load
+from skillfit.run.store import DamagedRun, Redact, Store, dump, in_pages, load
 
 T = TypeVar("T")
 _Row = dict[str, str | bytes | float]  # column -> value
@@ -242,7 +242,7 @@ class Journal(Store):
         kept = self._redact(dumped.decode()).encode()
         row |= {"value": kept, "at": started, "seconds": time.time() - started, "parent": parent}
         self._known[key] = self._insert("effects", row | {"usage": _dump_usage(usage(value))})
-        if kept != dumped:  # go on with the value that a resumed run will read
+        if kept != dumped:  # continue with the value that a resumed run will read
             value = load(returns, kept)
         return value
 
@@ -280,8 +280,9 @@ class Journal(Store):
         )
         for row in in_pages(self._db, query, *_key_range(prefix), after=after):
             seq, key, stage, role, model, at, seconds, usage, value, parent = row
-            spent = _parse_usage(usage)
-            yield Entry(seq, key, stage, role, model, at, seconds, spent, value, parent)
+            spent = self._usage(usage)
+            when, took = self._time(at), self._time(seconds)
+            yield Entry(seq, key, stage, role, model, when, took, spent, value, parent)
 
     def count(self, prefix: str = "") -> int:
         """How many effects are recorded under keys that begin with `prefix`."""
@@ -290,20 +291,25 @@ class Journal(Store):
 
     def _read(self, seq: int, returns: type[T]) -> T:
         row = self._db.execute("SELECT value FROM effects WHERE seq = ?", (seq,)).fetchone()
-        try:
-            value: T = load(returns, row[0])
-        except (TypeError, ValidationError) as error:
-            raise damaged(
-                self.path, f"record {seq} cannot be read as {returns.__name__}"
-            ) from error
+        value: T = self._decoded(returns, row[0], f"record {seq} ({returns.__name__})")
         return value
+
+    def _usage(self, text: Any) -> Usage:
+        """A recorded usage. Earlier versions may have recorded numbers that do not count."""
+        try:
+            usage: Usage = load(Usage, text)
+        except (TypeError, ValueError):
+            given: dict[str, Any] = self._decoded(dict[str, Any], text, "the usage of a record")
+            names = Usage.__dataclass_fields__
+            return _countable(Usage(**{name: given.get(name, 0) for name in names}))
+        return usage if usage.input >= 0 and usage.output >= 0 else _countable(usage)
 
     def bill(self) -> Iterator[Spend]:
         """Everything spent so far, failed attempts included, over all resumes."""
         for table in ("effects", "losses"):
             query = f"SELECT stage, role, model, usage FROM {table}"
             for stage, role, model, usage in self._db.execute(query):
-                spent = _parse_usage(usage)
+                spent = self._usage(usage)
                 if spent.calls:
                     yield Spend(stage, role, model, spent)
 
@@ -313,7 +319,7 @@ class Journal(Store):
             for table, seen in self._added_up.items():
                 query = f"SELECT seq, usage FROM {table} WHERE seq > ? ORDER BY seq"
                 for seq, usage in self._db.execute(query, (seen,)):
-                    self._total.add(_parse_usage(usage))
+                    self._total.add(self._usage(usage))
                     self._added_up[table] = seq
             return replace(self._total)
 
@@ -321,10 +327,10 @@ class Journal(Store):
         """The bill in one sum; `usd` is None where a price is unknown."""
         return self.total().usage
 
-    def fact(self, name: str) -> Any:
+    def fact(self, name: str, returns: type[T]) -> T | None:
         """A fact about the run (its identity, its clock), None when unknown."""
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return json.loads(row[0]) if row else None
+        return self._decoded(returns, row[0], f"the run's {name}") if row else None
 
     def set_fact(self, name: str, value: Any) -> None:
         text = self._redact(json.dumps(value, ensure_ascii=False))
@@ -358,19 +364,7 @@ def _price(number: Any) -> float | None:
 
 
 def _is_amount(number: Any) -> bool:
-    return isinstance(number, int | float) and math.isfinite(number) and number >= 0
-
-
-def _parse_usage(text: str | bytes) -> Usage:
-    """A recorded usage; runs of earlier versions may have recorded numbers that do not count."""
-    try:
-        usage: Usage = load(Usage, text)
-    except ValidationError:
-        given = json.loads(text)
-        return _countable(
-            Usage(**{name: given.get(name, 0) for name in Usage.__dataclass_fields__})
-        )
-    return usage if usage.input >= 0 and usage.output >= 0 else _countable(usage)
+    return isinstance(number, int | float) and 0 <= number <= sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)

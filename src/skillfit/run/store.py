@@ -14,6 +14,7 @@ guarantees that the journal and the event log rely on:
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,8 @@ Redact = Callable[[str], str]
 _PAGE = 500  # rows per page of `in_pages`
 _CLOSING_TIMEOUT_MS = 200  # how long closing waits for readers before it leaves the WAL file
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# A table that somebody removed, a record that somebody changed.
+_BAD_CONTENT = re.compile(r"no such (table|column)|malformed JSON|Could not decode to UTF-8")
 _NOT_WRITABLE = (
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_READONLY,
@@ -50,7 +53,7 @@ class DamagedRun(InputError):
 
 
 class RunClosed(SkillfitError):
-    """The run was closed while somebody still used it."""
+    """The run was closed while it was still in use."""
 
 
 class Rows:
@@ -168,7 +171,7 @@ class RunDatabase:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL:
             return disk_full(str(self.path))
-        if code in _DAMAGED:
+        if code in _DAMAGED or _BAD_CONTENT.search(str(error)):
             return damaged(self.path, str(error))
         if code == sqlite3.SQLITE_BUSY:
             return InputError(
@@ -265,7 +268,7 @@ class Store:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Everything read inside is as of one moment, also while a writer goes on."""
+        """Everything read inside is as of one moment, also while another process writes."""
         self._db.execute("BEGIN")
         try:
             yield
@@ -274,6 +277,19 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+
+    def _decoded(self, kind: Any, data: Any, what: str) -> Any:
+        """A record as a value of this type. What cannot be read is a `DamagedRun`."""
+        try:
+            return load(kind, data)
+        except (TypeError, ValueError) as error:  # ValidationError is a ValueError
+            raise damaged(self.path, f"{what} cannot be read") from error
+
+    def _time(self, recorded: Any) -> float:
+        """A recorded moment or duration in seconds."""
+        if not isinstance(recorded, int | float):
+            raise damaged(self.path, "the time of a record is not a number")
+        return recorded
 
     def _write(self, statement: str, values: Sequence[object]) -> int:
         """Committed when it returns, with the number of the row added."""

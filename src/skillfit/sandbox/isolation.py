@@ -1,4 +1,4 @@
-"""Run programs nobody has checked: what they can see and reach is limited, and the result says how.
+"""Run untrusted programs: what they can see and reach is limited, and the result says how.
 
 Which isolation is used depends on the machine. `ISOLATIONS` lists them, the strongest first; the
 documentation page docs/isolation.md has the same table in words.
@@ -163,7 +163,7 @@ async def run_untrusted(
     isolation: Isolation | None = None,
     handover: Handover | None = None,
 ) -> ProcessResult:
-    """Run code nobody has read in `cwd`, the one folder it may write to.
+    """Run untrusted code in `cwd`, the only folder it may write to.
 
     PATH, HOME (the working folder) and LANG are all the environment it gets.
     """

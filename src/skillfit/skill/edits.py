@@ -44,7 +44,7 @@ MAX_EXAMPLES = 8  # in one skill; the agent reads all of them for every task
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One proposed change. `target` is the anchor: text that stands in the body."""
+    """One proposed change. `target` is the anchor: text in the body."""
 
     op: str
     target: str = ""
@@ -266,7 +266,7 @@ class Patching:
         return f"applied_{op}"
 
     def _append(self, content: str, regions: Sequence[Region]) -> str:
-        """Append to the body, before protected regions that stand at its end."""
+        """Append to the body, before protected regions at its end."""
         if f"\n{content}\n" in f"\n{self._body}\n":
             raise EditSkipped("no_change", "the skill already says exactly this")
         place = len(self._body)

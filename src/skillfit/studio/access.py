@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from skillfit.errors import InputError
 
 _OWN_NAMES = ("127.0.0.1", "localhost", "::1")
-_LEAST_TOKEN = 16  # characters of a token that a person chose
+_LEAST_TOKEN = 16  # characters of a token that the user chose
 _LEAST_VARIETY = 8  # different characters in it
 CSRF_FIELD = "csrf"
 POLICY = (
@@ -42,7 +42,7 @@ class Session:
     """The secrets of one running studio."""
 
     def __init__(self, token: str = "", announce: Callable[[str], object] = lambda token: None):
-        """`token`: chosen by a person, works any number of times. Without one, links work once and
+        """`token`: chosen by the user, works any number of times. Without one, links work once and
         `announce` hears the token of the next.
         """
         if token:

@@ -52,7 +52,7 @@ class CommandResult:
 
 
 def as_typed(arguments: Sequence[str]) -> str:
-    """The command as a person would type it."""
+    """The command as a user would type it."""
     return shlex.join(["skillfit", *arguments])
 
 

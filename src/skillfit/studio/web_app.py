@@ -106,8 +106,8 @@ def serve(
     announce: Callable[[str], object] = print,
     project: Path | None = None,
 ) -> None:
-    """Serve the runs under `path` until Ctrl-C. `announce` hears the link that works now, and the
-    next one whenever a link was used. Other machines need a token.
+    """Serve the runs under `path` until Ctrl-C. `announce` is called with the link that works
+    now, and with the next one whenever a link was used. Other machines need a token.
     """
     import uvicorn
 

@@ -244,7 +244,7 @@ def without_placement(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def count_unreviewed(items: Sequence[Item]) -> int:
-    """How many of the first items are drafts that nobody has read: their row says so."""
+    """How many of the first items are drafts that no person has reviewed: their row says so."""
     return sum(item.content().get("reviewed") is False for item in items[:_LOOKED_AT])
 
 

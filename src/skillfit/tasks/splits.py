@@ -56,7 +56,7 @@ class Splits:
 
 
 def split_named(name: Any) -> Split:
-    """The split that a user's word stands for."""
+    """The split that a user's word means."""
     if not isinstance(name, str) or name not in SPLIT_NAMES:
         raise InputError(
             f"There is no split {name!r}.", hint=f"Known splits: {', '.join(SPLIT_NAMES)}."

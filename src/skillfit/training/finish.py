@@ -13,6 +13,7 @@ from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, diagnose, ship_test
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import NotMeasured, detectable_effect
+from skillfit.gate.ship import planned_rollouts
 from skillfit.rollout import Tally, requests_for
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
@@ -75,7 +76,9 @@ async def finish(
         return conclude(run, closing, state, ending, "budget", message)
     diagnosis = diagnose(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
-        reason = "infrastructure"  # the scores say nothing about the skill; resuming tries again
+        reason = (
+            "infrastructure"  # the scores are no evidence about the skill; resuming tries again
+        )
         ending = replace(ending, handed_back=run.initial)
     else:
         await run.persist_failures()
@@ -130,14 +133,18 @@ async def _ship(
     evaluation = run.config.evaluation
     if not evaluation.ship_test:
         return None
-    with run.stage(Place(), "ship"), fresh.rollouts.during("ship", 0, UsageByStage()):
+    items, noise = run.task.selection, run.gate.noise()
+    finalists = finalists[: evaluation.finalists]
+    planned = planned_rollouts(items, run.initial, finalists, noise=noise, most_repeats=repeats)
+    stage = run.stage(Place(), "ship", planned)
+    with stage, fresh.rollouts.during("ship", 0, UsageByStage()):
         result = await ship_test(
             fresh.measure,
-            run.task.selection,
+            items,
             run.initial,
-            finalists[: evaluation.finalists],
+            finalists,
             run.gate_settings,
-            noise=run.gate.noise(),
+            noise=noise,
             most_repeats=repeats,
             fit_only=run.task.fit_only,
         )

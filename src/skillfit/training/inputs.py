@@ -1,4 +1,4 @@
-"""What the person brought: config, skill and tasks, read and checked before anything is opened or
+"""What the user gave: config, skill and tasks, read and checked before anything is opened or
 spent.
 """
 

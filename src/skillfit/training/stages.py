@@ -68,7 +68,7 @@ async def observations(rollouts: StepRollouts) -> list[Observation]:
 
 
 def context_of(run: Components, planned: PlannedStep, state: TrainingState) -> Context:
-    """What the optimizer is told in this step besides trajectories."""
+    """What the optimizer gets in this step besides trajectories."""
     pending = tuple(effect for effect in run.gate.effects() if effect.status == "pending")
     budget = scheduled_budget(run, planned)
     return Context(planned.step, budget, state.memory_text, state.meta_skill, pending)

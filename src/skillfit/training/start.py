@@ -187,7 +187,8 @@ class PreflightReport:
 async def run_preflight(ready: Assembled) -> PreflightReport:
     """Roll out some training items. Raises what `probe` raises."""
     run = ready.components
-    with run.stage(Place(), "preflight"):
+    tried = min(PREFLIGHT_ITEMS, len(run.task.train)) * (PREFLIGHT_REPEATS + 1)
+    with run.stage(Place(), "preflight", tried):
         found = [
             *_skill(run.initial),
             *_drafts(run.task.items),
@@ -231,7 +232,7 @@ def _skill(skill: Skill) -> list[CheckResult]:
 
 
 def _drafts(items: Sequence[Item]) -> list[CheckResult]:
-    """Tasks that a model wrote and nobody has read (`skillfit tasks draft --yes`)."""
+    """Tasks that a model wrote and no person has reviewed (`skillfit tasks draft --yes`)."""
     unread = count_unreviewed(items)
     if not unread:
         return []

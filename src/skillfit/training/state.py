@@ -57,7 +57,7 @@ class TrainingState:
         return replace(self, epoch_start=self.skill, memory=())
 
     def with_incumbent(self, skill: Skill) -> TrainingState:
-        """After a person's requests, which may have changed the incumbent."""
+        """After a user's requests, which may have changed the incumbent."""
         if skill.hash == self.skill.hash:
             return self
         return replace(self, skill=skill, origin="person")

@@ -145,7 +145,7 @@ async def adopt(
     usage: UsageByStage,
     like: Skill | None = None,
 ) -> TrainingState:
-    """Carry a skill that no verdict chose. It is measured all the same, unless `like` says the
+    """Carry a skill that no verdict chose. It is measured too, unless `like` says the
     same to an agent and is measured already.
     """
     with run.selection.during(phase, place.step, usage):
