@@ -279,7 +279,7 @@ def line(run: Path, finish_reason: str, summary: RunSummary | None) -> dict[str,
     shipped: dict[str, Any] = {
         "verdict": ship.verdict if ship else None,
         "difference": ship.difference if ship else None,
-        "interval": list(ship.interval) if ship else None,
+        "interval": list(ship.interval) if ship and ship.repeats else None,
     }
     if ship is not None and ship.gap is not None:  # only with a second grader
         shipped["gap"] = ship.gap

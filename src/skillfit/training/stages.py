@@ -58,10 +58,11 @@ from skillfit.training.state import TrainingState
 Rollout = asyncio.Task[Outcome]
 
 
-async def observations(rollouts: StepRollouts) -> list[Observation]:
+async def observations(run: Components, rollouts: StepRollouts) -> list[Observation]:
     """The finished training rollouts as evidence for the gate."""
     found = []
     for requests, outcomes in zip(rollouts.requests, await rollouts.outcomes(), strict=True):
+        raise_if_skipped(outcomes, run.path)
         for request, outcome in zip(requests, outcomes, strict=True):
             found.append(Observation(request.item.id, request.arm, outcome))
     return found

@@ -159,7 +159,9 @@ def summarise(
         final_test_soft=final.soft if final else None,
         test_delta_hard=best.hard - baseline.hard if best and baseline else None,
         final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
-        ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap) if ship else None,
+        ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap, ship.repeats)
+        if ship
+        else None,
         skill_tokens={
             "initial": run.initial.tokens,
             "best": ending.handed_back.tokens,
