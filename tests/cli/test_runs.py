@@ -203,6 +203,24 @@ def test_where_nothing_can_be_written_is_said(shell: Shell, run: Path) -> None:
         assert said.code == 2 and said.err.startswith(f"error: Cannot write {line[-1]}:")
 
 
+def test_export_writes_every_rollout_as_files(shell: Shell, run: Path) -> None:
+    said = shell("export", run, "--out", "out", "--json").json
+    written = sorted(Path("out").rglob("conversation.json"))
+    assert len(written) == said["rollouts"] > 100
+    first = written[0]
+    turns = json.loads(first.read_text())
+    result = json.loads((first.parent / "result.json").read_text())
+    assert turns[0]["role"] == "user" and turns[0]["content"]
+    assert turns[-1] == {"role": "assistant", "content": result["answer"]}
+    assert result["id"] in first.parent.name and result["hard"] in (0.0, 1.0)
+    assert (Path("out") / "steps/step_0001/rollout/predictions").is_dir()
+    assert (Path("out") / "selection_eval_baseline/predictions").is_dir()
+    one = shell("export", run, "--item", result["id"], "--json").json
+    assert 0 < one["rollouts"] < said["rollouts"]
+    assert Path(one["folder"]) == run / "exported"
+    assert shell("export", run, "--item", "nobody").code == 2
+
+
 def test_report_writes_one_file(shell: Shell, run: Path) -> None:
     assert shell("report", run, "--json").json["report"].endswith("report.html")
     assert (

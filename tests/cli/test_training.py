@@ -120,6 +120,8 @@ def test_a_budget_ends_the_run_with_its_own_code_and_more_budget_goes_on(
     stopped = shell("train", config, *SMALL, "budget.calls=12", "--run", "here", "--json")
     assert stopped.code == 5 and stopped.json["finish_reason"] == "budget"
     assert stopped.json["usage"]["calls"] <= 12
+    assert stopped.json["ship"]["interval"] is None, "nothing was measured on fresh rollouts"
+    assert "fresh rollouts" not in shell("show", "here").out
     assert shell("resume", "here", "budget.calls=5000", "--json").json["finish_reason"] != "budget"
 
 

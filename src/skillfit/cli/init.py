@@ -174,6 +174,8 @@ def _told(files: dict[Path, str], config: Path, skill: Path, found: RecognisedTa
     if found is not None:
         lines += _described(found)
     lines.append(f"Wrote {', '.join(str(path) for path in files)}.")
+    if found is not None and found.grader.needs_judge:
+        lines.append("In it, model.judge is the model that uses the skill. Another one is better.")
     if found is None:
         drafted = config.with_name("drafted.jsonl")
         lines += [

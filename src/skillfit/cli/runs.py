@@ -1,7 +1,8 @@
-"""Commands about runs that are there: `ls`, `show`, `diff`, `report`, `steer`."""
+"""Commands about runs that are there: `ls`, `show`, `diff`, `report`, `export`, `steer`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +16,13 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from skillfit.report.story import RunStory
+    from skillfit.rollout.outcome import Outcome
+    from skillfit.run.events import RolloutFinished
     from skillfit.run.listing import ListedRun
 
 
 _RUNS = Path("runs")  # the default folder of runs
+_LONGEST_NAME = 120  # characters of an item's id in the name of its folder
 RunFolder = Annotated[Path, typer.Argument(help="The run's directory.")]
 
 
@@ -192,6 +196,109 @@ def report(
     show({"report": str(path)}, f"Wrote {path}.", as_json)
 
 
+def export(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(help="The folder; default: exported/ in the run.")] = (
+        None
+    ),
+    item: Annotated[str, typer.Option(help="Only the rollouts of the item with this id.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Write every rollout as files: what the agent said and did (conversation.json), and how it was
+    scored (result.json). The folders are those of SkillOpt: steps/step_NNNN/rollout/predictions/ID.
+
+    Example: skillfit export runs/first --out trajectories
+    """
+    from collections import Counter
+    from contextlib import closing
+
+    from skillfit.rollout.outcome import Outcome
+    from skillfit.run.directory import RunDirectory
+    from skillfit.run.events import ItemsRead, RolloutFinished
+    from skillfit.skill.document import write_whole
+
+    folder = out or run / "exported"
+    inputs: dict[str, str] = {}
+    written: Counter[Path] = Counter()
+    with closing(RunDirectory.read(run)) as view:
+        for stored in view.events.read():
+            event = stored.event
+            if isinstance(event, ItemsRead):
+                inputs |= {record.id: record.input for record in event.items}
+            if not isinstance(event, RolloutFinished) or item not in ("", event.item):
+                continue
+            outcome = view.journal.get(event.rollout, Outcome)
+            if outcome is None:  # it failed and was not recorded
+                continue
+            place = _prediction_folder(event)
+            written[place] += 1
+            number = f".{written[place]}" if written[place] > 1 else ""
+            target = (folder / place).with_name(f"{place.name}{number}")
+            texts = {
+                "conversation.json": _conversation(inputs.get(event.item, ""), outcome),
+                "result.json": _result(event, outcome),
+            }
+            for name, value in texts.items():
+                text = json.dumps(value, ensure_ascii=False, indent=1)
+                write_whole(target / name, f"{text}\n".encode())
+    count = written.total()
+    if not count:
+        raise InputError(
+            f"No rollouts {f'of item {item!r} ' if item else ''}in {run}.",
+            hint="skillfit show RUN tells what the run did.",
+        )
+    show(
+        {"folder": str(folder), "rollouts": count},
+        f"Wrote {count:,} rollouts to {folder}.",
+        as_json,
+    )
+
+
+def _prediction_folder(event: RolloutFinished) -> Path:
+    """Where SkillOpt keeps a rollout like this one. Any id is a name of a file this way."""
+    from urllib.parse import quote
+
+    from skillfit.run.files import EVALUATIONS
+
+    if event.step:
+        names = {"gate": "selection_eval"}
+        folder = Path("steps", f"step_{event.step:04d}", names.get(event.phase, event.phase))
+    else:
+        folder = Path(EVALUATIONS.get(event.phase, event.phase))
+    return folder / "predictions" / quote(event.item, safe=" ")[:_LONGEST_NAME]
+
+
+def _conversation(task: str, outcome: Outcome) -> list[dict[str, str]]:
+    """The item's text, what the agent said, and its tool calls with their results."""
+    turns = [{"role": "user", "content": task}]
+    for step in outcome.attempt.steps if outcome.attempt else ():
+        turn = {"role": step.role, "content": step.text}
+        if step.kind != "message":
+            turn |= {"type": step.kind, "name": step.name}
+        turns.append(turn)
+    return turns
+
+
+def _result(event: RolloutFinished, outcome: Outcome) -> dict[str, Any]:
+    score = outcome.score
+    return {
+        "id": event.item,
+        "repeat": event.repeat,
+        "status": event.status,
+        "hard": event.hard,
+        "soft": event.soft,
+        "answer": outcome.attempt.answer if outcome.attempt else "",
+        "feedback": score.feedback if score else "",
+        "fail_reason": event.failure,
+        "skill_hash": event.skill_hash,
+        "edits": event.edits,
+        "calls": event.calls,
+        "tokens": event.tokens,
+        "usd": event.usd,
+        "seconds": event.seconds,
+    }
+
+
 def steer(
     run: RunFolder,
     action: Annotated[
@@ -229,4 +336,4 @@ def steer(
     )
 
 
-COMMANDS = (ls, show_, diff, report, steer)
+COMMANDS = (ls, show_, diff, report, export, steer)

@@ -282,7 +282,7 @@ def _problems(items: Sequence[Item], grader: GraderProposal) -> list[str]:
             f"{grader.setting!r}. First: {trial.wrong_passed[0]}."
         )
     if grader.needs_judge:
-        problems.append("This grader asks a judge model (model.judge).")
+        problems.append("This grader asks a judge model: set model.judge.")
     return problems
 
 

@@ -242,9 +242,11 @@ def _candidates(sketches: Sequence[array[int]]) -> Iterator[tuple[int, int]]:
     """Pairs that share one of their smallest hashes. Where many items share a hash, each is paired
     with a few neighbours, in another order for each hash, instead of with all.
     """
+    import numpy as np  # here, because most commands do not need it
+
     smallest = [sketch[:_LOOKED_UP].tolist() for sketch in sketches]
-    counts = Counter(chain.from_iterable(smallest))
-    shared = {run for run, count in counts.items() if count > 1}
+    everything = np.sort(np.fromiter(chain.from_iterable(smallest), dtype=np.uint64))
+    shared = set(everything[1:][everything[1:] == everything[:-1]].tolist())
     holders: defaultdict[int, list[int]] = defaultdict(list)
     for at, runs in enumerate(smallest):
         if not shared.isdisjoint(runs):
