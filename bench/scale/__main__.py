@@ -119,7 +119,7 @@ def measure_start(folder: Path, items: int) -> list[Measure]:
         [*_COMMAND, "train", config, "--run", folder / "run", "--plain"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        process_group=0,
     )
     while not _rollouts(folder / "run"):
         if process.poll() is not None:

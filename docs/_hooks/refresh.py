@@ -59,8 +59,10 @@ def run(command: str, folder: Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=True,
+        check=False,
     )
+    if done.returncode != 0:
+        raise SystemExit(f"{command} ended with {done.returncode}:\n{done.stdout}")
     # Paths are shown as they look from the folder.
     lines = (line.rstrip() for line in done.stdout.replace(f"{folder.resolve()}/", "").splitlines())
     return "".join(f"{line}\n" for line in lines)

@@ -10,7 +10,7 @@ from skillfit.agents import AgentFailure, AttemptContext, CallableAgent
 from skillfit.models.protocol import RateLimited
 from skillfit.run.budget import BudgetReached
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Item
+from skillfit.tasks.item import Attempt, Item, Score, Step
 
 SKILL = Skill.from_text("Say it twice.")
 ITEM = Item("i1", {"input": "ho", "answers": ["hoho"], "reference": "gold", "colour": "red"})
@@ -94,3 +94,18 @@ async def test_many_plain_functions_wait_side_by_side() -> None:
 async def test_a_result_of_the_wrong_type_is_a_failure() -> None:
     with pytest.raises(AgentFailure, match="returned int"):
         await CallableAgent(lambda skill, item: 4).attempt(SKILL, ITEM, AttemptContext())
+
+
+async def test_half_an_emoji_in_what_the_users_code_returns_is_replaced() -> None:
+    """It could be neither recorded nor sent to a judge, and would end the run."""
+
+    def solve(skill: str, item: dict[str, Any]) -> Attempt:
+        return Attempt("4\ud83d", (Step("message", "\ude00", name="\udcff"),))
+
+    attempt = await CallableAgent(solve).attempt(
+        Skill.from_text("x"), Item("i", {"input": "x"}), AttemptContext()
+    )
+    score = Score(1.0, feedback="\ud83d", evidence=("\ud83d",))
+    texts = (attempt.answer, attempt.steps[0].text, attempt.steps[0].name, score.feedback)
+    assert all(text.encode() for text in (*texts, *score.evidence))
+    assert attempt.answer == "4\N{REPLACEMENT CHARACTER}"

@@ -42,11 +42,13 @@ def best_of(world: World) -> str:
     return steps[-1].best_skill if steps else SKILL
 
 
+@pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("after", [1, 9, 17, 30, 45])
 async def test_a_run_that_was_asked_to_stop_goes_on_and_ends_the_same(
-    make_world: MakeWorld, after: int
+    make_world: MakeWorld, after: int, lag: int
 ) -> None:
-    world = make_world(*SETTINGS, "model.concurrency=4", rows=items(4, 4, 2))
+    settings = (*SETTINGS, "model.concurrency=4", f"train.lag={lag}")
+    world = make_world(*settings, rows=items(4, 4, 2))
     await world.train(run="straight")
     straight = sorted(map(fingerprint, world.calls))
     world.calls.clear()

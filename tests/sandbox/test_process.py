@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -138,3 +139,18 @@ async def test_a_closed_pipe_ends_a_program_as_usual(tmp_path: Path) -> None:
     )
 
     assert (done.code, done.stdout, done.stderr) == (0, "y\n", "")
+
+
+def test_a_link_in_the_temporary_folder_leads_the_clean_up_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody may write there. A link to a folder of ours is not a folder that we made."""
+    scratch, mine = tmp_path / "tmp", tmp_path / "mine"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    mine.mkdir()
+    (mine / ".owner").touch()
+    (mine / "kept").mkdir(mode=0o500)
+    (scratch / "skillfit-planted").symlink_to(mine)
+    remove_abandoned()
+    assert (mine / "kept").is_dir() and stat.S_IMODE((mine / "kept").stat().st_mode) == 0o500

@@ -104,16 +104,21 @@ def mutated_reply(reply: dict[str, Any], luck: random.Random) -> bytes:
     return mutated_bytes(as_json(mutated_value(reply, luck)), luck)
 
 
-_STATUSES = (200, 200, 200, 201, 204, 206, 304, 400, 401, 404, 418, 429, 500, 502, 529, 99, 999)
+_STATUSES = (
+    *(200, 200, 200, 200, 201, 204, 206, 301, 304, 307, 308),
+    *(400, 401, 404, 418, 429, 500, 502, 529, 99, 999),
+)
 _TYPES = (
     *("application/json", "application/json", "text/html", "text/event-stream", ""),
-    *("application/json; charset=utf-16", "application/json; charset=hex", "\xff", "a" * 3000),
+    *("application/json; charset=punycode", "application/json; charset=utf-16"),
+    *("application/json; charset=hex", "\xff", "a" * 3000),
 )
 _HEADERS = (
     *("Content-Encoding: gzip", "Content-Encoding: br", "Content-Encoding: identity, gzip"),
     *("Retry-After: 0", "Retry-After: -1", "Retry-After: 1e300", "Retry-After: soon"),
     *("Retry-After: Wed, 21 Oct 99999999 07:28:00 GMT", "Date: never", "retry-after-ms: NaN"),
-    *("Location: http://127.0.0.1:9/", "Location: //[", "Set-Cookie: a=b", "Connection: upgrade"),
+    *("Location: http://127.0.0.1:9/", "Location: //[", "Location: http://h:99999/"),
+    *("Set-Cookie: a=b", "Connection: upgrade"),
     *(
         "Transfer-Encoding: chunked",
         "Transfer-Encoding: gzip",

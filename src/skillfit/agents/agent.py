@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, ModelError, Usage
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item
@@ -53,7 +54,7 @@ class Agent(Protocol):
         """
         ...
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """The settings that distinguish this agent from others, as JSON, for the run's identity.
         They hold nothing secret.
         """

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from skillfit.agents.agent import AttemptContext, item_messages, system_message
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, Usage
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Step
@@ -61,7 +62,7 @@ class ModelAgent:
             return None
         return Step("note", f"Ended at the limit of {self.max_tokens} tokens.", role="harness")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"agent": self.name, **settings, "model": self.model.id}
 

@@ -10,10 +10,11 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from skillfit.agents.agent import Agent, AgentFailure, AttemptContext
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Step, TaskFailure, stable_hash
 from skillfit.tasks.user_code import Reported, call, load_object, plain, reported_by
@@ -67,12 +68,12 @@ class CallableAgent:
     def _name(self) -> str:
         return getattr(self.solve, "__qualname__", type(self.solve).__name__)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         name = f"{getattr(self.solve, '__module__', '')}:{self._name}"
         return {"agent": "callable", **(self.source or {"callable": name})}
 
 
-def visible_fields(item: Item) -> dict[str, Any]:
+def visible_fields(item: Item) -> JsonObject:
     """The item's fields that an agent may see: no gold answers and no hidden reference."""
     fields = plain(item)
     return {name: value for name, value in fields.items() if name not in _HIDDEN_FIELDS}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from skillfit.agents.agent import (
     AgentFailure,
@@ -24,7 +24,7 @@ from skillfit.agents.agent import (
 )
 from skillfit.agents.chat import ModelAgent
 from skillfit.agents.workspace import CORPUS, Workspace, workspace_for
-from skillfit.models.json_text import parse_json, without_surrogates
+from skillfit.models.json_text import JsonObject, parse_json, without_surrogates
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
 from skillfit.sandbox.isolation import (
     Isolation,
@@ -284,7 +284,7 @@ class ToolsAgent(ModelAgent):
     def _template(self) -> str:
         return self.prompt if self.corpus is None else f"{self.prompt}\n\n{CORPUS_PROMPT}"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Without what may differ between machines that give the same results."""
         settings = super().describe()
         del settings["sandbox"]

@@ -241,7 +241,7 @@ class _ReviewStopped(SkillfitError):
     def __init__(self, decided: int, total: int) -> None:
         super().__init__(
             f"Stopped after {decided} of {total} tasks. What you decided is saved.",
-            hint="Run the same command again to go on.",
+            hint="Run the same command again to continue.",
         )
 
 

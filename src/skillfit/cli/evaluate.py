@@ -148,8 +148,8 @@ def _estimate_notes(found: RunEstimate, steps: int, lag: int) -> str:
         else "The cost of a rollout is assumed; `skillfit check` measures it."
     )
     waiting = (
-        "train.lag: 1 lets rollouts go on while the optimizer writes: faster, with less gain per "
-        "rollout (docs/gate.md)."
+        "train.lag: 1 lets rollouts continue while the optimizer writes: faster, with less gain "
+        "per rollout (docs/loop.md)."
         if not lag
         else f"train.lag: {lag}: rollouts do not wait for the optimizer."
     )

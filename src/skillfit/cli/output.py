@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,6 +103,8 @@ class ResultLine:
     test: SplitLine = SplitLine()
     ship: ShipLine = ShipLine()
     unproven: bool = False
+    cut: tuple[str, ...] = ()  # parts of the initial skill that the run removed
+    skill_tokens: Mapping[str, int] = field(default_factory=dict)
     usage: UsageLine = UsageLine()
     wall_s: float | None = None
 
@@ -123,6 +126,8 @@ class ResultLine:
             test=SplitLine(summary.baseline_test_hard, summary.test_hard, summary.final_test_hard),
             ship=shipped,
             unproven=summary.unproven,
+            cut=tuple(summary.cut),
+            skill_tokens=dict(summary.skill_tokens),
             usage=UsageLine(used.calls, used.tokens, used.usd),
             wall_s=summary.total_wall_time_s,
         )
@@ -175,6 +180,13 @@ class ResultLine:
         if self.unproven:
             found = self.run / "unproven_skill.md"
             lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
+        if self.cut:
+            sizes = self.skill_tokens
+            tokens = f"{sizes['found']:,} tokens, {sizes['initial']:,} before"
+            whose = "The unproven skill" if self.unproven else "The skill"
+            lines.append(
+                f"Cut from the initial skill: {', '.join(self.cut)}. {whose} has {tokens}."
+            )
         commands = [f"skillfit report {self.run}"]
         if self.finish_reason == "improved":
             commands = [f"skillfit diff {self.run}", *commands, f"skillfit apply {self.run}"]

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-from skillfit.models.json_text import parse_json
+from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import (
     AuthFailed,
     BadReply,
@@ -202,7 +202,7 @@ def classify(status: int, body: Any, headers: Mapping[str, str], where: str) -> 
     )
 
 
-def read_json(text: str, content_type: str, where: str) -> dict[str, Any]:
+def read_json(text: str, content_type: str, where: str) -> JsonObject:
     """The object in the body of a 200 answer. Raises `NetworkFailed` for a body that is cut off
     and `NoReply` for one that is not a JSON object.
     """

@@ -15,6 +15,11 @@ from typing import Any, NoReturn
 
 import pydantic_core
 
+JsonObject = dict[str, Any]
+"""A JSON object that comes from outside or goes there: the body of a request or reply, a JSON
+schema, a file. Everything else has a type of its own.
+"""
+
 MAX_DEPTH = 200  # also the limit inside pydantic_core
 MAX_MODEL_JSON = 1_000_000  # characters of JSON that a model may write
 _LARGEST_INT = 2**63 - 1
@@ -168,8 +173,8 @@ class _LenientReader:
         self._depth -= 1
         return value
 
-    def _object(self) -> dict[str, Any]:
-        members: dict[str, Any] = {}
+    def _object(self) -> JsonObject:
+        members: JsonObject = {}
         while not self._ends_with("}"):
             name = self._name()
             self._skip_space()

@@ -16,6 +16,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from skillfit.errors import InputError
 from skillfit.models.protocol import Request, Usage
 
@@ -125,7 +127,8 @@ def price_of(model_id: str) -> Price | None:
 def context_window_of(model_id: str) -> int:
     """Tokens that fit in one request and its reply: of a known model, else a common size."""
     name, listed = _bare_name(model_id), _listed(model_id)
-    own = _table()["context_windows"].get(name) or _table()["models"].get(name, {}).get("context")
+    priced = _table().models.get(name)
+    own = _table().context_windows.get(name) or (priced.context if priced else None)
     return int(own or (listed and listed.context_window) or DEFAULT_CONTEXT)
 
 
@@ -153,7 +156,7 @@ def input_bound(request: Request, model_id: str) -> int:
         schemas.append(dict(request.schema))
     schema_bytes = len(json.dumps(schemas, ensure_ascii=False).encode()) if schemas else 0
     images = sum(len(message.images) for message in request.messages)
-    per_image = _table()["image_tokens"].get(_bare_name(model_id), IMAGE_TOKENS) if images else 0
+    per_image = _table().image_tokens.get(_bare_name(model_id), IMAGE_TOKENS) if images else 0
     # Room for the words around a schema in the prompt and around each tool.
     framing = _PER_MESSAGE * (len(request.messages) + 2) + 256 * len(schemas)
     return text + 2 * schema_bytes + images * int(per_image) + framing
@@ -161,13 +164,33 @@ def input_bound(request: Request, model_id: str) -> int:
 
 def full_name(name: str) -> str:
     """The model's name, with aliases such as `claude-sonnet` replaced by the model they mean."""
-    return str(_table()["aliases"].get(name, name))
+    return _table().aliases.get(name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnPrice:
+    """Dollars per million tokens, and the context window in tokens."""
+
+    input: float
+    output: float
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnTable:
+    """prices.json: what genai-prices does not have."""
+
+    note: str
+    aliases: dict[str, str]
+    models: dict[str, _OwnPrice]
+    context_windows: dict[str, int]
+    image_tokens: dict[str, int]
 
 
 @cache
-def _table() -> dict[str, Any]:
-    text = resources.files("skillfit.models").joinpath("prices.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+def _table() -> _OwnTable:
+    data = resources.files("skillfit.models").joinpath("prices.json").read_bytes()
+    table: _OwnTable = TypeAdapter(_OwnTable).validate_json(data)
     return table
 
 
@@ -193,9 +216,9 @@ def _listed(model_id: str) -> ModelInfo | None:
 
 
 def _listed_price(model_id: str) -> Price | None:
-    own = _table()["models"].get(_bare_name(model_id))
+    own = _table().models.get(_bare_name(model_id))
     if own:
-        return Price(own["input"], own["output"], own["input"], own["input"])
+        return Price(own.input, own.output, own.input, own.input)
     listed = _listed(model_id)
     if listed is None:
         return None

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import AuthFailed, BadRequest, Reply, Request, Role
 from skillfit.models.secrets import remember_secret, remember_setting
 
@@ -60,7 +61,7 @@ class ModelSpec(BaseModel):
     """Tokens. For the optimizer, and for local models of any role; default: the known value of the
     model, else 128000.
     """
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: JsonObject = Field(default_factory=dict)
     """Provider specifics (openai: api; azure: api_version, auth, scope, client_id; minimax: region;
     local: threads, gpu_layers, slots; cli: sandbox, profile)."""
 

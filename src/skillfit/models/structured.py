@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from skillfit.models.json_text import json_candidates, parse_model_json
+from skillfit.models.json_text import JsonObject, json_candidates, parse_model_json
 from skillfit.models.protocol import BadReply, Message, Model, Reply, Request
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class ReplyForm(Generic[T]):
     """The form of a reply: validates a text, and has the JSON schema that asks for it."""
 
     adapter: TypeAdapter[T]
-    schema: dict[str, Any]
+    schema: JsonObject
 
     def parse(self, text: str) -> T:
         """The reply in `text`. ValueError when there is none of this form."""

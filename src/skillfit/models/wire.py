@@ -26,7 +26,7 @@ from pydantic import (
 
 from skillfit.errors import InputError
 from skillfit.models.failures import classify
-from skillfit.models.json_text import parse_json
+from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.prices import input_bound
 from skillfit.models.protocol import (
     BadReply,
@@ -135,7 +135,7 @@ def tool_call(call_id: str | None, name: str | None, arguments: Any, number: int
     return ToolCall(call_id or f"call_{number}", name, arguments or "{}")
 
 
-def argument_object(call: ToolCall) -> dict[str, Any]:
+def argument_object(call: ToolCall) -> JsonObject:
     """The arguments as an object. What the model wrote may be no JSON, or no object."""
     try:
         value = parse_json(call.arguments or "{}")
@@ -196,13 +196,13 @@ def schema_in_prompt(request: Request) -> Request:
     )
 
 
-def strict_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+def strict_schema(schema: Mapping[str, Any]) -> JsonObject | None:
     """The schema in the form of strict mode (every property required, no others). None when it
     cannot be expressed in that form.
     """
     if schema.get("type") == "object" and not isinstance(schema.get("properties"), Mapping):
         return None  # free-form keys
-    strict: dict[str, Any] = {}
+    strict: JsonObject = {}
     for key, value in schema.items():
         if key in ("default", "title") and not isinstance(value, Mapping):
             continue
@@ -227,14 +227,14 @@ def _strict_part(key: str, value: Any) -> Any:
     return strict_schema(value) if isinstance(value, Mapping) and key != "const" else value
 
 
-def chat_messages(request: Request) -> list[dict[str, Any]]:
+def chat_messages(request: Request) -> list[JsonObject]:
     return [_chat_message(message) for message in request.messages]
 
 
-def _chat_message(message: Message) -> dict[str, Any]:
-    wire: dict[str, Any] = {"role": message.role, "content": message.content}
+def _chat_message(message: Message) -> JsonObject:
+    wire: JsonObject = {"role": message.role, "content": message.content}
     if message.images:
-        parts: list[dict[str, Any]] = (
+        parts: list[JsonObject] = (
             [{"type": "text", "text": message.content}] if message.content else []
         )
         for image in message.images:
@@ -256,7 +256,7 @@ def _chat_message(message: Message) -> dict[str, Any]:
     return wire
 
 
-def chat_tools(request: Request) -> list[dict[str, Any]]:
+def chat_tools(request: Request) -> list[JsonObject]:
     return [
         {
             "type": "function",
@@ -270,7 +270,7 @@ def chat_tools(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-def response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+def response_format(schema: Mapping[str, Any]) -> JsonObject:
     strict = strict_schema(schema)
     form = {"name": "reply", "schema": strict or dict(schema), "strict": strict is not None}
     return {"type": "json_schema", "json_schema": form}
@@ -278,7 +278,7 @@ def response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 class _Function(WireModel):
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | JsonObject | None = None
 
 
 class _ChatToolCall(WireModel):

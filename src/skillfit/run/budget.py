@@ -58,6 +58,18 @@ class Caps:
     minutes: float | None = None
     rollouts: int | None = None
 
+    def changed(self, cap: str, value: float) -> Caps:
+        """These limits with another one for `cap`."""
+        if cap == "usd":
+            return replace(self, usd=value)
+        if cap == "minutes":
+            return replace(self, minutes=value)
+        if cap == "tokens":
+            return replace(self, tokens=int(value))
+        if cap == "calls":
+            return replace(self, calls=int(value))
+        return replace(self, rollouts=int(value))
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
@@ -235,8 +247,7 @@ class Budget:
         names = [each.name for each in fields(Caps)]
         if cap not in names:
             raise InputError(f"Unknown cap {cap!r}.", hint=f"Caps: {', '.join(names)}.")
-        changed: dict[str, Any] = {cap: value if cap in ("usd", "minutes") else int(value)}
-        self._caps = replace(self._caps, **changed)
+        self._caps = self._caps.changed(cap, value)
         self._spending.wake()
 
     @property

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import pydantic_core
 
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.card import CardKeeper
 from skillfit.run.control import LOCK, RunLock
@@ -94,8 +95,8 @@ class RunDirectory:
                 raise
         return run
 
-    def _begin(self, identity: dict[str, Any]) -> None:
-        before = self.journal.fact("identity", dict[str, Any])
+    def _begin(self, identity: JsonObject) -> None:
+        before = self.journal.fact("identity", JsonObject)
         if before is None and (others := _others(self.path)):
             raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
         changes = _changes(before, identity)
@@ -223,7 +224,7 @@ class RunView:
         return self._last(RunFinished)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         return started.config if (started := self.started) else {}
 
     @property
@@ -277,11 +278,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:117]}…"
 
 
-def _as_recorded(identity: Mapping[str, Any], redact: Redact) -> dict[str, Any]:
+def _as_recorded(identity: Mapping[str, Any], redact: Redact) -> JsonObject:
     """The identity as it will be read back, to compare like with like."""
-    plain: dict[str, Any] = pydantic_core.from_json(
-        redact(pydantic_core.to_json(identity).decode())
-    )
+    plain: JsonObject = pydantic_core.from_json(redact(pydantic_core.to_json(identity).decode()))
     return plain
 
 

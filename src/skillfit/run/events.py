@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from pydantic_core import from_json
 
+from skillfit.models.json_text import JsonObject
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.records import (
     CheckResult,
@@ -72,7 +73,7 @@ class Event:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     run: str
-    config: dict[str, Any]
+    config: JsonObject
     version: str
     skill: str  # full text of the initial skill
     skill_hash: str
@@ -225,7 +226,7 @@ class CandidateBuilt(Event):
     skill: str
     skill_hash: str
     report: list[EditResult]
-    rewrite: dict[str, Any] = field(default_factory=dict)  # the reply of a rewrite mode
+    rewrite: JsonObject = field(default_factory=dict)  # the reply of a rewrite mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +345,7 @@ class Unknown(Event):
     """An event that this version cannot read, from a run of an older or newer version."""
 
     kind: str
-    data: dict[str, Any]
+    data: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +483,7 @@ class EventLog(Store):
             with suppress(TypeError, ValueError):
                 event: Event = load(known, data)
                 return event
-        return Unknown(kind=kind, data=self._decoded(dict[str, Any], data, f"an event ({kind})"))
+        return Unknown(kind=kind, data=self._decoded(JsonObject, data, f"an event ({kind})"))
 
 
 def _key_range(kind: type[Event], *identity: object) -> tuple[str, str]:
@@ -491,7 +492,7 @@ def _key_range(kind: type[Event], *identity: object) -> tuple[str, str]:
     return f"{prefix}/", f"{prefix}0"  # "0" follows "/"
 
 
-def as_json(stored: Stored) -> dict[str, Any]:
+def as_json(stored: Stored) -> JsonObject:
     """The line a tracker or `events.jsonl` gets."""
     return {
         "seq": stored.seq,

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pydantic_core
 
+from skillfit.models.json_text import JsonObject
 from skillfit.run.events import (
     CandidateBuilt,
     EditsSelected,
@@ -73,7 +74,7 @@ class RunFiles:
         self._update_mode = "patch"
         self._step = 0
         self._history: dict[int, StepRecord] = {}
-        self._rates: dict[int, dict[str, Any]] = {}
+        self._rates: dict[int, JsonObject] = {}
         self._effects: list[EditEffect] = []  # the pool after the last decision
         self._rollouts: defaultdict[tuple[str, int], dict[str, RolloutFinished]] = defaultdict(dict)
 
@@ -134,7 +135,7 @@ class RunFiles:
     @_on.register
     def _(self, event: EditsSelected) -> None:
         folder, decision = _step(event.step), event.decision
-        ranked: dict[str, Any] = {
+        ranked: JsonObject = {
             "edit_budget": event.edit_budget,
             "edits": [proposal.as_json() for proposal in event.edits],
         }
@@ -276,7 +277,7 @@ class RunFiles:
             )
             self._write_lines(f"{folder}/results.jsonl", [_row(rollout) for rollout in ordered])
 
-    def _write_lines(self, name: str, rows: list[dict[str, Any]]) -> None:
+    def _write_lines(self, name: str, rows: list[JsonObject]) -> None:
         self._directory.write_text(
             name, "".join(pydantic_core.to_json(row).decode() + "\n" for row in rows)
         )
@@ -286,15 +287,15 @@ def _step(step: int) -> str:
     return f"steps/step_{step:04d}"
 
 
-def flat_record(record: StepRecord | SlowUpdateRecord) -> dict[str, Any]:
+def flat_record(record: StepRecord | SlowUpdateRecord) -> JsonObject:
     """A record as its file shows it: standings beside the other fields, no empty fields."""
     plain = asdict(record)
-    standings: dict[str, Any] = plain.pop("standings")
-    flat: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
+    standings: JsonObject = plain.pop("standings")
+    flat: JsonObject = {name: value for name, value in plain.items() if value is not None}
     return flat | standings
 
 
-def _patch(patch: PatchRecord, mode: str) -> dict[str, Any]:
+def _patch(patch: PatchRecord, mode: str) -> JsonObject:
     """As merged_patch.json shows it."""
     return {
         "reasoning": patch.reasoning,
@@ -304,9 +305,9 @@ def _patch(patch: PatchRecord, mode: str) -> dict[str, Any]:
     }
 
 
-def _reflection(patch: PatchRecord, mode: str) -> dict[str, Any]:
+def _reflection(patch: PatchRecord, mode: str) -> JsonObject:
     """As minibatch_*.json shows it."""
-    found: dict[str, Any] = {"batch_size": len(patch.items)}
+    found: JsonObject = {"batch_size": len(patch.items)}
     if patch.source == "success":
         found["success_patterns"] = list(patch.success_patterns)
     else:
@@ -318,7 +319,7 @@ def _reflection(patch: PatchRecord, mode: str) -> dict[str, Any]:
     }
 
 
-def _row(rollout: RolloutFinished) -> dict[str, Any]:
+def _row(rollout: RolloutFinished) -> JsonObject:
     """One line of results.jsonl."""
     names = ("hard", "soft", "status", "repeat", "skill_hash", "edits", "seconds", "calls")
     return {

@@ -30,6 +30,7 @@ from pydantic import ValidationError
 
 from skillfit.errors import SkillfitError
 from skillfit.models.failures import can_be_lost, make_failure
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import BadReply, Model, ModelError, Reply, Request, Role, Usage
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.store import DamagedRun, Redact, Store, dump, in_pages, load
@@ -299,7 +300,7 @@ class Journal(Store):
         try:
             usage: Usage = load(Usage, text)
         except (TypeError, ValueError):
-            given: dict[str, Any] = self._decoded(dict[str, Any], text, "the usage of a record")
+            given: JsonObject = self._decoded(JsonObject, text, "the usage of a record")
             names = Usage.__dataclass_fields__
             return _countable(Usage(**{name: given.get(name, 0) for name in names}))
         return usage if usage.input >= 0 and usage.output >= 0 else _countable(usage)

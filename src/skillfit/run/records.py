@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
 from skillfit.skill import Edit
 
@@ -153,10 +154,10 @@ class ProposalRecord:
         found = self.suggestion or self.candidate or {}
         return str(found.get("instruction") or found.get("new_skill") or "")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """As the reference's files show it: the payload's own fields, then its support."""
         if self.edit is not None:
-            payload: dict[str, Any] = {
+            payload: JsonObject = {
                 "op": self.edit.op,
                 "target": self.edit.target,
                 "content": self.edit.content,
@@ -422,7 +423,7 @@ class RunSummary:
     version: str
     finish_reason: str
     diagnosis: str
-    config: dict[str, Any]  # the settings, as config.json
+    config: JsonObject  # the settings, as config.json
     total_steps: int
     steps_done: int
     total_accepts: int
@@ -451,6 +452,7 @@ class RunSummary:
     ship: ShipSummary | None = None
     skill_tokens: dict[str, int] = field(default_factory=dict)  # initial, best
     unproven: bool = False  # something was found, but it is not what is handed back
+    cut: tuple[str, ...] = ()  # lines of the initial skill that the skill found goes without
     coverage: float | None = None
     rollouts: dict[str, int] = field(default_factory=dict)  # planned, scored
     usage: UsageTotals = UsageTotals()

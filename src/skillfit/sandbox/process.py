@@ -19,6 +19,7 @@ import os
 import secrets
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -107,7 +108,10 @@ def process_mark() -> str:
 def remove_abandoned() -> None:
     """Remove the folders, and end the programs, of processes that are gone."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or just removed by its owner
+        with contextlib.suppress(OSError):  # just removed by its owner
+            found = path.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                continue  # somebody else's, or a link to somebody else's
             lock = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

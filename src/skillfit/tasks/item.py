@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, SupportsFloat
 
 from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
+from skillfit.models.json_text import without_surrogates
 from skillfit.models.protocol import Image, Message, Usage
 
 Split = Literal["train", "selection", "test"]
@@ -270,6 +271,11 @@ class Step:
     role: str = "assistant"
     name: str = ""  # of the tool
 
+    def __post_init__(self) -> None:
+        # Text of programs and of the user's own code: it must be possible to send and record it.
+        object.__setattr__(self, "text", without_surrogates(self.text))
+        object.__setattr__(self, "name", without_surrogates(self.name))
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -282,6 +288,9 @@ class Attempt:
     usage: Usage = field(default_factory=Usage)
     isolation: str = ""  # how the programs of the agent were isolated; empty: it ran none
     bare: bool = False  # the answer is a gold answer being checked: graders do not extract from it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "answer", without_surrogates(self.answer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +310,8 @@ class Score:
     def __post_init__(self) -> None:
         if self.soft < 0:
             object.__setattr__(self, "soft", self.hard)
+        object.__setattr__(self, "feedback", without_surrogates(self.feedback))
+        object.__setattr__(self, "evidence", tuple(map(without_surrogates, self.evidence)))
 
 
 class TaskFailure(SkillfitError):

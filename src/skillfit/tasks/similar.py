@@ -105,7 +105,6 @@ class _Reader:
 
     def __init__(self, whole_rows: bool) -> None:
         self._whole_rows = whole_rows
-        self._word_hashes = _WordHashes()
 
     def reduced(self, items: Sequence[Item], template: set[int]) -> list[_Text]:
         """What is compared of each item. Works on many items at once, to hash all their runs in one
@@ -164,23 +163,17 @@ class _Reader:
         once, in 64-bit lanes of one large integer: shifting it by a lane puts the next word's hash
         in each lane. No sum exceeds 59 bits, so no lane overflows into the next.
         """
-        word_hashes = b"".join(map(self._word_hashes.__getitem__, words))
+        word_hashes = array("Q", map(crc32, words))
+        if sys.byteorder == "big":
+            word_hashes.byteswap()
         lanes = int.from_bytes(word_hashes, "little")
         sums = sum((lanes >> 64 * place) * weight for place, weight in enumerate(_WEIGHTS))
-        low_halves = b"\xff\xff\xff\xff\0\0\0\0" * (len(word_hashes) // 8)
+        low_halves = b"\xff\xff\xff\xff\0\0\0\0" * len(word_hashes)
         sums &= int.from_bytes(low_halves, "little")
-        hashes = array("Q", sums.to_bytes(len(word_hashes), "little"))
+        hashes = array("Q", sums.to_bytes(8 * len(word_hashes), "little"))
         if sys.byteorder == "big":
             hashes.byteswap()
         return hashes
-
-
-class _WordHashes(dict[bytes, bytes]):
-    """A 32-bit hash of each word, as a little-endian 64-bit number. Computed once for each word."""
-
-    def __missing__(self, word: bytes) -> bytes:
-        self[word] = value = crc32(word).to_bytes(8, "little")
-        return value
 
 
 def _words(text: str) -> list[bytes]:
@@ -249,9 +242,11 @@ def _candidates(sketches: Sequence[array[int]]) -> Iterator[tuple[int, int]]:
     """Pairs that share one of their smallest hashes. Where many items share a hash, each is paired
     with a few neighbours, in another order for each hash, instead of with all.
     """
+    import numpy as np  # here, because most commands do not need it
+
     smallest = [sketch[:_LOOKED_UP].tolist() for sketch in sketches]
-    counts = Counter(chain.from_iterable(smallest))
-    shared = {run for run, count in counts.items() if count > 1}
+    everything = np.sort(np.fromiter(chain.from_iterable(smallest), dtype=np.uint64))
+    shared = set(everything[1:][everything[1:] == everything[:-1]].tolist())
     holders: defaultdict[int, list[int]] = defaultdict(list)
     for at, runs in enumerate(smallest):
         if not shared.isdisjoint(runs):

@@ -105,7 +105,7 @@ async def take_step(
         following = run.plan.after(planned)
         if lag and following is not None:
             in_flight.started[following.step] = roll_out(run, following)
-        training = await observations(rollouts)
+        training = await observations(run, rollouts)
         verdict = await judge(run, planned, judging, updated.candidate, training, log)
         return await close_step(run, planned, state, training, learned, updated, verdict, log)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import yaml
 
@@ -16,6 +16,7 @@ from skillfit.agents.agent import AttemptContext, item_messages
 from skillfit.agents.coding_cli.command_line import CommandLine, command_line, described_program
 from skillfit.agents.workspace import CORPUS, Workspace, workspace_for
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import BadRequest, Message, Reply, Request
 from skillfit.models.provider import Provider, Setup
 from skillfit.skill import Skill
@@ -95,7 +96,7 @@ class CliAgent:
             parts.append(f"The documents to work with are in the folder {CORPUS} (read-only).")
         return "\n\n".join(parts)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         spec = self.command.spec
         options = {
             name: value for name, value in spec.options.items() if name not in _OF_THE_MACHINE

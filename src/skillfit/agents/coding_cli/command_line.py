@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from skillfit.agents.agent import AgentFailure
 from skillfit.agents.coding_cli.description import (
@@ -21,6 +20,7 @@ from skillfit.agents.coding_cli.login import Login
 from skillfit.agents.coding_cli.transcript import Reading, failure_of, read_output
 from skillfit.agents.workspace import CORPUS, Workspace
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import AuthFailed, Usage
 from skillfit.models.provider import ModelSpec
 from skillfit.models.secrets import redact, remember_secret
@@ -301,7 +301,7 @@ def _written_by_program(path: Path) -> str:
         return file.read(_MAX_USAGE_FILE).decode(errors="replace")
 
 
-def described_program(spec: ModelSpec) -> dict[str, Any]:
+def described_program(spec: ModelSpec) -> JsonObject:
     """The description of the program that a spec names, for the run's identity: editing the user's
     own description file makes another run. Where the program is installed does not matter.
     """

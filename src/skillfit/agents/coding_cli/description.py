@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from string import Template
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.provider import Readiness
 from skillfit.tasks.user_code import Reported
 
@@ -46,9 +47,9 @@ class Pick(Part):
     counts that matches `where`.
     """
 
-    when: dict[str, Any] = Field(default_factory=dict)
+    when: JsonObject = Field(default_factory=dict)
     each: str = ""
-    where: dict[str, Any] = Field(default_factory=dict)
+    where: JsonObject = Field(default_factory=dict)
     text: tuple[str, ...]
     """Dotted paths. The first that holds something is taken."""
 
@@ -66,7 +67,7 @@ class StepPick(Pick):
 class UsagePick(Part):
     """Selects usage. Each list of dotted paths is added up, also over all matching events."""
 
-    when: dict[str, Any] = Field(default_factory=dict)
+    when: JsonObject = Field(default_factory=dict)
     each: str = ""
     """Dotted path of a list in the event; each of its elements counts."""
     input: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import full_name
 from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request, Usage
@@ -96,7 +97,7 @@ class AnthropicProvider:
     async def close(self) -> None:
         await self._api.close()
 
-    def _optional_body(self, request: Request) -> tuple[dict[str, Any], set[str]]:
+    def _optional_body(self, request: Request) -> tuple[JsonObject, set[str]]:
         """The optional part of the body, and the names of the parameters in it."""
         strict = strict_schema(request.schema) if request.schema else None
         wanted = {
@@ -109,8 +110,8 @@ class AnthropicProvider:
             for name, value in wanted.items()
             if value is not None and name not in self._optional.left_out
         }
-        body: dict[str, Any] = {"temperature": sent["temperature"]} if "temperature" in sent else {}
-        output: dict[str, Any] = (
+        body: JsonObject = {"temperature": sent["temperature"]} if "temperature" in sent else {}
+        output: JsonObject = (
             {"effort": sent["reasoning_effort"]} if "reasoning_effort" in sent else {}
         )
         if "schema" in sent:
@@ -118,11 +119,11 @@ class AnthropicProvider:
         return body | ({"output_config": output} if output else {}), set(sent)
 
 
-def _system(request: Request) -> dict[str, Any]:
+def _system(request: Request) -> JsonObject:
     """System texts as blocks. The last two (instructions, skill) are marked: the provider caches
     everything up to a mark.
     """
-    blocks: list[dict[str, Any]] = [
+    blocks: list[JsonObject] = [
         {"type": "text", "text": m.content}
         for m in request.messages
         if m.role == "system" and m.content
@@ -132,7 +133,7 @@ def _system(request: Request) -> dict[str, Any]:
     return {"system": blocks} if blocks else {}
 
 
-def _tools(request: Request) -> dict[str, Any]:
+def _tools(request: Request) -> JsonObject:
     tools = [
         {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
         for tool in request.tools
@@ -140,11 +141,11 @@ def _tools(request: Request) -> dict[str, Any]:
     return {"tools": tools} if tools else {}
 
 
-def _messages(request: Request) -> list[dict[str, Any]]:
+def _messages(request: Request) -> list[JsonObject]:
     """Turns of user and assistant. The last one of a longer conversation is marked, so that the
     next turn reads it from the cache.
     """
-    turns: list[dict[str, Any]] = []
+    turns: list[JsonObject] = []
     for message in request.messages:
         if message.role == "system":
             continue
@@ -158,12 +159,12 @@ def _messages(request: Request) -> list[dict[str, Any]]:
     return turns
 
 
-def _blocks(message: Message) -> list[dict[str, Any]]:
+def _blocks(message: Message) -> list[JsonObject]:
     if message.role == "tool":
         return [
             {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.content}
         ]
-    blocks: list[dict[str, Any]] = (
+    blocks: list[JsonObject] = (
         [{"type": "text", "text": message.content}] if message.content else []
     )
     for image in message.images:
@@ -181,7 +182,7 @@ class _Block(WireModel):
     text: str | None = None
     id: str | None = None
     name: str | None = None
-    input: dict[str, Any] | None = None
+    input: JsonObject | None = None
 
 
 class _MessageUsage(WireModel):

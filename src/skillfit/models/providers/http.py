@@ -21,7 +21,7 @@ import pydantic_core
 
 from skillfit.errors import InputError
 from skillfit.models.failures import classify, read_json
-from skillfit.models.json_text import parse_json
+from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import BadReply, BadRequest, NetworkFailed, NotReached
 from skillfit.models.provider import Adapted, Notice
 from skillfit.models.secrets import redact, remember_secret
@@ -72,7 +72,7 @@ class Endpoint:
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    async def post(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> JsonObject:
         """The object in the answer. Raises `ModelError`. There is no time limit: the caller sets
         one.
         """

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import is_reasoning
 from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request
@@ -97,7 +98,7 @@ class ChatProvider:
     def _reply(self, answer: Mapping[str, Any], request: Request) -> Reply:
         return chat_reply(answer, request, self._setup.spec.id)
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    def _body(self, request: Request) -> JsonObject:
         request, left_out = self._prepared(request), self._optional.left_out
         limit = (
             "max_completion_tokens"
@@ -151,9 +152,9 @@ class ResponsesProvider(ChatProvider):
         "reasoning": "reasoning_effort",
     }
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    def _body(self, request: Request) -> JsonObject:
         request, left_out = self._prepared(request), self._optional.left_out
-        wanted: dict[str, Any] = {
+        wanted: JsonObject = {
             "max_output_tokens": request.max_tokens,
             "temperature": request.temperature,
             "store": False,
@@ -209,7 +210,7 @@ class _ResponseItem(WireModel):
     content: list[_ResponsePart] | None = None
     call_id: str | None = None
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | JsonObject | None = None
 
     @property
     def parts(self) -> list[_ResponsePart]:
@@ -238,7 +239,7 @@ class _Response(WireModel):
         return "tool_calls" if called else "stop"
 
 
-def _items(message: Message) -> list[dict[str, Any]]:
+def _items(message: Message) -> list[JsonObject]:
     """The message as input items of the Responses API."""
     if message.role == "tool":
         return [
@@ -249,13 +250,11 @@ def _items(message: Message) -> list[dict[str, Any]]:
             }
         ]
     kind = "output_text" if message.role == "assistant" else "input_text"
-    content: list[dict[str, Any]] = (
-        [{"type": kind, "text": message.content}] if message.content else []
-    )
+    content: list[JsonObject] = [{"type": kind, "text": message.content}] if message.content else []
     for image in message.images:
         url = read_image(image).data_url
         content.append({"type": "input_image", "image_url": url, "detail": image.detail})
-    items: list[dict[str, Any]] = [{"role": message.role, "content": content}] if content else []
+    items: list[JsonObject] = [{"role": message.role, "content": content}] if content else []
     calls = [
         {
             "type": "function_call",

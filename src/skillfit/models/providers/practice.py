@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.provider import Setup
 from skillfit.models.providers.openai_protocols import ChatProvider
 from skillfit.models.providers.practice_rules import practice_answer, practice_reply
@@ -60,7 +61,7 @@ def _serve() -> str:
 async def _complete(request: Request) -> Response:
     from starlette.responses import JSONResponse
 
-    body: dict[str, Any] = await request.json()
+    body: JsonObject = await request.json()
     texts = [(message["role"], _text(message["content"])) for message in body["messages"]]
     prompt = "\n\n".join(text for _, text in texts)
     await asyncio.sleep(_SECONDS * (0.5 + random.Random(prompt).expovariate(2)))

@@ -23,7 +23,8 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+
+from skillfit.models.json_text import JsonObject
 
 _RULE = re.compile(
     r"(?:mentions?(?: of)?|\w+ about)\s+(?P<words>[^.\n]+?),?\s+"
@@ -198,7 +199,7 @@ def practice_reply(stage: str, prompt: str) -> str:
         return json.dumps(_merge(prompt))
     if stage == "draft_tasks":
         return json.dumps(_draft(prompt))
-    simple: dict[str, Any] = {
+    simple: JsonObject = {
         "rank": {
             "reasoning": "in the order given",
             "selected_indices": [int(number) for number, _ in _NUMBERED.findall(prompt)],
@@ -230,7 +231,7 @@ def practice_reply(stage: str, prompt: str) -> str:
     )
 
 
-def _draft(prompt: str) -> dict[str, Any]:
+def _draft(prompt: str) -> JsonObject:
     """Support tickets for a triage skill, as many as asked for."""
     asked = re.search(r"Write (\d+) tasks", prompt)
     present = _section(prompt, "tasks_that_are_there")
@@ -248,7 +249,7 @@ def _draft(prompt: str) -> dict[str, Any]:
     return {"check": "exact", "tasks": new[: int(asked[1]) if asked else 20]}
 
 
-def _analyst(prompt: str, luck: random.Random, *, failures: bool) -> dict[str, Any]:
+def _analyst(prompt: str, luck: random.Random, *, failures: bool) -> JsonObject:
     if not failures:
         return {
             "success_patterns": ["the answer is short"],
@@ -322,8 +323,8 @@ def _by_label(cases: list[_Case]) -> dict[str, list[str]]:
     return grouped
 
 
-def _merge(prompt: str) -> dict[str, Any]:
-    merged: dict[str, dict[str, Any]] = {}
+def _merge(prompt: str) -> JsonObject:
+    merged: dict[str, JsonObject] = {}
     for number, text in _NUMBERED.findall(_section(prompt, "proposals")):
         entry = json.loads(text)
         merged.setdefault(json.dumps(entry, sort_keys=True), {**entry, "sources": []})[
@@ -337,7 +338,7 @@ def _merge(prompt: str) -> dict[str, Any]:
 _PAYLOADS = {"edits": "op", "revise_suggestions": "instruction", "skill_candidates": "new_skill"}
 
 
-def _as_all_modes(edits: list[dict[str, str]], skill: str) -> dict[str, Any]:
+def _as_all_modes(edits: list[dict[str, str]], skill: str) -> JsonObject:
     lines = [edit["content"] for edit in edits]
     suggestions = [
         {"type": "add_rule", "title": "a rule", "motivation": "failed tasks", "instruction": line}

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from http.client import HTTPException
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import AuthFailed
 from skillfit.models.provider import Readiness, Setup
 from skillfit.models.providers.http import SignIn, bearer, join
@@ -86,7 +86,7 @@ def qwen(setup: Setup) -> ChatProvider:
     own = setup.address("QWEN_BASE_URL", "QWEN_CHAT_BASE_URL", "DASHSCOPE_BASE_URL")
     base_url = own or "https://dashscope-intl.aliyuncs.com/compatible-mode/v1"
     key = setup.key("DASHSCOPE_API_KEY", "QWEN_API_KEY", "QWEN_CHAT_API_KEY", needed=not own)
-    extra: dict[str, Any] = {}
+    extra: JsonObject = {}
     if setup.spec.thinking != "default":
         switch = {"enable_thinking": setup.spec.thinking == "on"}
         dashscope = "dashscope" in (urlsplit(base_url).hostname or "")
