@@ -299,6 +299,8 @@ def line(run: Path, finish_reason: str, summary: RunSummary | None) -> dict[str,
         },
         "ship": shipped,
         "unproven": summary.unproven if summary else False,
+        "cut": list(summary.cut) if summary else [],
+        "skill_tokens": summary.skill_tokens if summary else {},
         "usage": {
             "calls": summary.usage.calls if summary else None,
             "tokens": summary.usage.tokens if summary else None,
@@ -340,6 +342,11 @@ def in_words(said: dict[str, Any], diagnosis: str) -> str:
     if said["unproven"]:
         found = Path(said["run"]) / "unproven_skill.md"
         lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
+    if said["cut"]:
+        sizes = said["skill_tokens"]
+        tokens = f"{sizes['found']:,} tokens, {sizes['initial']:,} before"
+        whose = "The unproven skill" if said["unproven"] else "The skill"
+        lines.append(f"Cut from the initial skill: {', '.join(said['cut'])}. {whose} has {tokens}.")
     commands = [f"skillfit report {said['run']}"]
     if said["finish_reason"] == "improved":
         commands = [f"skillfit diff {said['run']}", *commands, f"skillfit apply {said['run']}"]

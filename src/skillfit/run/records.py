@@ -450,6 +450,7 @@ class RunSummary:
     ship: ShipSummary | None = None
     skill_tokens: dict[str, int] = field(default_factory=dict)  # initial, best
     unproven: bool = False  # something was found, but it is not what is handed back
+    cut: tuple[str, ...] = ()  # lines of the initial skill that the skill found goes without
     coverage: float | None = None
     rollouts: dict[str, int] = field(default_factory=dict)  # planned, scored
     usage: UsageTotals = UsageTotals()
