@@ -63,6 +63,8 @@ class Evidence:
     probability: float = 0.5  # that the candidate is better
     rollouts: int = 0  # made for this decision, all skills together
     coverage: float = 0.0  # share of them that was scored
+    higher: int = 0  # items whose mean score rose, solved or not
+    lower: int = 0  # items whose mean score fell
 
 
 @dataclass(frozen=True, slots=True)
