@@ -124,7 +124,7 @@ def measure_start(folder: Path, items: int) -> list[Measure]:
     while not _rollouts(folder / "run"):
         if process.poll() is not None:
             raise SystemExit(f"skillfit train ended with {process.returncode} before any rollout.")
-        time.sleep(0.02)
+        time.sleep(0.1)
     wall = time.perf_counter() - begun
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -58,8 +58,8 @@ REGIMES = (
         "balanced",
         "A step's rollouts take about as long as its chain of optimizer calls",
         *(40, 40, 4),
-        *(1.2, 1.9),
-        (0, 1, 2),
+        *(1.0, 1.6),
+        (0, 1, 2, 3),
         1.3,
     ),
     Regime(

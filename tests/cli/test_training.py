@@ -35,6 +35,8 @@ def test_train_json_ends_with_exactly_one_line_that_says_everything(
         "test",
         "ship",
         "unproven",
+        "cut",
+        "skill_tokens",
         "usage",
         "wall_s",
     ]
@@ -45,6 +47,7 @@ def test_train_json_ends_with_exactly_one_line_that_says_everything(
         "final",
     }
     assert set(line["ship"]) == {"verdict", "difference", "interval"}
+    assert line["cut"] == [] and set(line["skill_tokens"]) == {"initial", "best", "found"}
     assert line["usage"]["calls"] > 30 and line["usage"]["tokens"] > line["usage"]["calls"]
     codes = {"improved": 0, "no_improvement": 3, "inconclusive": 4}
     assert said.code == codes[line["finish_reason"]]
