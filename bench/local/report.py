@@ -37,6 +37,8 @@ def report(folder: Path) -> str:
         parts.append(_ablation(json.loads((folder / "ablation.json").read_text("utf-8"))))
     if (folder / "training.json").is_file():
         parts.append(_training(json.loads((folder / "training.json").read_text("utf-8"))))
+    else:
+        parts.append("## Benchmarks, before and after training\n\nNo finished run is stored.\n")
     return "\n".join(parts)
 
 
