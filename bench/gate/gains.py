@@ -9,7 +9,9 @@ import math
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
+from bench.gate.kept import NOTHING_KEPT, Kept
 from bench.gate.play import (
     DEFAULT_PLAN,
     EDITS,
@@ -58,19 +60,26 @@ def play_all(
     seeds: Sequence[int],
     subsets: int = DEFAULTS.subsets,
     passes: int = DEFAULTS.passes,
+    kept: Kept = NOTHING_KEPT,
+    name: str = "",
 ) -> list[Played]:
-    """One run per seed."""
+    """One run per seed. `name` says which player it is among the runs that are kept."""
     found = []
     for seed in seeds:
         settings = GateSettings(
             metric="soft" if world.graded else "hard", seed=seed, subsets=subsets, passes=passes
         )
-        found.append(asyncio.run(_play(player, World(world, seed), settings)))
+        key = ("played", name, world, seed, subsets, passes)
+        make = partial(_play, player, world, settings)
+        found.append(kept.get(Played, key, make))
     return found
 
 
-async def _play(player: Player, world: World, settings: GateSettings) -> Played:
-    return await player(world, settings)
+def _play(player: Player, world: Setting, settings: GateSettings) -> Played:
+    async def play() -> Played:
+        return await player(World(world, settings.seed), settings)
+
+    return asyncio.run(play())
 
 
 def means(runs: Sequence[Played]) -> dict[str, float]:
@@ -84,11 +93,11 @@ def error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-def compare(
-    world: Setting, runs: int, first_seed: int, ways: Sequence[str] = tuple(WAYS)
-) -> Compared:
+def compare(world: Setting, runs: int, first_seed: int, kept: Kept = NOTHING_KEPT) -> Compared:
     seeds = range(first_seed, first_seed + runs)
-    played = {way: play_all(world, WAYS[way], seeds) for way in ways}
+    played = {
+        way: play_all(world, player, seeds, kept=kept, name=way) for way, player in WAYS.items()
+    }
     averages = {way: means(found) for way, found in played.items()}
     base = averages["race"]["gain"]
     ratio = averages["screening"]["gain"] / base
@@ -128,12 +137,21 @@ class Chosen:
     error: float  # standard error of the gain
 
 
-def try_choice(choice: Choice, runs: int, first_seed: int) -> Chosen:
+def try_choice(choice: Choice, runs: int, first_seed: int, kept: Kept = NOTHING_KEPT) -> Chosen:
     async def player(world: World, settings: GateSettings) -> Played:
         return await play_screening(world, settings, choice.plan)
 
     seeds = range(first_seed, first_seed + runs)
-    found = play_all(choice.setting, player, seeds, subsets=choice.subsets, passes=choice.passes)
+    name = "screening" if choice.plan == DEFAULT_PLAN else f"screening {choice.plan}"
+    found = play_all(
+        choice.setting,
+        player,
+        seeds,
+        subsets=choice.subsets,
+        passes=choice.passes,
+        kept=kept,
+        name=name,
+    )
     return Chosen(
         name=choice.name,
         setting=choice.setting.name,

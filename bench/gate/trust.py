@@ -10,7 +10,9 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from bench.gate.kept import NOTHING_KEPT, Kept
 from bench.gate.play import START, Plan, played, screened
 from bench.gate.world import Setting, World
 from skillfit.gate import (
@@ -77,31 +79,54 @@ class _Watched(ScreeningGate):
         return world.true_score(with_it.skill, part) - world.true_score(without.skill, part)
 
 
-def calibrate(setting: Setting, runs: int, first_seed: int) -> Calibrated:
-    selection, population, above, below = list[bool](), list[bool](), list[bool](), list[bool]()
-    widths = []
-    for seed in range(first_seed, first_seed + runs):
-        world = World(setting, seed)
-        settings = GateSettings(metric="soft" if setting.graded else "hard", seed=seed)
-        gate = _Watched(world, settings)
-        asyncio.run(screened(world, gate, Plan()))
-        for key, last in gate.last.items():
-            here, there = (gate.truth(world, key, part) for part in ("selection", "population"))
-            selection.append(last.low <= here <= last.high)
-            population.append(last.low <= there <= last.high)
-            above.append(here > last.high)
-            below.append(here < last.low)
-            widths.append(last.high - last.low)
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """One run: per edit, whether its last interval holds the truth, and how wide it is."""
+
+    selection: list[bool]
+    population: list[bool]
+    above: list[bool]
+    below: list[bool]
+    widths: list[float]
+
+
+def calibrate(
+    setting: Setting, runs: int, first_seed: int, kept: Kept = NOTHING_KEPT
+) -> Calibrated:
+    seeds = range(first_seed, first_seed + runs)
+    held = [
+        kept.get(_Held, ("held", setting, seed), partial(_hold, setting, seed)) for seed in seeds
+    ]
+
+    def share(name: str) -> float:
+        return statistics.fmean(value for run in held for value in getattr(run, name))
+
     return Calibrated(
         setting=setting.name,
-        edits=len(widths),
-        selection=statistics.fmean(selection),
-        population=statistics.fmean(population),
-        above=statistics.fmean(above),
-        below=statistics.fmean(below),
-        width=statistics.fmean(widths),
+        edits=sum(len(run.widths) for run in held),
+        selection=share("selection"),
+        population=share("population"),
+        above=share("above"),
+        below=share("below"),
+        width=share("widths"),
         runs=runs,
     )
+
+
+def _hold(setting: Setting, seed: int) -> _Held:
+    world = World(setting, seed)
+    settings = GateSettings(metric="soft" if setting.graded else "hard", seed=seed)
+    gate = _Watched(world, settings)
+    asyncio.run(screened(world, gate, Plan()))
+    held = _Held([], [], [], [], [])
+    for key, last in gate.last.items():
+        here, there = (gate.truth(world, key, part) for part in ("selection", "population"))
+        held.selection.append(last.low <= here <= last.high)
+        held.population.append(last.low <= there <= last.high)
+        held.above.append(here > last.high)
+        held.below.append(here < last.low)
+        held.widths.append(last.high - last.low)
+    return held
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,32 +141,46 @@ class Null:
     runs: int
 
 
-def run_null(setting: Setting, runs: int, first_seed: int) -> Null:
-    shipped, lines, harmful, candidates = [], [], [], []
-    for seed in range(first_seed, first_seed + runs):
-        world = World(setting, seed)
-        settings = GateSettings(metric="soft" if setting.graded else "hard", seed=seed)
-        gate = ScreeningGate(world, world.items, settings)
-        asyncio.run(screened(world, gate, Plan()))
-        finalists = asyncio.run(gate.compose())[:1]
-        world.setting = replace(setting, rollouts=ROOMY)
-        result = asyncio.run(
-            ship_test(world, world.items, START, finalists, settings, noise=gate.noise())
-        )
-        improved = result.verdict == "improved"
-        handed_back = played(world, result.skill if improved else START, 0, 0.0)
-        shipped.append(improved)
-        lines.append(handed_back.edits <= 3)
-        harmful.append(handed_back.harmful)
-        candidates.append(len(world.rules(finalists[0])) if finalists else 0)
+@dataclass(frozen=True, slots=True)
+class _HandedBack:
+    """One run in which nothing helps."""
+
+    improved: bool
+    edits: int  # lines handed back
+    harmful: int
+    candidates: int
+
+
+def run_null(setting: Setting, runs: int, first_seed: int, kept: Kept = NOTHING_KEPT) -> Null:
+    seeds = range(first_seed, first_seed + runs)
+    found = [
+        kept.get(_HandedBack, ("null", setting, seed), partial(_hand_back, setting, seed))
+        for seed in seeds
+    ]
     return Null(
         setting.name,
-        statistics.fmean(shipped),
-        statistics.fmean(lines),
-        statistics.fmean(harmful),
-        statistics.fmean(candidates),
+        statistics.fmean(run.improved for run in found),
+        statistics.fmean(run.edits <= 3 for run in found),
+        statistics.fmean(run.harmful for run in found),
+        statistics.fmean(run.candidates for run in found),
         runs,
     )
+
+
+def _hand_back(setting: Setting, seed: int) -> _HandedBack:
+    world = World(setting, seed)
+    settings = GateSettings(metric="soft" if setting.graded else "hard", seed=seed)
+    gate = ScreeningGate(world, world.items, settings)
+    asyncio.run(screened(world, gate, Plan()))
+    finalists = asyncio.run(gate.compose())[:1]
+    world.setting = replace(setting, rollouts=ROOMY)
+    result = asyncio.run(
+        ship_test(world, world.items, START, finalists, settings, noise=gate.noise())
+    )
+    improved = result.verdict == "improved"
+    handed_back = played(world, result.skill if improved else START, 0, 0.0)
+    candidates = len(world.rules(finalists[0])) if finalists else 0
+    return _HandedBack(improved, handed_back.edits, handed_back.harmful, candidates)
 
 
 @dataclass(frozen=True, slots=True)

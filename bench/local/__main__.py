@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from pathlib import Path
 
 from bench.local.ablation import ablate
@@ -26,7 +27,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="a folder for tasks, journals and runs")
     parser.add_argument("--results", type=Path, default=HERE, help="a folder for the results")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--rollouts", type=int, default=320, help="of ablate")
+    parser.add_argument("--rollouts", type=int, help="ablate: the number, if not its default")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the model")
     parser.add_argument("--only", help="train: the name of one benchmark")
     asked = parser.parse_args()
     if asked.what == "report":
@@ -36,15 +38,16 @@ def main() -> None:
         return
     if asked.model is None or asked.work is None:
         parser.error(f"{asked.what} needs --model and --work")
+    where = (asked.work / asked.what, asked.model)
     if asked.what == "compare":
         results = asked.results / "comparison.jsonl"
-        asyncio.run(compare(asked.work / "compare", asked.model, results, asked.seeds))
+        asyncio.run(compare(*where, results, asked.seeds, asked.threads))
     elif asked.what == "ablate":
-        ablate(asked.work / "ablate", asked.model, asked.results / "ablation.json", asked.rollouts)
+        ablate(*where, asked.results / "ablation.json", asked.rollouts, asked.threads)
     else:
         for benchmark in BENCHMARKS:
             if asked.only in (None, benchmark.name):
-                train(asked.work / "train", asked.model, asked.results / "training.json", benchmark)
+                train(*where, asked.results / "training.json", benchmark, asked.threads)
 
 
 if __name__ == "__main__":

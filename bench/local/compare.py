@@ -16,7 +16,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -33,6 +33,7 @@ from skillfit.gate import Arm, Candidate, GateSettings, Observation, ScreeningGa
 from skillfit.rollout import Outcome, RolloutRequest, Rollouts
 from skillfit.run.directory import RunDirectory
 from skillfit.skill import Edit, Skill, apply_edits
+from skillfit.tasks import Task
 from skillfit.tasks.item import Item
 from skillfit.training.assemble import open_rollouts
 from skillfit.training.inputs import read_inputs
@@ -180,9 +181,9 @@ def planted_lines(skill: Skill) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def opened(folder: Path, model: Path):
+async def opened(folder: Path, model: Path, threads: int) -> AsyncIterator[tuple[Task, Rollouts]]:
     """The task, and the rollout engine on its journal."""
-    config = load_config(write_task(folder, model))
+    config = load_config(write_task(folder, model, threads))
     inputs = read_inputs(config, training=False)
     with RunDirectory.open(folder / "rollouts", {"model": model.name}) as run:
         async with open_rollouts(inputs, run) as engine:
@@ -194,10 +195,12 @@ async def test_score(engine: Rollouts, items: Sequence[Item], skill: Skill) -> f
     return sum(one.score.hard for one in outcomes if one.score) / len(items)
 
 
-async def compare(folder: Path, model: Path, results: Path, seeds: Sequence[int]) -> None:
+async def compare(
+    folder: Path, model: Path, results: Path, seeds: Sequence[int], threads: int
+) -> None:
     """All runs that the results do not have yet, seed by seed."""
     done, code = read_results(results), gate_code()
-    async with opened(folder, model) as (task, engine):
+    async with opened(folder, model, threads) as (task, engine):
         if not any(one.way == "initial" for one in done):
             helpful = [line.edit for line in POOL if line.planted == "helpful"]
             for way, edits in (("initial", []), ("all helpful lines", helpful)):

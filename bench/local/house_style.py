@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 SIZES = {"train": 60, "selection": 20, "test": 50}
@@ -221,7 +221,7 @@ def items() -> list[dict[str, str]]:
     return found
 
 
-def write_task(folder: Path, model: Path, skill: str = START, extra: Sequence[str] = ()) -> Path:
+def write_task(folder: Path, model: Path, threads: int, skill: str = START) -> Path:
     """The task as a folder with config, items, grader and skill. The config's path."""
     (folder / "house-style").mkdir(parents=True, exist_ok=True)
     (folder / "house-style" / "SKILL.md").write_text(skill, encoding="utf-8")
@@ -229,12 +229,12 @@ def write_task(folder: Path, model: Path, skill: str = START, extra: Sequence[st
     lines = (json.dumps(item) for item in items())
     (folder / "tasks.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     config = folder / "skillfit.yaml"
+    options = f"{{slots: 1, threads: {threads}}}"
     text = [
         "model:",
-        f"  agent: {{id: local/{model}, temperature: 0, max_tokens: 20, options: {{slots: 1}}}}",
+        f"  agent: {{id: local/{model}, temperature: 0, max_tokens: 20, options: {options}}}",
         "  concurrency: 1",
         "env: {skill: ./house-style, tasks: ./tasks.jsonl, grader: ./grader.py:grade}",
-        *extra,
     ]
     config.write_text("\n".join(text) + "\n", encoding="utf-8")
     return config

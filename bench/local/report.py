@@ -64,14 +64,16 @@ def _comparison(runs: Sequence[Compared]) -> str:
         f"({pool}) takes the place of the optimizer.",
         f"Each step proposes the next {EDITS} lines in an order that the seed fixes and pays for",
         f"{BATCH} training rollouts. Screening takes all of them into its pool; strict tries the",
-        f"first {PATCH} as one patch; the race gets candidates of {PATCH} and {2 * PATCH} lines, as",
-        f"in bench/gate. Screening draws {SUBSETS} subsets per pass. Temperature 0. A gate's",
-        "rollouts count training and selection, not the test.\n",
+        f"first {PATCH} as one patch; the race gets candidates of {PATCH} and {2 * PATCH} lines,",
+        f"as in bench/gate. Screening draws {SUBSETS} subsets per pass. Temperature 0. A gate's",
+        "rollouts count training and selection, not the test. Screening keeps two passes for the",
+        "comparison of its composed skill with the incumbent, which is not needed while no edit is",
+        "promoted; race and strict end when a step no longer fits.\n",
         f"Test score of the initial skill: {fixed.get('initial', 0.0):.3f}; of the initial skill",
         f"with all helpful lines: {fixed.get('all helpful lines', 0.0):.3f}.\n",
-        "| rollouts | gate | test score of the final skill, mean ± s.e. | each seed | steps |"
-        f" lines kept: {' / '.join(SORTS)} |",
-        "|---|---|---|---|---|---|",
+        "| rollouts | gate | test score of the final skill, mean ± s.e. | each seed | steps | used "
+        f"| lines kept: {' / '.join(SORTS)} |",
+        "|---|---|---|---|---|---|---|",
     ]
     for rollouts in BUDGETS:
         for way in WAYS:
@@ -84,12 +86,14 @@ def _comparison(runs: Sequence[Compared]) -> str:
             each = ", ".join(f"{one.test:.2f}" for one in sorted(found, key=lambda o: o.seed))
             steps = statistics.fmean(one.steps for one in found)
             scores = _mean([one.test for one in found])
-            lines.append(f"| {rollouts} | {way} | {scores} | {each} | {steps:.1f} | {kept} |")
-    lines += ["", *_reading(played), ""]
+            used = statistics.fmean(one.spent for one in found)
+            row = (rollouts, way, scores, each, f"{steps:.1f}", f"{used:.0f}", kept)
+            lines.append(f"| {' | '.join(map(str, row))} |")
+    lines += ["", *_reading(played), *_below(played, fixed.get("initial", 0.0)), ""]
     codes = {one.gate_code for one in played}
     if codes != {gate_code()}:
         lines += [
-            "The gates have been changed since this was measured (fingerprint of their sources:",
+            "The sources of the gates were changed or moved since this was measured (fingerprint:",
             f"{', '.join(sorted(codes))}; now {gate_code()}).\n",
         ]
     return "\n".join(lines)
@@ -128,6 +132,21 @@ def _reading(runs: Sequence[Compared]) -> list[str]:
     return lines
 
 
+def _below(runs: Sequence[Compared], initial: float) -> list[str]:
+    """Runs whose final skill is worse than the initial one."""
+    lines = []
+    for way in WAYS:
+        worse = [one for one in runs if one.way == way and one.test < initial]
+        if worse:
+            total = sum(one.way == way for one in runs)
+            at = ", ".join(f"seed {one.seed} at {one.rollouts}" for one in worse)
+            lines.append(
+                f"- {way}: in {len(worse)} of {total} runs the final skill scores below the "
+                f"initial one ({at})."
+            )
+    return lines
+
+
 def _ablation(found: dict[str, Any]) -> str:
     units = sorted(found["units"], key=lambda unit: -unit["mean"])
     lines = [
@@ -161,11 +180,16 @@ def _ablation(found: dict[str, Any]) -> str:
         lines.append(f"| {sort} | {len(group)} | {worth:+.3f} | {' | '.join(counts)} |")
     useful = [u["mean"] for u in units if u["planted"] in ("helpful", "overlapping")]
     others = [u["mean"] for u in units if u["planted"] in ("useless", "wrong")]
+    width = statistics.fmean((u["high"] - u["low"]) / 2 for u in units)
     right = sum(a > b for a in useful for b in others)
     lines += [
         "",
         f"In {right} of {len(useful) * len(others)} pairs of a helpful or overlapping line with a",
-        "useless or wrong one the first is estimated to be worth more.\n",
+        "useless or wrong one the first is estimated to be worth more. The intervals reach",
+        f"{width:.3f} to each side on average. A rule concerns one kind of value in ten here, so",
+        "most lines can be worth 0.1 at most, and this number of rollouts tells few of them apart.",
+        "An example in the wrong format is not harmful by necessity: it also shows the model that",
+        "values are to be changed.\n",
     ]
     return "\n".join(lines)
 

@@ -28,28 +28,32 @@ class Benchmark:
 BENCHMARKS = (
     Benchmark(
         "reasoning_gym",
-        "reasoning_gym:chain_sum?size=80&min_terms=3&max_terms=4",
+        "reasoning_gym:chain_sum?size=60&min_terms=3&max_terms=4",
         max_tokens=200,
-        rollouts=240,
-        settings=('env.prompt="{skill}\\n\\nPut your final answer into <answer>...</answer>."',),
+        rollouts=180,
+        settings=(
+            'env.prompt="{skill}\\n\\nPut your final answer into <answer>...</answer>."',
+            "evaluation.preflight=false",
+        ),
     ),
     Benchmark(
         "spreadsheetbench",
         "spreadsheetbench:sample?mode=single",
         max_tokens=500,
-        rollouts=90,
+        rollouts=60,
         settings=("evaluation.preflight=false",),
     ),
 )
 
 
-def train(folder: Path, model: Path, results: Path, benchmark: Benchmark) -> None:
+def train(folder: Path, model: Path, results: Path, benchmark: Benchmark, threads: int) -> None:
     """Run the command and keep the figures of its summary."""
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / f"{benchmark.name}.yaml"
     limits = f"temperature: 0, max_tokens: {benchmark.max_tokens}"
+    limits += f", options: {{slots: 1, threads: {threads}}}"
     lines = [
-        f"model: {{agent: {{id: local/{model}, {limits}}}, concurrency: 2}}",
+        f"model: {{agent: {{id: local/{model}, {limits}}}, concurrency: 1}}",
         f'env: {{tasks: "{benchmark.tasks}"}}',
         "optimizer: {proposer: examples, use_slow_update: false, use_meta_skill: false}",
         f"budget: {{rollouts: {benchmark.rollouts}}}",

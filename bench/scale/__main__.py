@@ -119,12 +119,12 @@ def measure_start(folder: Path, items: int) -> list[Measure]:
         [*_COMMAND, "train", config, "--run", folder / "run", "--plain"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        process_group=0,
     )
     while not _rollouts(folder / "run"):
         if process.poll() is not None:
             raise SystemExit(f"skillfit train ended with {process.returncode} before any rollout.")
-        time.sleep(0.02)
+        time.sleep(0.1)
     wall = time.perf_counter() - begun
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -29,6 +29,7 @@ from bench.throughput.world import answer, gold, ideal_seconds, latency
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PEERS = {"skillopt": ["skillopt==0.2.0"], "gepa": ["gepa==0.1.4", "litellm>=1.83,<1.92"]}
+PARTS = [*(regime.name for regime in training.REGIMES), "score"]  # of TRAINING.md
 LONGEST = 900  # seconds before a contestant is given up
 
 
@@ -167,7 +168,7 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3, help="of each run with --faults")
     parser.add_argument(
-        "--training", nargs="*", choices=["time", "score"], help="whole training runs; default both"
+        "--training", nargs="*", choices=PARTS, help="whole training runs; default: all parts"
     )
     parser.add_argument("--seeds", type=int, help="of the runs with --training")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time that are not timed")
@@ -207,16 +208,17 @@ def compare_training(asked: argparse.Namespace) -> None:
         reference.ready()
     output = asked.output or HERE / "TRAINING.md"
     parts = dict(re.findall(r"<!-- (\w+) -->\n(.*?)(?=<!-- |\Z)", _read(output), re.DOTALL))
-    wanted = asked.training or ["time", "score"]
+    wanted = asked.training or PARTS
     with serving() as port:
         bench = training.Bench(port, {peer: python_of(peer) for peer in asked.peers})
-        if "time" in wanted:
-            seeds = training.TIMED[: asked.seeds]
-            tables = [training.timed(bench, regime, seeds) for regime in training.REGIMES]
-            parts["time"] = "\n\n".join([*tables, f"Median of {len(seeds)} runs. {machine()}"])
+        for regime in training.REGIMES:
+            if regime.name in wanted:
+                seeds = training.TIMED[: asked.seeds]
+                table = training.timed(bench, regime, seeds)
+                parts[regime.name] = f"{table}\n\nMedian of {len(seeds)} runs. {machine()}"
         if "score" in wanted:
             parts["score"] = training.scored(bench, training.SCORED[: asked.seeds], asked.workers)
-    text = "\n\n".join(f"<!-- {name} -->\n{parts[name].strip()}" for name in sorted(parts))
+    text = "\n\n".join(f"<!-- {name} -->\n{parts[name].strip()}" for name in PARTS if name in parts)
     output.write_text(text + "\n")
     print(text)
 

@@ -57,13 +57,13 @@ REGIMES = (
     Regime(
         "balanced",
         "A step's rollouts take about as long as its chain of optimizer calls",
-        *(40, 40, 3),
-        *(0.8, 1.25),
-        (0, 1, 2),
+        *(40, 40, 4),
+        *(1.0, 1.6),
+        (0, 1, 2, 3),
         1.3,
     ),
     Regime(
-        "slow optimizer",
+        "slow",
         "Small steps with a slow optimizer",
         *(20, 20, 2),
         *(0.6, 3.0),

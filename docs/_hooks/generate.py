@@ -261,7 +261,27 @@ def benchmarks() -> str:
     return "\n\n".join(parts)
 
 
+def isolations() -> str:
+    """The ways to isolate a program, the strongest first."""
+    from skillfit.sandbox.isolation import ISOLATIONS
+
+    network = {"all": "cut", "tcp": "TCP is cut", "no": "open"}
+    rows = [
+        (
+            f"`{one.name}`",
+            "only those it was given" if one.hides_files else "all that you can read",
+            "hidden" if one.hides_processes else "visible, with their environment",
+            network[one.cuts_network],
+            "yes" if one.full else "no",
+        )
+        for one in ISOLATIONS
+    ]
+    columns = ("isolation", "files it can read", "other processes", "network, when off", "full")
+    return _table(columns, rows)
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
+    "isolations": isolations,
     "config": config,
     "recipes": recipes,
     "commands": commands,

@@ -222,3 +222,8 @@ def test_the_published_csv_and_documents_elsewhere(tmp_path: Path) -> None:
 def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         sample_task("officeqa", task_args=options)
+
+
+def test_check_proves_the_gold_answers(make_lab: Callable[..., Lab]) -> None:
+    checks = make_lab(solve=lambda call: "").check("officeqa:sample")
+    assert checks["gold"]["verdict"] == "go", checks["gold"]

@@ -204,6 +204,12 @@ async def test_a_training_run_on_the_sample_learns(make_lab: Callable[..., Lab])
     assert [verdict.decision for verdict in run.verdicts] == ["accept"]
 
 
+@pytest.mark.slow
+def test_check_proves_the_gold_patches(make_lab: Callable[..., Lab]) -> None:
+    checks = make_lab(solve=lambda call: "").check("swebench:sample", limit=3)
+    assert checks["gold"]["verdict"] == "go", checks["gold"]
+
+
 # data
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,14 @@ def test_plain_lines_are_words_for_people() -> None:
         evidence=Evidence(),
     )
     assert event_lines(nothing) == ["ship test: no improvement: no candidate was accepted"]
+
+
+def test_a_gain_of_graded_scores_is_not_called_nothing_fixed() -> None:
+    found = Evidence(difference=0.276, interval=(0.1, 0.4), rollouts=40, higher=7, lower=1)
+    event = replace(decided(1, []), evidence=found, score=None, effects=[])
+    assert "7 items better, 1 worse" in event_lines(event)[0]
+    solved = replace(event, evidence=replace(found, fixed=("a", "b")))
+    assert "2 fixed, 0 broken" in event_lines(solved)[0]
 
 
 def test_the_plain_terminal_does_not_repeat_what_a_resumed_run_replays() -> None:

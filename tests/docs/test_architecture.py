@@ -98,3 +98,13 @@ def test_the_stages_shown_are_the_functions_of_the_loop() -> None:
     assert len(shown) >= 6
     assert set(shown) <= names_in(SOURCE / "training" / "stages.py") | defined()
     assert [name for name in shown[:6] if name not in names_in(SOURCE / "training/stages.py")] == []
+
+
+def test_pages_that_the_code_names_exist() -> None:
+    named = {
+        name
+        for path in SOURCE.rglob("*.py")
+        for name in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 2
+    assert [name for name in named if not (ROOT / name).is_file()] == []

@@ -266,3 +266,12 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
         r"""<(?:script|img|iframe)[^>]+src=["']?https?:|<link[^>]+rel=["']?stylesheet[^>]+href=["']?https?:"""
     )
     assert [page.name for page in pages if loaded.search(page.read_text(encoding="utf-8"))] == []
+
+
+def test_the_pages_with_shown_outputs_have_them() -> None:
+    refresh = load_hook("refresh")
+    for page in (*refresh.SHARING_ITS_OUTPUT, refresh.COMPLETE_RUN):
+        shown = refresh._OUTPUT.findall(page.read_text(encoding="utf-8"))
+        assert shown, page
+        assert [command for _, command, printed, _ in shown if not printed.strip()] == []
+    assert len(refresh.runnable(refresh.COMPLETE_RUN)) >= 9

@@ -8,6 +8,7 @@ from skillfit.gate.pool import (
     DECIDE_AFTER,
     HARMLESS_ROLLOUTS,
     THIN_ROLLOUTS,
+    Decisions,
     Pool,
     apply_one_by_one,
     same_meaning,
@@ -261,6 +262,38 @@ def test_a_removal_is_promoted_when_it_is_unlikely_to_cost_score():
     assert pool.decide().promote == ()
     believed(pool, "s0000e01", 0.1, harmful=0.1)
     assert pool.decide().promote == ("s0000e01",)
+
+
+def test_text_that_may_be_needed_is_rarely_left_out_and_useless_text_more_often():
+    pool = pool_of(Edit("delete", "Beta."), label="prune", step=0)
+    believed(pool, "s0000e01", -0.5, harmful=0.7)
+    assert pool.shares() == {"s0000e01": 0.1}
+    believed(pool, "s0000e01", 0.0, harmful=0.4)
+    assert 0.1 < pool.shares()["s0000e01"] < 0.5
+    believed(pool, "s0000e01", 0.5, harmful=0.22)
+    assert pool.shares() == {"s0000e01": 0.5}
+
+
+def test_needed_text_stays_for_good_and_missed_text_comes_back():
+    pool = pool_of(Edit("delete", "Alpha."), Edit("delete", "Beta."), label="prune", step=0)
+    believed(pool, "s0000e01", -1.5, harmful=0.9)
+    assert pool.decide() == Decisions()
+    believed(pool, "s0000e01", -2.5, harmful=0.99, rollouts=HARMLESS_ROLLOUTS - 1)
+    assert pool.decide() == Decisions()
+    believed(pool, "s0000e01", -2.5, harmful=0.99)
+    assert pool.decide().drop == ("s0000e01",)
+    pool.promote("s0000e02", "test")
+    believed(pool, "s0000e02", -0.5)
+    assert "s0000e02" not in pool.decide().drop
+    believed(pool, "s0000e02", -1.5)
+    assert "s0000e02" in pool.decide().drop
+
+
+def test_the_final_skill_goes_without_text_from_which_no_loss_is_expected():
+    pool = pool_of(*(Edit("delete", text) for text in ("Alpha.", "Beta.")), label="prune", step=0)
+    believed(pool, "s0000e01", 0.1)
+    believed(pool, "s0000e02", -0.1)
+    assert pool.worthwhile() == ["s0000e01"]
 
 
 def test_the_final_skill_takes_pending_edits_that_are_believed_to_help():

@@ -339,3 +339,40 @@ async def test_a_skill_can_be_measured_on_the_items_that_it_never_ran_on():
     samples = await gate.record(gate.incumbent)
     assert measured < 40 == len(samples.scores)
     assert len(measure.asked) == len(set(measure.asked)) == 40 + 40 + 40 - measured
+
+
+USELESS = [f"Paragraph {number} tells a story that no item needs." for number in range(8)]
+BLOATED = Skill.from_text(
+    "# Skill\n\n"
+    + "\n\n".join([*USELESS[:4], "- vital", *USELESS[4:]])
+    + "\n\n<!-- PROTECTED_START -->\nA fenced story.\n<!-- PROTECTED_END -->\n"
+)
+
+
+async def pruned(count=12, **settings):
+    """A gate that trained on a bloated skill for some steps, and its last verdict."""
+    measure = Scripted(by_rule(0.3, vital=0.4))
+    gate = ScreeningGate(measure, items(40), GateSettings(**{"prune_initial": True, **settings}))
+    await gate.baseline(BLOATED)
+    training = items(80)[40:]
+    for step in range(1, count + 1):
+        observed = trained(gate, f"step_{step:04d}", measure, training)
+        verdict = await gate.judge(f"step_{step:04d}", None, observed)
+    return gate, verdict
+
+
+async def test_useless_text_of_the_initial_skill_is_cut_and_needed_text_stays():
+    gate, verdict = await pruned()
+    finalist, *_ = await gate.compose()
+    assert sum(text not in finalist.body for text in USELESS) >= 3
+    assert "- vital" in finalist.body and "A fenced story." in finalist.body
+    by_text = {effect.edit.target: effect for effect in verdict.effects}
+    assert len(by_text) == len(USELESS) + 1  # protected text is no candidate
+    assert by_text["- vital"].status == "dropped" and by_text["- vital"].high < 0
+    cut = [effect for effect in verdict.effects if effect.status == "promoted"]
+    assert cut and all("score without this text" in effect.reason for effect in cut)
+
+
+async def test_without_the_setting_the_initial_skill_stays_as_it_is():
+    gate, verdict = await pruned(count=2, prune_initial=False)
+    assert verdict.effects == () and gate.incumbent.hash == BLOATED.hash

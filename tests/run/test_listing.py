@@ -125,7 +125,7 @@ async def test_a_listed_run_says_what_a_list_shows(tmp_path: Path, card: str) ->
     assert (found.skill, found.task) == ("my-skill", "tasks.jsonl")
     assert found.models == {"agent": "openai/small", "optimizer": "openai/big"}
     assert (found.finish_reason, found.diagnosis) == ("improved", "It is better.")
-    assert found.ship == ShipGain("improved", 0.2, 0.1, 0.3)
+    assert found.ship == ShipGain("improved", 0.2, 0.1, 0.3, repeats=2)
     assert (found.selection, found.test) == (ScorePair(0.5, 0.8), ScorePair(None, 0.9))
     assert found.points == (ScorePoint("baseline", 0.5), ScorePoint("step_0001", 0.75))
     assert (found.calls, found.tokens, found.usd) == (2, 15, 0.25)

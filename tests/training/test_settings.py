@@ -76,6 +76,7 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "optimizer.skill_update_mode": ("optimizer.skill_update_mode=rewrite_from_suggestions", ()),
     "optimizer.proposer": ("optimizer.proposer=both", ()),
     "optimizer.max_skill_tokens": ("optimizer.max_skill_tokens=25", ()),
+    "optimizer.prune_initial": ("optimizer.prune_initial=true", ()),
     "optimizer.use_slow_update": ("optimizer.use_slow_update=false", EPOCHS),
     "optimizer.slow_update_samples": ("optimizer.slow_update_samples=2", EPOCHS),
     "optimizer.slow_update_gate_with_selection": (

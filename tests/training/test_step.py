@@ -361,3 +361,21 @@ async def test_the_optimizers_ceiling_of_a_reply_is_the_one_its_model_was_given(
         for world in (usual, raised)
     )
     assert (sent, sent_raised) == (16384, 20000)
+
+
+async def test_with_a_lag_edits_join_one_step_later(make_world: MakeWorld) -> None:
+    world = make_world(
+        "train.lag=1",
+        "train.num_epochs=3",
+        "optimizer.use_slow_update=false",
+        "optimizer.use_meta_skill=false",
+        "evaluation.ship_test=false",
+        "evaluation.eval_test=false",
+    )
+    await world.train()
+    assert world.history()[0]["action"] == "skip_lag"
+    first = world.events(GateDecided)[0]
+    assert first.step == 2 and first.effects
+    # Edits written from the last step could not be measured any more, so none are asked for.
+    assert {event.step for event in world.events(ReflectionFinished)} == {1, 2}
+    assert "green means g." in world.best()

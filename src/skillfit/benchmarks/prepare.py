@@ -174,7 +174,7 @@ def _write(rows: Iterable[Row], folder: Path, root: Path) -> dict[str, int]:
     for child in fresh.iterdir():
         child.replace(folder / child.name)
     fresh.rmdir()
-    return dict(counts)
+    return {split or "items": counts[split or "items"] for split in _FOLDERS if split in open_files}
 
 
 def _stored(row: Row, folder: Path, root: Path) -> dict[str, object]:

@@ -50,6 +50,7 @@ def list_(as_json: Json = False) -> None:
         for row in rows
     ]
     shown = table(("benchmark", "prepared", "licence of the data", "from"), cells)
+    shown.columns[0].no_wrap = True  # other columns are wrapped first
     show({"folder": str(data_home()), "benchmarks": rows}, shown, as_json)
 
 

@@ -149,7 +149,7 @@ def _estimate_notes(found: RunEstimate, steps: int, lag: int) -> str:
     )
     waiting = (
         "train.lag: 1 lets rollouts continue while the optimizer writes: faster, with less gain "
-        "per rollout (docs/gate.md)."
+        "per rollout (docs/loop.md)."
         if not lag
         else f"train.lag: {lag}: rollouts do not wait for the optimizer."
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +15,9 @@ from skillfit.plain_text import visible
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+
+    from skillfit.run.listing import ListedRun
+    from skillfit.run.records import RunSummary
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
 Overrides = Annotated[
@@ -57,3 +63,131 @@ def coloured_diff(text: str) -> RenderableType:
     styles = {"+": "green", "-": "red", "@": "cyan"}
     lines = [Text(visible(line), styles.get(line[:1], "")) for line in text.splitlines()]
     return Text("\n").join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitLine:
+    """The scores of a split. `final` is the last skill's, on the test split alone."""
+
+    baseline: float | None = None
+    best: float | None = None
+    final: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShipLine:
+    verdict: str | None = None
+    difference: float | None = None
+    interval: tuple[float, float] | None = None  # None: there were no fresh rollouts
+    gap: float | None = None  # only with a second grader
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    calls: int | None = None
+    tokens: int | None = None
+    usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLine:
+    """The result of a run: the one line that `train --json` ends with. Scores are in the gate's
+    metric.
+    """
+
+    finish_reason: str
+    run: Path
+    best_step: int | None = None
+    metric: str | None = None
+    selection: SplitLine = SplitLine()
+    test: SplitLine = SplitLine()
+    ship: ShipLine = ShipLine()
+    unproven: bool = False
+    cut: tuple[str, ...] = ()  # parts of the initial skill that the run removed
+    skill_tokens: Mapping[str, int] = field(default_factory=dict)
+    usage: UsageLine = UsageLine()
+    wall_s: float | None = None
+
+    @classmethod
+    def of(cls, run: Path, finish_reason: str, summary: RunSummary | None) -> ResultLine:
+        if summary is None:
+            return cls(finish_reason, run)
+        ship, used = summary.ship, summary.usage
+        shipped = ShipLine()
+        if ship is not None:
+            interval = ship.interval if ship.repeats else None
+            shipped = ShipLine(ship.verdict, ship.difference, interval, ship.gap)
+        return cls(
+            finish_reason,
+            run,
+            best_step=summary.best_step,
+            metric=summary.metric,
+            selection=SplitLine(summary.baseline_selection_score, summary.best_selection_score),
+            test=SplitLine(summary.baseline_test_hard, summary.test_hard, summary.final_test_hard),
+            ship=shipped,
+            unproven=summary.unproven,
+            cut=tuple(summary.cut),
+            skill_tokens=dict(summary.skill_tokens),
+            usage=UsageLine(used.calls, used.tokens, used.usd),
+            wall_s=summary.total_wall_time_s,
+        )
+
+    @classmethod
+    def of_listed(cls, listed: ListedRun) -> ResultLine:
+        """The same from the run's card."""
+        card = listed.card
+        shipped = ShipLine()
+        if card.ship is not None:
+            interval = (card.ship.low, card.ship.high) if card.ship.repeats else None
+            shipped = ShipLine(card.ship.verdict, card.ship.difference, interval, card.ship.gap)
+        return cls(
+            card.finish_reason or "unfinished",
+            listed.path,
+            best_step=card.best_step,
+            metric=card.metric,
+            selection=SplitLine(card.selection.baseline, card.selection.best),
+            test=SplitLine(card.test.baseline, card.test.best, card.test_final),
+            ship=shipped,
+            unproven=card.unproven,
+            usage=UsageLine(card.calls, card.tokens, card.usd),
+            wall_s=card.seconds,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        data = {**asdict(self), "run": str(self.run)}
+        del data["selection"]["final"]
+        if self.ship.gap is None:
+            del data["ship"]["gap"]
+        return data
+
+    def in_words(self, diagnosis: str) -> str:
+        """The result for people: verdict, scores, cost, next commands."""
+        lines = [f"{self.finish_reason.replace('_', ' ')}: {diagnosis}"]
+        metric = "" if self.metric in (None, "hard") else f" ({self.metric} score)"
+        fresh = ", on fresh rollouts" if self.ship.interval else ""
+        shown = {f"selection{fresh}{metric}": self.selection, "test": self.test}
+        for name, scores in shown.items():
+            if scores.baseline is not None and scores.best is not None:
+                lines.append(f"{name}: {scores.baseline:.3f} → {scores.best:.3f}")
+        if self.ship.gap is not None and self.ship.difference is not None:
+            gain, gap = self.ship.difference, self.ship.gap
+            trained = f"{gain + gap:+.3f} by the training grader (gap {gap:+.3f})"
+            lines.append(f"gain {gain:+.3f} by the ship grader, {trained}")
+        cost = f"{self.usage.calls or 0:,} calls, {self.usage.tokens or 0:,} tokens"
+        if self.usage.usd:
+            cost += f", ${self.usage.usd:.2f}"
+        lines.append(f"{cost}, {self.wall_s or 0:.0f} s")
+        if self.unproven:
+            found = self.run / "unproven_skill.md"
+            lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
+        if self.cut:
+            sizes = self.skill_tokens
+            tokens = f"{sizes['found']:,} tokens, {sizes['initial']:,} before"
+            whose = "The unproven skill" if self.unproven else "The skill"
+            lines.append(
+                f"Cut from the initial skill: {', '.join(self.cut)}. {whose} has {tokens}."
+            )
+        commands = [f"skillfit report {self.run}"]
+        if self.finish_reason == "improved":
+            commands = [f"skillfit diff {self.run}", *commands, f"skillfit apply {self.run}"]
+        return "\n".join([*lines, "Next:", *(f"  {command}" for command in commands)])

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillfit.cli.output import Json, coloured_diff, console, show, table, warn
-from skillfit.cli.train import in_words, line
+from skillfit.cli.output import Json, ResultLine, coloured_diff, console, show, table, warn
 from skillfit.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from skillfit.report.story import RunStory
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.events import RolloutFinished
-    from skillfit.run.listing import ListedRun
 
 
 _RUNS = Path("runs")  # the default folder of runs
@@ -42,47 +40,24 @@ def ls(
     listing = list_runs(folder)
     for problem in listing.problems:
         warn(str(problem))
-    said = [_line_of(listed) for listed in listing.runs]
+    lines = [ResultLine.of_listed(listed) for listed in listing.runs]
+    data = [
+        {**line.as_json(), "state": listed.state}
+        for line, listed in zip(lines, listing.runs, strict=True)
+    ]
     names = ("run", "result", "baseline", "best", "calls")
-    show(
-        said,
-        table(names, [_listed(one) for one in said]) if said else f"No runs in {folder}.",
-        as_json,
-    )
+    shown = table(names, [_listed(line) for line in lines]) if lines else f"No runs in {folder}."
+    show(data, shown, as_json)
 
 
-def _line_of(listed: ListedRun) -> dict[str, Any]:
-    """The line that `train --json` ends with, from the run's card."""
-    card = listed.card
-    ship: dict[str, Any] = {"verdict": None, "difference": None, "interval": None}
-    if card.ship is not None:
-        ship = {
-            "verdict": card.ship.verdict,
-            "difference": card.ship.difference,
-            "interval": [card.ship.low, card.ship.high],
-        }
-        if card.ship.gap is not None:
-            ship["gap"] = card.ship.gap
-    return {
-        "finish_reason": card.finish_reason or "unfinished",
-        "state": listed.state,
-        "run": str(listed.path),
-        "best_step": card.best_step,
-        "metric": card.metric,
-        "selection": {"baseline": card.selection.baseline, "best": card.selection.best},
-        "test": {"baseline": card.test.baseline, "best": card.test.best, "final": card.test_final},
-        "ship": ship,
-        "unproven": card.unproven,
-        "usage": {"calls": card.calls, "tokens": card.tokens, "usd": card.usd},
-        "wall_s": card.seconds,
-    }
-
-
-def _listed(said: dict[str, Any]) -> tuple[str, ...]:
-    path = Path(said["run"])
+def _listed(line: ResultLine) -> tuple[str, ...]:
+    path = line.run
     near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    scores = ["" if score is None else f"{score:.3f}" for score in said["selection"].values()]
-    return (str(near), said["finish_reason"], *scores, str(said["usage"]["calls"] or ""))
+    scores = [
+        "" if score is None else f"{score:.3f}"
+        for score in (line.selection.baseline, line.selection.best)
+    ]
+    return (str(near), line.finish_reason, *scores, str(line.usage.calls or ""))
 
 
 def show_(run: RunFolder, as_json: Json = False) -> None:
@@ -96,9 +71,9 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
     from skillfit.report.read_story import read_story
 
     opened, story = Run.open(run), read_story(run)
-    said = line(opened.path, opened.finish_reason, opened.summary)
+    line = ResultLine.of(opened.path, opened.finish_reason, opened.summary)
     data = {
-        **said,
+        **line.as_json(),
         "state": story.state,
         "verdicts": [
             {"name": gate.name, "decision": gate.action, "reason": gate.reason}
@@ -113,7 +88,7 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
     if not as_json:
         finished = opened.finished
         print(
-            in_words(said, finished.diagnosis)
+            line.in_words(finished.diagnosis)
             if finished
             else f"{story.verdict}\nResume with: skillfit resume {run}"
         )

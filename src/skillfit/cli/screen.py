@@ -183,6 +183,7 @@ ACTIONS = {
     "force_accept": "accepted without a test",
     "reject": "rejected",
     "inconclusive": "undecided",
+    "skip_lag": "no edits yet: the first ones join later (train.lag)",
     "skip_no_patches": "skipped: no edits proposed",
     "skip_no_change": "skipped: the edits change nothing",
     "skip_no_rewrite": "skipped: no usable rewrite",

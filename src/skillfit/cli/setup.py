@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from skillfit.cli.output import Json, console, show, table
+from skillfit.cli.output import Json, ResultLine, console, show, table
 from skillfit.errors import Exit, InputError, did_you_mean
 
 
@@ -33,7 +33,7 @@ def demo(
 
     Example: skillfit demo --model local/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf
     """
-    from skillfit.cli.train import drive, in_words, line, read
+    from skillfit.cli.train import drive, read
     from skillfit.report import write_report
 
     overrides = [f"model.agent.id={model}"] if model else []
@@ -56,11 +56,11 @@ def demo(
         plain=plain,
         force=True,
     )
-    said = line(result.run, result.finish_reason, result.summary)
-    shown = in_words(said, result.diagnosis)
+    line = ResultLine.of(result.run, result.finish_reason, result.summary)
+    shown = line.in_words(result.diagnosis)
     report = write_report(result.run)
     show(
-        said,
+        line.as_json(),
         f"{shown}\nThe report: {report}\nThe project, to change and train again: {copied}",
         as_json,
     )

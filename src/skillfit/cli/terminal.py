@@ -213,6 +213,8 @@ def _decided(event: GateDecided) -> str:
     found, (low, high) = event.evidence, event.evidence.interval
     difference = f"{found.difference:+.3f} ({low:+.2f} … {high:+.2f})"
     counts_text = f"{len(found.fixed)} fixed, {len(found.broken)} broken"
+    if not found.fixed and not found.broken and (found.higher or found.lower):
+        counts_text = f"{found.higher} items better, {found.lower} worse"
     decision = action_words(event.decision)
     return f"{name}: {decision}, {difference}, {counts_text}, {found.rollouts} rollouts"
 

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from skillfit.cli.output import Json, Overrides, console, show, warn
+from skillfit.cli.output import Json, Overrides, ResultLine, console, show, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     from skillfit.cli.terminal import Terminal
-    from skillfit.run.records import RunSummary
     from skillfit.training.components import Control
     from skillfit.training.inputs import Inputs
     from skillfit.training.start import Result
@@ -273,77 +272,11 @@ def _spent(path: Path) -> Iterator[Callable[[], Any]]:
             journal.close()
 
 
-def line(run: Path, finish_reason: str, summary: RunSummary | None) -> dict[str, Any]:
-    """The one line that `train --json` ends with. Scores are in the gate's metric."""
-    ship = summary.ship if summary else None
-    shipped: dict[str, Any] = {
-        "verdict": ship.verdict if ship else None,
-        "difference": ship.difference if ship else None,
-        "interval": list(ship.interval) if ship and ship.repeats else None,
-    }
-    if ship is not None and ship.gap is not None:  # only with a second grader
-        shipped["gap"] = ship.gap
-    return {
-        "finish_reason": finish_reason,
-        "run": str(run),
-        "best_step": summary.best_step if summary else None,
-        "metric": summary.metric if summary else None,
-        "selection": {
-            "baseline": summary.baseline_selection_score if summary else None,
-            "best": summary.best_selection_score if summary else None,
-        },
-        "test": {
-            "baseline": summary.baseline_test_hard if summary else None,
-            "best": summary.test_hard if summary else None,
-            "final": summary.final_test_hard if summary else None,
-        },
-        "ship": shipped,
-        "unproven": summary.unproven if summary else False,
-        "usage": {
-            "calls": summary.usage.calls if summary else None,
-            "tokens": summary.usage.tokens if summary else None,
-            "usd": summary.usage.usd if summary else None,
-        },
-        "wall_s": summary.total_wall_time_s if summary else None,
-    }
-
-
 def report(result: Result, as_json: bool) -> None:
     """Say how it went and what to do next, and end with the run's exit code."""
-    said = line(result.run, result.finish_reason, result.summary)
-    show(said, in_words(said, result.diagnosis), as_json)
+    line = ResultLine.of(result.run, result.finish_reason, result.summary)
+    show(line.as_json(), line.in_words(result.diagnosis), as_json)
     raise typer.Exit(int(result.exit_code))
-
-
-def in_words(said: dict[str, Any], diagnosis: str) -> str:
-    """The result for people: verdict, scores, cost, next commands."""
-    result = f"{said['finish_reason'].replace('_', ' ')}: {diagnosis}"
-    lines = [result]
-    metric = "" if said["metric"] in (None, "hard") else f" ({said['metric']} score)"
-    for name in ("selection", "test"):
-        score = said[name]
-        best = score["best"]
-        if score["baseline"] is None or best is None:
-            continue
-        fresh = ", on fresh rollouts" if name == "selection" and said["ship"]["interval"] else ""
-        shown = metric if name == "selection" else ""
-        lines.append(f"{name}{fresh}{shown}: {score['baseline']:.3f} → {best:.3f}")
-    if (gap := said["ship"].get("gap")) is not None:
-        gain = said["ship"]["difference"]
-        trained = f"{gain + gap:+.3f} by the training grader (gap {gap:+.3f})"
-        lines.append(f"gain {gain:+.3f} by the ship grader, {trained}")
-    used = said["usage"]
-    cost = f"{used['calls'] or 0:,} calls, {used['tokens'] or 0:,} tokens"
-    if used["usd"]:
-        cost += f", ${used['usd']:.2f}"
-    lines.append(f"{cost}, {said['wall_s'] or 0:.0f} s")
-    if said["unproven"]:
-        found = Path(said["run"]) / "unproven_skill.md"
-        lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
-    commands = [f"skillfit report {said['run']}"]
-    if said["finish_reason"] == "improved":
-        commands = [f"skillfit diff {said['run']}", *commands, f"skillfit apply {said['run']}"]
-    return "\n".join([*lines, "Next:", *(f"  {command}" for command in commands)])
 
 
 COMMANDS = (train, resume)

@@ -66,7 +66,7 @@ class Record:
                         scores[event.phase][event.item].append(hard)
         measured = (
             scores.get("ship")
-            or scores.get("pruned")
+            or scores.get("compose")
             or scores.get("final")
             or scores.get("gate")
             or scores.get("baseline")

@@ -103,6 +103,10 @@ class OptimizerSection(Section):
     """
     max_skill_tokens: int | None = Field(default=None, gt=0)
     """Edits that would grow the skill beyond this are skipped."""
+    prune_initial: bool = False
+    """Let paragraphs of the initial skill go: each is left out of about 10 % of the rollouts, and
+    cut once that is unlikely to cost score. Needs evaluation.gate: screening.
+    """
     use_slow_update: bool = True
     """At each epoch's end, draw a lesson from the same items under the previous and the current
     skill.

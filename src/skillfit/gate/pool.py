@@ -27,9 +27,10 @@ WORTH_SD = 0.3  # then: promote when the mean is above this many standard deviat
 CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
 LEFT_OUT = 0.1  # share of rollouts without an uncertain promoted edit
 INCLUSION = (0.15, 0.85)  # bounds of the share of rollouts that carry a pending edit
-REMOVAL_INCLUSION = 0.1  # the same for an edit that removes text of the initial skill
+REMOVAL_INCLUSION = (0.1, 0.5)  # the same for an edit that removes text of the initial skill
 HARMLESS_RISK = 0.2  # a removal may cost more than HARMLESS_LOSS with at most this probability
 HARMLESS_ROLLOUTS = 20  # and needs this many rollouts without the text
+NEEDED = 0.95  # probability of such a loss from which a text of the initial skill stays for good
 SIMILAR = 0.9  # share of common words from which two edits are duplicates
 THIN_ROLLOUTS = 20  # a dropped edit with fewer may join again
 EXCLUSIVE_OPS = frozenset({"slow_update"})  # the later one overwrites the earlier one
@@ -56,7 +57,12 @@ class PoolEdit:
 
     @property
     def kind(self) -> Kind:
-        return "removal" if self.removal else "edit"
+        """Which prior the effect has. Text that is clearly needed says nothing about the worth of
+        the other paragraphs, so it does not widen their prior.
+        """
+        if self.removal:
+            return "base" if self.status == "dropped" else "removal"
+        return "edit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,10 +318,12 @@ class Pool:
         return Decisions(tuple(key for key in order if key in kept), tuple(drop))
 
     def worthwhile(self) -> list[str]:
-        """Promoted edits and pending ones that are believed to help, for the final skill."""
+        """Promoted edits and pending ones that are believed to help, for the final skill. Text of
+        the initial skill goes when no loss is expected from that.
+        """
         chosen = {one.id for one in self.promoted() if one.removal or one.pinned or worth(one)}
         for one in sorted(self.pending(), key=_best_first):
-            if not one.removal and worth(one):
+            if _expects_no_loss(one) if one.removal else worth(one):
                 chosen -= one.rivals
                 chosen.add(one.id)
         return self._closed(chosen)
@@ -383,16 +391,32 @@ def inclusion(one: PoolEdit) -> float:
         certain = estimate is not None and estimate.contrast.z >= CERTAIN_Z
         return 1.0 if certain else 1 - LEFT_OUT
     if one.removal:
-        return REMOVAL_INCLUSION
+        return _removal_inclusion(estimate)
     if estimate is None:
         return 0.5
     low, high = INCLUSION
     return min(high, max(low, round(estimate.probability, 6)))
 
 
+def _removal_inclusion(estimate: Estimate | None) -> float:
+    """Text that may be needed is rarely left out. The less likely a loss becomes, the more often:
+    then it costs nothing and brings the evidence to cut it.
+    """
+    low, high = REMOVAL_INCLUSION
+    if estimate is None or estimate.rollouts < HARMLESS_ROLLOUTS:
+        return low
+    return min(high, max(low, round(1 - 1.5 * estimate.harmful, 6)))
+
+
 def worth(one: PoolEdit) -> bool:
     """Whether an edit is believed to help enough to be in the skill."""
     return one.estimate is not None and one.estimate.contrast.z > WORTH_SD
+
+
+def _expects_no_loss(one: PoolEdit) -> bool:
+    """Whether a removal is not expected to lower the score, by enough rollouts."""
+    found = one.estimate
+    return found is not None and found.rollouts >= HARMLESS_ROLLOUTS and found.mean >= 0
 
 
 def _decide(one: PoolEdit) -> EditStatus:
@@ -401,17 +425,29 @@ def _decide(one: PoolEdit) -> EditStatus:
     z = one.estimate.contrast.z
     if one.pinned:
         return "promoted"
+    if one.removal:
+        return _decide_removal(one, one.estimate)
     if one.status == "promoted":
-        return "dropped" if z < DEMOTE_Z and not one.removal else "promoted"
+        return "dropped" if z < DEMOTE_Z else "promoted"
     if z < DROP_Z:
         return "dropped"
-    if one.removal:
-        return "promoted" if is_harmless(one.estimate) else "pending"
     if z > PROMOTE_Z:
         return "promoted"
     if one.judgements >= DECIDE_AFTER:
         return "promoted" if worth(one) else "dropped"
     return "pending"
+
+
+def _decide_removal(one: PoolEdit, estimate: Estimate) -> EditStatus:
+    """A text goes when that is unlikely to cost score, stays for good when that is likely, and
+    comes back when it was cut and is missed.
+    """
+    if one.status == "promoted":
+        return "dropped" if estimate.contrast.z < DROP_Z else "promoted"
+    if is_harmless(estimate):
+        return "promoted"
+    needed = estimate.rollouts >= HARMLESS_ROLLOUTS and estimate.harmful > NEEDED
+    return "dropped" if needed else "pending"
 
 
 def is_harmless(estimate: Estimate) -> bool:

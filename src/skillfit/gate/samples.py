@@ -428,4 +428,6 @@ def compare(candidate: Samples, incumbent: Samples, *, rollouts: int, coverage: 
         probability=believe(differences.values()).probability,
         rollouts=rollouts,
         coverage=coverage,
+        higher=sum(value > TOLERANCE for value in differences.values()),
+        lower=sum(value < -TOLERANCE for value in differences.values()),
     )

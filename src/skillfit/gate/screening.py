@@ -40,7 +40,7 @@ from skillfit.gate.verdict import (
     Verdict,
 )
 from skillfit.rollout.outcome import Outcome, Tally
-from skillfit.skill import Skill
+from skillfit.skill import Skill, units
 from skillfit.tasks.item import Item
 
 MUST_PASS_REPEATS = 3  # rollouts of a must-pass item that looks broken, under each skill
@@ -121,6 +121,9 @@ class ScreeningGate(SkillScores):
         self._initial = self._best = self._incumbent = skill
         await self._roll_out([(self.pool.incumbent, item) for item in self.items])
         self._fit()
+        if self.settings.prune_initial:
+            removals = tuple(unit.removal for unit in units(skill))
+            self.pool.join(Candidate(skill, removals, label="prune"))
         return self.tally(skill)
 
     def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
@@ -303,12 +306,26 @@ class ScreeningGate(SkillScores):
             if self.pool.edits[key].status == "pending":
                 self.pool.promote(key, _effect_in_words(self.pool.edits[key]))
         after = {one.id for one in self.pool.promoted()}
+        return self._change_in_words(sorted(after - before), sorted(before - after))
+
+    def _change_in_words(self, came: Sequence[str], gone: Sequence[str]) -> str:
+        """What changed in the incumbent; removals are named by the lines that they cut."""
+        cut = [key for key in came if self.pool.edits[key].removal]
+        restored = [key for key in gone if self.pool.edits[key].removal]
         parts = []
-        if came := sorted(after - before):
-            parts.append(f"promoted {', '.join(came)}")
-        if gone := sorted(before - after):
-            parts.append(f"dropped {', '.join(gone)} again")
+        if promoted := [key for key in came if key not in cut]:
+            parts.append(f"promoted {', '.join(promoted)}")
+        if cut:
+            parts.append(f"cut {self._lines_of(cut)}")
+        if dropped := [key for key in gone if key not in restored]:
+            parts.append(f"dropped {', '.join(dropped)} again")
+        if restored:
+            parts.append(f"restored {self._lines_of(restored)}")
         return "; ".join(parts)
+
+    def _lines_of(self, removals: Sequence[str]) -> str:
+        labels = [self.pool.edits[key].edit.label.removeprefix("remove ") for key in removals]
+        return f"{', '.join(labels)} of the initial skill"
 
     async def _culprits(self, promote: Sequence[str]) -> dict[str, str]:
         """Edits about to be promoted that break a must-pass item -> that item.
@@ -518,7 +535,10 @@ def _effect_in_words(one: PoolEdit) -> str:
     if one.estimate is None:
         return "not measured"
     estimate = one.estimate
-    return f"effect {estimate.mean:+.3f} ({estimate.low:+.3f} ... {estimate.high:+.3f})"
+    interval = f"{estimate.mean:+.3f} ({estimate.low:+.3f} ... {estimate.high:+.3f})"
+    if one.removal:
+        return f"score without this text {interval}, in {estimate.rollouts} rollouts"
+    return f"effect {interval}"
 
 
 def _shown(one: PoolEdit) -> EditEffect:

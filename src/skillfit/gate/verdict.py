@@ -63,6 +63,7 @@ class GateSettings:
     subsets: int = 16  # screening: distinct subsets of the pending edits per step
     passes: int = 1  # screening: rollouts of each selection item per step
     review: bool = False  # screening: edits are promoted only with a person's approval
+    prune_initial: bool = False  # screening: paragraphs of the initial skill may be cut
 
     def value(self, hard: float, soft: float) -> float:
         """The score under the metric."""

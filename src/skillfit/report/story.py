@@ -127,7 +127,7 @@ class EditSummary:
         """What the edit does, in one line of text."""
         if self.edit.content:
             return self.edit.content
-        return f"delete: {self.edit.target}"
+        return f"{self.edit.label or 'delete'}: {self.edit.target}"
 
     @property
     def measured(self) -> bool:

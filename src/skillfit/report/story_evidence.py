@@ -240,7 +240,7 @@ class EditPool:
 def _stands_in(skill: str, edit: EditSummary) -> bool:
     if edit.edit.content:
         return edit.edit.content.strip("\n") in skill
-    return edit.status == "promoted"
+    return edit.status != "dropped" and edit.edit.target.strip("\n") not in skill
 
 
 def by_effect(edits: Iterable[EditSummary]) -> list[EditSummary]:

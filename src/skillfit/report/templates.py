@@ -31,6 +31,7 @@ _WORDS = {
     "no_improvement": "no improvement",
     "infrastructure": "failed",
     "budget": "budget reached",
+    "skip_lag": "no edits yet: the first ones join later (train.lag)",
     "skip_no_patches": "skipped: no edits proposed",
     "inject_placeholder": "added placeholder",
     "leak_check": "leak check",

@@ -56,6 +56,7 @@ class ShipGain:
     low: float
     high: float
     gap: float | None = None  # with a second grader: gain under the training grader minus this
+    repeats: int = 1  # fresh rollouts an item and skill; 0: there was nothing to compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
         return replace(card, steps_done=max(card.steps_done, event.step))
     if isinstance(event, ShipTested):
         low, high = event.interval
-        gain = ShipGain(event.verdict, event.difference, low, high, event.gap)
+        gain = ShipGain(event.verdict, event.difference, low, high, event.gap, event.repeats)
         return replace(card, ship=gain)
     if isinstance(event, AblationFinished):
         return replace(card, finish_reason="ablation", finished_at=stored.at)

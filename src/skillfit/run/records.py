@@ -63,6 +63,8 @@ class Evidence:
     probability: float = 0.5  # that the candidate is better
     rollouts: int = 0  # made for this decision, all skills together
     coverage: float = 0.0  # share of them that was scored
+    higher: int = 0  # items whose mean score rose, solved or not
+    lower: int = 0  # items whose mean score fell
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +452,7 @@ class RunSummary:
     ship: ShipSummary | None = None
     skill_tokens: dict[str, int] = field(default_factory=dict)  # initial, best
     unproven: bool = False  # something was found, but it is not what is handed back
+    cut: tuple[str, ...] = ()  # lines of the initial skill that the skill found goes without
     coverage: float | None = None
     rollouts: dict[str, int] = field(default_factory=dict)  # planned, scored
     usage: UsageTotals = UsageTotals()

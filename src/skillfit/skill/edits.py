@@ -19,7 +19,7 @@ from skillfit.skill.regions import (
     Region,
     clean,
     examples,
-    protected,
+    kinds_and_texts,
     scan,
     with_examples,
     with_notes,
@@ -226,6 +226,7 @@ class Patching:
     def _start_from(self, skill: Skill) -> None:
         self._skill = skill
         self._original = self._body = skill.unix_body
+        self._regions = scan(self._body)
         self._written: list[Span] = []
 
     def result(self) -> Skill:
@@ -251,7 +252,7 @@ class Patching:
                 "empty_content",
                 "there is nothing to write (markers of protected regions do not count)",
             )
-        regions = scan(self._body)
+        regions = self._regions
         if op == "append":
             return self._append(content, regions)
         span = self._locate(op, target, regions)
@@ -319,14 +320,18 @@ class Patching:
         body = self._body[:start] + splice.text + self._body[end:]
         if body == self._body:
             raise EditSkipped("no_change", "the skill would stay as it is")
-        if protected(body) != protected(self._body):
+        regions = scan(body)
+        if kinds_and_texts(regions) != kinds_and_texts(self._regions):
             raise EditSkipped(
                 "protected_region", "the result would make, break or reach into a protected region"
             )
-        self._refuse_growth(self._skill.with_body(body))
-        self._written = [_after(splice, span) for span in self._written]
+        if self._max_tokens is not None:
+            self._refuse_growth(self._skill.with_body(body))
+        self._written = [
+            span if span.end < start else _after(splice, span) for span in self._written
+        ]
         self._written.append(Span(start + splice.content.start, start + splice.content.end))
-        self._body = body
+        self._body, self._regions = body, regions
 
     def _refuse_growth(self, new: Skill) -> None:
         limit = self._max_tokens

@@ -166,7 +166,11 @@ def _pairs(markers: Sequence[_Marker]) -> dict[int, int]:
 
 def protected(body: str) -> list[tuple[str, str]]:
     """Kind and text of every region. No edit or rewrite may change this list."""
-    return [(region.kind, region.text) for region in scan(body)]
+    return kinds_and_texts(scan(body))
+
+
+def kinds_and_texts(regions: Sequence[Region]) -> list[tuple[str, str]]:
+    return [(region.kind, region.text) for region in regions]
 
 
 def clean(text: str) -> str:

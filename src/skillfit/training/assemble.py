@@ -368,6 +368,7 @@ def gate_settings(config: Config, task: Task) -> GateSettings:
         weights=weights_of(task.items),
         passes=selection_passes(len(task.selection)),
         review=config.review,
+        prune_initial=config.optimizer.prune_initial,
     )
 
 

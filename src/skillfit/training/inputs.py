@@ -358,6 +358,12 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
             "evaluation.must_pass needs evaluation.gate: screening with use_gate: true; "
             "the strict gate looks at the mean alone."
         )
+    if optimizer.prune_initial and (evaluation.gate == "strict" or not evaluation.use_gate):
+        raise InputError(
+            "optimizer.prune_initial needs evaluation.gate: screening with use_gate: true; "
+            "only the screening gate measures what a paragraph is worth.",
+            hint="Leave it out, or use `skillfit ablate`.",
+        )
     if config.train.lag and evaluation.gate == "strict":
         raise InputError(
             "train.lag needs evaluation.gate: screening; the strict gate decides step by step.",

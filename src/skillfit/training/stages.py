@@ -252,7 +252,7 @@ class Updated:
     """The candidate of a step, or why there is none."""
 
     candidate: Candidate | None
-    skipped: str = ""  # skip_no_patches, skip_no_change, skip_no_rewrite, skip_leak
+    skipped: str = ""  # skip_lag, skip_no_patches, skip_no_change, skip_no_rewrite, skip_leak
     update: Update | None = None
 
 
@@ -268,6 +268,8 @@ async def update(
     """The candidate that the selected proposals and skillfit's own edits make of the incumbent."""
     proposals = selection.proposals if selection else ()
     if not proposals and not own_edits:
+        if planned.step <= run.config.train.lag:
+            return Updated(None, "skip_lag")
         return Updated(None, "skip_no_patches" if selection is None else "skip_no_change")
     with run.stage(planned.place, "update", log=log):
         if run.config.optimizer.skill_update_mode == "patch" or run.optimizer is None:

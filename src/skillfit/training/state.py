@@ -25,7 +25,7 @@ from skillfit.run.records import (
     TokenCounts,
     UsageTotals,
 )
-from skillfit.skill import Edit, Skill
+from skillfit.skill import Edit, Skill, units
 from skillfit.training.components import Closing, Components
 
 
@@ -168,6 +168,7 @@ def summarise(
             "found": ending.found.tokens,
         },
         unproven=ending.found.hash not in (ending.handed_back.hash, run.initial.hash),
+        cut=_cut(run, ending.found),
         coverage=stats.coverage,
         rollouts={"planned": stats.planned, "scored": stats.scored},
         usage=UsageTotals.of(total),
@@ -175,6 +176,17 @@ def summarise(
         usage_by_role={name: UsageTotals.of(usage) for name, usage in sorted(roles.items())},
         token_summary={name: TokenCounts.of(usage) for name, usage in sorted(stages.items())},
         total_wall_time_s=round(closing.budget.minutes * 60, 1),
+    )
+
+
+def _cut(run: Components, found: Skill) -> tuple[str, ...]:
+    """The lines that `optimizer.prune_initial` took out of the initial skill: "lines 12-14"."""
+    if not run.config.optimizer.prune_initial or found.hash == run.initial.hash:
+        return ()
+    return tuple(
+        unit.removal.label.removeprefix("remove ")
+        for unit in units(run.initial)
+        if unit.text not in found.unix_body
     )
 
 

@@ -1,4 +1,4 @@
-"""SpreadsheetBench: change a workbook as a user of a forum asked for, by writing a program.
+"""SpreadsheetBench: change a workbook as a user of a forum asked, by writing a program.
 
 Rows (dataset.json): `id`, `instruction`, `instruction_type`, `answer_position`, `answer_sheet`,
 `spreadsheet_path` (a folder with pairs of workbooks). The agent sees the instruction and a preview
@@ -66,7 +66,7 @@ def read(path: Path) -> Iterator[Row]:
 
 BENCHMARK = Benchmark(
     name="spreadsheetbench",
-    title="SpreadsheetBench: changing workbooks as forum users asked for",
+    title="SpreadsheetBench: changing workbooks as forum users asked",
     homepage="https://huggingface.co/datasets/KAKA22/SpreadsheetBench",
     licence="CC BY-SA 4.0",
     folder=Path(__file__).parent,
