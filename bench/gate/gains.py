@@ -93,11 +93,16 @@ def error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-def compare(world: Setting, runs: int, first_seed: int, kept: Kept = NOTHING_KEPT) -> Compared:
+def compare(
+    world: Setting,
+    runs: int,
+    first_seed: int,
+    kept: Kept = NOTHING_KEPT,
+    ways: Sequence[str] = tuple(WAYS),
+) -> Compared:
+    """The gains of `ways`, which include "race" and "screening"."""
     seeds = range(first_seed, first_seed + runs)
-    played = {
-        way: play_all(world, player, seeds, kept=kept, name=way) for way, player in WAYS.items()
-    }
+    played = {way: play_all(world, WAYS[way], seeds, kept=kept, name=way) for way in ways}
     averages = {way: means(found) for way, found in played.items()}
     base = averages["race"]["gain"]
     ratio = averages["screening"]["gain"] / base
