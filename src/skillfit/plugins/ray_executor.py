@@ -22,6 +22,7 @@ import socket
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -313,11 +314,9 @@ def _has_token() -> bool:
 
 def _reread_settings() -> None:
     """Ray has read its settings from the environment when it was imported."""
-    try:
-        from ray._raylet import Config
-    except ImportError:  # a version of Ray without token authentication
-        return
-    Config.initialize("")
+    settings = getattr(import_module("ray._raylet"), "Config", None)
+    if settings is not None:  # older versions of Ray have no token authentication
+        settings.initialize("")
 
 
 def _needs_token(target: str) -> bool:
