@@ -14,6 +14,7 @@ line agents run on the nodes too, and read their keys from the environment of th
 from __future__ import annotations
 
 import asyncio
+import importlib
 import io
 import itertools
 import os
@@ -313,11 +314,9 @@ def _has_token() -> bool:
 
 def _reread_settings() -> None:
     """Ray has read its settings from the environment when it was imported."""
-    try:
-        from ray._raylet import Config
-    except ImportError:  # a version of Ray without token authentication
-        return
-    Config.initialize("")
+    settings = getattr(importlib.import_module("ray._raylet"), "Config", None)
+    if settings is not None:  # None: a version of Ray without token authentication
+        settings.initialize("")
 
 
 def _needs_token(target: str) -> bool:
