@@ -57,6 +57,14 @@ def table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Table:
     return made
 
 
+def aligned(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table as plain text, for lists that may be long: a rich table takes 0.5 ms per row."""
+    lines = [columns, *(tuple(visible(cell) for cell in row) for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    padded = (zip(line, widths, strict=True) for line in lines)
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in one).rstrip() for one in padded)
+
+
 def coloured_diff(text: str) -> RenderableType:
     from rich.text import Text
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillfit.cli.output import Json, ResultLine, coloured_diff, console, show, table, warn
+from skillfit.cli.output import Json, ResultLine, aligned, coloured_diff, console, show, table, warn
 from skillfit.errors import InputError
+from skillfit.plain_text import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,13 +43,15 @@ def ls(
     for problem in listing.problems:
         warn(str(problem))
     lines = [ResultLine.of_listed(listed) for listed in listing.runs]
-    data = [
-        {**line.as_json(), "state": listed.state}
-        for line, listed in zip(lines, listing.runs, strict=True)
-    ]
-    names = ("run", "result", "baseline", "best", "calls")
-    shown = table(names, [_listed(line) for line in lines]) if lines else f"No runs in {folder}."
-    show(data, shown, as_json)
+    if as_json:
+        states = [listed.state for listed in listing.runs]
+        data = [{**line.as_json(), "state": at} for line, at in zip(lines, states, strict=True)]
+        show(data, "", as_json)
+    elif lines:
+        names = ("run", "result", "baseline", "best", "calls")
+        print(aligned(names, [_listed(line) for line in lines]))
+    else:
+        print(visible(f"No runs in {folder}."))
 
 
 def _listed(line: ResultLine) -> tuple[str, ...]:
@@ -100,7 +103,6 @@ def _shown(story: RunStory) -> list[RenderableType]:
     from rich.text import Text
 
     from skillfit.cli.screen import PlotPoint, action_words, plot
-    from skillfit.plain_text import visible
 
     parts: list[RenderableType] = []
     points = [PlotPoint(one.score, one.kept) for one in story.points if one.split == "selection"]

@@ -14,6 +14,7 @@ line agents run on the nodes too, and read their keys from the environment of th
 from __future__ import annotations
 
 import asyncio
+import importlib
 import io
 import itertools
 import os
@@ -22,7 +23,6 @@ import socket
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -314,8 +314,8 @@ def _has_token() -> bool:
 
 def _reread_settings() -> None:
     """Ray has read its settings from the environment when it was imported."""
-    settings = getattr(import_module("ray._raylet"), "Config", None)
-    if settings is not None:  # older versions of Ray have no token authentication
+    settings = getattr(importlib.import_module("ray._raylet"), "Config", None)
+    if settings is not None:  # None: a version of Ray without token authentication
         settings.initialize("")
 
 
