@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillfit.cli.train import in_words, line
+from skillfit.cli.output import ResultLine
 from skillfit.run.events import GateDecided, StepFinished, Stored
 from skillfit.training.components import Control, Interrupted
 from tests.training.making import MakeWorld
@@ -33,7 +33,8 @@ async def test_a_bloated_skill_gets_shorter_and_a_needed_paragraph_stays(
     assert len(result.summary.cut) >= len(gone)
     reasons = [event.reason for event in world.events(GateDecided)]
     assert any("cut line" in reason and "of the initial skill" in reason for reason in reasons)
-    said = in_words(line(result.run, result.finish_reason, result.summary), result.diagnosis)
+    line = ResultLine.of(result.run, result.finish_reason, result.summary)
+    said = line.in_words(result.diagnosis)
     tokens = result.summary.skill_tokens
     assert f"The skill has {tokens['found']:,} tokens, {tokens['initial']:,} before." in said
     assert "Cut from the initial skill: line" in said
