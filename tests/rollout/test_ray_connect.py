@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import InfrastructureError, InputError
+from skillfit.plugins import ray_executor
 from skillfit.plugins.ray_executor import RayExecutor
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
@@ -77,18 +78,20 @@ def head() -> Iterator[Head]:
     command += [f"--port={port}", f"--ray-client-server-port={client_port}"]
     command += ["--node-ip-address=127.0.0.1", f"--temp-dir={folder}"]
     command += ["--object-store-memory=80000000", "--disable-usage-stats"]
+    started = folder / "started.txt"
     process = subprocess.Popen(
         command,
         env=environment(folder, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=started.open("w"),
+        stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    while not _listens(client_port):
-        assert process.poll() is None, "ray start ended"
+    # The client's port answers before the node can start processes, so that is too early.
+    while "Ray runtime started" not in started.read_text() or not _listens(client_port):
+        assert process.poll() is None, started.read_text()
         time.sleep(0.1)
     yield Head(f"127.0.0.1:{port}", f"ray://127.0.0.1:{client_port}")
-    os.killpg(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -155,3 +158,41 @@ def test_an_address_where_nothing_listens_is_reported_at_once() -> None:
         RayExecutor(f"ray://127.0.0.1:{free_port()}")
     assert "Nothing listens at 127.0.0.1:" in refused.value.message
     assert "10001" in refused.value.hint
+
+
+def test_a_head_node_that_cannot_start_the_client_process_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    import grpc
+    from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
+
+    asked = []
+
+    class Head(
+        ray_client_pb2_grpc.RayletDriverServicer, ray_client_pb2_grpc.RayletDataStreamerServicer
+    ):
+        def ClusterInfo(self, request, context):  # type: ignore[no-untyped-def]
+            return ray_client_pb2.ClusterInfoResponse(type=request.type, json="{}")
+
+        def Datapath(self, requests, context):  # type: ignore[no-untyped-def]
+            request = next(requests)
+            asked.append(request.WhichOneof("type"))
+            refusal = ray_client_pb2.InitResponse(ok=False, msg="no process")
+            yield ray_client_pb2.DataResponse(req_id=request.req_id, init=refusal)
+            next(requests, None)  # until the client hangs up
+
+    monkeypatch.setattr(ray_executor, "_PAUSES_BEFORE_RETRY", (0.1, 0.1))
+    server = grpc.server(ThreadPoolExecutor(8))
+    ray_client_pb2_grpc.add_RayletDriverServicer_to_server(Head(), server)
+    ray_client_pb2_grpc.add_RayletDataStreamerServicer_to_server(Head(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with pytest.raises(InfrastructureError) as refused:
+            RayExecutor(f"ray://127.0.0.1:{port}")
+    finally:
+        server.stop(0)
+    assert "no process" in refused.value.message
+    assert asked == ["init"] * 3

@@ -21,6 +21,7 @@ import os
 import pickle
 import socket
 import sys
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,9 @@ from skillfit.tasks.item import Attempt, RowAt, Score
 
 _MOST_WAITING = 10_000  # requests that may wait in the mailbox for their reply
 _PROBE_SECONDS = 5.0
+_CLOSE_SECONDS = 5.0
+_PAUSES_BEFORE_RETRY = (1.0, 4.0)  # seconds
+_NO_CLIENT_PROCESS = ("Initialization failure from server", "has already been disconnected")
 _TOKEN_HINT = (
     "The cluster uses token authentication. Copy its token (~/.ray/auth_token on the head node) to "
     "the same place here, or set RAY_AUTH_TOKEN; then set RAY_AUTH_MODE=token."
@@ -95,6 +99,10 @@ class RayExecutor:
 
     async def close(self) -> None:
         """Disconnect from the cluster. One that was started here ends."""
+        if self._delivering is not None:
+            # Ray Client prints a traceback when a call that it waits for is cancelled.
+            self._mailbox.close.remote()
+            await asyncio.wait([self._delivering], timeout=_CLOSE_SECONDS)
         for task in (self._delivering, *self._answering):
             if task is not None:
                 task.cancel()
@@ -122,8 +130,8 @@ class RayExecutor:
         return self._packed[id(worker)][1]
 
     async def _deliver(self) -> None:
-        while True:
-            for ticket, number, request in await self._mailbox.take.remote():
+        while asked := await self._mailbox.take.remote():
+            for ticket, number, request in asked:
                 task: asyncio.Task[Reply] = asyncio.create_task(
                     self._models[number].complete(request)
                 )
@@ -182,7 +190,7 @@ class _Mailbox:
 
     def __init__(self) -> None:
         self._tickets = itertools.count()
-        self._asked: asyncio.Queue[tuple[int, int, Request]] = asyncio.Queue()
+        self._asked: asyncio.Queue[tuple[int, int, Request] | None] = asyncio.Queue()
         self._answers: dict[int, asyncio.Future[Any]] = {}
 
     async def ask(self, number: int, request: Request) -> Any:
@@ -195,10 +203,14 @@ class _Mailbox:
             del self._answers[ticket]
 
     async def take(self) -> list[tuple[int, int, Request]]:
+        """Waits for requests. An empty list: the mailbox was closed."""
         asked = [await self._asked.get()]
         while not self._asked.empty():
             asked.append(self._asked.get_nowait())
-        return asked
+        return [] if None in asked else [one for one in asked if one is not None]
+
+    async def close(self) -> None:
+        self._asked.put_nowait(None)
 
     async def answer(self, ticket: int, answer: Any) -> None:
         waiting = self._answers.get(ticket)
@@ -261,7 +273,7 @@ def _connect(ray: Any, address: str) -> None:
     try:
         if address != "ray":
             _require_reachable(address)
-            ray.init(address=address, **quiet)
+            _join_by_client(ray, address, quiet)
         elif not _join_running_cluster(ray, quiet):
             ray.init(address="local", include_dashboard=False, **quiet)
     except ray.exceptions.RayError as error:  # among others: a token is needed and there is none
@@ -272,6 +284,22 @@ def _connect(ray: Any, address: str) -> None:
             hint="Check that the cluster is up and has this version of Ray and Python. If it uses "
             "token authentication, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN.",
         ) from error
+
+
+def _join_by_client(ray: Any, address: str, quiet: dict[str, Any]) -> None:
+    """Connect through the Ray Client. The head node starts a process for each client; a busy head
+    node may fail to start it and succeed a moment later.
+    """
+    for pause in _PAUSES_BEFORE_RETRY:
+        try:
+            ray.init(address=address, **quiet)
+            return
+        except ConnectionError as error:
+            if not any(words in str(error) for words in _NO_CLIENT_PROCESS):
+                raise
+        ray.shutdown()
+        time.sleep(pause)
+    ray.init(address=address, **quiet)
 
 
 def _join_running_cluster(ray: Any, quiet: dict[str, Any]) -> bool:
