@@ -99,6 +99,16 @@ async def test_a_rewrite_that_brings_nothing_usable_is_skipped(make_world: MakeW
     assert world.best() == SKILL
 
 
+async def test_a_stage_announces_as_many_selection_rollouts_as_it_makes(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world("evaluation.ship_test=false", "evaluation.eval_test=false")
+    await world.train()
+    (announced,) = [event for event in world.events(StageStarted) if event.stage == "gate"]
+    made = [event for event in world.events(RolloutFinished) if event.phase == "gate"]
+    assert announced.total == len(made) > 8  # several passes over eight items
+
+
 async def test_an_edit_budget_of_zero_applies_nothing(make_world: MakeWorld) -> None:
     world = make_world(
         *STRICT,
