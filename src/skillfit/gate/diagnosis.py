@@ -150,6 +150,8 @@ def cost_check(typical: float, high: float, cap: float | None) -> CheckResult:
     """Estimated dollars of the whole plan against the cap."""
     detail = {"typical": typical, "high": high, "cap": cap}
     about = f"The plan costs about ${typical:.2f} (${high:.2f} at the most)"
+    if cap is not None and typical <= cap < high:
+        about = f"The plan costs about ${typical:.2f}, and budget.usd stops it at ${cap:.2f}"
     if cap is not None and typical > cap:
         message = f"{about}; the cap of ${cap:.2f} ends it early."
         return CheckResult("cost", "warn", message, detail)
