@@ -225,7 +225,7 @@ class ResultLine:
         return [line]
 
     def _cost(self) -> str:
-        from skillfit.cli.screen import duration
+        from skillfit.report.progress import duration
 
         amounts = [f"{self.usage.calls or 0:,} calls", f"{self.usage.tokens or 0:,} tokens"]
         if self.usage.usd:

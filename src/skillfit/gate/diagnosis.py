@@ -123,8 +123,8 @@ def power_check(items: int, noise: float | None, baseline: float, repeats: int =
     effect = detectable_effect(items, rollout_noise, repeats)
     detail = {"items": items, "noise": rollout_noise, "detectable": effect}
     message = (
-        f"{items} items, rollout noise {rollout_noise**0.5:.2f}: gains from about "
-        f"{effect:.2f} on can be shown."
+        f"{items} items, rollout noise {rollout_noise**0.5:.2f}: gains of about {effect:.2f} "
+        "or more can be shown."
     )
     return CheckResult(
         "power", "warn" if effect > min(0.15, 1 - baseline) else "go", message, detail
