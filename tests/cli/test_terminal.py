@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from skillfit.cli.screen import render, spend
-from skillfit.cli.terminal import LiveTerminal, PlainTerminal, event_lines
+from skillfit.cli.terminal import LiveTerminal, PlainTerminal
 from skillfit.models.protocol import Usage
+from skillfit.report.progress import event_lines
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (

@@ -13,19 +13,10 @@ from rich.text import Text
 
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
+from skillfit.report.progress import STAGES, action_words, duration, time_left
 from skillfit.report.story import EditSummary, GateSummary, RunStory
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
-STAGES = {
-    "preflight": "check",
-    "rollout": "training rollouts",
-    "gate": "measuring edits",
-    "slow_update": "slow update",
-    "meta_skill": "meta skill",
-    "compose": "final skill",
-    "ship": "ship test",
-    "test": "test split",
-}
 _ROLLOUTS = ("preflight", "baseline", "rollout", "gate", "compose", "final", "ship", "test")
 _SMALL_PLOT = 5
 
@@ -76,22 +67,6 @@ def _header(story: RunStory, spent: Usage, elapsed: float) -> Text:
         f"\n{step}{f'  {left}' if left else ''}  {spend(spent, story.caps, elapsed)}", "dim"
     )
     return text
-
-
-def time_left(story: RunStory) -> str:
-    """How long the training steps will take; after the last one, the stage that runs."""
-    if story.seconds_left:
-        return f"about {duration(story.seconds_left)} of training left"
-    stage = story.running_stage
-    if stage is None or not stage.seconds_left or story.steps_done < story.total_steps:
-        return ""
-    return f"about {duration(stage.seconds_left)} left of this stage"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3600:.1f} h"
 
 
 def spend(spent: Usage, caps: Mapping[str, float], seconds: float) -> str:
@@ -175,29 +150,6 @@ def _gates(gates: Sequence[GateSummary]) -> Table:
         reason = f": {gate.reason}" if gate.reason else ""
         table.add_row(gate.label, found, f"{decision}{reason}")
     return table
-
-
-ACTIONS = {
-    "accept_new_best": "accepted",
-    "accept": "accepted",
-    "force_accept": "accepted without a test",
-    "reject": "rejected",
-    "inconclusive": "undecided",
-    "skip_lag": "no edits yet: the first ones join later (train.lag)",
-    "skip_no_patches": "skipped: no edits proposed",
-    "skip_no_change": "skipped: the edits change nothing",
-    "skip_no_rewrite": "skipped: no usable rewrite",
-    "skip_leak": "skipped: the rewrite carried hidden answers",
-    "inject_placeholder": "added placeholder",
-    "no_content": "nothing to add",
-    "unchanged": "the same text again",
-    "join_pool": "added as a pending edit",
-}
-
-
-def action_words(action: str) -> str:
-    """An action as people read it."""
-    return ACTIONS.get(action, action.replace("_", " "))
 
 
 _HEIGHT = 6
