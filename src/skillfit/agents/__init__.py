@@ -1,10 +1,16 @@
 """Who uses the skill: chat, a loop of tool calls, coding-agent programs, any Python code."""
 
-from skillfit.agents.agent import Agent, AgentFailure, AttemptContext
+from skillfit.agents.agent import (
+    Agent,
+    AgentFailure,
+    AttemptContext,
+    CallableAgent,
+    ChatAgent,
+    is_agent_reference,
+    load_agent,
+    remove_workspace,
+)
 from skillfit.agents.build import build_agent
-from skillfit.agents.chat import ChatAgent
-from skillfit.agents.python_agent import CallableAgent, is_agent_reference, load_agent
-from skillfit.agents.workspace import remove_workspace
 from skillfit.models.connect import register_provider
 
 __all__ = [

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from skillfit.agents.agent import Agent
-from skillfit.agents.chat import ChatAgent
+from skillfit.agents.agent import Agent, ChatAgent
 from skillfit.agents.coding_cli import CliAgent, command_line
 from skillfit.agents.tools import ToolsAgent
 from skillfit.errors import InputError

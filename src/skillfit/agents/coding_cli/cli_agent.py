@@ -12,9 +12,8 @@ from typing import ClassVar
 
 import yaml
 
-from skillfit.agents.agent import AttemptContext, item_messages
+from skillfit.agents.agent import CORPUS, AttemptContext, Workspace, item_messages, workspace_for
 from skillfit.agents.coding_cli.command_line import CommandLine, command_line, described_program
-from skillfit.agents.workspace import CORPUS, Workspace, workspace_for
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import BadRequest, Message, Reply, Request

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from skillfit.agents.agent import AgentFailure
+from skillfit.agents.agent import CORPUS, AgentFailure, Workspace
 from skillfit.agents.coding_cli.description import (
     Arguments,
     Description,
@@ -18,7 +18,6 @@ from skillfit.agents.coding_cli.description import (
 )
 from skillfit.agents.coding_cli.login import Login
 from skillfit.agents.coding_cli.transcript import Reading, failure_of, read_output
-from skillfit.agents.workspace import CORPUS, Workspace
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import AuthFailed, Usage
