@@ -206,7 +206,7 @@ def providers() -> str:
 
 
 def programs() -> str:
-    from skillfit.agents.coding_cli.description import BUILT_IN, load_description
+    from skillfit.agents.cli_programs import BUILT_IN, load_description
 
     found = [load_description(path.stem) for path in sorted(BUILT_IN.glob("*.yaml"))]
     rows = [

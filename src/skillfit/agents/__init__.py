@@ -27,7 +27,7 @@ __all__ = [
 
 register_provider(
     "cli",
-    "skillfit.agents.coding_cli.cli_agent:make_provider",
+    "skillfit.agents.cli_agent:make_provider",
     about="a coding agent's command line",
-    check="skillfit.agents.coding_cli.description:readiness",
+    check="skillfit.agents.cli_programs:readiness",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from skillfit.agents.agent import Agent, ChatAgent
-from skillfit.agents.coding_cli import CliAgent, command_line
+from skillfit.agents.cli_agent import CliAgent, command_line
 from skillfit.agents.tools import ToolsAgent
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from skillfit.agents import Agent, build_agent
-from skillfit.agents.coding_cli import CliAgent
+from skillfit.agents.cli_agent import CliAgent
 from skillfit.config import Config
 from skillfit.extensions import find_extension
 from skillfit.gate import Gate, GateSettings, LeakIndex
