@@ -11,10 +11,9 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.models.clock import Clock, paused
 from skillfit.models.failures import BAD_REPLY_RETRIES, is_retried
 from skillfit.models.json_text import without_surrogates
-from skillfit.models.limiter import LONGEST_PAUSE, Limiter
+from skillfit.models.limiter import LONGEST_PAUSE, Clock, Limiter, paused
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
 from skillfit.models.protocol import (
     AnswerPending,

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.models.clock import paused
+from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model
 from skillfit.plugins.inspect_bridge import (
     AGENT,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, remove_workspace
-from skillfit.models.clock import time_limit
+from skillfit.models.limiter import time_limit
 from skillfit.models.protocol import ModelError
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 
