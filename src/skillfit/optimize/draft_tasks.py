@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
-from skillfit.models.structured import ask
 from skillfit.optimize.prompts import render, sections
 from skillfit.skill import Skill
 from skillfit.tasks.graders import build_grader
