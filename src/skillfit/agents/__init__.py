@@ -23,8 +23,7 @@ from skillfit.agents.cli_agent import CliAgent, command_line
 from skillfit.agents.tools import ToolsAgent
 from skillfit.errors import InputError
 from skillfit.models.client import register_provider
-from skillfit.models.protocol import Model
-from skillfit.models.provider import ModelSpec
+from skillfit.models.protocol import Model, ModelSpec
 from skillfit.sandbox.isolation import SandboxMode
 
 

@@ -39,8 +39,17 @@ from skillfit.agents.cli_programs import (
 )
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import AuthFailed, BadRequest, Message, Reply, Request, Usage
-from skillfit.models.provider import ModelSpec, Provider, Setup
+from skillfit.models.protocol import (
+    AuthFailed,
+    BadRequest,
+    Message,
+    ModelSpec,
+    Provider,
+    Reply,
+    Request,
+    Setup,
+    Usage,
+)
 from skillfit.models.secrets import redact, remember_secret
 from skillfit.sandbox.installation import installation_of
 from skillfit.sandbox.isolation import (

@@ -39,8 +39,7 @@ from skillfit.agents.agent import AgentFailure, shorten
 from skillfit.errors import InputError
 from skillfit.models.failures import make_failure
 from skillfit.models.json_text import JsonObject, parse_json
-from skillfit.models.protocol import AuthFailed, ModelError, Usage
-from skillfit.models.provider import Readiness
+from skillfit.models.protocol import AuthFailed, ModelError, Readiness, Usage
 from skillfit.models.secrets import remember_secret
 from skillfit.models.wire import MAX_TOKEN_COUNT
 from skillfit.skill.document import write_whole

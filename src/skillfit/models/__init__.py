@@ -16,15 +16,18 @@ from skillfit.models.protocol import (
     Meter,
     Model,
     ModelError,
+    ModelSpec,
+    Provider,
+    Readiness,
     Reply,
     Request,
     Reservation,
     Role,
+    Setup,
     Tool,
     ToolCall,
     Usage,
 )
-from skillfit.models.provider import ModelSpec, Provider, Readiness, Setup
 from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.models.secrets import redact
 

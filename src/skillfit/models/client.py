@@ -37,29 +37,27 @@ from skillfit.models.json_text import (
 from skillfit.models.limiter import LONGEST_PAUSE, START, Clock, Limiter, Limiters, paused
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
 from skillfit.models.protocol import (
+    Adapted,
     AnswerPending,
     BadReply,
     Message,
     Meter,
     Model,
     ModelError,
+    ModelSpec,
     NetworkFailed,
+    Notice,
     NotReached,
+    Provider,
     RateLimited,
+    Readiness,
     Refused,
     Reply,
     Request,
     Role,
+    Setup,
     TimedOut,
     Usage,
-)
-from skillfit.models.provider import (
-    Adapted,
-    ModelSpec,
-    Notice,
-    Provider,
-    Readiness,
-    Setup,
     log_notice,
 )
 

@@ -13,8 +13,7 @@ from pydantic import Field
 from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import endpoint_of
 from skillfit.models.prices import is_reasoning
-from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request
-from skillfit.models.provider import Setup
+from skillfit.models.protocol import BadRequest, FinishReason, Message, Reply, Request, Setup
 from skillfit.models.providers.http import (
     Endpoint,
     OptionalParameters,

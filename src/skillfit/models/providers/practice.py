@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
-from skillfit.models.provider import Setup
+from skillfit.models.protocol import Setup
 from skillfit.models.providers.openai_protocols import ChatProvider
 from skillfit.models.providers.practice_rules import practice_answer, practice_reply
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from skillfit.errors import InputError
 from skillfit.models.client import check_reply
-from skillfit.models.protocol import BadReply, Reply, Request, Usage
-from skillfit.models.provider import Setup
+from skillfit.models.protocol import BadReply, Reply, Request, Setup, Usage
 
 Line = str | Reply | Exception
 Script = Callable[[Request], Line | Awaitable[Line]]

@@ -15,8 +15,7 @@ from urllib.parse import quote, urlsplit
 
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import AuthFailed
-from skillfit.models.provider import Readiness, Setup
+from skillfit.models.protocol import AuthFailed, Readiness, Setup
 from skillfit.models.providers.http import SignIn, bearer, join
 from skillfit.models.providers.openai_protocols import (
     ChatProvider,
