@@ -2,13 +2,11 @@
 
 The sections of the loop (`train`, `gradient`, `optimizer`, `evaluation`) and their keys have the
 names that users of SkillOpt know. The docstrings of the fields are the reference in docs/ and in
-`skillfit docs`.
+`skillfit docs`; `describe_keys` lists them. `identity` is the part of the settings that must stay
+the same for a run to be resumed.
 
 Recipes are named sets of settings. They fill in what the user does not set. `default` is the values
 of this schema.
-
-The settings as a list: every key with its type, default and meaning, and which of them must stay
-the same for a run to be resumed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""A provider behind what every call needs: a slot at the endpoint, reserved budget, retries, and a
-check of the reply.
+"""Models that can be called.
 
-Ask a model for a reply of a given type.
-
-The type's JSON schema goes out with the request. The reply is read as JSON and validated; a reply
-that does not fit is asked for once more with the reason, and then it is a `BadReply`.
-
-From a model's spec to a model that can be called. Other packages add providers with
-`register_provider`.
+- `connect`: from a model's spec to a `Client`. Other packages add providers with
+  `register_provider`.
+- `Client`: a provider behind what every call needs: a slot at the endpoint, reserved budget,
+  retries, and a check of the reply.
+- `ask`: a reply of a given type. The type's JSON schema goes out with the request. The reply is
+  read as JSON and validated; a reply that does not fit is asked for once more with the reason, and
+  then it is a `BadReply`.
 """
 
 from __future__ import annotations

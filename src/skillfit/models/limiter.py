@@ -14,11 +14,9 @@ The rules:
   an endpoint that fails now and then still grows, one that fails every other time does not.
 - Requests are served in the order in which they came.
 
-Time as an object that is passed in, so that tests of waiting do not have to wait; and a timeout
-that can be paused.
-
 A rollout's time limit counts its work only. While it waits for a slot at the endpoint, or for a
-provider to recover, its timeout is paused.
+provider to recover, its timeout is paused. Time is an object that is passed in (`Clock`), so that
+tests of waiting do not have to wait.
 """
 
 from __future__ import annotations

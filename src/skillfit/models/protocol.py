@@ -1,12 +1,12 @@
 """The protocol of model calls: a `Request` goes in, a `Reply` with its `Usage` comes out, or a
 typed `ModelError` is raised.
 
-Everything here is plain data. Requests put what stays the same first (system prompt, skill) and
-what changes last (item), so that the prompt caches of providers are used. What a run does about
-each kind of failure is in `failures.py`.
+Requests put what stays the same first (system prompt, skill) and what changes last (item), so that
+the prompt caches of providers are used. What a run does about each kind of failure is in
+`failures.py`.
 
-What a provider is: it sends one request to one model. `ModelSpec` is the model in a config,
-`Setup` what its provider is created from.
+A `Provider` sends one request to one model. `ModelSpec` is the model in a config, `Setup` what its
+provider is created from.
 """
 
 from __future__ import annotations
