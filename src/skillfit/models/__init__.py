@@ -28,7 +28,7 @@ from skillfit.models.protocol import (
     ToolCall,
     Usage,
 )
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.models.secrets import redact
 
 __all__ = [
