@@ -27,7 +27,7 @@ from skillfit.optimize.candidate import select as select_proposals
 from skillfit.optimize.candidate import update as update_skill
 from skillfit.optimize.context import Context
 from skillfit.optimize.epoch import collect_notes
-from skillfit.optimize.patch import Patch, Proposal
+from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.optimize.proposer import Proposals, finished_cases
 from skillfit.optimize.reflect import diagnose
 from skillfit.rollout import Arm, Outcome, RolloutRequest

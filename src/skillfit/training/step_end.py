@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from skillfit.gate import EditEffect, Observation, Verdict
 from skillfit.optimize.context import failure_patterns
 from skillfit.optimize.epoch import collect_notes, consolidate
-from skillfit.optimize.patch import Patch
+from skillfit.optimize.optimizer import Patch
 from skillfit.rollout.outcome import Outcome, Tally
 from skillfit.run.events import EvaluationFinished, StepFinished
 from skillfit.run.records import (
