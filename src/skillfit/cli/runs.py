@@ -33,7 +33,7 @@ def ls(
 
     Example: skillfit ls runs
     """
-    from skillfit.run.listing import list_runs
+    from skillfit.run.directory import list_runs
 
     if not folder.is_dir() and folder != _RUNS:
         raise InputError(
