@@ -102,7 +102,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
     """The tables of `show`: curve, decisions, edits, notices."""
     from rich.text import Text
 
-    from skillfit.cli.screen import PlotPoint, action_words, plot
+    from skillfit.cli.terminal import PlotPoint, action_words, plot
 
     parts: list[RenderableType] = []
     points = [PlotPoint(one.score, one.kept) for one in story.points if one.split == "selection"]
