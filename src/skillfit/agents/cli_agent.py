@@ -51,7 +51,6 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.models.secrets import redact, remember_secret
-from skillfit.sandbox.installation import installation_of
 from skillfit.sandbox.isolation import (
     NONE,
     Access,
@@ -59,6 +58,7 @@ from skillfit.sandbox.isolation import (
     Mount,
     SandboxMode,
     choose_isolation,
+    installation_of,
     run_sandboxed,
 )
 from skillfit.sandbox.process import ProcessResult, SandboxNotStarted

@@ -20,7 +20,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from skillfit import __version__
-from skillfit.cli import apply, data, draft, evaluate, init, runs, setup, train, verify
+from skillfit.cli import apply, draft, evaluate, init, runs, setup, train, verify
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -54,7 +54,7 @@ for module in (init, setup, train, evaluate, verify, runs, apply):
     for command in module.COMMANDS:
         app.command(command.__name__.rstrip("_"), **_help_texts(command))(command)
 app.add_typer(draft.app, name="tasks")
-app.add_typer(data.app, name="data")
+app.add_typer(setup.data_app, name="data")
 
 
 @app.callback(invoke_without_command=True)

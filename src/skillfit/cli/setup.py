@@ -1,7 +1,4 @@
-"""`demo`, `lint`, `models`, `docs`, `studio` and `mcp`.
-
-`skillfit data`: prepare the public data of the built-in benchmarks.
-"""
+"""`demo`, `lint`, `models`, `docs`, `studio`, `mcp`, and `data` for the data of the benchmarks."""
 
 from __future__ import annotations
 
@@ -287,7 +284,7 @@ def _first_line(text: str | None) -> str:
 COMMANDS = (demo, lint, models, docs, studio, mcp)
 
 
-app = typer.Typer(
+data_app = typer.Typer(
     help="Prepare the data of the built-in benchmarks.",
     no_args_is_help=True,
     add_completion=False,
@@ -295,7 +292,7 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(help="The benchmark, for example searchqa.")]
 
 
-@app.command("list")
+@data_app.command("list")
 def list_(as_json: Json = False) -> None:
     """List the benchmarks, their licences, and which of them have data here.
 
@@ -328,7 +325,7 @@ def list_(as_json: Json = False) -> None:
     show({"folder": str(data_home()), "benchmarks": rows}, shown, as_json)
 
 
-@app.command("get")
+@data_app.command("get")
 def get(
     name: Name,
     mirror: Annotated[
@@ -349,7 +346,7 @@ def get(
     _show(result, as_json)
 
 
-@app.command("make")
+@data_app.command("make")
 def make(
     name: Name,
     source: Annotated[

@@ -1,9 +1,7 @@
 """What the terminal shows of a run: a live screen, plain lines, or a counter.
 
-Each is a listener of events. The live screen and the plain lines read the same story of the run as
-the report and the studio.
-
-The live screen of a run: drawn from its story, made to fit 80 × 24.
+Each is a listener of events. The live screen, which fits 80 × 24, and the plain lines read the same
+story of the run as the report and the studio.
 """
 
 from __future__ import annotations

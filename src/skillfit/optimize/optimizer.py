@@ -1,11 +1,8 @@
-"""The optimizer's model, and the replies its stages ask for.
+"""The optimizer's model: its prompts, the replies its stages ask for, and the patches in them.
 
+A patch is what analysts propose, why, and from which items; it has one shape for all update modes.
 Reply types are lenient about form (nulls, one string where a list was asked for); what a stage
-cannot use is discarded with an event.
-
-Patches: what analysts propose, why, and from which items. One shape for all update modes.
-
-The optimizer's prompts: one Jinja2 template a stage, beside this file.
+cannot use is discarded with an event. Prompts are Jinja2 templates, one a stage, in prompts/.
 """
 
 from __future__ import annotations
@@ -30,22 +27,6 @@ from skillfit.skill import Edit, Skill, estimate_tokens
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-
-__all__ = [
-    "PAYLOAD_FIELD",
-    "FailureNote",
-    "Patch",
-    "Payload",
-    "Proposal",
-    "SkillCandidate",
-    "Source",
-    "Suggestion",
-    "UpdateMode",
-    "edits_of",
-    "payload_dict",
-    "union",
-    "without_duplicates",
-]
 
 Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
 

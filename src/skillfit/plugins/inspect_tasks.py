@@ -1,7 +1,5 @@
-"""The task source `inspect:`: find an Inspect AI task in a file or an installed package, and make
-items of its samples.
-
-Run items of an Inspect AI task: Inspect's solver and scorers do the work, our models answer.
+"""The task source `inspect:`: find an Inspect AI task in a file or an installed package, make items
+of its samples, and run them. Inspect's solver and scorers do the work, our models answer.
 
 The skill is the first system message, or a package of files in the sample's sandbox.
 

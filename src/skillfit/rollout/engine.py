@@ -8,10 +8,9 @@ A failed rollout is an outcome, not an exception. Errors that stop the whole run
 config, spent budget, too many failures) are exceptions: after one, no new rollout starts, and
 those in flight finish and are recorded.
 
-Meter rollouts whose model calls skillfit does not see: programs and the user's own code.
-
-What such a rollout costs is known only when it has ended. So under a cap the meter reserves an
-estimate from the rollouts before it: the highest cost seen, and a margin for how much the costs
+`RolloutMeter` meters rollouts whose model calls skillfit does not see: programs and the user's own
+code. What such a rollout costs is known only when it has ended. So under a cap the meter reserves
+an estimate from the rollouts before it: the highest cost seen, and a margin for how much the costs
 vary. The first rollout reserves everything that is left. Until several have shown their cost, no
 more run at the same time than have ended, and near the cap they run one by one.
 

@@ -1,9 +1,8 @@
 """A run on disk: one directory, one writer, and files that appear complete or not at all.
 
 `RunDirectory.open` starts or resumes a run and is its only writer. `RunDirectory.read` gives a
-`RunView` to everybody else, also while the run is being written.
-
-The runs in a folder, each by its card. A run that cannot be read does not hide the others.
+`RunView` to everybody else, also while the run is being written. `list_runs` lists the runs in a
+folder, each by its card; a run that cannot be read does not hide the others.
 """
 
 from __future__ import annotations

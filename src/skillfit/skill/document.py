@@ -1,13 +1,10 @@
 """The skill: a markdown document with optional frontmatter, and the files of its folder.
 
-The second half of the module reads skills from disk, with limits on size and place, and writes
-files atomically.
-
-The differences between two skills, as a unified diff and as lines for a page.
-
-The text is exact, so that `patch` and `git apply` accept it. Pass it through
-`skillfit.plain_text.visible` before printing it to a terminal: the skill may contain control
-characters.
+The second part of the module reads skills from disk, with limits on size and place, and writes
+files atomically. The third part shows the differences between two skills, as a unified diff and as
+lines for a page. The text of a diff is exact, so that `patch` and `git apply` accept it. Pass it
+through `skillfit.plain_text.visible` before printing it to a terminal: the skill may contain
+control characters.
 """
 
 from __future__ import annotations

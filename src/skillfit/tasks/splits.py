@@ -1,7 +1,6 @@
-"""Train, selection and test: given by the items, or made by ratio.
+"""Train, selection and test: given by the items, or made by ratio, with near-duplicates together.
 
-Near-duplicate items: the same normalised text, or four fifths of their five-word runs in common.
-
+Near-duplicates have the same normalised text, or four fifths of their five-word runs in common.
 Items made from one template share most of their words without being copies, so words of a template
 do not count. A run of words belongs to a template if most items have it, or if a large group of
 similar items all have it while each also has words of its own. Copies, even many of them, differ

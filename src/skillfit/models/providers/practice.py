@@ -45,7 +45,7 @@ from skillfit.models.protocol import BadReply, Reply, Request, Setup, Usage
 from skillfit.models.providers.openai_protocols import ChatProvider
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.requests import Request as HttpRequest
     from starlette.responses import Response
 
 
@@ -449,7 +449,7 @@ def _serve() -> str:
     return f"http://127.0.0.1:{port}/v1"
 
 
-async def _complete(request: Request) -> Response:
+async def _complete(request: HttpRequest) -> Response:
     from starlette.responses import JSONResponse
 
     body: JsonObject = await request.json()
