@@ -29,7 +29,6 @@ from skillfit.optimize.optimizer import (
     AnalystReply,
     Call,
     DiagnosisReply,
-    FailureNote,
     FailureNoteReply,
     Optimizer,
     Patch,
@@ -42,6 +41,7 @@ from skillfit.optimize.optimizer import (
 )
 from skillfit.rollout.outcome import Outcome, RolloutRequest, gather, settle
 from skillfit.run.events import ReflectionFinished
+from skillfit.run.records import FailureNote
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
