@@ -252,7 +252,7 @@ def benchmarks() -> str:
 
     parts = []
     for name in BENCHMARKS:
-        function = getattr(import_module(f"skillfit.benchmarks.{name}.{name}"), name)
+        function = getattr(import_module(f"skillfit.benchmarks.{name}"), name)
         parameters = inspect.signature(function).parameters.values()
         options = [option for option in parameters if option.kind is option.KEYWORD_ONLY]
         shown = ", ".join(f"`{option.name}` ({json.dumps(option.default)})" for option in options)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.benchmarks.games.game_player import GameEvaluator, open_game
+from skillfit.benchmarks.game_player import GameEvaluator, open_game
 from skillfit.errors import InputError
 from skillfit.models.protocol import RateLimited
 from skillfit.models.providers.practice import ScriptedModel

@@ -14,14 +14,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from skillfit.benchmarks.benchmark import find_benchmark
-from skillfit.benchmarks.officeqa.officeqa import (
+from skillfit.benchmarks.officeqa import (
     PAGE_CHARS,
     TOTAL_CHARS,
     OfficeAnswer,
+    SearchRounds,
+    SearchService,
     oracle_text,
     tokens,
 )
-from skillfit.benchmarks.officeqa.web_search import SearchRounds, SearchService
 from skillfit.errors import InputError
 from skillfit.models.protocol import Reply, ToolCall
 from skillfit.models.providers.practice import ScriptedModel

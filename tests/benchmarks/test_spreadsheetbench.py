@@ -25,9 +25,9 @@ from tests.support.chat_server import Call
 
 openpyxl = pytest.importorskip("openpyxl")
 
-from skillfit.benchmarks.spreadsheetbench.spreadsheetbench import CodeRounds  # noqa: E402
-from skillfit.benchmarks.spreadsheetbench.workbooks import (  # noqa: E402  # noqa: E402
+from skillfit.benchmarks.spreadsheetbench import (  # noqa: E402  # noqa: E402
     BadRange,
+    CodeRounds,
     WorkbookGrader,
     cases_in,
     comparable,

@@ -29,7 +29,7 @@ BENCHMARK = Benchmark(
     title="BabyVision: visual puzzles that small children solve",
     homepage="https://huggingface.co/datasets/UnipatAI/BabyVision",
     licence="see the data set's page",
-    folder=Path(__file__).parent,
+    folder=Path(__file__).with_suffix(""),
     downloads=(HubFiles("UnipatAI/BabyVision", ("data/*.parquet",)),),
     row_id=lambda row: text(row, "taskId", "id"),
 )

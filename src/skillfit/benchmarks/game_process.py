@@ -1,4 +1,4 @@
-"""A program that runs one text game: `python -m skillfit.benchmarks.games.game_process`.
+"""A program that runs one text game: `python -m skillfit.benchmarks.game_process`.
 
 It reads one JSON object per line: first the game to open, then {"command": "go north"} for each
 move. It answers each with the state as one line of JSON, or with {"error": …} and ends. The game

@@ -17,10 +17,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
-from skillfit.benchmarks.dialogue import Dialogue, packaged_text, required_model, system_message
-from skillfit.benchmarks.games.game_process import Game
+from skillfit.benchmarks.benchmark import Dialogue, packaged_text, required_model, system_message
+from skillfit.benchmarks.game_process import Game
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
@@ -97,7 +98,7 @@ async def open_game(request: Mapping[str, Any]) -> AsyncIterator[tuple[GameProce
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "skillfit.benchmarks.games.game_process",
+        "skillfit.benchmarks.game_process",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -128,7 +129,7 @@ class GameEvaluator(Evaluator):
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
         dialogue = Dialogue(required_model(self.model, self.name), item, seed)
-        system = system_message(packaged_text(__package__, "game_prompt.md"), skill)
+        system = system_message(packaged_text(Path(__file__).parent, "game_prompt.md"), skill)
         request = item.content()["game"]
         async with open_game(request) as (game, state):
             state = await self._play(game, state, dialogue, system)

@@ -41,7 +41,7 @@ def reasoning_gym(
         described = {"task": reference.argument, "size": size, "seed": seed, **settings}
         return SourceItems(rows, grader=VerifierGrader(dataset, described))
 
-    skill = str(Path(__file__).with_name("reasoning_gym.md"))
+    skill = str(Path(__file__).with_suffix("") / "reasoning_gym.md")
     return TaskSource(load, {"env": {"agent": "chat", "prompt": _PROMPT, "skill": skill}})
 
 

@@ -12,6 +12,10 @@ An answer is right when it is the same after normalising; the soft score is the 
 are compared by value: separators, currency signs and trailing zeros do not matter, scale words do
 (3 million is 3,000,000 and never 3 billion), and parentheses around a number make it negative. A
 percent sign belongs to the number: 5% is not 5.
+
+In the search mode `custom_search` the model searches the web through a search service. The service
+gets {"query", "provider", "max_results"} as JSON by POST and answers with a list of
+results, or {"results": […]}, each with `title`, `url` and `snippet` or `content`.
 """
 
 from __future__ import annotations
@@ -21,26 +25,40 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, skillopt_splits, text
-from skillfit.benchmarks.dialogue import packaged_text
-from skillfit.benchmarks.officeqa.web_search import SearchRounds, SearchService
+import httpx
+
+from skillfit.benchmarks.benchmark import (
+    Benchmark,
+    Dialogue,
+    HubFiles,
+    optional,
+    packaged_text,
+    required_model,
+    skillopt_splits,
+    system_message,
+    text,
+)
 from skillfit.errors import InputError
+from skillfit.models.protocol import Message, Model, Tool, ToolCall
+from skillfit.skill import Skill
 from skillfit.tasks.graders.base import TextGrader, verdict
-from skillfit.tasks.item import Item, Score
+from skillfit.tasks.item import Attempt, Grader, Item, Score, Step, TaskFailure
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
+from skillfit.tasks.task import Evaluator
 
 BENCHMARK = Benchmark(
     name="officeqa",
     title="OfficeQA: questions about U.S. Treasury Bulletins",
     homepage="https://huggingface.co/datasets/databricks/officeqa",
     licence="CC BY-SA 4.0; the questions are gated",
-    folder=Path(__file__).parent,
+    folder=Path(__file__).with_suffix(""),
     downloads=(
         HubFiles("databricks/officeqa", ("officeqa_full.csv", "treasury_bulletins_parsed/*")),
     ),
@@ -112,7 +130,7 @@ def officeqa(
             search_max_num_results,
             search_timeout_seconds,
         )
-        prompt = packaged_text(__package__, "answer_by_searching.md")
+        prompt = packaged_text(BENCHMARK.folder, "answer_by_searching.md")
         rounds = SearchRounds(
             context.model, prompt, grader, service, max_tool_turns, max_queries_per_turn
         )
@@ -141,10 +159,10 @@ def _check_mode(mode: str, url: str) -> None:
 
 def _env(mode: str, turns: int) -> dict[str, str | int]:
     if mode == "none":
-        return {"agent": "chat", "prompt": packaged_text(__package__, "answer_from_pages.md")}
+        return {"agent": "chat", "prompt": packaged_text(BENCHMARK.folder, "answer_from_pages.md")}
     if mode == "custom_search":
         return {}
-    prompt = packaged_text(__package__, "answer_from_documents.md")
+    prompt = packaged_text(BENCHMARK.folder, "answer_from_documents.md")
     return {"agent": "tools", "prompt": prompt, "max_turns": turns}
 
 
@@ -269,3 +287,114 @@ def _number(match: re.Match[str]) -> str:
 def _f1(one: list[str], other: list[str]) -> float:
     shared = (Counter(one) & Counter(other)).total()
     return 2 * shared / (len(one) + len(other)) if shared else 0.0
+
+
+_RESULT_CHARS = 2000
+SEARCH = Tool(
+    "search",
+    "Search the web.",
+    {
+        "type": "object",
+        "properties": {"queries": {"type": "array", "items": {"type": "string"}}},
+        "required": ["queries"],
+        "additionalProperties": False,
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchService:
+    url: str
+    auth_env: str = ""  # name of the environment variable with the token
+    provider: str = ""
+    max_results: int = 4
+    timeout: float = 20.0
+
+    async def find(self, query: str) -> str:
+        """The results as text. Raises `TaskFailure` when the service does not answer."""
+        token = os.environ.get(self.auth_env, "") if self.auth_env else ""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        body = {"query": query, "provider": self.provider, "max_results": self.max_results}
+        try:
+            async with httpx.AsyncClient(timeout=self.timeout) as client:
+                response = await client.post(self.url, json=body, headers=headers)
+                response.raise_for_status()
+                answer = response.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise TaskFailure("search", f"the search service at {self.url}: {error}") from error
+        results = answer.get("results", []) if isinstance(answer, Mapping) else answer
+        return "\n\n".join(_shown(result) for result in results[: self.max_results]) or "no results"
+
+
+def _shown(result: Any) -> str:
+    if not isinstance(result, Mapping):
+        return str(result)[:_RESULT_CHARS]
+    parts = (result.get(name) for name in ("title", "url", "snippet", "content"))
+    return "\n".join(str(part) for part in parts if part)[:_RESULT_CHARS]
+
+
+@dataclass(frozen=True)
+class SearchRounds(Evaluator):
+    """The model may search in each turn; its first reply without a search is the answer."""
+
+    needs_model: ClassVar[bool] = True
+
+    model: Model | None
+    prompt: str
+    grader: Grader
+    service: SearchService
+    max_turns: int
+    max_queries: int
+
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+        dialogue = Dialogue(required_model(self.model, "officeqa"), item, seed)
+        messages = (system_message(self.prompt, skill), *item.messages)
+        answer = ""
+        for _ in range(self.max_turns):
+            reply = await dialogue.ask(messages, (SEARCH,))
+            answer = reply.text
+            if not reply.tool_calls:
+                break
+            said = Message("assistant", reply.text, tool_calls=reply.tool_calls)
+            results = [await self._search(call, dialogue) for call in reply.tool_calls]
+            messages = (*messages, said, *results)
+        else:
+            dialogue.note(f"Ended after {self.max_turns} turns.")
+        attempt = Attempt(answer, tuple(dialogue.steps), usage=dialogue.usage)
+        return attempt, await self.grader.grade(item, attempt)
+
+    async def _search(self, call: ToolCall, dialogue: Dialogue) -> Message:
+        dialogue.steps.append(Step("tool_call", call.arguments, name=call.name))
+        queries = _queries(call)
+        if queries:
+            found = [
+                f"## {query}\n\n{await self.service.find(query)}"
+                for query in queries[: self.max_queries]
+            ]
+            text = "\n\n".join(found)
+        else:
+            text = 'error: call search with {"queries": ["…"]}'
+        dialogue.steps.append(Step("tool_result", text, role="tool", name=call.name))
+        return Message("tool", text, tool_call_id=call.id)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "search_mode": "custom_search",
+            "url": self.service.url,
+            "provider": self.service.provider,
+            "max_results": self.service.max_results,
+            "max_turns": self.max_turns,
+            "max_queries": self.max_queries,
+            "prompt": self.prompt,
+            "grader": self.grader.describe(),
+            "model": self.model.id if self.model else "",
+        }
+
+
+def _queries(call: ToolCall) -> list[str]:
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except json.JSONDecodeError:
+        return []
+    queries = arguments.get("queries") if isinstance(arguments, dict) else None
+    return [str(query) for query in queries if query] if isinstance(queries, list) else []

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from skillfit.benchmarks.benchmark import prepared
-from skillfit.benchmarks.games.game_player import GameEvaluator, game_item, need_engine
-from skillfit.benchmarks.games.game_process import Game
+from skillfit.benchmarks.game_player import GameEvaluator, game_item, need_engine
+from skillfit.benchmarks.game_process import Game
 from skillfit.errors import InputError, did_you_mean
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).with_suffix("")
 # Families of games, and the settings that each of them takes with their defaults.
 FAMILIES: dict[str, dict[str, int | str]] = {
     "coin_collector": {"level": 3},

@@ -23,8 +23,8 @@ from skillfit.benchmarks.benchmark import (
     skillopt_splits,
     text,
 )
-from skillfit.benchmarks.games.game_player import GameEvaluator, game_item, need_engine
-from skillfit.benchmarks.games.game_process import Game
+from skillfit.benchmarks.game_player import GameEvaluator, game_item, need_engine
+from skillfit.benchmarks.game_process import Game
 from skillfit.errors import InputError
 from skillfit.tasks.item import Split
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
@@ -61,7 +61,7 @@ BENCHMARK = Benchmark(
     title="ALFWorld: household tasks as text games",
     homepage="https://github.com/alfworld/alfworld",
     licence="MIT",
-    folder=Path(__file__).parent,
+    folder=Path(__file__).with_suffix(""),
     downloads=(
         PublishedFile(f"{_RELEASES}/0.4.0/json_2.1.2_tw-pddl.zip"),
         PublishedFile(f"{_RELEASES}/0.2.2/json_2.1.1_json.zip"),

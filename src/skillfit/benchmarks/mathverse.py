@@ -29,7 +29,7 @@ BENCHMARK = Benchmark(
     title="MathVerse: mathematics problems with diagrams",
     homepage="https://huggingface.co/datasets/AI4Math/MathVerse",
     licence="MIT",
-    folder=Path(__file__).parent,
+    folder=Path(__file__).with_suffix(""),
     downloads=(HubFiles("AI4Math/MathVerse", ("testmini.json", "images.zip")),),
     row_id=lambda row: text(row, "problem_index", "id"),
 )

@@ -30,7 +30,7 @@ BENCHMARK = Benchmark(
     title="SealQA: questions with conflicting search results",
     homepage="https://huggingface.co/datasets/vtllms/sealqa",
     licence="Apache-2.0",
-    folder=Path(__file__).parent,
+    folder=Path(__file__).with_suffix(""),
     downloads=(HubFiles("vtllms/sealqa", ("seal-0*", "seal_0*")),),
     row_id=row_id,
 )

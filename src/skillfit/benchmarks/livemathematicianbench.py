@@ -40,7 +40,7 @@ BENCHMARK = Benchmark(
     title="LiveMathematicianBench: theorems of recent papers as multiple-choice questions",
     homepage="https://huggingface.co/datasets/LiveMathematicianBench/LiveMathematicianBench",
     licence="see the data set's page",
-    folder=Path(__file__).parent,
+    folder=Path(__file__).with_suffix(""),
     downloads=(
         HubFiles(
             "LiveMathematicianBench/LiveMathematicianBench",
