@@ -469,46 +469,46 @@ def _imported(function: Any) -> Any:
 _PROVIDERS = "skillfit.models.providers"
 register_provider(
     "openai",
-    f"{_PROVIDERS}.vendors:openai",
+    f"{_PROVIDERS}.openai_protocols:openai",
     about="OpenAI, or any compatible base_url",
     keys=("OPENAI_API_KEY",),
 )
 register_provider(
     "openrouter",
-    f"{_PROVIDERS}.vendors:openrouter",
+    f"{_PROVIDERS}.openai_protocols:openrouter",
     about="OpenRouter",
     keys=("OPENROUTER_API_KEY",),
 )
 register_provider(
     "gemini",
-    f"{_PROVIDERS}.vendors:gemini",
+    f"{_PROVIDERS}.openai_protocols:gemini",
     about="Google Gemini",
     keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
 )
 register_provider(
     "qwen",
-    f"{_PROVIDERS}.vendors:qwen",
+    f"{_PROVIDERS}.openai_protocols:qwen",
     about="Qwen at DashScope, or vLLM at base_url",
     keys=("DASHSCOPE_API_KEY", "QWEN_API_KEY"),
 )
 register_provider(
     "minimax",
-    f"{_PROVIDERS}.vendors:minimax",
+    f"{_PROVIDERS}.openai_protocols:minimax",
     about="MiniMax, regions global and cn",
     keys=("MINIMAX_API_KEY",),
 )
 register_provider(
     "ollama",
-    f"{_PROVIDERS}.vendors:ollama",
+    f"{_PROVIDERS}.openai_protocols:ollama",
     about="Ollama on this machine or at OLLAMA_HOST",
-    check=f"{_PROVIDERS}.vendors:ollama_readiness",
+    check=f"{_PROVIDERS}.openai_protocols:ollama_readiness",
 )
 register_provider(
     "azure",
-    f"{_PROVIDERS}.vendors:azure",
+    f"{_PROVIDERS}.openai_protocols:azure",
     about="Azure OpenAI",
     keys=("AZURE_OPENAI_API_KEY",),
-    check=f"{_PROVIDERS}.vendors:azure_readiness",
+    check=f"{_PROVIDERS}.openai_protocols:azure_readiness",
 )
 register_provider(
     "anthropic",
@@ -529,7 +529,7 @@ register_provider(
 )
 register_provider(
     "scripted",
-    f"{_PROVIDERS}.scripted:scripted",
+    f"{_PROVIDERS}.practice:scripted",
     about="a Python function, path.py:name",
 )
 register_provider(
