@@ -251,16 +251,11 @@ def _record(
     log: StepLog,
     action: str,
 ) -> StepRecord:
-    tally = Tally.of(outcomes)
-    batches = _batch_records(planned, outcomes, learned)
-    whole, patch, selection = updated.update, learned.patch, learned.selection
     timing = {f"{name}_s": round(seconds, 3) for name, seconds in sorted(log.seconds.items())}
     if "gate_s" in timing:
         timing["evaluate_s"] = timing.pop("gate_s")
-    statuses = [effect.status for effect in verdict.effects] if verdict else []
-    noted = notes.seen > 0
-    extra = learned.proposals.extra
-    return StepRecord(
+    tally = Tally.of(outcomes)
+    record = StepRecord(
         step=planned.step,
         epoch=planned.epoch,
         step_in_epoch=planned.index,
@@ -277,41 +272,85 @@ def _record(
         rollout_soft=tally.soft,
         rollout_n=tally.scored,
         rollout_coverage=tally.coverage,
+    )
+    record = _with_proposals(record, learned, _batch_records(planned, outcomes, learned))
+    record = _with_candidate(record, updated)
+    record = _with_verdict(record, verdict)
+    return _with_notes(record, notes)
+
+
+def _with_proposals(
+    record: StepRecord, learned: Learned, batches: tuple[BatchRecord, ...]
+) -> StepRecord:
+    """Stages 2 to 4: what was proposed, merged and selected."""
+    extra, patch, selection = learned.proposals.extra, learned.patch, learned.selection
+    successes = sum(patch.source == "success" for patch in extra)
+    record = replace(
+        record,
         accumulation_batches=batches,
         n_patches=len(learned.proposals.patches),
-        n_failure_patches=sum(row.n_failure_patches for row in batches)
-        + sum(patch.source != "success" for patch in extra),
-        n_success_patches=sum(row.n_success_patches for row in batches)
-        + sum(patch.source == "success" for patch in extra),
-        n_edits_merged=len(patch.proposals) if patch else None,
-        support_counts=tuple(patch.support_counts) if patch else None,
-        n_edits_ranked=len(selection.proposals) if selection else None,
-        edit_budget=selection.edit_budget if selection else None,
-        lr_decision=selection.decision
-        if selection and selection.decision.learning_rate is not None
-        else None,
-        rewrite_change_summary=whole.change_summary if whole and whole.change_summary else None,
-        edit_apply_summary=ApplySummary(
-            len(whole.report), len(whole.applied), len(whole.report) - len(whole.applied)
+        n_failure_patches=sum(row.n_failure_patches for row in batches) + len(extra) - successes,
+        n_success_patches=sum(row.n_success_patches for row in batches) + successes,
+    )
+    if patch is not None:
+        counts = tuple(patch.support_counts)
+        record = replace(record, n_edits_merged=len(patch.proposals), support_counts=counts)
+    if selection is not None:
+        decided = selection.decision.learning_rate is not None
+        record = replace(
+            record,
+            n_edits_ranked=len(selection.proposals),
+            edit_budget=selection.edit_budget,
+            lr_decision=selection.decision if decided else None,
         )
-        if whole and whole.report
-        else None,
-        candidate_hash=whole.skill.hash if whole and whole.skill else None,
-        candidate_skill_len=len(whole.skill.text) if whole and whole.skill else None,
-        selection_hard=verdict.tally.hard if verdict and verdict.tally else None,
-        selection_soft=verdict.tally.soft if verdict and verdict.tally else None,
-        candidate_gate_score=verdict.candidate_score if verdict else None,
-        incumbent_gate_score=verdict.incumbent_score if verdict else None,
-        verdict=verdict.decision if verdict else None,
-        reason=verdict.reason if verdict else None,
-        gate_rollouts=verdict.evidence.rollouts if verdict else None,
+    return record
+
+
+def _with_candidate(record: StepRecord, updated: Updated) -> StepRecord:
+    """Stage 5: what became of the selected edits, and the candidate they made."""
+    whole = updated.update
+    if whole is None:
+        return record
+    total, applied = len(whole.report), len(whole.applied)
+    return replace(
+        record,
+        rewrite_change_summary=whole.change_summary or None,
+        edit_apply_summary=ApplySummary(total, applied, total - applied) if total else None,
+        candidate_hash=whole.skill.hash if whole.skill else None,
+        candidate_skill_len=len(whole.skill.text) if whole.skill else None,
+    )
+
+
+def _with_verdict(record: StepRecord, verdict: Verdict | None) -> StepRecord:
+    """Stage 6: the scores that were compared, the decision, and the pool of edits after it."""
+    if verdict is None:
+        return record
+    statuses = [effect.status for effect in verdict.effects]
+    return replace(
+        record,
+        selection_hard=verdict.tally.hard if verdict.tally else None,
+        selection_soft=verdict.tally.soft if verdict.tally else None,
+        candidate_gate_score=verdict.candidate_score,
+        incumbent_gate_score=verdict.incumbent_score,
+        verdict=verdict.decision,
+        reason=verdict.reason,
+        gate_rollouts=verdict.evidence.rollouts,
         n_edits_pending=statuses.count("pending") if statuses else None,
         n_edits_promoted=statuses.count("promoted") if statuses else None,
         n_edits_dropped=statuses.count("dropped") if statuses else None,
-        n_execution_lapse_notes=notes.seen if noted else None,
-        n_appendix_notes_added=len(notes.added) if noted else None,
-        n_appendix_notes_total=notes.total if noted else None,
-        n_appendix_notes_consolidated=notes.consolidated if noted else None,
+    )
+
+
+def _with_notes(record: StepRecord, notes: Notes) -> StepRecord:
+    """What the step added to the appendix."""
+    if not notes.seen:
+        return record
+    return replace(
+        record,
+        n_execution_lapse_notes=notes.seen,
+        n_appendix_notes_added=len(notes.added),
+        n_appendix_notes_total=notes.total,
+        n_appendix_notes_consolidated=notes.consolidated,
     )
 
 
