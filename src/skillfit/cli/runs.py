@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillfit.cli.output import Json, ResultLine, aligned, coloured_diff, console, show, table, warn
+from skillfit.cli.output import (
+    Json,
+    ResultLine,
+    aligned,
+    coloured_diff,
+    console,
+    near,
+    show,
+    table,
+    warn,
+)
 from skillfit.errors import InputError
 from skillfit.plain_text import visible
 from skillfit.skill import Skill, rewrite, without_placeholder
@@ -64,13 +74,11 @@ def ls(
 
 
 def _listed(line: ResultLine) -> tuple[str, ...]:
-    path = line.run
-    near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     scores = [
         "" if score is None else f"{score:.3f}"
         for score in (line.selection.baseline, line.selection.best)
     ]
-    return (str(near), line.finish_reason, *scores, str(line.usage.calls or ""))
+    return (str(near(line.run)), line.finish_reason, *scores, str(line.usage.calls or ""))
 
 
 def show_(run: RunFolder, as_json: Json = False) -> None:
@@ -111,7 +119,8 @@ def _shown(story: RunStory) -> list[RenderableType]:
     """The tables of `show`: curve, decisions, edits, notices."""
     from rich.text import Text
 
-    from skillfit.cli.terminal import PlotPoint, action_words, plot
+    from skillfit.cli.terminal import PlotPoint, plot
+    from skillfit.report.progress import action_words
 
     parts: list[RenderableType] = []
     points = [PlotPoint(one.score, one.kept) for one in story.points if one.split == "selection"]

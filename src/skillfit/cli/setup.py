@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skillfit.cli.output import Json, ResultLine, console, show, table
+from skillfit.cli.output import Json, ResultLine, console, near, show, table
 from skillfit.errors import Exit, InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def demo(
     report = write_report(result.run)
     show(
         line.as_json(),
-        f"{shown}\nThe report: {report}\nThe project, to change and train again: {copied}",
+        f"{shown}\nThe report: {near(report)}\nThe project, to change and train again: {copied}",
         as_json,
     )
 
