@@ -13,8 +13,9 @@ from rich.text import Text
 
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
-from skillfit.report.progress import STAGES, action_words, duration, time_left
+from skillfit.report.progress import STAGES, action_words, time_left
 from skillfit.report.story import EditSummary, GateSummary, RunStory
+from skillfit.report.verdict_text import duration
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
 _ROLLOUTS = ("preflight", "baseline", "rollout", "gate", "compose", "final", "ship", "test")

@@ -447,6 +447,9 @@ class RunSummary:
     test_soft: float | None = None
     final_test_hard: float | None = None
     final_test_soft: float | None = None
+    baseline_test_score: float | None = None  # these three in the gate's metric
+    test_score: float | None = None
+    final_test_score: float | None = None
     test_delta_hard: float | None = None
     final_test_delta_hard: float | None = None
     ship: ShipSummary | None = None
@@ -460,3 +463,16 @@ class RunSummary:
     usage_by_role: dict[str, UsageTotals] = field(default_factory=dict)
     token_summary: dict[str, TokenCounts] = field(default_factory=dict)
     total_wall_time_s: float = 0.0
+
+    @property
+    def test_scores(self) -> tuple[float | None, float | None, float | None]:
+        """Initial, best and last skill on the test split, in the gate's metric. Summaries of early
+        versions have hard scores only.
+        """
+        pairs = (
+            (self.baseline_test_score, self.baseline_test_hard),
+            (self.test_score, self.test_hard),
+            (self.final_test_score, self.final_test_hard),
+        )
+        first, best, last = (hard if score is None else score for score, hard in pairs)
+        return first, best, last

@@ -157,6 +157,9 @@ def summarise(
         test_soft=best.soft if best else None,
         final_test_hard=_hard(final),
         final_test_soft=final.soft if final else None,
+        baseline_test_score=_score(run, baseline),
+        test_score=_score(run, best),
+        final_test_score=_score(run, final),
         test_delta_hard=best.hard - baseline.hard if best and baseline else None,
         final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
         ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap, ship.repeats)
