@@ -478,16 +478,20 @@ def _summary(
     if not cut:
         lines.append("Nothing can be cut with confidence; more rollouts narrow the intervals.")
     elif applied:
-        lines.append(f"Cut {len(cut)} parts: {saved} of {event.tokens_before} tokens saved.")
+        lines.append(f"Cut {_parts(len(cut))}: {saved} of {event.tokens_before} tokens saved.")
     elif asked:
         lines.append("Nothing was cut: the shorter skill did worse on fresh rollouts.")
     else:
         lines.append(
-            f"{len(cut)} parts can go: {saved} of {event.tokens_before} tokens per call. "
+            f"{_parts(len(cut))} can go: {saved} of {event.tokens_before} tokens per call. "
             f"Cut them with: skillfit ablate {config} --apply"
         )
     lines.append(f"Report: {report}")
     return "\n".join(lines)
+
+
+def _parts(count: int) -> str:
+    return f"{count} parts" if count != 1 else "1 part"
 
 
 COMMANDS = (check, estimate, eval_, ablate)

@@ -210,6 +210,10 @@ def diagnose(facts: Facts) -> Diagnosis:
     return _nothing_held(facts)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _improved(f: Facts) -> Diagnosis | None:
     if f.ship != "improved":
         return None
@@ -271,7 +275,7 @@ def _saturated(f: Facts) -> Diagnosis | None:
 def _optimizer_unreachable(f: Facts) -> Diagnosis | None:
     if f.proposed or not f.optimizer_failures:
         return None
-    message = f"{f.optimizer_failures} optimizer calls brought no usable reply."
+    message = f"{_count(f.optimizer_failures, 'optimizer call')} brought no usable reply."
     step = f"See the errors with `skillfit show {f.run}`, or name another model.optimizer."
     return Diagnosis("infrastructure", message, step)
 
@@ -286,14 +290,15 @@ def _budget_before_steps(f: Facts) -> Diagnosis | None:
 def _nothing_proposed(f: Facts) -> Diagnosis | None:
     if f.proposed or f.blocked or f.budget_reached:
         return None
-    message = f"The optimizer proposed no edit in {f.steps} steps."
+    message = f"The optimizer proposed no edit in {_count(f.steps, 'step')}."
     return Diagnosis("nothing proposed", message, "Try a stronger model.optimizer.")
 
 
 def _all_leaked(f: Facts) -> Diagnosis | None:
     if not f.blocked or f.usable:
         return None
-    message = f"The leak check blocked {f.blocked} edits that carried hidden answers or item text."
+    blocked = _count(f.blocked, "edit")
+    message = f"The leak check blocked {blocked} that carried hidden answers or item text."
     step = "Check that selection and test items do not repeat training items."
     return Diagnosis("leaked answers", message, step)
 
@@ -301,7 +306,7 @@ def _all_leaked(f: Facts) -> Diagnosis | None:
 def _not_applicable(f: Facts) -> Diagnosis | None:
     if f.usable or not f.proposed:
         return None
-    message = f"None of {f.proposed} proposed edits could be applied to the skill."
+    message = f"None of {_count(f.proposed, 'proposed edit')} could be applied to the skill."
     step = f"See why with `skillfit report {f.run}`, or try a stronger model.optimizer."
     return Diagnosis("no usable edits", message, step)
 
@@ -339,7 +344,7 @@ def _fit_only(f: Facts) -> Diagnosis | None:
 def _cut_short(f: Facts) -> Diagnosis | None:
     if not f.budget_reached:
         return None
-    message = f"The budget ended training after {f.steps} steps."
+    message = f"The budget ended training after {_count(f.steps, 'step')}."
     if f.changed and not f.ship:
         message += " What was found is not verified."
     return Diagnosis("budget", message, "Raise the cap and run the same command again: it resumes.")
@@ -365,7 +370,7 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
     if not measured or f.accepted:
         return None
     best = max(measured, key=lambda effect: effect.mean or 0.0)
-    tried = f"{_edits_were(len(measured))} measured and none helped for sure"
+    tried = f"{_count(len(measured), 'edit')} measured, and none helped for sure"
     likely = f"the best is {best.mean:+.3f} ({best.low:+.3f} … {best.high:+.3f})"
     if best.high > f.detectable / 2 and best.high > 0.03:
         message = f"{tried} yet: {likely}."
@@ -375,22 +380,19 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
     return Diagnosis("useless edits", message, "Try a stronger model.optimizer.")
 
 
-def _edits_were(count: int) -> str:
-    return f"{count} edits were" if count != 1 else "1 edit was"
-
-
 def _rejected(f: Facts) -> Diagnosis | None:
     if f.effects or f.accepted:
         return None
-    message = f"None of {f.steps} steps brought a candidate that scored above the initial skill."
+    steps = _count(f.steps, "step")
+    message = f"None of {steps} brought a candidate that scored above the initial skill."
     return Diagnosis("useless edits", message, "Try a stronger model.optimizer, or more epochs.")
 
 
 def _nothing_held(f: Facts) -> Diagnosis:
     message = (
-        f"{f.accepted} of {f.steps} steps were accepted, and nothing held up on fresh rollouts"
+        f"Accepted steps: {f.accepted} of {f.steps}. Nothing held up on fresh rollouts "
+        f"({f.difference:+.3f})."
     )
-    message += f" ({f.difference:+.3f})."
     step = f"See which edits looked good with `skillfit report {f.run}`; add selection items."
     return Diagnosis("did not hold", message, step)
 
