@@ -174,6 +174,7 @@ class Facts:
     selection_items: int
     detectable: float  # smallest gain that the ship test could show
     steps: int = 0
+    edits_wanted: bool = True  # the learning rate is above 0
     proposed: int = 0  # edits the optimizer sent
     blocked: int = 0  # of these, kept out by the leak check
     usable: int = 0  # that could be applied
@@ -290,6 +291,9 @@ def _budget_before_steps(f: Facts) -> Diagnosis | None:
 def _nothing_proposed(f: Facts) -> Diagnosis | None:
     if f.proposed or f.blocked or f.budget_reached:
         return None
+    if not f.edits_wanted:
+        message = "optimizer.learning_rate is 0, so the optimizer was not asked for edits."
+        return Diagnosis("nothing proposed", message, "Set it to the number of edits per step.")
     message = f"The optimizer proposed no edit in {_count(f.steps, 'step')}."
     return Diagnosis("nothing proposed", message, "Try a stronger model.optimizer.")
 
@@ -384,7 +388,7 @@ def _rejected(f: Facts) -> Diagnosis | None:
     if f.effects or f.accepted:
         return None
     steps = _count(f.steps, "step")
-    message = f"None of {steps} brought a candidate that scored above the initial skill."
+    message = f"In {steps}, no candidate scored above the initial skill."
     return Diagnosis("useless edits", message, "Try a stronger model.optimizer, or more epochs.")
 
 

@@ -293,6 +293,7 @@ def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason:
         selection_items=len(run.task.selection),
         detectable=detectable_effect(len(run.task.selection), noise, repeats),
         steps=len(state.records),
+        edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
         blocked=run.leaks.blocked,
         usable=state.usable_edits,
