@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from skillfit.cli.screen import render, spend
-from skillfit.cli.terminal import LiveTerminal, PlainTerminal
+from skillfit.cli.terminal import LiveTerminal, PlainTerminal, render, spend
 from skillfit.models.protocol import Usage
 from skillfit.report.progress import event_lines
 from skillfit.report.story_builder import StoryBuilder

@@ -4,8 +4,7 @@ import pytest
 
 from skillfit.config.schema import BudgetSection
 from skillfit.gate.ship import MOST_REPEATS
-from skillfit.models.protocol import Role, Usage
-from skillfit.models.provider import ModelSpec
+from skillfit.models.protocol import ModelSpec, Role, Usage
 from skillfit.training.estimate import RolloutCost, RunEstimate, estimate
 from tests.support.chat_server import Call
 from tests.training.making import MakeWorld

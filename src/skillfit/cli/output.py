@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from skillfit.run.listing import ListedRun
+    from skillfit.run.directory import ListedRun
     from skillfit.run.records import RunSummary
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]

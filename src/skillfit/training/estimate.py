@@ -15,7 +15,7 @@ from skillfit.errors import InputError
 from skillfit.gate.samples import detectable_effect, repeats_for
 from skillfit.gate.ship import ASSUMED_NOISE, MOST_REPEATS, WANTED_EFFECT
 from skillfit.models import Prices, Role, Usage
-from skillfit.models.provider import ModelSpec
+from skillfit.models.protocol import ModelSpec
 from skillfit.run.events import RolloutFinished
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
