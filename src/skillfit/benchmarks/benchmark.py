@@ -23,7 +23,6 @@ import yaml
 from skillfit.config.task_sources import source_module
 from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
-from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Step
 from skillfit.tasks.load import (
     LoadContext,
@@ -348,11 +347,6 @@ class Dialogue:
 
     def note(self, text: str) -> None:
         self.steps.append(Step("note", text, role="harness"))
-
-
-def system_message(template: str, skill: Skill) -> Message:
-    """The prompt with the skill in the place of {skill}."""
-    return Message("system", template.replace("{skill}", skill.body.strip()).strip())
 
 
 def packaged_text(folder: Path, name: str) -> str:

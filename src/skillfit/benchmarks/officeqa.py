@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 
 import httpx
 
+from skillfit.agents.agent import system_message
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
@@ -41,7 +42,6 @@ from skillfit.benchmarks.benchmark import (
     packaged_text,
     required_model,
     skillopt_splits,
-    system_message,
     text,
 )
 from skillfit.errors import InputError

@@ -32,6 +32,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 
+from skillfit.agents.agent import system_message
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
@@ -42,7 +43,6 @@ from skillfit.benchmarks.benchmark import (
     packaged_text,
     prepared,
     required_model,
-    system_message,
     text,
 )
 from skillfit.errors import InputError
