@@ -17,6 +17,7 @@ from skillfit.run.events import (
     GateDecided,
     ReflectionFinished,
     RolloutFinished,
+    RunStarted,
     StageStarted,
 )
 from tests.support.chat_server import Call
@@ -97,6 +98,24 @@ async def test_a_rewrite_that_brings_nothing_usable_is_skipped(make_world: MakeW
     assert world.history()[0]["action"] == "skip_no_rewrite"
     assert world.summary()["total_skips"] == 1
     assert world.best() == SKILL
+
+
+async def test_a_stage_announces_as_many_selection_rollouts_as_it_makes(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world("evaluation.ship_test=false", "evaluation.eval_test=false")
+    await world.train()
+    (announced,) = [event for event in world.events(StageStarted) if event.stage == "gate"]
+    made = [event for event in world.events(RolloutFinished) if event.phase == "gate"]
+    assert announced.total == len(made) > 8  # several passes over eight items
+
+
+async def test_a_run_announces_the_steps_that_its_budget_buys(make_world: MakeWorld) -> None:
+    world = make_world("budget.rollouts=250", "train.batch_size=3", "train.num_epochs=4")
+    await world.train()
+    (started,) = world.events(RunStarted)
+    assert started.total_steps % started.steps_per_epoch  # the last epoch is cut
+    assert started.total_steps == world.summary()["total_steps"] == len(world.history())
 
 
 async def test_an_edit_budget_of_zero_applies_nothing(make_world: MakeWorld) -> None:

@@ -70,7 +70,8 @@ class ProgressLines:
             return
         where = f"step {stage.step}, " if stage.step else ""
         name = STAGES.get(stage.stage, stage.stage)
-        done = f": {stage.done} of {stage.total} rollouts" if stage.total else ""
+        total = f" of {stage.total}" if stage.total >= stage.done else ""
+        done = f": {stage.done}{total} rollouts" if stage.total else ""
         left = time_left(story)
         self.say(f"... {where}{name}{done}{f', {left}' if left else ''}")
 

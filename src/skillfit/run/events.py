@@ -81,6 +81,7 @@ class RunStarted(Event):
     splits: dict[str, int]
     total_epochs: int
     steps_per_epoch: int
+    planned_steps: int = 0  # fewer than the epochs hold when a budget cuts the last one
     fit_only: bool = False  # too few selection items: results are suggestions, not verified
 
     @property
@@ -95,7 +96,7 @@ class RunStarted(Event):
 
     @property
     def total_steps(self) -> int:
-        return self.total_epochs * self.steps_per_epoch
+        return self.planned_steps or self.total_epochs * self.steps_per_epoch
 
     def model_of(self, role: str) -> str:
         """The id of a role's model; empty where there is none."""

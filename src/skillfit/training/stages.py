@@ -52,7 +52,7 @@ from skillfit.training.components import (
     UsageByStage,
     raise_if_skipped,
 )
-from skillfit.training.plan import Place, PlannedStep
+from skillfit.training.plan import Place, PlannedStep, selection_passes
 from skillfit.training.state import TrainingState
 
 Rollout = asyncio.Task[Outcome]
@@ -368,7 +368,9 @@ def begin_judging(
     pending = any(effect.status == "pending" for effect in run.gate.effects())
     if candidate is None and not pending:
         return None
-    stage = run.stage(planned.place, "gate", len(run.task.selection), log=log)
+    items = len(run.task.selection)
+    rollouts = items * selection_passes(items) if run.gate.pools_edits else items
+    stage = run.stage(planned.place, "gate", rollouts, log=log)
     with run.selection.during("gate", planned.step, log.usage):
         return Judging(stage, run.gate.begin(planned.name, candidate))
 

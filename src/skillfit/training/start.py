@@ -163,6 +163,7 @@ def _started(run: Components, run_id: str) -> RunStarted:
         },
         total_epochs=len(run.plan.epochs),
         steps_per_epoch=run.plan.steps_per_epoch,
+        planned_steps=run.plan.total_steps,
         fit_only=task.fit_only,
     )
 
