@@ -8,7 +8,7 @@ reference system know from its files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from skillfit.models.json_text import JsonObject
@@ -133,14 +133,34 @@ class UnitWorth:
 
 
 @dataclass(frozen=True, slots=True)
+class Suggestion:
+    """An instruction to the model that rewrites the skill."""
+
+    type: str
+    title: str
+    motivation: str
+    instruction: str
+    priority_hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillCandidate:
+    """A whole new skill body."""
+
+    title: str
+    change_summary: tuple[str, ...]
+    new_skill: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProposalRecord:
     """What an optimizer proposed: an edit, a suggestion for a rewrite, or a whole new skill."""
 
     source: str  # failure, success, contrast, diagnosis, examples
     items: tuple[str, ...]
     edit: Edit | None = None
-    suggestion: Mapping[str, str] | None = None  # type, title, motivation, instruction, …
-    candidate: Mapping[str, Any] | None = None  # title, change_summary, new_skill
+    suggestion: Suggestion | None = None
+    candidate: SkillCandidate | None = None
 
     @property
     def support(self) -> int:
@@ -151,8 +171,9 @@ class ProposalRecord:
         """What it would write, in one string."""
         if self.edit is not None:
             return self.edit.content or self.edit.target
-        found = self.suggestion or self.candidate or {}
-        return str(found.get("instruction") or found.get("new_skill") or "")
+        if self.suggestion is not None:
+            return self.suggestion.instruction
+        return self.candidate.new_skill if self.candidate is not None else ""
 
     def as_json(self) -> JsonObject:
         """As the reference's files show it: the payload's own fields, then its support."""
@@ -163,7 +184,8 @@ class ProposalRecord:
                 "content": self.edit.content,
             }
         else:
-            payload = dict(self.suggestion or self.candidate or {})
+            written = self.suggestion or self.candidate
+            payload = asdict(written) if written is not None else {}
         return payload | {
             "source_type": self.source,
             "support_count": self.support,
