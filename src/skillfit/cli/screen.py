@@ -14,18 +14,9 @@ from rich.text import Text
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
 from skillfit.report.story import EditSummary, GateSummary, RunStory
+from skillfit.run.records import in_words
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
-STAGES = {
-    "preflight": "check",
-    "rollout": "training rollouts",
-    "gate": "measuring edits",
-    "slow_update": "slow update",
-    "meta_skill": "meta skill",
-    "compose": "final skill",
-    "ship": "ship test",
-    "test": "test split",
-}
 _ROLLOUTS = ("preflight", "baseline", "rollout", "gate", "compose", "final", "ship", "test")
 _SMALL_PLOT = 5
 
@@ -136,7 +127,7 @@ def _stages(story: RunStory) -> Table:
         if stage.seconds_left:
             pace = f"{duration(stage.seconds_left)} left"
         style = "green" if stage.over else "bold"
-        name = STAGES.get(stage.stage, stage.stage)
+        name = in_words(stage.stage)
         table.add_row(
             Text(("✓ " if stage.over else "▸ ") + name, style), bar, f"{count}  {pace}".strip()
         )
@@ -171,33 +162,10 @@ def _gates(gates: Sequence[GateSummary]) -> Table:
         found = ""
         if gate.probability is not None:
             found = f"{gate.difference:+.3f} ({low:+.2f} … {high:+.2f})"
-        decision = action_words(gate.action)
+        decision = in_words(gate.action)
         reason = f": {gate.reason}" if gate.reason else ""
         table.add_row(gate.label, found, f"{decision}{reason}")
     return table
-
-
-ACTIONS = {
-    "accept_new_best": "accepted",
-    "accept": "accepted",
-    "force_accept": "accepted without a test",
-    "reject": "rejected",
-    "inconclusive": "undecided",
-    "skip_lag": "no edits yet: the first ones join later (train.lag)",
-    "skip_no_patches": "skipped: no edits proposed",
-    "skip_no_change": "skipped: the edits change nothing",
-    "skip_no_rewrite": "skipped: no usable rewrite",
-    "skip_leak": "skipped: the rewrite carried hidden answers",
-    "inject_placeholder": "added placeholder",
-    "no_content": "nothing to add",
-    "unchanged": "the same text again",
-    "join_pool": "added as a pending edit",
-}
-
-
-def action_words(action: str) -> str:
-    """An action as people read it."""
-    return ACTIONS.get(action, action.replace("_", " "))
 
 
 _HEIGHT = 6

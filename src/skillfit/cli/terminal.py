@@ -13,7 +13,7 @@ from typing import Any, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from skillfit.cli.screen import STAGES, action_words, render, time_left
+from skillfit.cli.screen import render, time_left
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
 from skillfit.report.story import label_of
@@ -33,6 +33,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
+from skillfit.run.records import in_words
 
 _HEARTBEAT = 30.0  # seconds without a line before the plain terminal says how far the run is
 _REDRAW = 0.25  # seconds between two drawings of the live screen
@@ -139,7 +140,7 @@ class PlainTerminal(Terminal):
         if stage is None:
             return
         where = f"step {stage.step}, " if stage.step else ""
-        name = STAGES.get(stage.stage, stage.stage)
+        name = in_words(stage.stage)
         done = f": {stage.done} of {stage.total} rollouts" if stage.total else ""
         left = time_left(story)
         self.say(f"... {where}{name}{done}{f', {left}' if left else ''}")
@@ -180,9 +181,9 @@ def event_lines(event: Event) -> list[str]:
         return [_decided(event)]
     if isinstance(event, StepFinished):
         skipped = event.action.startswith("skip")
-        return [f"step {event.step}: {action_words(event.action)}"] if skipped else []
+        return [f"step {event.step}: {in_words(event.action)}"] if skipped else []
     if isinstance(event, SlowUpdateFinished):
-        return [f"slow update after epoch {event.epoch}: {action_words(event.action)}"]
+        return [f"slow update after epoch {event.epoch}: {in_words(event.action)}"]
     if isinstance(event, ShipTested):
         return [_shipped(event)]
     if isinstance(event, PersonDecided):
@@ -215,7 +216,7 @@ def _decided(event: GateDecided) -> str:
     counts_text = f"{len(found.fixed)} fixed, {len(found.broken)} broken"
     if not found.fixed and not found.broken and (found.higher or found.lower):
         counts_text = f"{found.higher} items better, {found.lower} worse"
-    decision = action_words(event.decision)
+    decision = in_words(event.decision)
     return f"{name}: {decision}, {difference}, {counts_text}, {found.rollouts} rollouts"
 
 

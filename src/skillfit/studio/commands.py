@@ -24,8 +24,10 @@ import yaml
 
 from skillfit.errors import InputError
 from skillfit.models.providers.handoff import Pending, pending
-from skillfit.run.control import in_use, request_steering
+from skillfit.run.card import RESUMABLE
+from skillfit.run.control import SteeringRequest, in_use, request_steering
 from skillfit.run.directory import JOURNAL
+from skillfit.run.listing import read_listed
 from skillfit.skill.document import DOCUMENT_NAMES, write_whole
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
@@ -50,6 +52,18 @@ class CommandResult:
         if not self.data and self.exit_code:
             return self.message or f"The command ended with exit code {self.exit_code}."
         return ""
+
+
+def steer_run(run: Path, action: str, target: str = "", text: str = "") -> SteeringRequest:
+    """Ask a run to follow a decision about an edit or a budget. A run that is over follows none."""
+    if (run / JOURNAL).is_file():
+        listed = read_listed(run)
+        if listed.state == "finished" and listed.card.finish_reason not in RESUMABLE:
+            raise InputError(
+                "The run has finished, so it follows no more decisions.",
+                hint="Change the skill yourself, or start a new run from it.",
+            )
+    return request_steering(run, action, target, text)
 
 
 def answer_prompt(run: Path, prompt_id: str, text: str) -> int:
