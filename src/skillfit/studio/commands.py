@@ -193,7 +193,7 @@ _CODE_KEYS = re.compile(
 )
 _OWN_AGENTS = ("chat", "tools")
 _FILE_MODELS = ("local/", "scripted/")  # the id goes on with the path of a file
-_PATH_KEYS = ("env.skill", "env.tasks")
+PATH_KEYS = ("env.skill", "env.tasks")
 
 
 class OutsideFolders(InputError):
@@ -315,8 +315,8 @@ def check_settings(folders: Folders, settings: Mapping[str, Any]) -> None:
             raise _refused(key, "starts a coding agent")
         if key.startswith("model.") and text.startswith(_FILE_MODELS):
             folders.resolve(text.partition("/")[2])
-        if (key in _PATH_KEYS and text and (folders.roots[0] / text).exists()) or (
-            key in _PATH_KEYS and ("/" in text or "\\" in text or text.startswith("~"))
+        if (key in PATH_KEYS and text and (folders.roots[0] / text).exists()) or (
+            key in PATH_KEYS and ("/" in text or "\\" in text or text.startswith("~"))
         ):
             folders.resolve(text)
 

@@ -27,7 +27,7 @@ from skillfit.studio.commands import (
     start_log,
     steer_run,
 )
-from skillfit.studio.run_form import NewRun, main_fields, sections
+from skillfit.studio.run_form import NewRun, file_values, main_fields, sections
 from skillfit.studio.site import Studio, run_url
 
 _STEERING = ("veto", "pin", "reword", "approve", "decline")
@@ -41,8 +41,11 @@ async def new(studio: Studio, request: Request) -> Response:
         return _form(studio, request, filled)
     form = await studio.form(request)
     texts = {key: str(value) for key, value in form.items()}
+    do = texts.get("do", "")
     try:
         filled = NewRun.from_form(texts)
+        if do == "show":
+            return _form(studio, request, filled)
         filled.check(studio.folders)
         run = studio.folders.resolve(studio.library.folder / filled.name)
         config = filled.config_path(studio.folders, studio.project)
@@ -51,7 +54,6 @@ async def new(studio: Studio, request: Request) -> Response:
         return _form(studio, request, filled, problem=str(error))
     settings = filled.overrides() if filled.config else []
     words = [studio.folders.shown(config), *settings]
-    do = texts.get("do", "")
     if do == "start":
         return await _start(studio, request, filled, run, words, force="force" in texts)
     if do == "check":
@@ -79,11 +81,18 @@ def _form(
     kind: str = "",
 ) -> Response:
     folders = studio.folders
+    given: dict[str, str] = {}
+    if filled.config:
+        try:
+            given = file_values(folders, filled.config)
+        except SkillfitError as error:
+            problem = problem or str(error)
     return studio.page(
         request,
         "new.html.j2",
         status=400 if problem else 200,
         filled=filled,
+        given=given,
         problem=problem,
         result=result,
         kind=kind,
