@@ -142,6 +142,13 @@ class EditSummary:
         return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
 
     @property
+    def note(self) -> str:
+        """The reason without the estimate that was true then: pages show the latest one."""
+        if self.awaits_approval:
+            return AWAITS_APPROVAL
+        return "" if self.reason.startswith("effect ") else self.reason
+
+    @property
     def decided(self) -> int:
         """The step after which it got its present status; 0 when that is not recorded."""
         since = 0

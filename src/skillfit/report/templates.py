@@ -32,6 +32,15 @@ def shown(value: Any) -> Any:
     return value
 
 
+def code_marks(text: str) -> Markup:
+    """Text in which `backticks` mark code."""
+    parts = visible(text).split("`")
+    shown = [
+        Markup("<code>{}</code>" if at % 2 else "{}").format(part) for at, part in enumerate(parts)
+    ]
+    return Markup("").join(shown)
+
+
 def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
@@ -64,6 +73,7 @@ def asset(name: str) -> Markup:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
+    "code": code_marks,
     "content_hash": content_hash,
     "words": in_words,
     "short": shorten,

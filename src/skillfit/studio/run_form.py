@@ -29,6 +29,7 @@ MAIN_KEYS = (
     "budget.usd",
     "budget.rollouts",
     "budget.calls",
+    "budget.tokens",
     "budget.minutes",
 )
 MARK = "# Made in skillfit studio."

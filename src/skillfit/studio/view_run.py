@@ -248,6 +248,7 @@ async def edit(studio: Studio, request: Request) -> Response:
             edit=found,
             plot=forest_plot([edit_row(found)], longest=4000),
             history=effect_history(found.history, 640, 200),
+            small_history=effect_history(found.history, 340, 160),
             operation=_OPERATIONS.get(found.edit.op, found.edit.op),
             behind={row.item: row for row in batch if row.item in found.items},
             decisions=[one for one in story.decisions if one.target == found.id],
