@@ -206,7 +206,7 @@ def providers() -> str:
 
 
 def programs() -> str:
-    from skillfit.agents.coding_cli.description import BUILT_IN, load_description
+    from skillfit.agents.cli_programs import BUILT_IN, load_description
 
     found = [load_description(path.stem) for path in sorted(BUILT_IN.glob("*.yaml"))]
     rows = [
@@ -252,7 +252,7 @@ def benchmarks() -> str:
 
     parts = []
     for name in BENCHMARKS:
-        function = getattr(import_module(f"skillfit.benchmarks.{name}.{name}"), name)
+        function = getattr(import_module(f"skillfit.benchmarks.{name}"), name)
         parameters = inspect.signature(function).parameters.values()
         options = [option for option in parameters if option.kind is option.KEYWORD_ONLY]
         shown = ", ".join(f"`{option.name}` ({json.dumps(option.default)})" for option in options)

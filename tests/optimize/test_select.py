@@ -3,7 +3,7 @@ import pytest
 from skillfit.models.protocol import BadReply
 from skillfit.optimize.candidate import select
 from skillfit.optimize.context import Context
-from skillfit.optimize.patch import Patch, Proposal, SkillCandidate
+from skillfit.optimize.optimizer import Patch, Proposal, SkillCandidate
 from skillfit.run.events import EditsSelected
 from skillfit.run.records import SelectionDecision
 from skillfit.skill import Edit

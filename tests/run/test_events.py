@@ -163,3 +163,21 @@ def test_keys_do_not_reach_the_log_nor_its_listeners(path: Path) -> None:
     log.emit(Warned(what="w", message=f"refused {secret}"))
     assert heard[0].event == Warned(what="w", message="refused [secret]")
     assert secret.encode() not in b"".join(file.read_bytes() for file in path.parent.iterdir())
+
+
+NAMED = "---\nname: reasoning-gym\n---\nThink.\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "name"),
+    [
+        ("benchmarks/reasoning_gym/reasoning_gym.md", NAMED, "reasoning-gym"),
+        ("my-skill/SKILL.md", "Think.\n", "my-skill"),
+        ("skills/my-skill/", "Think.\n", "my-skill"),
+        ("notes.md", "Think.\n", "notes"),
+        (None, "", "a blank skill"),
+    ],
+)
+def test_a_run_names_its_skill_as_people_do(path: str | None, text: str, name: str) -> None:
+    started = replace(STARTED, config={"env": {"skill": path}}, skill=text)
+    assert started.skill_name == name

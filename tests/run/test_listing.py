@@ -17,7 +17,7 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
 from skillfit.run.card import ScorePair, ScorePoint, ShipGain
-from skillfit.run.directory import RunDirectory
+from skillfit.run.directory import RunDirectory, current_card, find_runs, list_runs, read_listed
 from skillfit.run.events import (
     EvaluationFinished,
     RunFinished,
@@ -25,7 +25,6 @@ from skillfit.run.events import (
     ShipTested,
     Warned,
 )
-from skillfit.run.listing import current_card, find_runs, list_runs, read_listed
 from skillfit.run.records import Evidence, RunSummary, ScoreEstimate
 from skillfit.run.store import DamagedRun
 

@@ -396,7 +396,6 @@ def test_a_missing_package_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules, "skillfit.plugins.wandb_tracker", raising=False)
     with (
         pytest.raises(InputError, match=r"needs the package 'wandb'.*skillfit\[wandb\]"),
         warnings.catch_warnings(),

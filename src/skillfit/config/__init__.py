@@ -1,7 +1,6 @@
 """Every setting, read from YAML and overrides."""
 
-from skillfit.config.keys import describe_keys, identity
 from skillfit.config.reading import ConfigWarning, load_config
-from skillfit.config.schema import Config
+from skillfit.config.schema import Config, describe_keys, identity
 
 __all__ = ["Config", "ConfigWarning", "describe_keys", "identity", "load_config"]

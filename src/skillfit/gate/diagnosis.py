@@ -123,8 +123,8 @@ def power_check(items: int, noise: float | None, baseline: float, repeats: int =
     effect = detectable_effect(items, rollout_noise, repeats)
     detail = {"items": items, "noise": rollout_noise, "detectable": effect}
     message = (
-        f"{items} items, rollout noise {rollout_noise**0.5:.2f}: gains from about "
-        f"{effect:.2f} on can be shown."
+        f"{items} items, rollout noise {rollout_noise**0.5:.2f}: gains of about {effect:.2f} "
+        "or more can be shown."
     )
     return CheckResult(
         "power", "warn" if effect > min(0.15, 1 - baseline) else "go", message, detail
@@ -150,6 +150,8 @@ def cost_check(typical: float, high: float, cap: float | None) -> CheckResult:
     """Estimated dollars of the whole plan against the cap."""
     detail = {"typical": typical, "high": high, "cap": cap}
     about = f"The plan costs about ${typical:.2f} (${high:.2f} at the most)"
+    if cap is not None and typical <= cap < high:
+        about = f"The plan costs about ${typical:.2f}, and budget.usd stops it at ${cap:.2f}"
     if cap is not None and typical > cap:
         message = f"{about}; the cap of ${cap:.2f} ends it early."
         return CheckResult("cost", "warn", message, detail)
@@ -349,13 +351,13 @@ def _small_gain(f: Facts) -> Diagnosis | None:
     shown = f"The gain of {f.difference:+.3f} is below what {f.selection_items} items can show"
     if f.selection_items < _FEW_ITEMS:
         message = f"{shown} ({f.detectable:.2f})."
-        return Diagnosis("too few items", message, "Please add items to the selection split.")
+        return Diagnosis("too few items", message, "Add items to the selection split.")
     if f.detectable > _LOUD:
         message = f"{shown} with scores this noisy ({f.detectable:.2f})."
         step = "Lower the agent's temperature, or add items."
         return Diagnosis("noisy agent", message, step)
     message = f"{shown} for sure ({f.detectable:.2f})."
-    return Diagnosis("no power", message, "Please add items, or train longer (train.num_epochs).")
+    return Diagnosis("no power", message, "Add items, or train longer (train.num_epochs).")
 
 
 def _useless_edits(f: Facts) -> Diagnosis | None:
@@ -363,7 +365,7 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
     if not measured or f.accepted:
         return None
     best = max(measured, key=lambda effect: effect.mean or 0.0)
-    tried = f"{len(measured)} edits were measured and none helped for sure"
+    tried = f"{_edits_were(len(measured))} measured and none helped for sure"
     likely = f"the best is {best.mean:+.3f} ({best.low:+.3f} … {best.high:+.3f})"
     if best.high > f.detectable / 2 and best.high > 0.03:
         message = f"{tried} yet: {likely}."
@@ -371,6 +373,10 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
         return Diagnosis("too little evidence", message, step)
     message = f"{tried}: {likely}."
     return Diagnosis("useless edits", message, "Try a stronger model.optimizer.")
+
+
+def _edits_were(count: int) -> str:
+    return f"{count} edits were" if count != 1 else "1 edit was"
 
 
 def _rejected(f: Facts) -> Diagnosis | None:

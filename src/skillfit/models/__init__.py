@@ -1,8 +1,9 @@
 """Call language models: providers, limiter, retries, prices, structured replies."""
 
-from skillfit.models.client import Client
-from skillfit.models.connect import (
+from skillfit.models.client import (
+    Client,
     KnownProvider,
+    ask,
     connect,
     known_providers,
     register_provider,
@@ -15,18 +16,20 @@ from skillfit.models.protocol import (
     Meter,
     Model,
     ModelError,
+    ModelSpec,
+    Provider,
+    Readiness,
     Reply,
     Request,
     Reservation,
     Role,
+    Setup,
     Tool,
     ToolCall,
     Usage,
 )
-from skillfit.models.provider import ModelSpec, Provider, Readiness, Setup
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.models.secrets import redact
-from skillfit.models.structured import ask
 
 __all__ = [
     "Client",

@@ -22,21 +22,20 @@ from skillfit.optimize.optimizer import (
     Call,
     LearningRateReply,
     Optimizer,
+    Patch,
     PatchReply,
+    Proposal,
     RankReply,
     RewriteReply,
-)
-from skillfit.optimize.patch import (
-    Patch,
-    Proposal,
     SkillCandidate,
     Suggestion,
     edits_of,
     payload_dict,
+    render,
+    sections,
     union,
     without_duplicates,
 )
-from skillfit.optimize.prompts import render, sections
 from skillfit.rollout.outcome import gather
 from skillfit.run.events import EditsSelected
 from skillfit.run.records import SelectionDecision

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skillfit.optimize.patch import Patch, union
+from skillfit.optimize.optimizer import Patch, union
 from skillfit.rollout.outcome import Arm, Outcome
 from skillfit.run.records import EditEffect, FailurePattern, ProposalRecord, StepMemory
 from skillfit.skill import Edit, Skill, estimate_tokens

@@ -1,7 +1,6 @@
 """The skill document: frontmatter, body, protected regions, edits, removable units, diff, lint."""
 
-from skillfit.skill.diff import DiffLine, Hunk, diff, diff_hunks
-from skillfit.skill.document import Skill, estimate_tokens
+from skillfit.skill.document import DiffLine, Hunk, Skill, diff, diff_hunks, estimate_tokens
 from skillfit.skill.edits import (
     EXAMPLE_OP,
     MAX_EXAMPLES,

@@ -23,8 +23,7 @@ from skillfit.gate import Gate, GateSettings, Leak, LeakIndex
 from skillfit.gate.samples import Samples, mean
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import Model, Reply, Request, Usage
-from skillfit.optimize.optimizer import Optimizer
-from skillfit.optimize.patch import Patch, Payload, SkillCandidate, Suggestion
+from skillfit.optimize.optimizer import Optimizer, Patch, Payload, SkillCandidate, Suggestion
 from skillfit.optimize.proposer import Proposer
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, Tally, gather
 from skillfit.run.budget import Amounts, Budget

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, diagnose, ship_test
+from skillfit.gate.diagnosis import Diagnosis
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import NotMeasured, detectable_effect
 from skillfit.gate.ship import planned_rollouts
@@ -75,7 +76,7 @@ async def finish(
     reason = _finish_reason(run, state, ending)
     if cut_short is not None and reason != "improved":
         facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
-        message = f"{diagnose(facts)} {cut_short}"
+        message = _with_cap(diagnose(facts), cut_short)
         return conclude(run, closing, state, ending, "budget", message)
     diagnosis = diagnose(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
@@ -94,8 +95,14 @@ def end_by_budget(
     """End a run whose budget does not reach to the ship test."""
     ending = unfinished(run, state)
     facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
-    diagnosis = diagnose(facts)
-    return conclude(run, closing, state, ending, "budget", f"{diagnosis} {reached}")
+    message = _with_cap(diagnose(facts), reached)
+    return conclude(run, closing, state, ending, "budget", message)
+
+
+def _with_cap(diagnosis: Diagnosis, reached: BudgetReached) -> str:
+    """The diagnosis and the cap. Both advise to raise the cap; the cap's own words name it."""
+    said = diagnosis.message if diagnosis.cause.startswith("budget") else str(diagnosis)
+    return f"{said} {reached}"
 
 
 def unfinished(run: Components, state: TrainingState) -> Ending:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.agents import Agent, is_agent_reference, load_agent
-from skillfit.agents.coding_cli import described_program
-from skillfit.agents.workspace import corpus_fingerprint
+from skillfit.agents.agent import corpus_fingerprint
+from skillfit.agents.cli_agent import described_program
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
 from skillfit.extensions import find_extension
