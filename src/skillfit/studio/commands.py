@@ -26,8 +26,7 @@ from skillfit.errors import InputError
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.run.card import RESUMABLE
 from skillfit.run.control import SteeringRequest, in_use, request_steering
-from skillfit.run.directory import JOURNAL
-from skillfit.run.listing import read_listed
+from skillfit.run.directory import JOURNAL, read_listed
 from skillfit.skill.document import DOCUMENT_NAMES, write_whole
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
