@@ -35,7 +35,7 @@ MEANINGS = {
     Exit.INCONCLUSIVE: "`train` finished; it cannot be told whether the skill is better",
     Exit.BUDGET: "a cap was reached before the planned steps were done",
     Exit.INFRASTRUCTURE: "auth, network, provider or coverage failure",
-    Exit.HANDOFF: "waiting for answer files",
+    Exit.HANDOFF: "waiting for a person: answer files, or edits to review",
     Exit.REGRESSION: "`verify` confirmed a regression",
     Exit.PREFLIGHT: "`check` said stop",
     Exit.INTERRUPTED: "Ctrl-C; resumable",

@@ -105,3 +105,14 @@ def test_a_learning_rate_of_zero_is_not_blamed_on_the_optimizer() -> None:
     found = diagnose(replace(NORMAL, **nothing))
     assert "learning_rate is 0" in found.message
     assert "stronger" not in str(found)
+
+
+def test_the_advice_fits_who_wrote_the_edits() -> None:
+    useless = replace(NORMAL, **NONE_HELPED)
+    assert diagnose(useless).next_step == "Try a stronger model.optimizer."
+    examples = diagnose(replace(useless, proposer="examples"))
+    assert "optimizer.proposer=both" in examples.next_step
+    custom = diagnose(replace(useless, proposer="custom"))
+    assert "model.optimizer" not in custom.next_step
+    unsolved = replace(NORMAL, proposed=0, usable=0, proposer="examples")
+    assert "No training item was solved" in diagnose(unsolved).message

@@ -20,7 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from skillfit.benchmarks.benchmark import Dialogue, packaged_text, required_model, system_message
+from skillfit.agents.agent import system_message
+from skillfit.benchmarks.benchmark import Dialogue, packaged_text, required_model
 from skillfit.benchmarks.game_process import Game
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Model

@@ -35,6 +35,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+from skillfit.agents.agent import system_message
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
@@ -46,7 +47,6 @@ from skillfit.benchmarks.benchmark import (
     read_any,
     required_model,
     skillopt_splits,
-    system_message,
     text,
 )
 from skillfit.errors import InputError

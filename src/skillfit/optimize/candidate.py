@@ -27,8 +27,6 @@ from skillfit.optimize.optimizer import (
     Proposal,
     RankReply,
     RewriteReply,
-    SkillCandidate,
-    Suggestion,
     edits_of,
     payload_dict,
     render,
@@ -38,7 +36,7 @@ from skillfit.optimize.optimizer import (
 )
 from skillfit.rollout.outcome import gather
 from skillfit.run.events import EditsSelected
-from skillfit.run.records import SelectionDecision
+from skillfit.run.records import SelectionDecision, SkillCandidate, Suggestion
 from skillfit.skill import Edit, EditResult, Skill, apply_edits, estimate_tokens, rewrite
 
 _INSTEAD = "the union of the patches is used instead"
