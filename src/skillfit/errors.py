@@ -21,7 +21,7 @@ class Exit(IntEnum):
     INCONCLUSIVE = 4
     BUDGET = 5  # a cap was reached before the planned steps were done
     INFRASTRUCTURE = 6  # auth, network, provider or coverage failure
-    HANDOFF = 7  # waiting for answer files
+    HANDOFF = 7  # waiting for a person: answer files, or edits to review
     REGRESSION = 8  # `verify` confirmed a regression
     PREFLIGHT = 9  # `check` said stop
     INTERRUPTED = 130  # Ctrl-C; resumable

@@ -121,7 +121,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
     from rich.text import Text
 
     from skillfit.cli.terminal import PlotPoint, plot
-    from skillfit.report.progress import action_words
+    from skillfit.run.records import in_words
 
     parts: list[RenderableType] = []
     points = [PlotPoint(one.score, one.kept) for one in story.points if one.split == "selection"]
@@ -129,7 +129,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
         parts.append(Text("\n".join(plot(points)), style="cyan"))
     if story.gates:
         rows = [
-            (gate.label, action_words(gate.action), f"{gate.difference:+.3f}", gate.reason)
+            (gate.label, in_words(gate.action), f"{gate.difference:+.3f}", gate.reason)
             for gate in story.gates
         ]
         parts.append(table(("step", "decision", "difference", "reason"), rows))
@@ -320,7 +320,8 @@ def steer(
 
     Example: skillfit steer runs/first veto s0003e02
     """
-    from skillfit.run.control import in_use, request_steering, stop_run
+    from skillfit.run.control import in_use, stop_run
+    from skillfit.studio.commands import steer_run
 
     if action == "stop":
         stop_run(run)
@@ -331,7 +332,7 @@ def steer(
         )
     if action == "answer":
         return _answer(run, target, text, as_json)
-    request = request_steering(run, action, target, text)
+    request = steer_run(run, action, target, text)
     when = "after its present step" if in_use(run) else "when it is resumed"
     return show(
         {"number": request.number, "action": action, "target": target, "text": text},

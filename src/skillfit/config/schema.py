@@ -284,7 +284,9 @@ class Config(Section):
     env: EnvSection = Field(default_factory=EnvSection)
     budget: BudgetSection = Field(default_factory=BudgetSection)
     review: bool = False
-    """Hold every edit that would be promoted until a person approves it (`skillfit steer`)."""
+    """Hold every edit that would be promoted until a person approves it (`skillfit steer`). The run
+    stops before its ship test while edits wait.
+    """
     run: str = ""
     """The run directory, when the command does not name one with --run. Empty: a directory in
     `runs/`, named after the skill and the settings.

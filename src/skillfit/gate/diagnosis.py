@@ -180,6 +180,7 @@ class Facts:
     accepted: int = 0  # steps that changed the incumbent
     effects: Sequence[EditEffect] = ()  # of all edits that were measured
     difference: float = 0.0  # final minus initial skill
+    proposer: Literal["model", "examples", "custom"] = "model"  # who wrote the edits
     optimizer_failures: int = 0
     budget_reached: bool = False
     measured: bool = True  # the baseline was measured
@@ -287,7 +288,17 @@ def _nothing_proposed(f: Facts) -> Diagnosis | None:
     if f.proposed or f.blocked or f.budget_reached:
         return None
     message = f"The optimizer proposed no edit in {f.steps} steps."
-    return Diagnosis("nothing proposed", message, "Try a stronger model.optimizer.")
+    if f.proposer == "examples":
+        message = f"No training item was solved in {f.steps} steps, so there were no examples."
+    return Diagnosis("nothing proposed", message, _better_edits(f))
+
+
+def _better_edits(f: Facts) -> str:
+    if f.proposer == "model":
+        return "Try a stronger model.optimizer."
+    if f.proposer == "examples":
+        return "Set model.optimizer and optimizer.proposer=both, so that a model writes edits too."
+    return "Improve the edits of your proposer."
 
 
 def _all_leaked(f: Facts) -> Diagnosis | None:
@@ -302,7 +313,7 @@ def _not_applicable(f: Facts) -> Diagnosis | None:
     if f.usable or not f.proposed:
         return None
     message = f"None of {f.proposed} proposed edits could be applied to the skill."
-    step = f"See why with `skillfit report {f.run}`, or try a stronger model.optimizer."
+    step = f"See why with `skillfit report {f.run}`. {_better_edits(f)}"
     return Diagnosis("no usable edits", message, step)
 
 
@@ -372,7 +383,7 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
         step = "Train longer (train.num_epochs), or add selection items."
         return Diagnosis("too little evidence", message, step)
     message = f"{tried}: {likely}."
-    return Diagnosis("useless edits", message, "Try a stronger model.optimizer.")
+    return Diagnosis("useless edits", message, _better_edits(f))
 
 
 def _edits_were(count: int) -> str:
@@ -383,7 +394,7 @@ def _rejected(f: Facts) -> Diagnosis | None:
     if f.effects or f.accepted:
         return None
     message = f"None of {f.steps} steps brought a candidate that scored above the initial skill."
-    return Diagnosis("useless edits", message, "Try a stronger model.optimizer, or more epochs.")
+    return Diagnosis("useless edits", message, f"{_better_edits(f)} Or train more epochs.")
 
 
 def _nothing_held(f: Facts) -> Diagnosis:

@@ -27,6 +27,7 @@ from skillfit.run.journal import Journal
 from skillfit.run.store import damaged, dump, load
 
 FACT = "card"
+RESUMABLE = ("budget", "infrastructure")  # finish reasons after which a run can be resumed
 KINDS: tuple[type[Event], ...] = (
     RunStarted,
     EvaluationFinished,

@@ -7,6 +7,7 @@ reference system know from its files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -91,6 +92,9 @@ class ScoreEstimate:
     estimated: bool = False  # True: predicted by the regression, not a mean of its own rollouts
 
 
+AWAITS_APPROVAL = "waiting for approval"  # how the reason of an edit under review begins
+
+
 @dataclass(frozen=True, slots=True)
 class EditEffect:
     """One edit of the pool and what is known about it.
@@ -110,6 +114,11 @@ class EditEffect:
     rollouts: int  # scored rollouts that carried the edit
     reason: str = ""  # why it was promoted or dropped
     items: tuple[str, ...] = ()  # training items it was written from
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether only a person's yes is missing (`review: true`)."""
+        return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,3 +491,36 @@ class RunSummary:
     usage_by_role: dict[str, UsageTotals] = field(default_factory=dict)
     token_summary: dict[str, TokenCounts] = field(default_factory=dict)
     total_wall_time_s: float = 0.0
+
+
+# Actions, finish reasons and stages as people read them, in the terminal and on every page.
+_WORDS = {
+    "accept": "accepted",
+    "accept_new_best": "accepted, new best",
+    "force_accept": "accepted without a test",
+    "reject": "rejected",
+    "skip_lag": "no edits yet: the first ones join later (train.lag)",
+    "skip_no_patches": "skipped: no edits proposed",
+    "skip_no_change": "skipped: the edits change nothing",
+    "skip_no_rewrite": "skipped: no usable rewrite",
+    "skip_leak": "skipped: the rewrite carried hidden answers",
+    "inject_placeholder": "added placeholder",
+    "no_content": "nothing to add",
+    "unchanged": "the same text again",
+    "join_pool": "added as a pending edit",
+    "budget": "budget reached",
+    "infrastructure": "failed",
+    "preflight": "check",
+    "rollout": "training rollouts",
+    "gate": "measuring edits",
+    "compose": "final skill",
+    "ship": "ship test",
+    "test": "test split",
+}
+
+
+def in_words(name: str) -> str:
+    """A name of the records as people read it. One without words of its own loses its
+    underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3".
+    """
+    return _WORDS.get(name) or re.sub(r"_0*(?=\d)|_", " ", name)

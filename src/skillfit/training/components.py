@@ -313,7 +313,7 @@ class Components:
     persist_failures: Callable[[], Awaitable[None]]  # before a decision is emitted
     budget: Budget
     # Requests of the user since the last call (steering.py)
-    new_requests: Callable[[str], Awaitable[list[SteeringRequest]]]
+    new_requests: Callable[[str, Sequence[str]], Awaitable[list[SteeringRequest]]]
 
     def stage(self, place: Place, name: str, total: int = 0, log: StepLog | None = None) -> Stage:
         return Stage(self.emit, place, name, total, log)

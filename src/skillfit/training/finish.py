@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, diagnose, ship_test
@@ -15,6 +16,12 @@ from skillfit.gate.diagnosis import Diagnosis
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import NotMeasured, detectable_effect
 from skillfit.gate.ship import planned_rollouts
+from skillfit.optimize.proposer import (
+    AnalystProposer,
+    AnalystsAndExamples,
+    ExampleProposer,
+    Proposer,
+)
 from skillfit.rollout import Tally, requests_for
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
@@ -55,7 +62,10 @@ async def finish(
     it; without an improvement the run counts as ended by its budget.
     """
     closing.release_ship_test()
-    await follow_requests(run, "finish")
+    # A run that its budget cut short comes here again after a resume, with other requests.
+    place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
+    waiting = [edit.id for edit in run.gate.effects() if edit.awaits_approval]
+    await follow_requests(run, place, needed=waiting)
     state, final = await _validate(run, state)
     with run.stage(Place(), "compose"), run.selection.during("compose", 0, UsageByStage()):
         finalists = await run.gate.compose()
@@ -273,6 +283,12 @@ def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> str
     return "improved" if after > before else "no_improvement"
 
 
+def _who_proposes(proposer: Proposer) -> Literal["model", "examples", "custom"]:
+    if isinstance(proposer, ExampleProposer):
+        return "examples"
+    return "model" if isinstance(proposer, AnalystProposer | AnalystsAndExamples) else "custom"
+
+
 def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason: str) -> Facts:
     """What the diagnosis may rest on."""
     stats = run.engine.stats
@@ -299,6 +315,7 @@ def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason:
         accepted=count_actions(state.records).accepts,
         effects=effects,
         difference=ending.ship.difference if ending.ship else after - before,
+        proposer=_who_proposes(run.proposer),
         optimizer_failures=state.optimizer_failures,
         measured=state.baseline is not None,
         changed=ending.found.hash != run.initial.hash,
