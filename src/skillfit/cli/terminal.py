@@ -21,10 +21,12 @@ from rich.text import Text
 
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
-from skillfit.report.progress import STAGES, ProgressLines, action_words, duration, time_left
+from skillfit.report.progress import ProgressLines, time_left
 from skillfit.report.story import EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
+from skillfit.report.verdict_text import duration
 from skillfit.run.events import RolloutFinished, Stored, Warned
+from skillfit.run.records import in_words
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
 _ROLLOUTS = ("preflight", "baseline", "rollout", "gate", "compose", "final", "ship", "test")
@@ -121,7 +123,7 @@ def _stages(story: RunStory) -> Table:
         if stage.seconds_left:
             pace = f"{duration(stage.seconds_left)} left"
         style = "green" if stage.over else "bold"
-        name = STAGES.get(stage.stage, stage.stage)
+        name = in_words(stage.stage)
         table.add_row(
             Text(("✓ " if stage.over else "▸ ") + name, style), bar, f"{count}  {pace}".strip()
         )
@@ -156,7 +158,7 @@ def _gates(gates: Sequence[GateSummary]) -> Table:
         found = ""
         if gate.probability is not None:
             found = f"{gate.difference:+.3f} ({low:+.2f} … {high:+.2f})"
-        decision = action_words(gate.action)
+        decision = in_words(gate.action)
         reason = f": {gate.reason}" if gate.reason else ""
         table.add_row(gate.label, found, f"{decision}{reason}")
     return table

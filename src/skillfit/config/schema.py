@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ModelSpec
 
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
@@ -283,7 +284,9 @@ class Config(Section):
     env: EnvSection = Field(default_factory=EnvSection)
     budget: BudgetSection = Field(default_factory=BudgetSection)
     review: bool = False
-    """Hold every edit that would be promoted until a person approves it (`skillfit steer`)."""
+    """Hold every edit that would be promoted until a person approves it (`skillfit steer`). The run
+    stops before its ship test while edits wait.
+    """
     run: str = ""
     """The run directory, when the command does not name one with --run. Empty: a directory in
     `runs/`, named after the skill and the settings.
@@ -370,9 +373,9 @@ def describe_keys() -> Iterator[Key]:
     yield from _describe(Config, "")
 
 
-def identity(config: Config) -> dict[str, Any]:
+def identity(config: Config) -> JsonObject:
     """The part of a config that must stay the same for a run to be resumed."""
-    data: dict[str, Any] = config.model_dump(mode="json")
+    data: JsonObject = config.model_dump(mode="json")
     for key in _FREE:
         section, _, name = key.rpartition(".")
         (data[section] if section else data).pop(name)

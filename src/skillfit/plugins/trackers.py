@@ -93,6 +93,8 @@ def _numbers(event: Event) -> Mapping[str, Any]:
             "gate/accepted": event.decision == "accept",
             "gate/fixed": len(found.fixed),
             "gate/broken": len(found.broken),
+            "gate/higher": found.higher,
+            "gate/lower": found.lower,
             "gate/difference": found.difference,
             "gate/probability": found.probability,
             "gate/rollouts": found.rollouts,

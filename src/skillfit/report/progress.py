@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from skillfit.report.story import RunStory, label_of
 from skillfit.report.story_builder import StoryBuilder
+from skillfit.report.verdict_text import duration
 from skillfit.run.events import (
     Discarded,
     EvaluationFinished,
@@ -21,18 +22,9 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
+from skillfit.run.records import in_words
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
-STAGES = {
-    "preflight": "check",
-    "rollout": "training rollouts",
-    "gate": "measuring edits",
-    "slow_update": "slow update",
-    "meta_skill": "meta skill",
-    "compose": "final skill",
-    "ship": "ship test",
-    "test": "test split",
-}
 
 
 class ProgressLines:
@@ -43,6 +35,7 @@ class ProgressLines:
         self._since = time.time()
         self._last_line = time.monotonic()
         self._replayed = 0
+        self._resumed = False
         self._builder = StoryBuilder()
 
     def __call__(self, stored: Stored) -> None:
@@ -50,9 +43,9 @@ class ProgressLines:
         if stored.at < self._since and not isinstance(stored.event, RunStarted):
             self._replayed += 1
             return
-        if self._replayed:
+        if self._replayed and not self._resumed:  # later ones are parts of the new work
             self.say(f"Resuming where the run stopped ({self._replayed:,} recorded events).")
-            self._replayed = 0
+            self._resumed = True
         for line in event_lines(stored.event):
             self.say(line)
 
@@ -69,7 +62,7 @@ class ProgressLines:
         if stage is None:
             return
         where = f"step {stage.step}, " if stage.step else ""
-        name = STAGES.get(stage.stage, stage.stage)
+        name = in_words(stage.stage)
         total = f" of {stage.total}" if stage.total >= stage.done else ""
         done = f": {stage.done}{total} rollouts" if stage.total else ""
         left = time_left(story)
@@ -84,35 +77,6 @@ def time_left(story: RunStory) -> str:
     if stage is None or not stage.seconds_left or story.steps_done < story.total_steps:
         return ""
     return f"about {duration(stage.seconds_left)} left of this stage"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3600:.1f} h"
-
-
-ACTIONS = {
-    "accept_new_best": "accepted",
-    "accept": "accepted",
-    "force_accept": "accepted without a test",
-    "reject": "rejected",
-    "inconclusive": "undecided",
-    "skip_lag": "no edits yet: the first ones join later (train.lag)",
-    "skip_no_patches": "skipped: no edits proposed",
-    "skip_no_change": "skipped: the edits change nothing",
-    "skip_no_rewrite": "skipped: no usable rewrite",
-    "skip_leak": "skipped: the rewrite carried hidden answers",
-    "inject_placeholder": "added placeholder",
-    "no_content": "nothing to add",
-    "unchanged": "the same text again",
-    "join_pool": "added as a pending edit",
-}
-
-
-def action_words(action: str) -> str:
-    """An action as people read it."""
-    return ACTIONS.get(action, action.replace("_", " "))
 
 
 def event_lines(event: Event) -> list[str]:
@@ -135,9 +99,9 @@ def event_lines(event: Event) -> list[str]:
         return [_decided(event)]
     if isinstance(event, StepFinished):
         skipped = event.action.startswith("skip")
-        return [f"step {event.step}: {action_words(event.action)}"] if skipped else []
+        return [f"step {event.step}: {in_words(event.action)}"] if skipped else []
     if isinstance(event, SlowUpdateFinished):
-        return [f"slow update after epoch {event.epoch}: {action_words(event.action)}"]
+        return [f"slow update after epoch {event.epoch}: {in_words(event.action)}"]
     if isinstance(event, ShipTested):
         return [_shipped(event)]
     if isinstance(event, PersonDecided):
@@ -171,7 +135,7 @@ def _decided(event: GateDecided) -> str:
     counts_text = f"{len(found.fixed)} fixed, {len(found.broken)} broken"
     if not found.fixed and not found.broken and (found.higher or found.lower):
         counts_text = f"{found.higher} items better, {found.lower} worse"
-    decision = action_words(event.decision)
+    decision = in_words(event.decision)
     return f"{name}: {decision}, {difference}, {counts_text}, {found.rollouts} rollouts"
 
 

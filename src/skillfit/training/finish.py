@@ -62,7 +62,10 @@ async def finish(
     it; without an improvement the run counts as ended by its budget.
     """
     closing.release_ship_test()
-    await follow_requests(run, "finish")
+    # A run that its budget cut short comes here again after a resume, with other requests.
+    place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
+    waiting = [edit.id for edit in run.gate.effects() if edit.awaits_approval]
+    await follow_requests(run, place, needed=waiting)
     state, final = await _validate(run, state)
     with run.stage(Place(), "compose"), run.selection.during("compose", 0, UsageByStage()):
         finalists = await run.gate.compose()
@@ -306,6 +309,7 @@ def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason:
         selection_items=len(run.task.selection),
         detectable=detectable_effect(len(run.task.selection), noise, repeats),
         steps=len(state.records),
+        edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
         blocked=run.leaks.blocked,
         usable=state.usable_edits,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from skillfit.errors import InputError
+from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.gate import Candidate, Observation, Verdict
 from skillfit.optimize.candidate import Selection, Update, apply, edit_budget, selection_event
 from skillfit.optimize.candidate import aggregate as merge_patches
@@ -434,7 +434,13 @@ def _score_event(name: str, candidate: Candidate | None, verdict: Verdict) -> Ev
     )
 
 
-NewRequests = Callable[[str], Awaitable[list[SteeringRequest]]]
+class ReviewPending(SkillfitError):
+    """Edits wait for a person's yes or no; the ship test comes after that."""
+
+    exit_code = Exit.HANDOFF
+
+
+NewRequests = Callable[[str, Sequence[str]], Awaitable[list[SteeringRequest]]]
 EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
 
 
@@ -442,11 +448,16 @@ def recorded_requests(journal: Journal, run: Path) -> NewRequests:
     """A reader of new requests. What it returns for a place in the run is the same on replay."""
     last = 0
 
-    async def new_requests(place: str) -> list[SteeringRequest]:
+    async def new_requests(place: str, needed: Sequence[str]) -> list[SteeringRequest]:
         nonlocal last
 
         async def read() -> list[SteeringRequest]:
-            return read_requests(run, after=last)
+            found = read_requests(run, after=last)
+            decided = {request.target for request in found}
+            missing = [target for target in needed if target not in decided]
+            if missing:
+                raise _review_pending(run, missing)
+            return found
 
         found = await journal.once(
             f"steering/{place}", read, returns=list[SteeringRequest], stage="steering"
@@ -457,9 +468,20 @@ def recorded_requests(journal: Journal, run: Path) -> NewRequests:
     return new_requests
 
 
-async def follow_requests(run: Components, place: str) -> None:
-    """Carry out the requests that arrived since the last call."""
-    for request in await run.new_requests(place):
+def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
+    count = f"{len(edits)} edits wait" if len(edits) != 1 else "1 edit waits"
+    return ReviewPending(
+        f"{count} for your yes or no (review: true): {', '.join(edits)}.",
+        hint=f"Decide with `skillfit steer {run} approve {edits[0]}` (or decline) or in"
+        f" `skillfit studio`, then: skillfit resume {run}",
+    )
+
+
+async def follow_requests(run: Components, place: str, needed: Sequence[str] = ()) -> None:
+    """Carry out the requests that arrived since the last call. `needed`: edits without which it
+    raises ReviewPending.
+    """
+    for request in await run.new_requests(place, needed):
         try:
             _follow(run, request)
         except InputError as error:
