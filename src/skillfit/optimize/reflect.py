@@ -50,6 +50,8 @@ Side = Literal["failure", "success"]
 
 @dataclass(frozen=True, slots=True)
 class Group:
+    """Trajectories that one analyst reads together: failures, or successes."""
+
     name: str
     side: Side
     cases: tuple[ItemAttempts, ...]
