@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from skillfit.agents import Agent, CallableAgent
 from skillfit.config import load_config
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.optimize.proposer import ProposerFactory
 from skillfit.plain_text import visible
 from skillfit.run.directory import RunDirectory
@@ -117,7 +118,7 @@ class Run:
         return next(iter(self._of(RunFinished)), None)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         return self.started.config
 
     @property

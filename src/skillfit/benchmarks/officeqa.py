@@ -45,6 +45,7 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.skill import Skill
 from skillfit.tasks.graders.base import TextGrader, verdict
@@ -363,7 +364,7 @@ class SearchRounds(Evaluator):
         ]
         return "\n\n".join(found)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "search_mode": "custom_search",
             "url": self.service.url,

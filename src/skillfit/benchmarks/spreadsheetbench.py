@@ -50,6 +50,7 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import SandboxNotStarted, scratch_folder
@@ -444,7 +445,7 @@ class CodeRounds(Evaluator):
         attempt = Attempt(answer, tuple(dialogue.steps), usage=dialogue.usage)
         return attempt, await self.grader.grade(item, attempt)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "mode": "multi",
             "max_turns": self.max_turns,

@@ -46,6 +46,7 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import (
@@ -179,7 +180,7 @@ class ContainerRounds(Evaluator):
         resolved = item.id in found.get("resolved_ids", [])
         return Score(float(resolved), feedback="" if resolved else "The issue is not resolved.")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "swebench": "docker",
             "dataset": self.dataset,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+    from skillfit.models.json_text import JsonObject
     from skillfit.run.directory import ListedRun
     from skillfit.run.records import RunSummary
 
@@ -177,7 +178,7 @@ class ResultLine:
             wall_s=card.seconds,
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         data = {**asdict(self), "run": str(self.run)}
         del data["selection"]["final"]
         if self.ship.gap is None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from skillfit.api import Run
+    from skillfit.models.json_text import JsonObject
     from skillfit.report.story import RunStory
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.events import RolloutFinished
@@ -276,7 +277,7 @@ def _conversation(task: str, outcome: Outcome) -> list[dict[str, str]]:
     return turns
 
 
-def _result(event: RolloutFinished, outcome: Outcome) -> dict[str, Any]:
+def _result(event: RolloutFinished, outcome: Outcome) -> JsonObject:
     score = outcome.score
     return {
         "id": event.item,

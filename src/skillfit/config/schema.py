@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ModelSpec
 
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
@@ -372,9 +373,9 @@ def describe_keys() -> Iterator[Key]:
     yield from _describe(Config, "")
 
 
-def identity(config: Config) -> dict[str, Any]:
+def identity(config: Config) -> JsonObject:
     """The part of a config that must stay the same for a run to be resumed."""
-    data: dict[str, Any] = config.model_dump(mode="json")
+    data: JsonObject = config.model_dump(mode="json")
     for key in _FREE:
         section, _, name = key.rpartition(".")
         (data[section] if section else data).pop(name)

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from math import cos, pi
-from typing import Any, Literal
+from typing import Literal
 
+from skillfit.models.json_text import JsonObject
 from skillfit.optimize.context import Context, cut
 from skillfit.optimize.optimizer import (
     PATCH_REPLY,
@@ -332,7 +333,7 @@ class Update:
     changed: bool
     report: tuple[EditResult, ...] = ()  # patch mode: what became of each edit
     change_summary: tuple[str, ...] = ()
-    rewrite: dict[str, Any] = field(default_factory=dict)  # the model's reply in a rewrite mode
+    rewrite: JsonObject = field(default_factory=dict)  # the model's reply in a rewrite mode
 
     @property
     def applied(self) -> tuple[EditResult, ...]:
@@ -405,7 +406,7 @@ def _rewritten(
     skill: Skill,
     text: str,
     summary: tuple[str, ...],
-    detail: dict[str, Any],
+    detail: JsonObject,
     context: Context,
 ) -> Update:
     candidate = rewrite(skill, text)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from skillfit.config.schema import GradientSection, OptimizerSection, UpdateMode
 from skillfit.models import ask
 from skillfit.models.failures import is_unusable
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model, ModelError, Request
 from skillfit.run.events import Discarded, Event
 from skillfit.run.records import (
@@ -116,7 +117,7 @@ class Patch:
         )
 
 
-def payload_dict(payload: Payload) -> dict[str, Any]:
+def payload_dict(payload: Payload) -> JsonObject:
     """What a model is shown of a proposal, and what it would send back."""
     if isinstance(payload, Edit):
         return {"op": payload.op, "target": payload.target, "content": payload.content}

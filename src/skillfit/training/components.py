@@ -22,6 +22,7 @@ from skillfit.errors import Exit, SkillfitError
 from skillfit.gate import Gate, GateSettings, Leak, LeakIndex
 from skillfit.gate.samples import Samples, mean
 from skillfit.gate.ship import MOST_REPEATS
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.optimize.optimizer import Optimizer, Patch, Payload
 from skillfit.optimize.proposer import Proposer
@@ -406,7 +407,7 @@ class BothGraders:
     def patterns(self) -> tuple[str, ...]:
         return (*self.ship.patterns(), *self.trained.patterns())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return self.ship.describe()
 
 
