@@ -95,8 +95,10 @@ def completed_identity(recorded: Mapping[str, Any]) -> dict[str, Any]:
     whole = identity(Config())
     for section, values in recorded.items():
         known = whole.get(section)
-        both_sections = isinstance(known, dict) and isinstance(values, Mapping)
-        whole[section] = {**known, **values} if both_sections else values
+        if isinstance(known, dict) and isinstance(values, Mapping):
+            whole[section] = {**known, **values}
+        else:
+            whole[section] = values
     for role in _ROLES:
         if isinstance(spec := whole["model"][role], Mapping):
             whole["model"][role] = {**_MODEL_DEFAULTS, **spec}
