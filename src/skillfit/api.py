@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from skillfit.report import RunStory
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Event)
 P = ParamSpec("P")
 ModelLike = str | Mapping[str, Any]
 AgentLike = ModelLike | Agent | Callable[..., Any]
@@ -103,7 +104,7 @@ class Run:
                 view.close()
         return self._read[kind]
 
-    def _of(self, kind: type[T]) -> list[T]:
+    def _of(self, kind: type[E]) -> list[E]:
         return [stored.event for stored in self._stored(kind) if isinstance(stored.event, kind)]
 
     @property

@@ -303,7 +303,7 @@ class Rollouts:
             if not self._queue:
                 return
             pending = self._queue[0]
-            if not pending.done() and not self._settle_at_once(pending):
+            if not pending.done() and not self._replay(pending):
                 if self._in_flight == self._max_in_flight:
                     return  # goes on when one of these ends
                 self._in_flight += 1
@@ -318,29 +318,31 @@ class Rollouts:
         self._in_flight -= 1
         self._advance_soon()
 
-    def _settle_at_once(self, pending: _Pending) -> bool:
-        """Whether the rollout needs no work: it is recorded, or nothing new is started any more."""
+    def _replay(self, pending: _Pending) -> bool:
+        """Read the outcome if the journal has it. A batch with failures needs a task: the failures
+        are recorded with its last rollout.
+        """
         plan = pending.plan
         if plan.batch.failures or self._journal.has(plan.loss_key):
             return False
         try:
             outcome = self._journal.get(plan.key, Outcome)
-            if outcome is not None:
-                self._count(plan, outcome)
+            if outcome is None:
+                return False
+            self._count(plan, outcome)
         except Exception as error:  # noqa: BLE001 - of a listener: the caller must see it
             pending.set_exception(error)
-            return True
-        if outcome is None and self._stopped_by is not None:
-            pending.set_exception(self._stopped_by)
-            return True
-        if outcome is None and self.stopping:
-            outcome = _skipped(plan)
-        if outcome is not None:
+        else:
             pending.set_result(outcome)
-        return outcome is not None
+        return True
 
     async def _outcome(self, plan: _Planned) -> Outcome:
         lost = self._journal.get(plan.loss_key, Outcome)
+        if lost is None and not self._journal.has(plan.key):
+            if self._stopped_by is not None:
+                raise self._stopped_by
+            if self.stopping:
+                return _skipped(plan)
         outcome = lost or await self._recorded(plan)
         if outcome.status == "skipped":
             return outcome

@@ -281,11 +281,12 @@ def _near(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Whether the Jaccard index, estimated from the hashes that both sketches could hold, reaches
     the threshold. A full sketch holds only hashes up to its last.
     """
-    first, second = set(one.tolist()), set(other.tolist())
+    first: set[int] = set(one.tolist())
+    second: set[int] = set(other.tolist())
     both = first & second
     if len(both) < _MIN_SHARED:
         return False
-    end = min(sketch[-1] if len(sketch) == _SKETCH else 1 << 32 for sketch in (one, other))
+    end = min(int(full[-1]) if len(full) == _SKETCH else 1 << 32 for full in (one, other))
     in_both = sum(run <= end for run in both)
     return in_both >= THRESHOLD * sum(run <= end for run in first | second)
 
