@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import skillfit
 from skillfit.api import parse_budget
 from skillfit.errors import InputError
+from skillfit.report import progress
 from skillfit.run.events import RunFinished, Stored
 from tests.cli.cli_project import project
 
@@ -203,3 +205,38 @@ assert callable(train) and callable(skillfit.train) and callable(evaluate)
 assert skillfit.Task([{"input": "a", "answer": "b"}]).items[0].answers == ("b",)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_run_says_on_stderr_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = threading.Event()
+    monkeypatch.setattr(progress, "_HEARTBEAT", 0.0)  # a sign of life at every look at the clock
+    write = progress.ProgressLines.say
+
+    def heard(lines: progress.ProgressLines, message: str) -> None:
+        write(lines, message)
+        if message.startswith("... "):
+            alive.set()
+
+    monkeypatch.setattr(progress.ProgressLines, "say", heard)
+
+    def waiting(skill: str, item: dict[str, Any]) -> str:
+        alive.wait(60)  # rollouts take until the run has said that it is alive
+        return obedient(skill, item)
+
+    given: dict[str, Any] = {
+        "skill": SKILL,
+        "task": ITEMS,
+        "agent": waiting,
+        "optimizer": "practice/optimizer",
+        "env": {"grader": "exact"},
+        **QUICK,
+    }
+    skillfit.train(**given, run="loud")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Training ")
+    assert any(line.startswith("... baseline: 0 of ") for line in lines)
+    assert any(line.startswith("ship test: ") for line in lines)
+    skillfit.train(**given, run="silent", progress=False)
+    assert capsys.readouterr().err == ""

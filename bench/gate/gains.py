@@ -15,6 +15,7 @@ from bench.gate.kept import NOTHING_KEPT, Kept
 from bench.gate.play import (
     DEFAULT_PLAN,
     EDITS,
+    START,
     Plan,
     Played,
     play_race,
@@ -52,6 +53,7 @@ class Compared:
     errors: dict[str, float]  # way -> standard error of the gain
     ratio: float  # gain of screening to the gain of the race
     ratio_error: float  # standard error, from the paired runs
+    possible: float  # gain of a skill that solves every item
 
 
 def play_all(
@@ -116,6 +118,7 @@ def compare(
         errors={way: error([run.gain for run in found]) for way, found in played.items()},
         ratio=ratio,
         ratio_error=error(residuals) / abs(base),
+        possible=statistics.fmean(1 - World(world, seed).true_score(START) for seed in seeds),
     )
 
 

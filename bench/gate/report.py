@@ -108,7 +108,9 @@ def _gain_table(compared: Sequence[Compared]) -> str:
     head = ["setting", "rollouts", "strict", "strict, all edits", "race", "race, as published"]
     head += [
         "screening",
+        "possible",
         "screening, × race",
+        "at most",
         "edits (harmful): race",
         "screening",
         "optimism",
@@ -126,7 +128,9 @@ def _gain_table(compared: Sequence[Compared]) -> str:
                 f"{race['gain']:+.3f}",
                 f"{before[one.setting]:+.3f}" if one.setting in before else "",
                 f"{ours['gain']:+.3f} ± {one.errors['screening']:.3f}",
+                f"{one.possible:+.3f}",
                 f"**{one.ratio:.2f}** ± {one.ratio_error:.2f}",
+                f"{one.possible / race['gain']:.2f}",
                 f"{race['edits']:.0f} ({race['harmful']:.1f})",
                 f"{ours['edits']:.0f} ({ours['harmful']:.1f})",
                 f"{ours['optimism']:+.3f}",

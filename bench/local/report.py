@@ -201,9 +201,9 @@ def _training(records: Sequence[dict[str, Any]]) -> str:
         "## Benchmarks, before and after training\n",
         "`skillfit train` with worked examples as edits and no optimizer model. The samples are",
         "small: these runs show that the path works, not how good the model is.\n",
-        "| task | rollouts | selection before | test before | test, skill handed back | ship test |"
-        " minutes |",
-        "|---|---|---|---|---|---|---|",
+        "| task | rollouts | selection before | test before | test, skill found | "
+        "test, skill handed back | ship test | minutes |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for one in records:
         baseline = next((s for s in one["scores"] if s["name"] == "baseline"), None)
@@ -213,12 +213,10 @@ def _training(records: Sequence[dict[str, Any]]) -> str:
         if ship:
             low, high = ship["interval"]
             verdict = f"{ship['verdict']}, {ship['difference']:+.3f} ({low:+.2f} … {high:+.2f})"
-        test = [
-            "" if one[name] is None else f"{one[name]:.3f}"
-            for name in ("baseline_test_hard", "test_hard")
-        ]
+        test = {s["name"]: f"{s['hard']:.3f} ({s['scored']} items)" for s in one["scores"]}
+        found = [test.get(f"test_{name}", "") for name in ("baseline", "final", "best")]
         lines.append(
-            f"| `{one['tasks']}` | {one['rollouts']['scored']} | {before} | {test[0]} | {test[1]} |"
-            f" {verdict} | {one['seconds'] / 60:.0f} |"
+            f"| `{one['tasks']}` | {one['rollouts']['scored']} | {before} | {' | '.join(found)} | "
+            f"{verdict} | {one['seconds'] / 60:.0f} |"
         )
     return "\n".join([*lines, ""])

@@ -30,10 +30,11 @@ BENCHMARKS = (
         "reasoning_gym",
         "reasoning_gym:chain_sum?size=60&min_terms=3&max_terms=4",
         max_tokens=200,
-        rollouts=180,
+        rollouts=300,
         settings=(
             'env.prompt="{skill}\\n\\nPut your final answer into <answer>...</answer>."',
             "evaluation.preflight=false",
+            "train.batch_size=10",
         ),
     ),
     Benchmark(

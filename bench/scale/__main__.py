@@ -35,8 +35,7 @@ from typing import Any
 
 from bench.scale.project import write_project
 from skillfit.errors import InputError
-from skillfit.run.directory import JOURNAL, RunDirectory
-from skillfit.run.listing import list_runs
+from skillfit.run.directory import JOURNAL, RunDirectory, list_runs
 
 _COMMAND = [sys.executable, "-m", "skillfit"]
 _RESULTS = Path(__file__).parent / "results.md"

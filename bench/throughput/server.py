@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 
 from bench.throughput import training_world
 from bench.throughput.world import answer, draw, latency
-from skillfit.models.providers.practice_rules import practice_answer, practice_reply
+from skillfit.models.providers.practice import practice_answer, practice_reply
 
 FAULTS = 0.3
 FAST = 0.02  # seconds; the usual latency of a practice model

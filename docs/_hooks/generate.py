@@ -156,19 +156,11 @@ def _parameter(parameter: Any) -> tuple[str, str, str]:
 
 
 def exit_codes() -> str:
-    """The codes with the comment that stands beside each in errors.py."""
-    from skillfit import errors
+    from skillfit.errors import MEANINGS
 
-    said = re.findall(
-        r"^    (\w+) = (\d+)(?:  # (.+))?$", inspect.getsource(errors.Exit), re.MULTILINE
-    )
-    meanings = {
-        "NO_IMPROVEMENT": "`train` finished; nothing better was found",
-        "INCONCLUSIVE": "`train` finished; it cannot be told",
-    }
     rows = [
-        (f"`{code}`", name.lower().replace("_", " "), about or meanings.get(name, ""))
-        for name, code, about in said
+        (f"`{int(code)}`", code.name.lower().replace("_", " "), about)
+        for code, about in MEANINGS.items()
     ]
     return _table(("code", "name", "meaning"), rows)
 
@@ -206,7 +198,7 @@ def providers() -> str:
 
 
 def programs() -> str:
-    from skillfit.agents.coding_cli.description import BUILT_IN, load_description
+    from skillfit.agents.cli_programs import BUILT_IN, load_description
 
     found = [load_description(path.stem) for path in sorted(BUILT_IN.glob("*.yaml"))]
     rows = [
@@ -252,7 +244,7 @@ def benchmarks() -> str:
 
     parts = []
     for name in BENCHMARKS:
-        function = getattr(import_module(f"skillfit.benchmarks.{name}.{name}"), name)
+        function = getattr(import_module(f"skillfit.benchmarks.{name}"), name)
         parameters = inspect.signature(function).parameters.values()
         options = [option for option in parameters if option.kind is option.KEYWORD_ONLY]
         shown = ", ".join(f"`{option.name}` ({json.dumps(option.default)})" for option in options)

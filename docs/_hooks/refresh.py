@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 from skillfit.api import Run
-from skillfit.cli.screen import render
+from skillfit.cli.terminal import render
 from skillfit.run.directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from collections import Counter
 
 from skillfit.gate import Candidate, Verdict
 from skillfit.gate.strict import StrictGate
-from skillfit.optimize.patch import Patch, Proposal
+from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.optimize.proposer import finished_cases
 from skillfit.skill import Edit
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skillfit.models.providers.practice_rules import practice_answer
+from skillfit.models.providers.practice import practice_answer
 
 RANKS = ("p1", "p2", "p3")
 

@@ -1,8 +1,11 @@
 """skillfit from Python: `train`, `evaluate` and `Run`. Scripts and notebooks; sync, or async with
 the same arguments.
 
-run = skillfit.train(skill="my-skill", task="tasks.jsonl", agent="openai/gpt-5-mini",
-optimizer="openai/gpt-5", budget="$5") print(run.diff())
+    run = skillfit.train(
+        skill="my-skill", task="tasks.jsonl", agent="openai/gpt-5-mini", optimizer="openai/gpt-5",
+        budget="$5",
+    )
+    print(run.diff())
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from pathlib import Path
@@ -20,7 +25,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from skillfit.agents import Agent, CallableAgent
 from skillfit.config import load_config
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.optimize.proposer import ProposerFactory
+from skillfit.plain_text import visible
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     EvaluationFinished,
@@ -60,7 +67,7 @@ SkillLike = Skill | str | Path
 TaskLike = Task | str | Path | Iterable[Item | Mapping[str, Any]]
 _BUDGETS = (
     (r"\$\s*([\d.]+)", "usd"),
-    (r"([\d.]+[kM]?)\s*(tokens|calls)", ""),
+    (r"([\d.]+[kM]?)\s*(tokens|calls|rollouts)", ""),
     (r"([\d.]+)\s*min(?:utes)?", "minutes"),
 )
 
@@ -121,7 +128,7 @@ class Run:
         return next(iter(self._of(RunFinished)), None)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         return self.started.config
 
     @property
@@ -247,6 +254,7 @@ async def train_async(
     sampler: BatchSampler | None = None,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
+    progress: bool = True,
     **sections: Any,
 ) -> Run:
     """Train a skill, or resume the run in `run`. `train` blocks and works in notebooks too;
@@ -254,12 +262,13 @@ async def train_async(
 
     skill: a path, a text of several lines, or a Skill. task: a path or any other `env.tasks`, a
     Task, or dicts of items. agent: a model's id, a callable `(skill, item) -> answer`, or an Agent.
-    optimizer: a model's id. budget: "$5", "2000 calls", "1M tokens", "30 min" or {usd, calls,
-    tokens, minutes}. run: the directory; without one, runs/ and a name of the settings' own.
-    config: a YAML file or mapping to start from. settings: what to change in it,
+    optimizer: a model's id. budget: "$5", "2000 calls", "300 rollouts", "1M tokens", "30 min" or
+    {usd, calls, rollouts, tokens, minutes}. run: the directory; without one, runs/ and a name of
+    the settings' own. config: a YAML file or mapping to start from. settings: what to change in it,
     `{"optimizer.learning_rate": 2}`; sections may be given by name too: `train={"num_epochs": 2}`,
-    `recipe="lite"`. force: train although the preflight says stop. gate, proposer,
-    sampler: your own parts (docs/extending.md). listeners: called with every event.
+    `recipe="lite"`. force: train although the preflight says stop. gate, proposer, sampler: your
+    own parts (docs/extending.md). listeners: called with every event. progress: print lines about
+    the run on stderr, as `skillfit train --plain` does.
     """
     changed = {**(settings or {}), **sections}
     inputs = prepare(
@@ -273,10 +282,38 @@ async def train_async(
     )
     inputs = replace(inputs, gate=gate, proposer=proposer, sampler=sampler)
     path = Path(run) if run else default_run(inputs)
-    await start(
-        inputs, path, force_new=force_new, force=force, listeners=listeners, control=control
-    )
+    async with _lines_on_stderr(progress) as lines:
+        await start(
+            inputs,
+            path,
+            force_new=force_new,
+            force=force,
+            listeners=[*listeners, *lines],
+            control=control,
+        )
     return Run.open(path)
+
+
+@asynccontextmanager
+async def _lines_on_stderr(wanted: bool) -> AsyncIterator[list[Listener]]:
+    """A listener that prints lines about a run, and one now and then while nothing happens."""
+    if not wanted:
+        yield []
+        return
+    from skillfit.report.progress import ProgressLines
+
+    lines = ProgressLines(lambda line: print(visible(line), file=sys.stderr, flush=True))
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(1)
+            lines.tick()
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield [lines]
+    finally:
+        beating.cancel()
 
 
 async def evaluate_async(
@@ -406,5 +443,5 @@ def parse_budget(budget: str | float | Mapping[str, float]) -> dict[str, float]:
             return {name: amount} if name else {match[2]: int(amount)}
     raise InputError(
         f"The budget {budget!r} is not understood.",
-        hint="Write $5, 2000 calls, 1M tokens or 30 min.",
+        hint="Write $5, 2000 calls, 300 rollouts, 1M tokens or 30 min.",
     )

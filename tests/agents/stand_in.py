@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from skillfit.agents import AttemptContext, build_agent, remove_workspace
-from skillfit.agents.coding_cli import CliAgent
+from skillfit.agents.cli_agent import CliAgent
 from skillfit.models import ModelSpec
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item

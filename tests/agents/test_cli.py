@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skillfit.agents import AgentFailure, AttemptContext, build_agent, remove_workspace
-from skillfit.agents.coding_cli.description import BUILT_IN, arguments, load_description
+from skillfit.agents.cli_programs import BUILT_IN, arguments, load_description
 from skillfit.errors import InputError
 from skillfit.models import Message, ModelSpec, Request, Tool, Usage, connect
 from skillfit.models.protocol import AuthFailed, BadRequest, ModelError, QuotaExhausted

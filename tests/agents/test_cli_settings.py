@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from skillfit.agents import build_agent
-from skillfit.agents.coding_cli import CliAgent
-from skillfit.agents.coding_cli.description import load_description
-from skillfit.agents.coding_cli.transcript import read_output
+from skillfit.agents.cli_agent import CliAgent
+from skillfit.agents.cli_programs import load_description, read_output
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec, connect
@@ -65,7 +64,7 @@ def test_a_program_without_key_or_login_is_an_error_at_the_start(fake: StandIn, 
 
 
 def test_codex_complaining_about_a_missing_key_is_an_auth_failure() -> None:
-    from skillfit.agents.coding_cli.transcript import failure_of
+    from skillfit.agents.cli_programs import failure_of
     from skillfit.models import Usage
 
     text = "Missing environment variable: `OPENAI_API_KEY`."

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillfit.agents import AgentFailure, AttemptContext, remove_workspace
+from skillfit.agents.agent import OutsideWorkspace, Workspace, new_workspace
 from skillfit.agents.tools import FileTools, ToolsAgent
-from skillfit.agents.workspace import OutsideWorkspace, Workspace, new_workspace
 from skillfit.models import Reply, ScriptedModel, ToolCall, Usage
 from skillfit.models.failures import policy
 from skillfit.models.protocol import RateLimited

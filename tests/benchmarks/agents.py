@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from skillfit.benchmarks.swebench.patch_grader import files_in
+from skillfit.benchmarks.swebench import files_in
 from skillfit.tasks import Task
 from skillfit.tasks.item import Item
 from tests.benchmarks.lab import Solve, by_question, image_urls, sample_task, tool, user

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from skillfit.benchmarks.games.game_player import GameEvaluator, open_game
+from skillfit.benchmarks.game_player import GameEvaluator, open_game
 from skillfit.errors import InputError
 from skillfit.models.protocol import RateLimited
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Item, TaskFailure

@@ -14,17 +14,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from skillfit.benchmarks.benchmark import find_benchmark
-from skillfit.benchmarks.officeqa.officeqa import (
+from skillfit.benchmarks.officeqa import (
     PAGE_CHARS,
     TOTAL_CHARS,
     OfficeAnswer,
+    SearchRounds,
+    SearchService,
     oracle_text,
     tokens,
 )
-from skillfit.benchmarks.officeqa.web_search import SearchRounds, SearchService
 from skillfit.errors import InputError
 from skillfit.models.protocol import Reply, ToolCall
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure

@@ -17,12 +17,12 @@ import yaml
 import skillfit
 from skillfit.api import prepare
 from skillfit.benchmarks.benchmark import find_benchmark
-from skillfit.benchmarks.games.game_player import GameEvaluator
-from skillfit.benchmarks.officeqa.officeqa import OfficeAnswer
+from skillfit.benchmarks.game_player import GameEvaluator
+from skillfit.benchmarks.officeqa import OfficeAnswer
 from skillfit.benchmarks.prepare import make
 from skillfit.benchmarks.questions import MatchOrJudge
-from skillfit.benchmarks.spreadsheetbench.spreadsheetbench import CodeRounds
-from skillfit.benchmarks.swebench.patch_grader import PatchGrader
+from skillfit.benchmarks.spreadsheetbench import CodeRounds
+from skillfit.benchmarks.swebench import PatchGrader
 from skillfit.config import ConfigWarning
 from skillfit.errors import InputError
 from skillfit.tasks.graders.answers import Anls, Choice, Normalized

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure
@@ -25,9 +25,9 @@ from tests.support.chat_server import Call
 
 openpyxl = pytest.importorskip("openpyxl")
 
-from skillfit.benchmarks.spreadsheetbench.spreadsheetbench import CodeRounds  # noqa: E402
-from skillfit.benchmarks.spreadsheetbench.workbooks import (  # noqa: E402  # noqa: E402
+from skillfit.benchmarks.spreadsheetbench import (  # noqa: E402  # noqa: E402
     BadRange,
+    CodeRounds,
     WorkbookGrader,
     cases_in,
     comparable,

@@ -15,11 +15,17 @@ from pathlib import Path
 import pytest
 
 from skillfit.benchmarks.benchmark import find_benchmark
-from skillfit.benchmarks.swebench.containers import ContainerRounds, image_of
-from skillfit.benchmarks.swebench.patch_grader import PatchGrader, files_in, judge, parse_log
+from skillfit.benchmarks.swebench import (
+    ContainerRounds,
+    PatchGrader,
+    files_in,
+    image_of,
+    judge,
+    parse_log,
+)
 from skillfit.errors import InputError
 from skillfit.models.protocol import Reply, ToolCall
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure

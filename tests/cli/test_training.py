@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from skillfit.api import Run
+from skillfit.cli.output import ResultLine, RolloutsLine, ShipLine
 from skillfit.cli.terminal import Terminal
 from skillfit.cli.train import attend, read
 from skillfit.models.protocol import Usage
@@ -37,6 +39,7 @@ def test_train_json_ends_with_exactly_one_line_that_says_everything(
         "unproven",
         "cut",
         "skill_tokens",
+        "rollouts",
         "usage",
         "wall_s",
     ]
@@ -124,8 +127,21 @@ def test_a_budget_ends_the_run_with_its_own_code_and_more_budget_goes_on(
     assert stopped.code == 5 and stopped.json["finish_reason"] == "budget"
     assert stopped.json["usage"]["calls"] <= 12
     assert stopped.json["ship"]["interval"] is None, "nothing was measured on fresh rollouts"
-    assert "fresh rollouts" not in shell("show", "here").out
+    shown = shell("show", "here").out
+    assert "fresh rollouts" not in shown
+    assert shown.count("run the same command again") == 1, "the advice is given once"
     assert shell("resume", "here", "budget.calls=5000", "--json").json["finish_reason"] != "budget"
+
+
+@pytest.mark.parametrize("tested", [True, False])
+def test_unused_rollouts_of_a_budget_are_explained(tested: bool) -> None:
+    ship = ShipLine("inconclusive", 0.1, (-0.1, 0.3)) if tested else ShipLine("no improvement", 0.0)
+    line = ResultLine("inconclusive", Path("r"), ship=ship, rollouts=RolloutsLine(171, 240))
+    words = line.in_words("")
+    assert "171 of 240 rollouts used." in words
+    assert ("there was none to test" in words) == (not tested)
+    assert "rollouts used" not in replace(line, rollouts=RolloutsLine(240, 240)).in_words("")
+    assert "rollouts used" not in replace(line, rollouts=RolloutsLine(171)).in_words("")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -232,3 +248,24 @@ def _rollouts(run: Path) -> set[str]:
         }
     finally:
         view.close()
+
+
+@pytest.mark.parametrize("metric", ["soft", "mixed"])
+def test_every_score_of_the_result_is_in_the_metric_that_decides(
+    metric: str, shell: Shell, config: Path
+) -> None:
+    grader = config.with_name("half.py")
+    grader.write_text("def grade(item, answer):\n    return {'hard': 0, 'soft': 0.5}\n")
+    settings = (
+        f"env.grader={grader}:grade",
+        f"evaluation.gate_metric={metric}",
+        "evaluation.gate_mixed_weight=0.5",
+    )
+    said = shell("train", config, *SMALL, *settings, "--run", "here")
+    score = {"soft": 0.5, "mixed": 0.25}[metric]
+    assert f"test ({metric} score): {score:.3f} → {score:.3f}" in said.out
+    assert f"selection ({metric} score): {score:.3f} → {score:.3f}" in said.out
+    line = shell("show", "here", "--json").json
+    assert line["test"] == {"baseline": score, "best": score, "final": score}
+    (listed,) = shell("ls", ".", "--json").json
+    assert listed["test"]["baseline"] == score

@@ -21,7 +21,7 @@ from typing import Any
 
 import aiohttp  # noqa: F401  imported by the client when first used
 
-import skillfit.models.providers.vendors  # noqa: F401
+import skillfit.models.providers.openai_protocols  # noqa: F401
 from skillfit.config import load_config
 from skillfit.errors import SkillfitError
 from skillfit.run.directory import RunDirectory

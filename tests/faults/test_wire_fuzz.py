@@ -24,7 +24,7 @@ from skillfit.errors import Exit, SkillfitError
 from skillfit.models import ScriptedModel, ask
 from skillfit.models.failures import POLICIES
 from skillfit.models.protocol import ModelError, Reply
-from skillfit.models.providers.practice_rules import practice_answer, practice_reply
+from skillfit.models.providers.practice import practice_answer, practice_reply
 from skillfit.optimize import optimizer as stages
 from tests.models.support import Purse, say, to
 from tests.support.chat_server import (

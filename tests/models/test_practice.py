@@ -7,7 +7,7 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.models import ModelSpec, Request, connect
 from skillfit.models.protocol import Message
-from skillfit.models.providers.practice_rules import (
+from skillfit.models.providers.practice import (
     _HARMFUL,
     _USELESS,
     practice_answer,

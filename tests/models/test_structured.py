@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
 from skillfit.models import ScriptedModel, ask
+from skillfit.models.client import reply_form
 from skillfit.models.protocol import BadReply, RateLimited
-from skillfit.models.structured import reply_form
 from skillfit.models.wire import strict_schema
 from tests.models.support import say, to
 from tests.support.chat_server import Call, ChatServer

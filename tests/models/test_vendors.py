@@ -21,7 +21,7 @@ from skillfit.models import (
     register_provider,
 )
 from skillfit.models.protocol import AuthFailed, Reply
-from skillfit.models.providers.vendors import ollama_address
+from skillfit.models.providers.openai_protocols import ollama_address
 from tests.models.support import say, to
 from tests.support.chat_server import ChatServer, RawServer, http
 

@@ -2,7 +2,7 @@ import pytest
 
 from skillfit.models.protocol import Refused
 from skillfit.optimize.epoch import collect_notes, consolidate
-from skillfit.optimize.patch import Patch
+from skillfit.optimize.optimizer import Patch
 from tests.optimize.scripted_optimizer import text_of, world
 
 NOTES = ("Check the sum twice.", "Check sums two times.", "Write the unit.")

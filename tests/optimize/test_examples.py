@@ -2,7 +2,7 @@ import pytest
 
 from skillfit.optimize.candidate import apply
 from skillfit.optimize.context import Context
-from skillfit.optimize.patch import edits_of
+from skillfit.optimize.optimizer import edits_of
 from skillfit.optimize.proposer import propose_examples, solved_examples
 from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, examples, with_examples
 from skillfit.tasks.item import Item

@@ -1,5 +1,6 @@
 from skillfit.optimize.context import StepMemory, failure_patterns, render_memory
-from skillfit.optimize.patch import FailureNote, Patch, Proposal
+from skillfit.optimize.optimizer import Patch, Proposal
+from skillfit.run.records import FailureNote
 from skillfit.skill import Edit
 from tests.optimize.scripted_optimizer import broken, outcome
 

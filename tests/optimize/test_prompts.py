@@ -3,8 +3,7 @@ import itertools
 import pytest
 from jinja2 import UndefinedError
 
-from skillfit.optimize.patch import PAYLOAD_FIELD
-from skillfit.optimize.prompts import render, sections
+from skillfit.optimize.optimizer import PAYLOAD_FIELD, render, sections
 
 MODES = list(PAYLOAD_FIELD)
 

@@ -17,7 +17,7 @@ from skillfit.models.protocol import (
     Refused,
 )
 from skillfit.optimize.context import Context
-from skillfit.optimize.patch import edits_of
+from skillfit.optimize.optimizer import edits_of
 from skillfit.run.events import ReflectionFinished
 from skillfit.tasks.item import Step
 from tests.optimize.scripted_optimizer import (

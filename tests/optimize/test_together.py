@@ -4,7 +4,7 @@ end.
 
 import pytest
 
-from skillfit.models.providers.practice_rules import practice_reply
+from skillfit.models.providers.practice import practice_reply
 from skillfit.optimize.candidate import aggregate, select, update
 from skillfit.optimize.context import Context
 from skillfit.skill import Skill, slow_update_text, with_slow_update

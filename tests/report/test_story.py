@@ -177,8 +177,8 @@ def test_items_are_followed_over_the_steps_in_few_columns(tmp_path: Path) -> Non
     with open_run(path) as view:
         matrix = read_matrix(view.events, read_story(path), most=10)
         rollouts = rollouts_of_item(view.events, "ticket-0003")
-    assert len(matrix.columns) <= 11
-    assert matrix.columns[0] == "1–3" and matrix.columns[-1] == "fresh"
+    assert len(matrix.columns) <= 12
+    assert matrix.columns[0] == "1–3" and matrix.columns[-2:] == ("fresh: initial", "fresh: found")
     counted = sum(cell.rollouts for cell in matrix.cells["ticket-0003"].values())
     assert counted == sum(row.hard is not None for row in rollouts)
 

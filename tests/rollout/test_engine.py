@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skillfit.agents import AgentFailure, AttemptContext
-from skillfit.agents.workspace import new_workspace
+from skillfit.agents.agent import new_workspace
 from skillfit.models.limiter import Limiter
 from skillfit.models.protocol import Usage
 from skillfit.rollout import RolloutRequest, Tally, requests_for

@@ -18,22 +18,13 @@ from skillfit.models.protocol import Usage
 from skillfit.run.control import RunLock, in_use
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RunFinished, RunStarted, Warned
-from tests.support.records import run_summary
+from tests.support.records import run_started, run_summary
 
 IDENTITY = {"train": {"seed": 1, "batch_size": 8}, "tasks": ["a", "b"], "skill": "hash"}
 
 
 def started(**config: object) -> RunStarted:
-    return RunStarted(
-        run="x",
-        config=config,
-        version="1",
-        skill="# S\n",
-        skill_hash="h",
-        splits={},
-        total_epochs=1,
-        steps_per_epoch=1,
-    )
+    return run_started(config=config)
 
 
 def test_a_new_run_has_an_id_that_a_resume_keeps(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from skillfit.run.events import (
     Warned,
     as_json,
 )
-from tests.support.records import run_summary
+from tests.support.records import run_started, run_summary
 
 ROLLOUT = RolloutFinished(
     rollout="r1",
@@ -34,16 +34,7 @@ ROLLOUT = RolloutFinished(
     soft=0.5,
     seconds=2.5,
 )
-STARTED = RunStarted(
-    run="x",
-    config={"budget": {"usd": 1}},
-    version="1",
-    skill="s",
-    skill_hash="h",
-    splits={},
-    total_epochs=1,
-    steps_per_epoch=1,
-)
+STARTED = run_started(config={"budget": {"usd": 1}}, skill="s")
 FINISHED = RunFinished(finish_reason="budget", diagnosis="d", best_skill="s", summary=run_summary())
 
 
@@ -163,3 +154,21 @@ def test_keys_do_not_reach_the_log_nor_its_listeners(path: Path) -> None:
     log.emit(Warned(what="w", message=f"refused {secret}"))
     assert heard[0].event == Warned(what="w", message="refused [secret]")
     assert secret.encode() not in b"".join(file.read_bytes() for file in path.parent.iterdir())
+
+
+NAMED = "---\nname: reasoning-gym\n---\nThink.\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "name"),
+    [
+        ("benchmarks/reasoning_gym/reasoning_gym.md", NAMED, "reasoning-gym"),
+        ("my-skill/SKILL.md", "Think.\n", "my-skill"),
+        ("skills/my-skill/", "Think.\n", "my-skill"),
+        ("notes.md", "Think.\n", "notes"),
+        (None, "", "a blank skill"),
+    ],
+)
+def test_a_run_names_its_skill_as_people_do(path: str | None, text: str, name: str) -> None:
+    started = replace(STARTED, config={"env": {"skill": path}}, skill=text)
+    assert started.skill_name == name

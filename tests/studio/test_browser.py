@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,10 +18,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from skillfit.report import write_report
-from skillfit.run.control import in_use, read_requests
-from skillfit.run.events import StageStarted
-from tests.report.runs import INITIAL, WrittenRun, improved, screening_run
+from skillfit.report import read_story, write_report
+from skillfit.run.control import in_use
+from skillfit.run.events import StageStarted, Warned
+from tests.report.runs import BEST, INITIAL, WrittenRun, improved, screening_run
 from tests.studio.server import SKILL, RunningStudio, practice_project, studio
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -127,6 +130,28 @@ def seconds(count: float) -> float:
     return count * 1000
 
 
+PROJECT = (
+    "model.agent=practice/agent",
+    "model.optimizer=practice/optimizer",
+    "env.skill=./triage",
+    "env.tasks=./tasks.jsonl",
+    "env.grader=exact",
+    "evaluation.preflight=false",
+)
+ONE_STEP = (
+    "train.num_epochs=1",
+    "optimizer.use_slow_update=false",
+    "optimizer.use_meta_skill=false",
+)
+
+
+def train(folder: Path, name: str, *settings: str) -> None:
+    """A run of the practice project, started in a terminal."""
+    (folder / "practice.yaml").write_text("train: {seed: 42}\n")
+    command = [sys.executable, "-m", "skillfit", "train", "practice.yaml", *PROJECT, *settings]
+    subprocess.run([*command, "--run", f"runs/{name}", "--json"], cwd=folder, capture_output=True)
+
+
 def test_no_page_has_errors_or_runs_what_was_planted(
     chromium: Browser, site: RunningStudio
 ) -> None:
@@ -206,9 +231,7 @@ def test_a_run_is_started_from_the_form_watched_understood_and_applied(
 
         page.get_by_role("link", name="Overview").click()
         page.locator(".forest tbody a").first.click()
-        page.get_by_role("button", name="Veto: drop it").click()
-        expect(page.get_by_role("status")).to_contain_text("skillfit steer first veto")
-        assert read_requests(folder / "runs" / "first")[-1].action == "veto"
+        expect(page.get_by_text("it follows no more decisions")).to_be_visible()
 
         page.get_by_role("link", name="Apply", exact=True).click()
         page.get_by_role("button", name="Apply").click()
@@ -265,6 +288,111 @@ def test_a_run_is_stopped_and_resumed(chromium: Browser, site: RunningStudio, fo
             assert in_use(run)
         page.get_by_role("button", name="Stop").click()
         expect(page.locator("h1")).to_contain_text("Stopped", timeout=seconds(90))
+
+
+def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    """One run under review that its budget ends before the first step."""
+    run = folder / "runs" / "reviewed"
+    train(folder, "reviewed", "review=true", "train.num_epochs=2", "budget.calls=60")
+    with window(chromium, site) as opened:
+        page = opened.open("/run/reviewed")
+        expect(page.locator("h1")).to_contain_text("The budget was reached")
+        page.get_by_label("Budget", exact=True).select_option("calls")
+        page.get_by_label("Amount", exact=True).fill("5000")
+        page.get_by_role("button", name="Raise and resume").click()
+        expect(page.locator("h1")).to_contain_text("Waiting for your yes or no to 3 edits")
+        expect(page.locator(".review")).to_have_count(3)
+        page.locator(".review", has_text="login").get_by_role("button", name="Approve").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed approve")
+        page.get_by_role("link", name="Overview").click()
+        page.locator(".review", has_text="parcel").get_by_role("button", name="Decline").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed decline")
+
+        opened.open("/edit/reviewed?id=s0001e03")
+        page.get_by_role("button", name="Pin: keep it").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed pin")
+        opened.open("/edit/reviewed?id=s0001e04")
+        page.get_by_role("button", name="Veto: drop it").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed veto")
+        opened.open("/edit/reviewed?id=s0001e05")
+        page.locator("summary", has_text="Reword it").click()
+        page.get_by_label("New wording").fill("- Think of the queue that solves it.")
+        page.get_by_role("button", name="Reword").click()
+        expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed reword")
+        expect(page.get_by_text("waits for the run to take it up")).to_be_visible()
+
+        page.get_by_role("link", name="Overview").click()
+        expect(page.locator(".review")).to_have_count(0)
+        page.get_by_role("button", name="Resume", exact=True).click()
+        expect(page.locator("h1")).to_contain_text("The skill is better")
+        expect(page.get_by_text("waits for the run to take it up")).to_have_count(0)
+    story = read_story(run)
+    assert [one.action for one in story.decisions] == [
+        "budget",
+        "approve",
+        "decline",
+        "pin",
+        "veto",
+        "reword",
+    ]
+    reasons = {edit.text: (edit.status, edit.reason) for edit in story.edits[:5]}
+    assert reasons == {
+        "- Mentions of parcel mean delivery.": ("dropped", "declined by a person"),
+        "- Mentions of login mean account.": ("promoted", "approved by a person"),
+        "- Mentions of refund mean billing.": ("promoted", "pinned by a person"),
+        "- When unsure, answer general.": ("dropped", "vetoed by a person"),
+        "- Think about what the writer needs most.": ("dropped", "reworded by a person"),
+    }
+    assert [edit.in_best for edit in story.edits[:5]] == [False, True, True, False, False]
+
+
+def test_a_handoff_prompt_is_answered_and_the_run_goes_on(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    train(folder, "asking", *ONE_STEP, "model.optimizer=handoff", "gradient.minibatch_size=20")
+    edit = {"op": "append", "target": "", "content": "- Mentions of refund mean billing."}
+    with window(chromium, site) as opened:
+        page = opened.open("/run/asking")
+        expect(page.locator("h1")).to_contain_text("Waiting for answers")
+        page.get_by_role("link", name="Answer 1 prompt").click()
+        expect(page.locator("pre.tall")).to_contain_text("Form of the answer")
+        page.get_by_label("Answer").fill("no JSON at all")
+        page.get_by_role("button", name="Answer").click()
+        expect(page.get_by_role("status")).to_contain_text("cannot be used")
+        page.get_by_label("Answer").fill(json.dumps({"patch": {"edits": [edit]}}))
+        page.get_by_role("button", name="Answer").click()
+        expect(page.get_by_role("status")).to_contain_text("Resume the run now.")
+        page.get_by_role("button", name="Resume").click()
+        page.wait_for_url("**/run/asking?*")
+        expect(page.locator("[data-part=gates] tbody a").first).to_have_text("step 1")
+        expect(page.locator(".forest tbody")).to_contain_text("Mentions of refund mean billing.")
+
+
+def test_what_a_run_does_appears_on_open_pages(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    with window(chromium, site) as opened:
+        page = opened.open("/?sort=name")
+        page.evaluate("window.untouched = true")
+        run = WrittenRun(folder / "runs" / "appearing")
+        page.get_by_role("link", name="appearing").wait_for()
+        assert page.evaluate("window.untouched"), "the page was not loaded again"
+        page = opened.open("/run/appearing")
+        page.evaluate("window.untouched = true")
+        expect(page.get_by_text("Nothing has been measured yet.")).to_be_visible()
+        run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
+        expect(page.locator(".stages")).to_contain_text("baseline")
+        run.measured("baseline", "old", 0.25)
+        expect(page.locator("svg .point").first).to_be_attached()
+        run.step(1, "accept", BEST, "new")
+        expect(page.locator("[data-part=gates] tbody tr")).to_contain_text("accepted, new best")
+        run.emit(Warned(what="x", message="The grader is slow."))
+        expect(page.get_by_text("The grader is slow.")).to_be_visible()
+        run.close()
+        expect(page.locator("h1")).to_contain_text("Stopped")
+        assert page.evaluate("window.untouched"), "the page was not loaded again"
 
 
 def test_runs_are_chosen_and_compared(chromium: Browser, site: RunningStudio) -> None:

@@ -143,31 +143,33 @@ def test_a_web_page_that_calls_this_machine_by_another_name_gets_nothing(tmp_pat
 
 
 async def test_changes_need_our_form_and_our_origin(folder: Path) -> None:
+    screening_run(folder / "open", steps=4, finish="")
     with browser(folder) as client:
         csrf = csrf_of(client)
         veto = {"do": "veto", "target": "s0001e01"}
-        assert client.post("/act/pool", data=veto).status_code == 403
-        assert client.post("/act/pool", data=veto | {"csrf": "x" * 64}).status_code == 403
+        assert client.post("/act/open", data=veto).status_code == 403
+        assert client.post("/act/open", data=veto | {"csrf": "x" * 64}).status_code == 403
         other = {"Origin": "http://evil.example"}
         assert (
-            client.post("/act/pool", data=veto | {"csrf": csrf}, headers=other).status_code == 403
+            client.post("/act/open", data=veto | {"csrf": csrf}, headers=other).status_code == 403
         )
         cross = {"Sec-Fetch-Site": "cross-site"}
         assert (
-            client.post("/act/pool", data=veto | {"csrf": csrf}, headers=cross).status_code == 403
+            client.post("/act/open", data=veto | {"csrf": csrf}, headers=cross).status_code == 403
         )
-        assert client.get("/act/pool").status_code == 405
-        assert not read_requests(folder / "pool")
+        assert client.get("/act/open").status_code == 405
+        assert not read_requests(folder / "open")
         own = {"Origin": str(client.base_url).rstrip("/")}
-        reply = client.post("/act/pool", data=veto | {"csrf": csrf}, headers=own)
+        reply = client.post("/act/open", data=veto | {"csrf": csrf}, headers=own)
         assert reply.status_code == 200
-        assert "skillfit steer pool veto s0001e01" in reply.text
-    assert [(one.action, one.target) for one in read_requests(folder / "pool")] == [
+        assert "skillfit steer open veto s0001e01" in reply.text
+    assert [(one.action, one.target) for one in read_requests(folder / "open")] == [
         ("veto", "s0001e01")
     ]
 
 
 async def test_decisions_about_edits_are_shown_with_their_command(folder: Path) -> None:
+    screening_run(folder / "open", steps=4, finish="")
     with browser(folder) as client:
         csrf = {"csrf": csrf_of(client)}
         words = "- Mentions of money\nmean billing."
@@ -177,11 +179,19 @@ async def test_decisions_about_edits_are_shown_with_their_command(folder: Path) 
             {"do": "reword", "target": "s0001e01", "text": ""},
             {"do": "explode"},
         ):
-            client.post("/act/pool", data=form | csrf)
-        page = client.get("/edit/pool?id=s0001e01").text
-        assert "skillfit steer pool pin s0001e01" in page
+            client.post("/act/open", data=form | csrf)
+        page = client.get("/edit/open?id=s0001e01").text
+        assert "skillfit steer open pin s0001e01" in page
         assert "waits for the run to take it up" in page
-    assert [one.text for one in read_requests(folder / "pool")] == ["", words]
+    assert [one.text for one in read_requests(folder / "open")] == ["", words]
+
+
+async def test_a_finished_run_follows_no_decisions(folder: Path) -> None:
+    with browser(folder) as client:
+        form = {"csrf": csrf_of(client), "do": "veto", "target": "s0001e01"}
+        assert "follows no more decisions" in client.post("/act/pool", data=form).text
+        assert "Veto: drop it" not in client.get("/edit/pool?id=s0001e01").text
+    assert not read_requests(folder / "pool")
 
 
 def test_what_a_running_run_emits_reaches_the_page_by_itself(tmp_path: Path) -> None:

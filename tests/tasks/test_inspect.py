@@ -16,7 +16,7 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.models import Request, ScriptedModel
 from skillfit.models.protocol import BadRequest, QuotaExhausted, Reply, ToolCall
-from skillfit.plugins.inspect_evaluator import InspectEvaluator
+from skillfit.plugins.inspect_tasks import InspectEvaluator
 from skillfit.skill import Skill
 from skillfit.tasks import Item, Task, TaskFailure, TaskSettings, load_task
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.agents.python_agent import CallableAgent
+from skillfit.agents.agent import CallableAgent
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.tasks import Attempt, Item, TaskSettings, build_grader, load_task

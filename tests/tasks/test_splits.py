@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from skillfit.errors import InputError
 from skillfit.tasks import Item, SplitSettings
-from skillfit.tasks.similar import similar_groups
-from skillfit.tasks.splits import SPLITS, make_splits, parse_ratio, split_items, split_named
+from skillfit.tasks.splits import (
+    SPLITS,
+    make_splits,
+    parse_ratio,
+    similar_groups,
+    split_items,
+    split_named,
+)
 
 _WORDS = [
     f"{a}{b}"

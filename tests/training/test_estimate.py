@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from skillfit.config.schema import BudgetSection
 from skillfit.gate.ship import MOST_REPEATS
-from skillfit.models.protocol import Role
-from skillfit.training.estimate import RunEstimate, estimate
+from skillfit.models.protocol import ModelSpec, Role, Usage
+from skillfit.training.estimate import RolloutCost, RunEstimate, estimate
 from tests.support.chat_server import Call
 from tests.training.making import MakeWorld
 from tests.training.practice_project import World, items
@@ -12,7 +13,10 @@ from tests.training.practice_project import World, items
 
 def of(world: World, *settings: str) -> RunEstimate:
     material = world.inputs(*settings)
-    return estimate(material.config, material.task, material.skill, material.plan())
+    bought = material.rollout_plan
+    repeats = bought.ship_repeats if bought else MOST_REPEATS
+    plan = material.plan()
+    return estimate(material.config, material.task, material.skill, plan, ship_repeats=repeats)
 
 
 def calls_of(found: RunEstimate, role: Role) -> tuple[float, float]:
@@ -100,3 +104,49 @@ async def test_every_finalist_of_the_ship_test_is_part_of_the_estimate(
     world = make_world(rows=items(4, 8, 0))
     assert shipped() == 2 * MOST_REPEATS * 8  # the initial skill and the best one
     assert shipped("evaluation.finalists=3") == 4 * MOST_REPEATS * 8
+
+
+@pytest.mark.parametrize("cap", [100, 150, 240])
+async def test_no_estimate_is_above_a_cap_in_rollouts(make_world: MakeWorld, cap: int) -> None:
+    world = make_world(rows=items(8, 8, 8))
+    found = of(world, f"budget.rollouts={cap}")
+    assert found.rollouts.low <= found.rollouts.typical <= found.rollouts.high <= cap
+    agent = found.total.calls.high - calls_of(found, "optimizer")[1]
+    assert agent <= cap
+    assert sum(row.calls.high for row in found.rows if row.role == "agent") >= agent
+
+
+async def test_other_caps_limit_the_total_and_say_whether_the_plan_is_cut_short(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(rows=items(8, 8, 8))
+    free = of(world)
+    low, high = int(free.total.calls.typical) - 1, int(free.total.calls.high) - 1
+    for cap, early in ((low, True), (high, False)):
+        budget = BudgetSection(calls=cap)
+        (reached,) = free.reached(budget)
+        assert (reached.name, reached.ends_early) == ("calls", early)
+        assert free.within(budget).total.calls.high == cap
+    assert free.reached(BudgetSection(calls=high + 2)) == []
+
+
+async def test_a_coding_agent_is_one_call_per_rollout_with_its_own_prompt(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(rows=items(8, 8, 8))
+    material = world.inputs()
+    spec = ModelSpec(id="cli/claude/claude-sonnet-4-5")
+    model = material.config.model.model_copy(update={"agent": spec, "optimizer": None})
+    config = material.config.model_copy(update={"model": model})
+    plan = material.plan()
+    assumed = estimate(config, material.task, material.skill, plan)
+    assert assumed.total.calls == assumed.rollouts
+    assert assumed.total.tokens.typical > 10_000 * assumed.rollouts.typical
+    assert assumed.total.usd is not None
+    used = Usage(calls=30, input=30 * 24_000, usd=30 * 0.05)
+    measured = estimate(
+        config, material.task, material.skill, plan, RolloutCost.mean(30, used)
+    ).total
+    assert measured.usd is not None
+    assert measured.usd.typical == pytest.approx(0.05 * assumed.rollouts.typical)
+    assert assumed.total.usd.low < measured.usd.typical < assumed.total.usd.high

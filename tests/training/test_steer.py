@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from skillfit.errors import Exit
 from skillfit.run.control import request_steering
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
+from skillfit.training.stages import ReviewPending
 from tests.training.making import MakeWorld
 from tests.training.practice_project import World, differences, items, readable
 
@@ -66,13 +70,39 @@ async def test_a_reworded_edit_takes_the_place_of_the_old_one(make_world: MakeWo
 
 async def test_with_review_nothing_is_promoted_without_a_yes(make_world: MakeWorld) -> None:
     world = make_world(*STEPS, "review=true", rows=ROWS)
-    await world.train(listeners=[asking(world, ("approve", "s0001e01"))])
-    statuses = {effect["id"]: effect["status"] for effect in effects(world).values()}
+    with pytest.raises(ReviewPending) as stopped:
+        await world.train(listeners=[asking(world, ("approve", "s0001e01"))])
+    assert stopped.value.exit_code == Exit.HANDOFF
+    *_, last = world.events(GateDecided)
+    waiting = [effect.id for effect in last.effects if effect.awaits_approval]
+    assert waiting and all(edit in str(stopped.value) for edit in waiting)
+    statuses = {effect.id: effect.status for effect in last.effects}
     assert statuses["s0001e01"] == "promoted"
     assert "promoted" not in [status for key, status in statuses.items() if key != "s0001e01"]
     verdicts = world.events(GateDecided)
     reasons = [effect.reason for verdict in verdicts for effect in verdict.effects]
     assert any("waiting for approval" in reason for reason in reasons)
+
+
+async def test_a_run_under_review_ends_when_every_edit_has_its_yes_or_no(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(*STEPS, "review=true", rows=ROWS)
+    with pytest.raises(ReviewPending):
+        await world.train()
+    asked = len(world.calls)
+    *_, last = world.events(GateDecided)
+    approved, *declined = [effect for effect in last.effects if effect.awaits_approval]
+    request_steering(world.folder / "run", "approve", approved.id)
+    for effect in declined:
+        request_steering(world.folder / "run", "decline", effect.id)
+    await world.train()
+    assert len(world.calls) == asked, "the steps are not paid again"
+    assert approved.edit.content in world.best()
+    assert all(effect.edit.content not in world.best() for effect in declined)
+    assert len(world.events(PersonDecided)) == 1 + len(declined)
+    await world.train()
+    assert len(world.events(PersonDecided)) == 1 + len(declined), "a replay asks nothing again"
 
 
 async def test_a_request_that_makes_no_sense_is_a_warning(make_world: MakeWorld) -> None:

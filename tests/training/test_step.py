@@ -17,6 +17,7 @@ from skillfit.run.events import (
     GateDecided,
     ReflectionFinished,
     RolloutFinished,
+    RunStarted,
     StageStarted,
 )
 from tests.support.chat_server import Call
@@ -97,6 +98,24 @@ async def test_a_rewrite_that_brings_nothing_usable_is_skipped(make_world: MakeW
     assert world.history()[0]["action"] == "skip_no_rewrite"
     assert world.summary()["total_skips"] == 1
     assert world.best() == SKILL
+
+
+async def test_a_stage_announces_as_many_selection_rollouts_as_it_makes(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world("evaluation.ship_test=false", "evaluation.eval_test=false")
+    await world.train()
+    (announced,) = [event for event in world.events(StageStarted) if event.stage == "gate"]
+    made = [event for event in world.events(RolloutFinished) if event.phase == "gate"]
+    assert announced.total == len(made) > 8  # several passes over eight items
+
+
+async def test_a_run_announces_the_steps_that_its_budget_buys(make_world: MakeWorld) -> None:
+    world = make_world("budget.rollouts=250", "train.batch_size=3", "train.num_epochs=4")
+    await world.train()
+    (started,) = world.events(RunStarted)
+    assert started.total_steps % started.steps_per_epoch  # the last epoch is cut
+    assert started.total_steps == world.summary()["total_steps"] == len(world.history())
 
 
 async def test_an_edit_budget_of_zero_applies_nothing(make_world: MakeWorld) -> None:
@@ -379,3 +398,39 @@ async def test_with_a_lag_edits_join_one_step_later(make_world: MakeWorld) -> No
     # Edits written from the last step could not be measured any more, so none are asked for.
     assert {event.step for event in world.events(ReflectionFinished)} == {1, 2}
     assert "green means g." in world.best()
+
+
+async def test_a_step_counts_only_its_own_blocked_edits_while_another_step_learns(
+    make_world: MakeWorld,
+) -> None:
+    rows = [
+        {**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]}
+        for row in items(8, 8, 2)
+    ]
+    leaking = json.dumps(append("- Say a long and telling answer.", "- green means g."))
+    script = Script({"reflect.failure": leaking})
+    merges, both = [], asyncio.Event()
+
+    async def say(call: Call) -> Any:
+        if call.stage == "merge":  # the first merge ends after the next step's merge has begun
+            merges.append(call)
+            if len(merges) == 2:
+                both.set()
+            await both.wait()
+        return script(call)
+
+    world = make_world(
+        "train.lag=2",
+        "train.num_epochs=4",
+        "gradient.minibatch_size=2",
+        "optimizer.use_slow_update=false",
+        "optimizer.use_meta_skill=false",
+        "evaluation.ship_test=false",
+        "evaluation.eval_test=false",
+        script=say,
+        rows=rows,
+    )
+    await world.train()
+    assert len(merges) >= 2
+    blocked = [record["n_edits_blocked"] for record in world.history()]
+    assert sum(blocked) == world.summary()["edits_blocked"] > 0

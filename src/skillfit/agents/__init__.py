@@ -1,11 +1,105 @@
-"""Who uses the skill: chat, a loop of tool calls, coding-agent programs, any Python code."""
+"""Who uses the skill: chat, a loop of tool calls, coding-agent programs, any Python code.
 
-from skillfit.agents.agent import Agent, AgentFailure, AttemptContext
-from skillfit.agents.build import build_agent
-from skillfit.agents.chat import ChatAgent
-from skillfit.agents.python_agent import CallableAgent, is_agent_reference, load_agent
-from skillfit.agents.workspace import remove_workspace
-from skillfit.models.connect import register_provider
+`build_agent` makes the agent that the settings ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from skillfit.agents.agent import (
+    Agent,
+    AgentFailure,
+    AttemptContext,
+    CallableAgent,
+    ChatAgent,
+    is_agent_reference,
+    load_agent,
+    remove_workspace,
+)
+from skillfit.agents.cli_agent import CliAgent, command_line
+from skillfit.agents.tools import ToolsAgent
+from skillfit.errors import InputError
+from skillfit.models.client import register_provider
+from skillfit.models.protocol import Model, ModelSpec
+from skillfit.sandbox.isolation import SandboxMode
+
+
+def build_agent(
+    kind: str,
+    spec: ModelSpec,
+    model: Model | None,
+    *,
+    prompt: str | None = None,
+    max_turns: int | None = None,
+    max_tokens: int | None = None,
+    corpus: Path | None = None,
+    network: Literal["auto", "on", "off"] = "auto",
+    sandbox: SandboxMode = "auto",
+    environ: Mapping[str, str] | None = None,
+) -> Agent:
+    """The agent of a run: `kind` is chat, tools or cli; the settings are those under `env`.
+
+    `cli/…` models imply cli, which needs no `model`. A setting that the agent would ignore is an
+    error.
+    """
+    if corpus is not None and not corpus.is_dir():
+        raise InputError(f"env.corpus: {corpus} is not a folder.")
+    if kind == "cli" or spec.id.startswith("cli/"):
+        _refuse(
+            "command-line agents",
+            {
+                "prompt": prompt is not None,
+                "max_turns": (max_turns or 1) > 1,
+                "max_rollout_tokens": max_tokens is not None,
+                "network: off": network == "off",
+            },
+        )
+        return _cli_agent(spec, corpus, sandbox, environ)
+    if model is None:
+        raise InputError(f"The {kind} agent needs a model.", hint="Set model.agent.")
+    if kind == "tools":
+        return ToolsAgent(
+            model,
+            prompt or ToolsAgent.prompt,
+            max_turns or ToolsAgent.max_turns,
+            max_tokens,
+            corpus=corpus,
+            network=network == "on",
+            sandbox=sandbox,
+        )
+    _refuse("the chat agent", {"corpus": corpus is not None, "network": network != "auto"})
+    return ChatAgent(
+        model, prompt or ChatAgent.prompt, max_turns or ChatAgent.max_turns, max_tokens
+    )
+
+
+def _cli_agent(
+    spec: ModelSpec,
+    corpus: Path | None,
+    sandbox: SandboxMode,
+    environ: Mapping[str, str] | None,
+) -> CliAgent:
+    if not spec.id.startswith("cli/"):
+        raise InputError(
+            f"env.agent is cli, but the agent's model is {spec.id}.",
+            hint="Name the program: cli/claude, cli/codex, …",
+        )
+    command = command_line(spec, environ, sandbox)
+    command.check()
+    return CliAgent(command, corpus)
+
+
+def _refuse(agent: str, given: Mapping[str, bool]) -> None:
+    """Raise an error for settings that this agent would ignore."""
+    if names := [f"env.{name}" for name, is_set in given.items() if is_set]:
+        verb = "is" if len(names) == 1 else "are"
+        raise InputError(
+            f"{', '.join(names)} {verb} not supported by {agent}.", hint="Leave it out."
+        )
+
 
 __all__ = [
     "Agent",
@@ -21,7 +115,7 @@ __all__ = [
 
 register_provider(
     "cli",
-    "skillfit.agents.coding_cli.cli_agent:make_provider",
+    "skillfit.agents.cli_agent:make_provider",
     about="a coding agent's command line",
-    check="skillfit.agents.coding_cli.description:readiness",
+    check="skillfit.agents.cli_programs:readiness",
 )

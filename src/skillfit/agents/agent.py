@@ -1,20 +1,36 @@
-"""What an agent is: it gets a skill and an item, and makes an attempt at the item.
+"""What an agent is, and the two that need no folder: the chat agent and the user's Python code.
 
-Skill and item are put into a prompt in the same way for all agents: what stays the same for all
-items (the skill) comes first, so that prompt caches of providers work.
+An agent gets a skill and an item, and makes an attempt at the item. Skill and item are put into a
+prompt in the same way for all agents: what stays the same for all items (the skill) comes first, so
+that prompt caches of providers work.
+
+- `Workspace`: the folder of one rollout for agents that work on files.
+- `ChatAgent`: the skill is the system prompt, the item the user's message, in one turn or several.
+- `CallableAgent`: `def solve(skill: str, item: dict) -> str | Attempt`, given from Python
+  (`agent=solve`) or named in the config (`env.agent: file.py:solve`). It may be async, and may take
+  `seed` and `instruction` by name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import inspect
+import os
+import re
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import Message, ModelError, Usage
+from skillfit.models.protocol import Message, Model, ModelError, Reply, Request, Tool, Usage
+from skillfit.sandbox.process import new_folder, remove_folder, remove_tree
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Item
-from skillfit.tasks.user_code import Reported
+from skillfit.skill.document import check_relative
+from skillfit.tasks.item import Attempt, Item, Step, TaskFailure, stable_hash
+from skillfit.tasks.user_code import Reported, call, load_object, plain, reported_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +125,297 @@ def _read_text(path: Path) -> str:
             f"The attached file {path} cannot be read as text: {error}.",
             hint="Use env.agent: tools or cli, which give the agent the file itself.",
         ) from error
+
+
+CORPUS = "corpus"  # the name under which an agent sees the shared documents of `env.corpus`
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The folders of one rollout. `corpus` is shared by all rollouts and never written to."""
+
+    root: Path
+    corpus: Path | None = None
+
+    @classmethod
+    def create(cls, corpus: Path | None = None) -> Workspace:
+        """A fresh and empty workspace."""
+        workspace = cls(new_folder("rollout"), corpus)
+        for folder in (workspace.work, workspace.home, workspace.temporary):
+            folder.mkdir()
+        return workspace
+
+    @property
+    def work(self) -> Path:
+        """Where the agent works; graders look here."""
+        return self.root / "work"
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def temporary(self) -> Path:
+        return self.root / "tmp"
+
+    def inside(self, name: str) -> Path:
+        """The path in the work folder, or in the corpus, that `name` means.
+
+        Absolute names, `..` and symbolic links that lead out are refused.
+        """
+        top, relative = self.work, Path(name)
+        if self.in_corpus(name) and self.corpus is not None:
+            top, relative = self.corpus, Path(*relative.parts[1:])
+        path = top / relative
+        if (
+            relative.is_absolute()
+            or ".." in relative.parts
+            # Not `resolve`, which raises RuntimeError for links in a circle.
+            or not Path(os.path.realpath(path)).is_relative_to(top.resolve())
+        ):
+            raise OutsideWorkspace(f"{name} is outside the workspace")
+        return path
+
+    def in_corpus(self, name: str) -> bool:
+        """Whether `name` is a path in the corpus."""
+        return self.corpus is not None and Path(name).parts[:1] == (CORPUS,)
+
+    def leave_only_work(self) -> None:
+        """Remove everything but the agent's work: HOME may hold links to a login."""
+        remove_tree(self.home)
+        remove_tree(self.temporary)
+        corpus = self.work / CORPUS
+        if self.corpus is None:
+            return
+        if corpus.is_symlink() or corpus.is_file():
+            corpus.unlink()
+        else:
+            remove_tree(corpus)  # the empty mount point, or a folder that a command put there
+
+    def remove(self) -> None:
+        remove_folder(self.root)
+
+
+def corpus_fingerprint(folder: Path) -> str:
+    """Changes when files are added, removed or changed in size. Reading all of a large corpus at
+    every start would take too long.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return stable_hash(
+        [[path.relative_to(folder).as_posix(), path.stat().st_size] for path in files]
+    )
+
+
+class OutsideWorkspace(ValueError):
+    """A path that leads out of the workspace."""
+
+
+def new_workspace(item: Item, corpus: Path | None = None) -> Workspace:
+    """A fresh workspace that holds the item's files and images under their names."""
+    attached = {**{image.path.name: image.path for image in item.images}, **item.files}
+    if corpus is not None and any(Path(name).parts[:1] == (CORPUS,) for name in attached):
+        raise AgentFailure(
+            f"Item {item.id} has files named {CORPUS}/…, which is where env.corpus is shown.",
+            kind="config",
+            hint="Rename the item's files.",
+        )
+    workspace = Workspace.create(corpus)
+    try:
+        for name, source in attached.items():
+            target = workspace.work / check_relative(name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    except (OSError, InputError) as error:
+        workspace.remove()
+        raise AgentFailure(
+            f"A file of item {item.id} could not be copied into the workspace: {error}",
+            kind="config",
+        ) from error
+    return workspace
+
+
+@contextmanager
+def workspace_for(item: Item, corpus: Path | None = None) -> Iterator[Workspace]:
+    """A new workspace. It stays, for graders to look at, unless the body raises."""
+    workspace = new_workspace(item, corpus)
+    try:
+        yield workspace
+    except BaseException:
+        workspace.remove()
+        raise
+
+
+def remove_workspace(path: str) -> None:
+    """Remove the workspace that an attempt left at `path` (`Attempt.workspace`), if there is one.
+
+    A folder that is not a workspace of this process is left alone.
+    """
+    if path:
+        remove_folder(Path(path).parent)
+
+
+REFINE = (
+    "Check your answer against the task above and correct it where needed. "
+    "Then give the whole final answer."
+)
+_FINAL_ANSWER = re.compile(r"<(answer|final_answer)>.*</\1>", re.DOTALL | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class ModelAgent:
+    """An agent that calls a model itself, turn by turn. `describe` lists all its fields."""
+
+    recorded: ClassVar[bool] = True
+    reports: ClassVar[frozenset[Reported]] = frozenset({"tokens", "usd"})
+    name: ClassVar[str]
+
+    model: Model
+    prompt: str  # the system prompt; {skill} stands for the skill's body
+    max_turns: int
+    max_tokens: int | None = None  # of the whole attempt: no further turn starts beyond it
+
+    def __post_init__(self) -> None:
+        if "{skill}" not in self.prompt:
+            raise InputError(
+                "env.prompt does not contain {skill}, so the agent would never see the skill.",
+                hint="Put {skill} where the skill belongs.",
+            )
+
+    async def reply(
+        self,
+        messages: tuple[Message, ...],
+        context: AttemptContext,
+        turn: int,
+        tools: tuple[Tool, ...] = (),
+    ) -> Reply:
+        """The model's reply to these messages, in this turn of the attempt."""
+        purpose = f"{context.purpose}/turn_{turn}"
+        request = Request(messages, "rollout", tools, seed=context.seed, purpose=purpose)
+        return await self.model.complete(request)
+
+    def token_limit_note(self, usage: Usage) -> Step | None:
+        """The note to end with when the attempt has reached its token limit."""
+        if not self.max_tokens or usage.tokens < self.max_tokens:
+            return None
+        return Step("note", f"Ended at the limit of {self.max_tokens} tokens.", role="harness")
+
+    def describe(self) -> JsonObject:
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"agent": self.name, **settings, "model": self.model.id}
+
+
+@dataclass(frozen=True)
+class ChatAgent(ModelAgent):
+    """Asks the model for an answer, and in later turns to check it.
+
+    It ends early when the answer has a final answer tag or does not change any more.
+    """
+
+    name: ClassVar[str] = "chat"
+
+    prompt: str = "Follow this skill.\n\n{skill}"
+    max_turns: int = 1
+
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
+        messages = (
+            system_message(self.prompt, skill),
+            *item_messages(item, context.instruction),
+        )
+        steps: list[Step] = []
+        usage, answer = Usage(), ""
+        for turn in range(self.max_turns):
+            if note := self.token_limit_note(usage):
+                steps.append(note)
+                break
+            reply = await self.reply(messages, context, turn)
+            usage += reply.usage
+            steps.append(Step("message", reply.text))
+            unchanged = reply.text.strip() == answer.strip()
+            answer = reply.text
+            if unchanged or _FINAL_ANSWER.search(answer):
+                break
+            messages = (*messages, Message("assistant", answer), Message("user", REFINE))
+        return Attempt(answer, tuple(steps), usage=usage)
+
+
+Solve = Callable[..., str | Attempt | Awaitable[str | Attempt]]
+
+_OPTIONAL_PARAMETERS = ("seed", "instruction")
+_HIDDEN_FIELDS = ("answers", "reference")
+
+
+@dataclass(frozen=True)
+class CallableAgent:
+    """Calls a function with the skill's text and the item's fields, without the gold answers.
+
+    A function that is not async runs in a thread. Its usage is what the `Attempt` it returns says.
+    A function that returns text reports no usage; annotate it with `-> Attempt` if it reports.
+    """
+
+    recorded: ClassVar[bool] = False
+
+    solve: Solve
+    source: dict[str, str] = field(default_factory=dict)
+    """Reference and content hash, for a function that was named in the config."""
+
+    @property
+    def reports(self) -> frozenset[Reported]:
+        return reported_by(self.solve)
+
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
+        parameters = inspect.signature(self.solve).parameters
+        extra = {
+            name: getattr(context, name) for name in _OPTIONAL_PARAMETERS if name in parameters
+        }
+        where = f"{self._name} on item {item.id}"
+        try:
+            result = await call(
+                self.solve, skill.text, visible_fields(item), kind="agent", where=where, **extra
+            )
+        except TaskFailure as failure:
+            raise AgentFailure(failure.message) from failure
+        if isinstance(result, str):
+            return Attempt(result, (Step("message", result),))
+        if not isinstance(result, Attempt):
+            raise AgentFailure(
+                f"{self._name} returned {type(result).__name__} on item {item.id}.",
+                hint="Return a str or an Attempt.",
+            )
+        return result
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.solve, "__qualname__", type(self.solve).__name__)
+
+    def describe(self) -> JsonObject:
+        name = f"{getattr(self.solve, '__module__', '')}:{self._name}"
+        return {"agent": "callable", **(self.source or {"callable": name})}
+
+
+def visible_fields(item: Item) -> JsonObject:
+    """The item's fields that an agent may see: no gold answers and no hidden reference."""
+    fields = plain(item)
+    return {name: value for name, value in fields.items() if name not in _HIDDEN_FIELDS}
+
+
+def is_agent_reference(value: str) -> bool:
+    """Whether a value of `env.agent` names Python code: `file.py:name`."""
+    return value.rpartition(":")[0].endswith(".py")
+
+
+def load_agent(reference: str, base: Path = Path()) -> Agent:
+    """The agent that `file.py:name` names: a function, or an object with an `attempt` method."""
+    found = load_object(reference, base)
+    if isinstance(found, type):
+        found = found()
+    if hasattr(found, "attempt") and hasattr(found, "describe"):
+        agent: Agent = found
+        return agent
+    if not callable(found):
+        raise InputError(
+            f"env.agent: {reference} is {type(found).__name__}, which cannot be called.",
+            hint="Name a function (skill, item) -> answer, or an Agent object.",
+        )
+    file, _, name = reference.rpartition(":")
+    content = (base / file).read_text(encoding="utf-8")
+    return CallableAgent(found, {"python": name, "source": stable_hash(content)})

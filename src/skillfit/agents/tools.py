@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from skillfit.agents.agent import (
+    CORPUS,
     AgentFailure,
     AttemptContext,
+    ModelAgent,
+    Workspace,
     item_messages,
     shorten,
     system_message,
+    workspace_for,
 )
-from skillfit.agents.chat import ModelAgent
-from skillfit.agents.workspace import CORPUS, Workspace, workspace_for
 from skillfit.models.json_text import JsonObject, parse_json, without_surrogates
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
 from skillfit.sandbox.isolation import (

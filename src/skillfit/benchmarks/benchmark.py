@@ -3,13 +3,16 @@
 `env.tasks: NAME` reads the data that `skillfit data get NAME` or `data make NAME` prepared,
 `NAME:sample` the items that come with skillfit, and `NAME:PATH` a file or folder in the
 benchmark's own format.
+
+A `Dialogue` records the model calls of an evaluator that runs its items itself as the steps of an
+attempt.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +22,8 @@ import yaml
 
 from skillfit.config.task_sources import source_module
 from skillfit.errors import InputError, did_you_mean
-from skillfit.tasks.item import Item
+from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
+from skillfit.tasks.item import Item, Step
 from skillfit.tasks.load import (
     LoadContext,
     SourceItems,
@@ -289,3 +293,69 @@ def optional(row: Row, *columns: str) -> str:
     """As `text`, but empty when no column holds anything."""
     values = (row.values.get(column) for column in columns)
     return next((str(value).strip() for value in values if value not in (None, "", [])), "")
+
+
+@dataclass
+class Dialogue:
+    """The calls of one rollout. `seed` differs between repeats of an item."""
+
+    model: Model
+    item: Item
+    seed: int
+    steps: list[Step] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    calls: int = 0
+
+    async def ask(self, messages: tuple[Message, ...], tools: tuple[Tool, ...] = ()) -> Reply:
+        """The model's reply. Raises `ModelError` when there is none: a failed rollout."""
+        purpose = f"{self.item.id}/{self.seed}/turn_{self.calls}"
+        request = Request(messages, "rollout", tools, seed=self.seed, purpose=purpose)
+        self.calls += 1
+        reply = await self.model.complete(request)
+        self.usage += reply.usage
+        if reply.text.strip():
+            self.steps.append(Step("message", reply.text))
+        return reply
+
+    async def use_tool(
+        self,
+        messages: tuple[Message, ...],
+        tool: Tool,
+        use: Callable[[ToolCall], Awaitable[str]],
+        turns: int,
+    ) -> str:
+        """Let the model call the tool until it replies without a call, or the turns are used up;
+        returns its last text. `use` runs one call and returns what the model is told.
+        """
+        text = ""
+        for _ in range(turns):
+            reply = await self.ask(messages, (tool,))
+            text = reply.text
+            if not reply.tool_calls:
+                return text
+            said = Message("assistant", reply.text, tool_calls=reply.tool_calls)
+            results = [await self._used(call, use) for call in reply.tool_calls]
+            messages = (*messages, said, *results)
+        self.note(f"Ended after {turns} turns.")
+        return text
+
+    async def _used(self, call: ToolCall, use: Callable[[ToolCall], Awaitable[str]]) -> Message:
+        self.steps.append(Step("tool_call", call.arguments, name=call.name))
+        result = await use(call)
+        self.steps.append(Step("tool_result", result, role="tool", name=call.name))
+        return Message("tool", result, tool_call_id=call.id)
+
+    def note(self, text: str) -> None:
+        self.steps.append(Step("note", text, role="harness"))
+
+
+def packaged_text(folder: Path, name: str) -> str:
+    """A text file that comes with a benchmark."""
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def required_model(model: Model | None, name: str) -> Model:
+    """The agent's model; an evaluator that calls it cannot run without one."""
+    if model is None:
+        raise InputError(f"{name} needs the agent's model.", hint="Set model.agent.")
+    return model

@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from skillfit.benchmarks.benchmark import find_in_data
 from skillfit.errors import InputError
+from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
-from skillfit.models.structured import ask
 from skillfit.tasks.graders.answers import Choice
 from skillfit.tasks.graders.base import Given, TextGrader, verdict
 from skillfit.tasks.item import Attempt, Item, Score

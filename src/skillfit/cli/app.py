@@ -19,7 +19,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from skillfit import __version__
-from skillfit.cli import apply, data, draft, evaluate, init, runs, setup, train, verify
+from skillfit.cli import draft, evaluate, init, runs, setup, train, verify
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -49,11 +49,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (init, setup, train, evaluate, verify, runs, apply):
+for module in (init, setup, train, evaluate, verify, runs):
     for command in module.COMMANDS:
         app.command(command.__name__.rstrip("_"), **_help_texts(command))(command)
 app.add_typer(draft.app, name="tasks")
-app.add_typer(data.app, name="data")
+app.add_typer(setup.data_app, name="data")
 
 
 @app.callback(invoke_without_command=True)

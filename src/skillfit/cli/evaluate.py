@@ -14,10 +14,11 @@ from skillfit.cli.train import RunOption, attend, read
 from skillfit.errors import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from rich.console import RenderableType
 
+    from skillfit.models.json_text import JsonObject
     from skillfit.run.budget import Spending
     from skillfit.run.events import AblationFinished
     from skillfit.skill import Skill
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         BudgetOption,
         EstimateRow,
         Range,
+        ReachedCap,
         RolloutCost,
         RunEstimate,
     )
@@ -92,16 +94,19 @@ def estimate(
     from rich.console import Group
 
     from skillfit.api import default_run
+    from skillfit.gate.ship import MOST_REPEATS
     from skillfit.training.estimate import budget_options
     from skillfit.training.estimate import estimate as estimate_plan
     from skillfit.training.plan import SplitSizes
 
     inputs = read(config, overrides)
-    plan, task = inputs.plan(), inputs.task
+    plan, task, budget = inputs.plan(), inputs.task, inputs.config.budget
     cost = _measured_cost(run or default_run(inputs))
-    found = estimate_plan(inputs.config, task, inputs.skill, plan, cost)
+    repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
+    planned = estimate_plan(inputs.config, task, inputs.skill, plan, cost, repeats)
+    found, reached = planned.within(budget), planned.reached(budget)
     sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
-    options = budget_options(inputs.config, sizes)
+    options = budget_options(inputs.config, sizes) if budget.rollouts is None else []
     data = {
         "steps": plan.total_steps,
         "rollouts": _as_list(found.rollouts),
@@ -109,6 +114,9 @@ def estimate(
         "total": _as_data(found.total),
         "minutes": _as_list(found.minutes),
         "measured_rollouts": found.measured,
+        "reached_caps": [
+            {"cap": one.name, "at": one.cap, "ends_early": one.ends_early} for one in reached
+        ],
         "options": [
             {"rollouts": one.rollouts, "plan": asdict(one.plan) if one.plan else None}
             for one in options
@@ -116,13 +124,19 @@ def estimate(
     }
     names = ("stage", "role", "calls", "tokens", "usd")
     costs = table(names, [_cost_row(row) for row in (*found.rows, found.total)])
-    shown: list[RenderableType] = [
-        costs,
-        _estimate_notes(found, plan.total_steps, inputs.config.train.lag),
+    notes = [
+        f"{plan.total_steps} steps, {_span(found.rollouts)} rollouts, "
+        f"{_span(found.minutes, _minutes)} minutes. {_RANGES}",
+        *_cap_notes(budget.rollouts, reached),
+        *_estimate_notes(found, inputs.config.train.lag),
     ]
-    if inputs.config.budget.rollouts is None:
+    shown: list[RenderableType] = [costs, "\n".join(notes)]
+    if options:
         shown.append(_options_table(options))
     show(data, Group(*shown), as_json)
+
+
+_RANGES = "Each amount is typical (least – most)."
 
 
 def _measured_cost(run: Path) -> RolloutCost | None:
@@ -140,8 +154,27 @@ def _measured_cost(run: Path) -> RolloutCost | None:
     return RolloutCost.of([one for one in events if isinstance(one, RolloutFinished)])
 
 
-def _estimate_notes(found: RunEstimate, steps: int, lag: int) -> str:
-    rollouts = _span(found.rollouts)
+def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]:
+    """What the caps of the budget do to the estimate."""
+    lines = []
+    if rollouts is not None:
+        lines.append(f"budget.rollouts: all stages together make at most {rollouts:,} rollouts.")
+    for one in reached:
+        form = _dollars if one.name == "usd" else _amount
+        if one.ends_early:
+            lines.append(
+                f"budget.{one.name} ({form(one.cap)}) ends the run early: the whole plan typically "
+                f"takes {form(one.planned.typical)}."
+            )
+        else:
+            lines.append(
+                f"budget.{one.name} ends the run at {form(one.cap)}; without it the plan takes "
+                f"{form(one.planned.high)} at the most."
+            )
+    return lines
+
+
+def _estimate_notes(found: RunEstimate, lag: int) -> list[str]:
     basis = (
         f"The cost of a rollout is the mean of {found.measured} measured ones."
         if found.measured
@@ -153,8 +186,7 @@ def _estimate_notes(found: RunEstimate, steps: int, lag: int) -> str:
         if not lag
         else f"train.lag: {lag}: rollouts do not wait for the optimizer."
     )
-    minutes = _span(found.minutes, ".1f")
-    return f"{steps} steps, {rollouts} rollouts, {minutes} minutes.\n{basis}\n{waiting}"
+    return [basis, waiting]
 
 
 def _options_table(options: list[BudgetOption]) -> RenderableType:
@@ -164,26 +196,39 @@ def _options_table(options: list[BudgetOption]) -> RenderableType:
             rows.append((f"{one.rollouts:,}", "too few for one step", "", ""))
             continue
         plan = one.plan
-        steps = f"{plan.steps} steps of {plan.batch_size} training rollouts"
+        steps = f"{plan.steps} steps of {plan.batch_size} rollouts"
         rows.append(
             (
                 f"{one.rollouts:,}",
                 steps,
                 f"{plan.selection} selection items",
-                f"shows gains from {one.detectable:.2f}",
+                f"shows gains of {one.detectable:.2f}",
             )
         )
     return table(("--rollouts", "buys", "", ""), rows)
 
 
+def _amount(number: float) -> str:
+    """A count with the digits that an estimate has."""
+    if number < 10_000:
+        return f"{number:,.0f}"
+    return f"{number / 1e3:,.0f}k" if number < 999_500 else f"{number / 1e6:,.1f}M"
+
+
+def _dollars(amount: float) -> str:
+    return f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
+
+
+def _minutes(minutes: float) -> str:
+    return f"{minutes:,.1f}" if minutes < 10 else f"{minutes:,.0f}"
+
+
 def _cost_row(row: EstimateRow) -> tuple[str, ...]:
-    usd = "no price known"
-    if row.usd:
-        usd = f"${row.usd.typical:,.2f} ({row.usd.low:,.2f} – {row.usd.high:,.2f})"
+    usd = "no price known" if row.usd is None else _span(row.usd, _dollars)
     return (row.stage, row.role, _span(row.calls), _span(row.tokens), usd)
 
 
-def _as_data(row: EstimateRow) -> dict[str, Any]:
+def _as_data(row: EstimateRow) -> JsonObject:
     return {
         "stage": row.stage,
         "role": row.role,
@@ -198,10 +243,11 @@ def _as_list(span: Range) -> list[float]:
     return [round(span.low, 4), round(span.typical, 4), round(span.high, 4)]
 
 
-def _span(span: Range, form: str = ",.0f") -> str:
-    if span.high <= span.low:
-        return f"{span.high:{form}}"
-    return f"{span.typical:{form}} ({span.low:{form}} – {span.high:{form}})"
+def _span(span: Range, form: Callable[[float], str] = _amount) -> str:
+    typical, low, high = form(span.typical), form(span.low), form(span.high)
+    if low == high:
+        return typical
+    return f"{typical} ({low.removeprefix('$')} – {high.removeprefix('$')})"
 
 
 def eval_(
@@ -271,7 +317,7 @@ def _side_by_side(found: list[tuple[str, Measured]]) -> RenderableType:
     )
 
 
-def _measured(agent: str, one: Measured, split: str) -> dict[str, Any]:
+def _measured(agent: str, one: Measured, split: str) -> JsonObject:
     tally, bounds = one.tally, one.interval
     by_type = {
         kind: {"hard": part.hard, "scored": part.scored} for kind, part in one.by_type.items()
@@ -393,7 +439,7 @@ def _apply(inputs: Inputs, found: Ablation) -> bool:
     return True
 
 
-def _data(event: AblationFinished) -> dict[str, Any]:
+def _data(event: AblationFinished) -> JsonObject:
     return {
         "score": asdict(event.score),
         "rollouts": event.rollouts,
@@ -433,16 +479,20 @@ def _summary(
     if not cut:
         lines.append("Nothing can be cut with confidence; more rollouts narrow the intervals.")
     elif applied:
-        lines.append(f"Cut {len(cut)} parts: {saved} of {event.tokens_before} tokens saved.")
+        lines.append(f"Cut {_parts(len(cut))}: {saved} of {event.tokens_before} tokens saved.")
     elif asked:
         lines.append("Nothing was cut: the shorter skill did worse on fresh rollouts.")
     else:
         lines.append(
-            f"{len(cut)} parts can go: {saved} of {event.tokens_before} tokens per call. "
+            f"{_parts(len(cut))} can go: {saved} of {event.tokens_before} tokens per call. "
             f"Cut them with: skillfit ablate {config} --apply"
         )
     lines.append(f"Report: {report}")
     return "\n".join(lines)
+
+
+def _parts(count: int) -> str:
+    return f"{count} parts" if count != 1 else "1 part"
 
 
 COMMANDS = (check, estimate, eval_, ablate)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from skillfit.run.listing import ListedRun
+    from skillfit.models.json_text import JsonObject
+    from skillfit.run.directory import ListedRun
     from skillfit.run.records import RunSummary
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
@@ -24,6 +25,12 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Settings on top of the config: key.sub=value.", show_default=False),
 ]
+
+
+def near(path: Path) -> Path:
+    """The path as one would type it here: relative, where it is below the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -98,6 +105,12 @@ class UsageLine:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutsLine:
+    used: int | None = None
+    cap: int | None = None  # budget.rollouts
+
+
+@dataclass(frozen=True, slots=True)
 class ResultLine:
     """The result of a run: the one line that `train --json` ends with. Scores are in the gate's
     metric.
@@ -113,6 +126,7 @@ class ResultLine:
     unproven: bool = False
     cut: tuple[str, ...] = ()  # parts of the initial skill that the run removed
     skill_tokens: Mapping[str, int] = field(default_factory=dict)
+    rollouts: RolloutsLine = RolloutsLine()
     usage: UsageLine = UsageLine()
     wall_s: float | None = None
 
@@ -131,11 +145,14 @@ class ResultLine:
             best_step=summary.best_step,
             metric=summary.metric,
             selection=SplitLine(summary.baseline_selection_score, summary.best_selection_score),
-            test=SplitLine(summary.baseline_test_hard, summary.test_hard, summary.final_test_hard),
+            test=SplitLine(*summary.test_scores),
             ship=shipped,
             unproven=summary.unproven,
             cut=tuple(summary.cut),
             skill_tokens=dict(summary.skill_tokens),
+            rollouts=RolloutsLine(
+                summary.rollouts.get("planned"), summary.config["budget"]["rollouts"]
+            ),
             usage=UsageLine(used.calls, used.tokens, used.usd),
             wall_s=summary.total_wall_time_s,
         )
@@ -161,7 +178,7 @@ class ResultLine:
             wall_s=card.seconds,
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         data = {**asdict(self), "run": str(self.run)}
         del data["selection"]["final"]
         if self.ship.gap is None:
@@ -173,7 +190,7 @@ class ResultLine:
         lines = [f"{self.finish_reason.replace('_', ' ')}: {diagnosis}"]
         metric = "" if self.metric in (None, "hard") else f" ({self.metric} score)"
         fresh = ", on fresh rollouts" if self.ship.interval else ""
-        shown = {f"selection{fresh}{metric}": self.selection, "test": self.test}
+        shown = {f"selection{fresh}{metric}": self.selection, f"test{metric}": self.test}
         for name, scores in shown.items():
             if scores.baseline is not None and scores.best is not None:
                 lines.append(f"{name}: {scores.baseline:.3f} → {scores.best:.3f}")
@@ -181,12 +198,9 @@ class ResultLine:
             gain, gap = self.ship.difference, self.ship.gap
             trained = f"{gain + gap:+.3f} by the training grader (gap {gap:+.3f})"
             lines.append(f"gain {gain:+.3f} by the ship grader, {trained}")
-        cost = f"{self.usage.calls or 0:,} calls, {self.usage.tokens or 0:,} tokens"
-        if self.usage.usd:
-            cost += f", ${self.usage.usd:.2f}"
-        lines.append(f"{cost}, {self.wall_s or 0:.0f} s")
+        lines += [*self._unused_rollouts(), self._cost()]
         if self.unproven:
-            found = self.run / "unproven_skill.md"
+            found = near(self.run / "unproven_skill.md")
             lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
         if self.cut:
             sizes = self.skill_tokens
@@ -195,7 +209,26 @@ class ResultLine:
             lines.append(
                 f"Cut from the initial skill: {', '.join(self.cut)}. {whose} has {tokens}."
             )
-        commands = [f"skillfit report {self.run}"]
+        run = near(self.run)
+        commands = [f"skillfit report {run}"]
         if self.finish_reason == "improved":
-            commands = [f"skillfit diff {self.run}", *commands, f"skillfit apply {self.run}"]
+            commands = [f"skillfit diff {run}", *commands, f"skillfit apply {run}"]
         return "\n".join([*lines, "Next:", *(f"  {command}" for command in commands)])
+
+    def _unused_rollouts(self) -> list[str]:
+        """With budget.rollouts: how many were used, and why some were not."""
+        used, cap = self.rollouts.used, self.rollouts.cap
+        if used is None or cap is None or used >= cap:
+            return []
+        line = f"{used:,} of {cap:,} rollouts used."
+        if self.ship.verdict is not None and self.ship.interval is None:
+            line += " The others were kept to test a changed skill, and there was none to test."
+        return [line]
+
+    def _cost(self) -> str:
+        from skillfit.report.verdict_text import duration
+
+        amounts = [f"{self.usage.calls or 0:,} calls", f"{self.usage.tokens or 0:,} tokens"]
+        if self.usage.usd:
+            amounts.append(f"${self.usage.usd:.2f}")
+        return ", ".join([*amounts, duration(self.wall_s or 0)])

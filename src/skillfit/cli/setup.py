@@ -1,15 +1,22 @@
-"""`demo`, `lint`, `models`, `docs`, `studio` and `mcp`."""
+"""`demo`, `lint`, `models`, `docs`, `studio`, `mcp`, and `data` for the data of the benchmarks."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skillfit.cli.output import Json, ResultLine, console, show, table
-from skillfit.errors import Exit, InputError, did_you_mean
+from skillfit.cli.output import Json, ResultLine, console, near, show, table
+from skillfit.errors import MEANINGS, Exit, InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+if TYPE_CHECKING:
+    from skillfit.benchmarks.prepare import Prepared
 
 
 def demo(
@@ -61,7 +68,7 @@ def demo(
     report = write_report(result.run)
     show(
         line.as_json(),
-        f"{shown}\nThe report: {report}\nThe project, to change and train again: {copied}",
+        f"{shown}\nThe report: {near(report)}\nThe project, to change and train again: {copied}",
         as_json,
     )
 
@@ -236,7 +243,24 @@ def docs(
         "exit-codes": ("code", "meaning"),
     }[topic]
     data = [dict(zip(columns, row, strict=True)) for row in rows]
-    show(data, table(columns, list(rows)), as_json)
+    if not rows:
+        raise InputError(f"Nothing in {topic} contains {word!r}.")
+    show(data, _entries(rows), as_json)
+
+
+def _entries(rows: list[tuple[str, ...]]) -> RenderableType:
+    """Each entry with its meaning below it: keys are long, and must be shown whole."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for name, *kind, meaning in rows:
+        head = Text(name, style="bold")
+        if kind:
+            head.append(f"  {kind[0]}, default {kind[1] or 'none'}", style="dim not bold")
+        parts += [head, Padding(Text(meaning), (0, 0, 0, 4))]
+    return Group(*parts)
 
 
 def _rows(topic: str) -> list[tuple[str, ...]]:
@@ -253,9 +277,10 @@ def _rows(topic: str) -> list[tuple[str, ...]]:
         from skillfit.tasks.graders import BUILT_IN
 
         return [(name, _first_line(kind.__doc__)) for name, kind in sorted(BUILT_IN.items())]
-    from skillfit.errors import Exit
-
-    return [(str(int(code)), code.name.lower().replace("_", " ")) for code in Exit]
+    return [
+        (f"{int(code)} ({code.name.lower().replace('_', ' ')})", meaning)
+        for code, meaning in MEANINGS.items()
+    ]
 
 
 def _commands() -> list[tuple[str, ...]]:
@@ -278,3 +303,102 @@ def _first_line(text: str | None) -> str:
 
 
 COMMANDS = (demo, lint, models, docs, studio, mcp)
+
+
+data_app = typer.Typer(
+    help="Prepare the data of the built-in benchmarks.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+Name = Annotated[str, typer.Argument(help="The benchmark, for example searchqa.")]
+
+
+@data_app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the benchmarks, their licences, and which of them have data here.
+
+    Example: skillfit data list
+    """
+    from skillfit.benchmarks.benchmark import (
+        MANIFEST,
+        benchmark_names,
+        data_home,
+        find_benchmark,
+        prepared,
+    )
+
+    found = [find_benchmark(name) for name in benchmark_names()]
+    rows = [
+        {
+            "name": benchmark.name,
+            "prepared": (prepared(benchmark.name) / MANIFEST).is_file(),
+            "licence": benchmark.licence,
+            "homepage": benchmark.homepage,
+        }
+        for benchmark in found
+    ]
+    cells = [
+        (row["name"], "yes" if row["prepared"] else "no", row["licence"], row["homepage"])
+        for row in rows
+    ]
+    shown = table(("benchmark", "prepared", "licence of the data", "from"), cells)
+    shown.columns[0].no_wrap = True  # other columns are wrapped first
+    show({"folder": str(data_home()), "benchmarks": rows}, shown, as_json)
+
+
+@data_app.command("get")
+def get(
+    name: Name,
+    mirror: Annotated[
+        str, typer.Option(help="Address to download from instead: replaces scheme and host.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Download a benchmark's public data and prepare it, with its published splits.
+
+    Example: skillfit data get searchqa
+    """
+    from skillfit.benchmarks import prepare
+
+    progress = console(stderr=True)
+    result = prepare.get(
+        name, mirror=mirror, report=lambda line: progress.print(line, markup=False, soft_wrap=True)
+    )
+    _show(result, as_json)
+
+
+@data_app.command("make")
+def make(
+    name: Name,
+    source: Annotated[
+        Path, typer.Option("--from", help="File or folder with the data as its publisher has it.")
+    ],
+    splits: Annotated[
+        Path | None,
+        typer.Option(help="Folder with lists of ids: train/, val/ and test/, items.json in each."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Prepare a benchmark from a local copy of its data.
+
+    Example: skillfit data make spreadsheetbench --from spreadsheetbench_verified_400
+    """
+    from skillfit.benchmarks import prepare
+
+    _show(prepare.make(name, source, splits=splits), as_json)
+
+
+def _show(result: Prepared, as_json: bool) -> None:
+    counts = ", ".join(f"{count} {split}" for split, count in result.counts.items())
+    lines = [
+        f"{result.title}",
+        f"  items     {counts}",
+        f"  licence   {result.licence}",
+        f"  source    {result.source}",
+    ]
+    for file in result.files:
+        checked = ", as the publisher says" if file.verified else ""
+        lines.append(f"  sha256    {file.sha256}  {Path(file.path).name}{checked}")
+    lines.append(f"  prepared  {result.folder}")
+    lines.append(f"Use it with: env: {{tasks: {result.name}}}")
+    show(asdict(result), "\n".join(lines), as_json)

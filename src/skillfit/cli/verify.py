@@ -22,8 +22,11 @@ from skillfit.errors import Exit, InputError
 from skillfit.skill.document import write_whole
 
 if TYPE_CHECKING:
+    from skillfit.run.budget import Spending
     from skillfit.run.directory import RunView
     from skillfit.run.events import RolloutFinished
+    from skillfit.skill import Skill
+    from skillfit.training.inputs import Inputs
 
 _PATHS = ("skill", "tasks", "folder", "corpus")  # settings that hold absolute paths in a run
 _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
@@ -180,9 +183,6 @@ def verify(
 
     Example: skillfit verify runs/first model.agent=openai/gpt-5.1-mini
     """
-    from tempfile import TemporaryDirectory
-
-    from skillfit.run.budget import Spending
     from skillfit.skill import Skill
 
     record = Record.of_run(recorded) if recorded.is_dir() else Record.read(recorded)
@@ -190,45 +190,58 @@ def verify(
         record.write(save)
         return show({"record": str(save)}, f"Wrote {save}.", as_json)
     inputs = read(record.config, overrides, training=False)
-    measured = {
-        "skill": Skill.load(skill)
-        if skill
-        else inputs.skill.with_document(Skill.from_text(record.skill))
-    }
-
-    spending = Spending()  # the caps hold for both measurements together
-
-    def look(number: int) -> RecordComparison:
-        with TemporaryDirectory(
-            prefix="skillfit-"
-        ) as folder:  # nothing is taken from before, or left behind
-            run, series = Path(folder) / "run", f"verify/{number}"
-            (one,) = measure(
-                inputs,
-                measured,
-                run,
-                split="selection",
-                repeats=repeats,
-                series=series,
-                spending=spending,
-            )
-        return compare(record.means, one.means)
-
-    found = look(1)
-    confirmed = found.p_value <= _SUSPICIOUS and (again := look(2)).p_value <= _SUSPICIOUS
-    if confirmed:
-        found = again
-    verdict = "regression" if confirmed else "ok"
+    best = inputs.skill.with_document(Skill.from_text(record.skill))
+    checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)
+    found, verdict = checked.comparison, "regression" if checked.regression else "ok"
     said = (
         f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on "
         f"{found.items} items (p = {found.p_value:.3f})."
     )
     show(
         {"verdict": verdict, **asdict(found)},
-        said + (" Measured twice." if confirmed else ""),
+        said + (" Measured twice." if checked.regression else ""),
         as_json,
     )
-    raise typer.Exit(int(Exit.REGRESSION if confirmed else Exit.OK))
+    raise typer.Exit(int(Exit.REGRESSION if checked.regression else Exit.OK))
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    comparison: RecordComparison
+    regression: bool  # a drop that a second measurement confirmed
+
+
+def _verify(record: Record, inputs: Inputs, skill: Skill, repeats: int) -> Verification:
+    """Measure once. Only when the score seems to have dropped, measure again."""
+    from skillfit.run.budget import Spending
+
+    spending = Spending()  # the caps hold for both measurements together
+    first = _measure_again(record, inputs, skill, repeats, "verify/1", spending)
+    if first.p_value > _SUSPICIOUS:
+        return Verification(first, False)
+    second = _measure_again(record, inputs, skill, repeats, "verify/2", spending)
+    if second.p_value > _SUSPICIOUS:
+        return Verification(first, False)
+    return Verification(second, True)
+
+
+def _measure_again(
+    record: Record, inputs: Inputs, skill: Skill, repeats: int, series: str, spending: Spending
+) -> RecordComparison:
+    """Compare new rollouts with the record, in a run directory that is deleted afterwards."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="skillfit-") as folder:
+        (measured,) = measure(
+            inputs,
+            {"skill": skill},
+            Path(folder) / "run",
+            split="selection",
+            repeats=repeats,
+            series=series,
+            spending=spending,
+        )
+    return compare(record.means, measured.means)
 
 
 COMMANDS = (verify,)

@@ -1,8 +1,7 @@
 """Every setting, read from YAML and overrides."""
 
-from skillfit.config.keys import completed_identity, describe_keys, identity
 from skillfit.config.reading import ConfigWarning, load_config
-from skillfit.config.schema import Config
+from skillfit.config.schema import Config, completed_identity, describe_keys, identity
 
 __all__ = [
     "Config",

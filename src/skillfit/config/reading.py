@@ -16,8 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from skillfit.config.keys import SECTIONS, describe_keys
-from skillfit.config.schema import RECIPES, Config
+from skillfit.config.schema import RECIPES, SECTIONS, Config, describe_keys
 from skillfit.config.skillopt import is_skillopt, table, translate
 from skillfit.config.task_sources import find_source, is_source
 from skillfit.config.yaml_source import (

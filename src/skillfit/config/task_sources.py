@@ -42,7 +42,7 @@ BENCHMARKS = (
 # Name -> "module:function". Given as text, because these modules import from higher layers.
 BUILT_IN_SOURCES: dict[str, str] = {
     "inspect": "skillfit.plugins.inspect_tasks:inspect_source",
-    **{name: f"skillfit.benchmarks.{name}.{name}:{name}" for name in BENCHMARKS},
+    **{name: f"skillfit.benchmarks.{name}:{name}" for name in BENCHMARKS},
 }
 
 

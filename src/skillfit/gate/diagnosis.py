@@ -123,8 +123,8 @@ def power_check(items: int, noise: float | None, baseline: float, repeats: int =
     effect = detectable_effect(items, rollout_noise, repeats)
     detail = {"items": items, "noise": rollout_noise, "detectable": effect}
     message = (
-        f"{items} items, rollout noise {rollout_noise**0.5:.2f}: gains from about "
-        f"{effect:.2f} on can be shown."
+        f"{items} items, rollout noise {rollout_noise**0.5:.2f}: gains of about {effect:.2f} "
+        "or more can be shown."
     )
     return CheckResult(
         "power", "warn" if effect > min(0.15, 1 - baseline) else "go", message, detail
@@ -150,6 +150,8 @@ def cost_check(typical: float, high: float, cap: float | None) -> CheckResult:
     """Estimated dollars of the whole plan against the cap."""
     detail = {"typical": typical, "high": high, "cap": cap}
     about = f"The plan costs about ${typical:.2f} (${high:.2f} at the most)"
+    if cap is not None and typical <= cap < high:
+        about = f"The plan costs about ${typical:.2f}, and budget.usd stops it at ${cap:.2f}"
     if cap is not None and typical > cap:
         message = f"{about}; the cap of ${cap:.2f} ends it early."
         return CheckResult("cost", "warn", message, detail)
@@ -172,12 +174,14 @@ class Facts:
     selection_items: int
     detectable: float  # smallest gain that the ship test could show
     steps: int = 0
+    edits_wanted: bool = True  # the learning rate is above 0
     proposed: int = 0  # edits the optimizer sent
     blocked: int = 0  # of these, kept out by the leak check
     usable: int = 0  # that could be applied
     accepted: int = 0  # steps that changed the incumbent
     effects: Sequence[EditEffect] = ()  # of all edits that were measured
     difference: float = 0.0  # final minus initial skill
+    proposer: Literal["model", "examples", "custom"] = "model"  # who wrote the edits
     optimizer_failures: int = 0
     budget_reached: bool = False
     measured: bool = True  # the baseline was measured
@@ -206,6 +210,10 @@ def diagnose(facts: Facts) -> Diagnosis:
         if found is not None:
             return found
     return _nothing_held(facts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _improved(f: Facts) -> Diagnosis | None:
@@ -269,7 +277,7 @@ def _saturated(f: Facts) -> Diagnosis | None:
 def _optimizer_unreachable(f: Facts) -> Diagnosis | None:
     if f.proposed or not f.optimizer_failures:
         return None
-    message = f"{f.optimizer_failures} optimizer calls brought no usable reply."
+    message = f"{_count(f.optimizer_failures, 'optimizer call')} brought no usable reply."
     step = f"See the errors with `skillfit show {f.run}`, or name another model.optimizer."
     return Diagnosis("infrastructure", message, step)
 
@@ -284,14 +292,29 @@ def _budget_before_steps(f: Facts) -> Diagnosis | None:
 def _nothing_proposed(f: Facts) -> Diagnosis | None:
     if f.proposed or f.blocked or f.budget_reached:
         return None
-    message = f"The optimizer proposed no edit in {f.steps} steps."
-    return Diagnosis("nothing proposed", message, "Try a stronger model.optimizer.")
+    if not f.edits_wanted:
+        message = "optimizer.learning_rate is 0, so the optimizer was not asked for edits."
+        return Diagnosis("nothing proposed", message, "Set it to the number of edits per step.")
+    steps = _count(f.steps, "step")
+    message = f"The optimizer proposed no edit in {steps}."
+    if f.proposer == "examples":
+        message = f"No training item was solved in {steps}, so there were no examples."
+    return Diagnosis("nothing proposed", message, _better_edits(f))
+
+
+def _better_edits(f: Facts) -> str:
+    if f.proposer == "model":
+        return "Try a stronger model.optimizer."
+    if f.proposer == "examples":
+        return "Set model.optimizer and optimizer.proposer=both, so that a model writes edits too."
+    return "Improve the edits of your proposer."
 
 
 def _all_leaked(f: Facts) -> Diagnosis | None:
     if not f.blocked or f.usable:
         return None
-    message = f"The leak check blocked {f.blocked} edits that carried hidden answers or item text."
+    blocked = _count(f.blocked, "edit")
+    message = f"The leak check blocked {blocked} that carried hidden answers or item text."
     step = "Check that selection and test items do not repeat training items."
     return Diagnosis("leaked answers", message, step)
 
@@ -299,8 +322,8 @@ def _all_leaked(f: Facts) -> Diagnosis | None:
 def _not_applicable(f: Facts) -> Diagnosis | None:
     if f.usable or not f.proposed:
         return None
-    message = f"None of {f.proposed} proposed edits could be applied to the skill."
-    step = f"See why with `skillfit report {f.run}`, or try a stronger model.optimizer."
+    message = f"None of {_count(f.proposed, 'proposed edit')} could be applied to the skill."
+    step = f"See why with `skillfit report {f.run}`. {_better_edits(f)}"
     return Diagnosis("no usable edits", message, step)
 
 
@@ -337,7 +360,7 @@ def _fit_only(f: Facts) -> Diagnosis | None:
 def _cut_short(f: Facts) -> Diagnosis | None:
     if not f.budget_reached:
         return None
-    message = f"The budget ended training after {f.steps} steps."
+    message = f"The budget ended training after {_count(f.steps, 'step')}."
     if f.changed and not f.ship:
         message += " What was found is not verified."
     return Diagnosis("budget", message, "Raise the cap and run the same command again: it resumes.")
@@ -349,13 +372,13 @@ def _small_gain(f: Facts) -> Diagnosis | None:
     shown = f"The gain of {f.difference:+.3f} is below what {f.selection_items} items can show"
     if f.selection_items < _FEW_ITEMS:
         message = f"{shown} ({f.detectable:.2f})."
-        return Diagnosis("too few items", message, "Please add items to the selection split.")
+        return Diagnosis("too few items", message, "Add items to the selection split.")
     if f.detectable > _LOUD:
         message = f"{shown} with scores this noisy ({f.detectable:.2f})."
         step = "Lower the agent's temperature, or add items."
         return Diagnosis("noisy agent", message, step)
     message = f"{shown} for sure ({f.detectable:.2f})."
-    return Diagnosis("no power", message, "Please add items, or train longer (train.num_epochs).")
+    return Diagnosis("no power", message, "Add items, or train longer (train.num_epochs).")
 
 
 def _useless_edits(f: Facts) -> Diagnosis | None:
@@ -363,28 +386,29 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
     if not measured or f.accepted:
         return None
     best = max(measured, key=lambda effect: effect.mean or 0.0)
-    tried = f"{len(measured)} edits were measured and none helped for sure"
+    tried = f"{_count(len(measured), 'edit')} measured, and none helped for sure"
     likely = f"the best is {best.mean:+.3f} ({best.low:+.3f} … {best.high:+.3f})"
     if best.high > f.detectable / 2 and best.high > 0.03:
         message = f"{tried} yet: {likely}."
         step = "Train longer (train.num_epochs), or add selection items."
         return Diagnosis("too little evidence", message, step)
     message = f"{tried}: {likely}."
-    return Diagnosis("useless edits", message, "Try a stronger model.optimizer.")
+    return Diagnosis("useless edits", message, _better_edits(f))
 
 
 def _rejected(f: Facts) -> Diagnosis | None:
     if f.effects or f.accepted:
         return None
-    message = f"None of {f.steps} steps brought a candidate that scored above the initial skill."
-    return Diagnosis("useless edits", message, "Try a stronger model.optimizer, or more epochs.")
+    steps = _count(f.steps, "step")
+    message = f"In {steps}, no candidate scored above the initial skill."
+    return Diagnosis("useless edits", message, f"{_better_edits(f)} Or train more epochs.")
 
 
 def _nothing_held(f: Facts) -> Diagnosis:
     message = (
-        f"{f.accepted} of {f.steps} steps were accepted, and nothing held up on fresh rollouts"
+        f"Accepted steps: {f.accepted} of {f.steps}. Nothing held up on fresh rollouts "
+        f"({f.difference:+.3f})."
     )
-    message += f" ({f.difference:+.3f})."
     step = f"See which edits looked good with `skillfit report {f.run}`; add selection items."
     return Diagnosis("did not hold", message, step)
 

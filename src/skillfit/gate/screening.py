@@ -40,6 +40,7 @@ from skillfit.gate.verdict import (
     Verdict,
 )
 from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.run.records import AWAITS_APPROVAL
 from skillfit.skill import Skill, units
 from skillfit.tasks.item import Item
 
@@ -260,10 +261,11 @@ class ScreeningGate(SkillScores):
         """With `review`, an edit that would be promoted waits for the user's approval."""
         if not self.settings.review:
             return decisions
-        for key in decisions.promote:
-            one = self.pool.edits[key]
-            if not one.pinned:
-                one.reason = f"waiting for approval: {_effect_in_words(one)}"
+        for one in self.pool.pending():
+            if one.id in decisions.promote:
+                one.reason = f"{AWAITS_APPROVAL}: {_effect_in_words(one)}"
+            elif one.reason.startswith(AWAITS_APPROVAL):  # later rollouts spoke against it
+                one.reason = ""
         approved = tuple(key for key in decisions.promote if self.pool.edits[key].pinned)
         return Decisions(approved, decisions.drop)
 

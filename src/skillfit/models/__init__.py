@@ -1,50 +1,38 @@
 """Call language models: providers, limiter, retries, prices, structured replies."""
 
-from skillfit.models.client import Client
-from skillfit.models.connect import (
-    KnownProvider,
-    connect,
-    known_providers,
-    register_provider,
-)
+from skillfit.models.client import Client, ask, connect, known_providers, register_provider
 from skillfit.models.limiter import Limiters
-from skillfit.models.prices import Price, Prices, context_window_of, price_of
+from skillfit.models.prices import Prices, context_window_of
 from skillfit.models.protocol import (
     Image,
     Message,
-    Meter,
     Model,
     ModelError,
+    ModelSpec,
+    Readiness,
     Reply,
     Request,
-    Reservation,
     Role,
+    Setup,
     Tool,
     ToolCall,
     Usage,
 )
-from skillfit.models.provider import ModelSpec, Provider, Readiness, Setup
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.models.secrets import redact
-from skillfit.models.structured import ask
 
 __all__ = [
     "Client",
     "Image",
-    "KnownProvider",
     "Limiters",
     "Message",
-    "Meter",
     "Model",
     "ModelError",
     "ModelSpec",
-    "Price",
     "Prices",
-    "Provider",
     "Readiness",
     "Reply",
     "Request",
-    "Reservation",
     "Role",
     "ScriptedModel",
     "Setup",
@@ -55,7 +43,6 @@ __all__ = [
     "connect",
     "context_window_of",
     "known_providers",
-    "price_of",
     "redact",
     "register_provider",
 ]

@@ -13,6 +13,10 @@ The rules:
 - Other failures (5xx, network) take no slot away. Each one cancels the growth of one later success:
   an endpoint that fails now and then still grows, one that fails every other time does not.
 - Requests are served in the order in which they came.
+
+A rollout's time limit counts its work only. While it waits for a slot at the endpoint, or for a
+provider to recover, its timeout is paused. Time is an object that is passed in (`Clock`), so that
+tests of waiting do not have to wait.
 """
 
 from __future__ import annotations
@@ -20,13 +24,92 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import statistics
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Protocol
 from urllib.parse import urlsplit
 
-from skillfit.models.clock import Clock, WallClock, paused
 from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited, TimedOut
+
+
+class Clock(Protocol):
+    """Tells the time and waits."""
+
+    def now(self) -> float:
+        """Seconds since some moment; never goes back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class WallClock:
+    """Real time."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _PausableTimeout:
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self._timeout = timeout
+        self._pauses = 0
+        self._seconds_left = 0.0
+        self.closed = False
+
+    def pause(self) -> None:
+        when = self._timeout.when()
+        if not self._pauses and when is not None and not self._ended:
+            self._seconds_left = when - asyncio.get_running_loop().time()
+            self._timeout.reschedule(None)
+        self._pauses += 1
+
+    def resume(self) -> None:
+        self._pauses -= 1
+        if not self._pauses and self._timeout.when() is None and not self._ended:
+            self._timeout.reschedule(asyncio.get_running_loop().time() + self._seconds_left)
+
+    @property
+    def _ended(self) -> bool:
+        return self.closed or self._timeout.expired()
+
+
+_current: ContextVar[_PausableTimeout | None] = ContextVar("_current", default=None)
+
+
+@asynccontextmanager
+async def time_limit(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+    """As `asyncio.timeout`, but time inside `paused()` does not count."""
+    async with asyncio.timeout(seconds) as timeout:
+        limit = _PausableTimeout(timeout)
+        token = _current.set(limit if seconds is not None else None)
+        try:
+            yield timeout
+        finally:
+            # A call that is shared with others may run on after this block. It must not change the
+            # timeout then.
+            limit.closed = True
+            _current.reset(token)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Pause the `time_limit` around this block, if there is one."""
+    limit = _current.get()
+    if limit is None:
+        yield
+        return
+    limit.pause()
+    try:
+        yield
+    finally:
+        limit.resume()
+
 
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
 

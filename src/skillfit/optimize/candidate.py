@@ -14,32 +14,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from math import cos, pi
-from typing import Any, Literal
+from typing import Literal
 
+from skillfit.models.json_text import JsonObject
 from skillfit.optimize.context import Context, cut
 from skillfit.optimize.optimizer import (
     PATCH_REPLY,
     Call,
     LearningRateReply,
     Optimizer,
+    Patch,
     PatchReply,
+    Proposal,
     RankReply,
     RewriteReply,
-)
-from skillfit.optimize.patch import (
-    Patch,
-    Proposal,
-    SkillCandidate,
-    Suggestion,
     edits_of,
     payload_dict,
+    render,
+    sections,
     union,
     without_duplicates,
 )
-from skillfit.optimize.prompts import render, sections
 from skillfit.rollout.outcome import gather
 from skillfit.run.events import EditsSelected
-from skillfit.run.records import SelectionDecision
+from skillfit.run.records import SelectionDecision, SkillCandidate, Suggestion
 from skillfit.skill import Edit, EditResult, Skill, apply_edits, estimate_tokens, rewrite
 
 _INSTEAD = "the union of the patches is used instead"
@@ -335,7 +333,7 @@ class Update:
     changed: bool
     report: tuple[EditResult, ...] = ()  # patch mode: what became of each edit
     change_summary: tuple[str, ...] = ()
-    rewrite: dict[str, Any] = field(default_factory=dict)  # the model's reply in a rewrite mode
+    rewrite: JsonObject = field(default_factory=dict)  # the model's reply in a rewrite mode
 
     @property
     def applied(self) -> tuple[EditResult, ...]:
@@ -408,7 +406,7 @@ def _rewritten(
     skill: Skill,
     text: str,
     summary: tuple[str, ...],
-    detail: dict[str, Any],
+    detail: JsonObject,
     context: Context,
 ) -> Update:
     candidate = rewrite(skill, text)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from skillfit.optimize.patch import Patch, union
+from skillfit.optimize.optimizer import Patch, union
 from skillfit.rollout.outcome import Arm, Outcome
 from skillfit.run.records import EditEffect, FailurePattern, ProposalRecord, StepMemory
 from skillfit.skill import Edit, Skill, estimate_tokens
@@ -330,8 +330,9 @@ def effect_line(effect: EditEffect) -> str:
 def _proposal_text(proposal: ProposalRecord) -> str:
     if proposal.edit is not None:
         return _edit_text(proposal.edit)
-    payload = proposal.suggestion or proposal.candidate or {}
-    return json.dumps({name: value for name, value in payload.items() if value}, ensure_ascii=False)
+    written = proposal.suggestion or proposal.candidate
+    fields = asdict(written) if written is not None else {}
+    return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)
 
 
 def _edit_text(edit: Edit) -> str:

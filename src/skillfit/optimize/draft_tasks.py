@@ -22,9 +22,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
-from skillfit.models.structured import ask
-from skillfit.optimize.prompts import render, sections
+from skillfit.optimize.optimizer import render, sections
 from skillfit.skill import Skill
 from skillfit.tasks.graders import build_grader
 from skillfit.tasks.graders.answers import normalized

@@ -19,9 +19,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from skillfit.optimize.context import ItemAttempts, cut, failure_reason, render_cases
-from skillfit.optimize.optimizer import Call, MetaSkillReply, NotesReply, Optimizer, SlowUpdateReply
-from skillfit.optimize.patch import Patch, union
-from skillfit.optimize.prompts import render, sections
+from skillfit.optimize.optimizer import (
+    Call,
+    MetaSkillReply,
+    NotesReply,
+    Optimizer,
+    Patch,
+    SlowUpdateReply,
+    render,
+    sections,
+    union,
+)
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.records import PairRecord
 from skillfit.skill import Skill, slow_update_text

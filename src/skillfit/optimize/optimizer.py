@@ -1,25 +1,153 @@
-"""The optimizer's model, and the replies its stages ask for.
+"""The optimizer's model: its prompts, the replies its stages ask for, and the patches in them.
 
+A patch is what analysts propose, why, and from which items; it has one shape for all update modes.
 Reply types are lenient about form (nulls, one string where a list was asked for); what a stage
-cannot use is discarded with an event.
+cannot use is discarded with an event. Prompts are Jinja2 templates, one a stage, in prompts/.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from skillfit.config.schema import GradientSection, OptimizerSection
+from skillfit.config.schema import GradientSection, OptimizerSection, UpdateMode
 from skillfit.models import ask
 from skillfit.models.failures import is_unusable
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model, ModelError, Request
-from skillfit.optimize.patch import PAYLOAD_FIELD, Payload, SkillCandidate, Suggestion, UpdateMode
 from skillfit.run.events import Discarded, Event
-from skillfit.skill import Edit, estimate_tokens
+from skillfit.run.records import (
+    PAYLOAD_FIELD,
+    FailureNote,
+    PatchRecord,
+    ProposalRecord,
+    SkillCandidate,
+    Suggestion,
+)
+from skillfit.skill import Edit, Skill, estimate_tokens
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
+
+
+Payload = Edit | Suggestion | SkillCandidate
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One edit (or suggestion, or candidate) and the training items that support it."""
+
+    payload: Payload
+    source: Source
+    items: tuple[str, ...] = ()
+
+    @property
+    def support(self) -> int:
+        return len(self.items)
+
+    @property
+    def edit(self) -> Edit | None:
+        """The edit with its evidence written on it; None for suggestions and candidates."""
+        if not isinstance(self.payload, Edit):
+            return None
+        return replace(self.payload, support_count=self.support, source_type=self.source)
+
+    def record(self) -> ProposalRecord:
+        """As events and the files of a run hold it."""
+        payload = self.payload
+        return ProposalRecord(
+            source=self.source,
+            items=self.items,
+            edit=self.edit,
+            suggestion=payload if isinstance(payload, Suggestion) else None,
+            candidate=payload if isinstance(payload, SkillCandidate) else None,
+        )
+
+    def listed(self, number: int) -> str:
+        """The line a model reads, and names by its number."""
+        shown = json.dumps(payload_dict(self.payload), ensure_ascii=False)
+        return f"[{number}] {self.source}, {self.support} items: {shown}"
+
+    def same_as(self) -> str:
+        """Equal for proposals that would do the same thing; case and spacing aside."""
+        return " ".join(
+            json.dumps(payload_dict(self.payload), sort_keys=True, ensure_ascii=False)
+            .casefold()
+            .split()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Proposals of one reflection group, or of a merge of several."""
+
+    proposals: tuple[Proposal, ...]
+    source: Source
+    items: tuple[str, ...] = ()
+    reasoning: str = ""
+    failure_summary: tuple[FailureNote, ...] = ()
+    success_patterns: tuple[str, ...] = ()
+    appendix_notes: tuple[str, ...] = ()
+    merge_level: int = 0
+
+    @property
+    def support_counts(self) -> list[int]:
+        return [proposal.support for proposal in self.proposals]
+
+    def record(self) -> PatchRecord:
+        """As events and the files of a run hold it."""
+        return PatchRecord(
+            proposals=tuple(proposal.record() for proposal in self.proposals),
+            source=self.source,
+            items=self.items,
+            reasoning=self.reasoning,
+            failure_summary=self.failure_summary,
+            success_patterns=self.success_patterns,
+            appendix_notes=self.appendix_notes,
+            merge_level=self.merge_level,
+        )
+
+
+def payload_dict(payload: Payload) -> JsonObject:
+    """What a model is shown of a proposal, and what it would send back."""
+    if isinstance(payload, Edit):
+        return {"op": payload.op, "target": payload.target, "content": payload.content}
+    return asdict(payload)
+
+
+def edits_of(proposals: Iterable[Proposal]) -> list[Edit]:
+    """The edits among some proposals, in order."""
+    return [edit for proposal in proposals if (edit := proposal.edit) is not None]
+
+
+def without_duplicates(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
+    """Equal proposals become one that carries all their items; the first one's place and source
+    stay.
+    """
+    kept: dict[str, Proposal] = {}
+    for proposal in proposals:
+        key = proposal.same_as()
+        first = kept.get(key)
+        kept[key] = (
+            proposal
+            if first is None
+            else Proposal(first.payload, first.source, union(first.items, proposal.items))
+        )
+    return tuple(kept.values())
+
+
+def union(*groups: Iterable[str]) -> tuple[str, ...]:
+    """Distinct values in first-seen order."""
+    return tuple(dict.fromkeys(value for group in groups for value in group))
 
 
 def _text(value: Any) -> Any:
@@ -275,3 +403,40 @@ class Optimizer:
         """Emit that something was not used, and why."""
         reason = problem if isinstance(problem, str) else f"{problem.kind}: {problem}"
         self.emit(Discarded(step=step, stage=stage, what=what, reason=reason, evidence=evidence))
+
+
+def render(name: str, **values: Any) -> str:
+    """The prompt `name`.md with its blanks filled; a missing value is an error."""
+    return _environment().get_template(f"{name}.md").render(**values).strip()
+
+
+def sections(**parts: str | Skill) -> str:
+    """Tagged sections in the order given, empty texts left out. Material cannot close its own
+    section.
+    """
+    texts = {
+        name: part.unix_body or "(empty)" if isinstance(part, Skill) else part
+        for name, part in parts.items()
+    }
+    closed = {
+        name: text.strip().replace(f"</{name}>", f"< /{name}>") for name, text in texts.items()
+    }
+    return "\n\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in closed.items() if text)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    return Environment(
+        loader=FunctionLoader(_read),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _read(name: str) -> str:
+    from importlib.resources import files
+
+    return files("skillfit.optimize").joinpath("prompts", name).read_text(encoding="utf-8")

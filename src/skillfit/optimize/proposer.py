@@ -19,8 +19,7 @@ from math import log, sqrt
 from typing import Any, Protocol
 
 from skillfit.optimize.context import Context, ItemAttempts, cut
-from skillfit.optimize.optimizer import Optimizer
-from skillfit.optimize.patch import Patch, Proposal
+from skillfit.optimize.optimizer import Optimizer, Patch, Proposal
 from skillfit.optimize.reflect import Reflection, group_by_item, reflect
 from skillfit.rollout.outcome import Outcome, StepRollouts, gather
 from skillfit.run.events import Event, ReflectionFinished

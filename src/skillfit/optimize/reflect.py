@@ -31,12 +31,17 @@ from skillfit.optimize.optimizer import (
     DiagnosisReply,
     FailureNoteReply,
     Optimizer,
+    Patch,
     PatchReply,
+    Proposal,
+    Source,
+    render,
+    sections,
+    union,
 )
-from skillfit.optimize.patch import FailureNote, Patch, Proposal, Source, union
-from skillfit.optimize.prompts import render, sections
 from skillfit.rollout.outcome import Outcome, RolloutRequest, gather, settle
 from skillfit.run.events import ReflectionFinished
+from skillfit.run.records import FailureNote
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 

@@ -1,34 +1,354 @@
-"""The task source `inspect:`: find an Inspect AI task in a file or an installed package, and make
-items of its samples.
+"""The task source `inspect:`: find an Inspect AI task in a file or an installed package, make items
+of its samples, and run them. Inspect's solver and scorers do the work, our models answer.
+
+The skill is the first system message, or a package of files in the sample's sandbox.
+
+Inspect runs one eval at a time in a process. Rollouts are therefore samples that are added to the
+running eval, each on its own: a slow one does not delay the others, and a cancelled one cancels its
+sample. The eval ends, and its log is written, when no rollout is left. In the log, the same item
+under another skill or seed is another epoch of its sample; the sample's store says which. A scorer
+or a thread of the task that Inspect cannot interrupt runs on after a cancelled rollout, and delays
+the end of the log.
 """
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
-from contextvars import copy_context
+import json
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
+from copy import copy
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from skillfit.errors import InputError, did_you_mean
+from skillfit.errors import InputError, SkillfitError, did_you_mean
+from skillfit.models.json_text import JsonObject
+from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model
 from skillfit.plugins.inspect_bridge import (
     AGENT,
     JUDGE,
     PROVIDER,
     InspectRole,
+    InspectRollout,
     asks_for_own_model,
+    began,
+    ended,
+    own_model_failure,
+    refuse_other_models,
     register_provider,
+    text_of,
     without_markup,
 )
-from skillfit.plugins.inspect_evaluator import InspectEvaluator, InspectSettings
-from skillfit.tasks.item import Item
+from skillfit.skill import Skill
+from skillfit.skill.document import folder_name
+from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import SPLIT_NAMES
+from skillfit.tasks.task import Evaluator
 from skillfit.tasks.user_code import errors_in
+
+GRADER_ROLE = "grader"  # Inspect's name for the model that scorers ask
+_SKILLS = ".agents/skills"  # where agents look for skills, relative to their working folder
+
+
+@dataclass(frozen=True, slots=True)
+class InspectSettings:
+    """What distinguishes one way of running a task from another."""
+
+    reference: str
+    task_args: Mapping[str, Any] = field(default_factory=dict)
+    skill_as: Literal["message", "file"] = "message"
+    model_roles: Mapping[str, InspectRole] = field(default_factory=dict)
+
+
+class InspectEvaluator(Evaluator):
+    """Runs items of an Inspect task. An item has the id of its sample."""
+
+    needs_model = True
+
+    def __init__(
+        self,
+        task: Any,
+        samples: Mapping[str, Any],
+        models: Mapping[InspectRole, Model],
+        settings: InspectSettings,
+    ) -> None:
+        self._task, self._samples = task, samples
+        self._models, self._settings = models, settings
+        self._logs = Path("logs")  # Inspect's own default
+        self._waiting: list[InspectRollout] = []
+        self._live: dict[tuple[str, int], InspectRollout] = {}
+        self._epochs: Counter[str] = Counter()
+        # Context of the running eval. Samples can be added to the eval only from there.
+        self._eval: Context | None = None
+        self._runner: asyncio.Task[None] | None = None
+
+    def __reduce__(self) -> str:
+        raise TypeError("Inspect runs its samples in the process that loaded the task")
+
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+        if AGENT not in self._models:
+            raise InputError("An Inspect task needs the agent's model.", hint="Set model.agent.")
+        result = asyncio.get_running_loop().create_future()
+        images = self._logs / "images"
+        rollout = InspectRollout(skill, item, seed, self._models, images, result)
+        self._waiting.append(rollout)
+        if self._eval is not None:
+            self._add_waiting(self._eval)
+        elif self._runner is None or self._runner.done():
+            # In an empty context: it outlives this rollout and must not inherit its time limit.
+            self._runner = asyncio.create_task(self._run_waiting(), context=Context())
+        try:
+            with paused():  # the start of Inspect and of sandboxes
+                await rollout.begun.wait()
+            return await rollout.result
+        except asyncio.CancelledError:
+            rollout.give_up()
+            raise
+
+    @asynccontextmanager
+    async def opened(self, run_path: Path) -> AsyncIterator[None]:
+        """Inspect's logs are written under `run_path`. At the end, running samples are cancelled
+        and their log is completed.
+        """
+        self._logs = run_path / "inspect_logs"
+        try:
+            yield
+        finally:
+            for rollout in (*self._waiting, *self._live.values()):
+                rollout.give_up()
+            if self._runner is not None:
+                await self._runner
+
+    def describe(self) -> JsonObject:
+        settings = self._settings
+        described: JsonObject = {
+            "inspect": settings.reference,
+            "skill_as": settings.skill_as,
+        }
+        if settings.task_args:
+            described["task_args"] = dict(settings.task_args)
+        if settings.model_roles:
+            described["model_roles"] = dict(settings.model_roles)
+        return described
+
+    async def _run_waiting(self) -> None:
+        while self._waiting:
+            evaluation = asyncio.ensure_future(self._run())
+            await asyncio.wait([evaluation])
+            self._eval = None
+            left = list(self._live.values())
+            for rollout in left:
+                ended(rollout)
+            self._live.clear()
+            if failed := evaluation.exception():
+                left += self._waiting
+                self._waiting.clear()
+            for rollout in left:
+                missing = TaskFailure(
+                    "inspect", f"Inspect returned no result for item {rollout.item.id}."
+                )
+                if not rollout.result.done():
+                    rollout.result.set_exception(failed or missing)
+
+    async def _run(self) -> None:
+        """One eval, to which samples are added while it runs."""
+        from inspect_ai import SampleSource, eval_async, task_with
+        from inspect_ai.dataset import MemoryDataset
+        from inspect_ai.util._display import init_display_type
+
+        init_display_type("none")
+        self._epochs.clear()
+        model, roles = self._inspect_models()
+        refuse_other_models()
+        setup = self._task.setup or []
+        own_setup = setup if isinstance(setup, Sequence) else [setup]
+        task = task_with(
+            copy(self._task),
+            dataset=SampleSource.from_samples(
+                [], next_samples=self._next_samples, sample_complete=self._sample_complete
+            ),
+            setup=[_bring_skill(self._live, self._settings.skill_as), *own_setup],
+            epochs=1,
+            model=model,
+            model_roles=roles,
+        )
+        task.dataset = MemoryDataset([], name=self._task.dataset.name)
+        logs = await eval_async(
+            task,
+            model=model,
+            model_roles=roles,
+            log_dir=str(self._logs),
+            log_header_only=True,
+            fail_on_error=False,
+            max_samples=10_000,  # the rollout engine decides how many run at a time
+            ctl_server=False,
+            log_level="error",
+        )
+        if logs[0].error is not None:
+            raise TaskFailure("inspect", f"Inspect stopped: {logs[0].error.message}")
+
+    def _inspect_models(self) -> tuple[Any, dict[str, Any]]:
+        """Inspect's model for the agent, and those for the task's roles."""
+        from inspect_ai.model import get_model
+
+        agent = judge = get_model(f"{PROVIDER}/{self._models[AGENT].id}", memoize=False)
+        if JUDGE in self._models:
+            judge = get_model(f"{PROVIDER}/{JUDGE}", memoize=False)
+        roles = dict.fromkeys(self._task.model_roles or {}, agent) | {GRADER_ROLE: judge}
+        for role, ours in self._settings.model_roles.items():
+            roles[role] = judge if ours == JUDGE else agent
+        return agent, roles
+
+    async def _next_samples(self) -> None:
+        """Inspect calls this when no sample is left. The eval continues if some are added."""
+        self._eval = copy_context()
+        if not self._add_waiting(self._eval):
+            self._eval = None
+
+    def _add_waiting(self, context: Context) -> bool:
+        from inspect_ai import enqueue_sample
+
+        wanted = [rollout for rollout in self._waiting if not rollout.result.done()]
+        self._waiting.clear()
+        for rollout in wanted:
+            name = rollout.item.id
+            self._epochs[name] += 1
+            self._live[name, self._epochs[name]] = rollout
+            context.run(enqueue_sample, self._samples[name], epoch=self._epochs[name])
+        return bool(wanted)
+
+    async def _sample_complete(self, sample: Any) -> None:
+        rollout = self._live.pop((str(sample.id), sample.epoch))
+        ended(rollout)
+        if rollout.result.done():
+            return  # cancelled
+        try:
+            rollout.result.set_result((_attempt(sample, rollout), _score(sample)))
+        except SkillfitError as error:
+            rollout.result.set_exception(error)
+
+
+def _bring_skill(
+    live: Mapping[tuple[str, int], InspectRollout], skill_as: Literal["message", "file"]
+) -> Any:
+    """A solver that runs before those of the task and brings the skill in."""
+    from inspect_ai.log._samples import sample_active
+    from inspect_ai.model import ChatMessageSystem
+    from inspect_ai.solver import solver
+
+    @solver(name="skillfit_skill")
+    def bring_skill() -> Any:
+        async def solve(state: Any, generate: Any) -> Any:
+            rollout = live[str(state.sample_id), state.epoch]
+            began(rollout, sample_active())
+            if rollout.result.done():
+                rollout.give_up()  # cancelled before it began
+            await _read_images(state.messages)
+            skill = rollout.skill
+            state.store.set("skillfit", {"skill": skill.hash, "seed": rollout.seed})
+            if skill.text.strip() or skill.files:
+                text = await _install(skill) if skill_as == "file" else skill.text
+                state.messages.insert(0, ChatMessageSystem(content=text))
+            return state
+
+        return solve
+
+    return bring_skill()
+
+
+async def _read_images(turns: Sequence[Any]) -> None:
+    """Turn paths and addresses of images into data. Inspect does it itself only for samples that
+    are known when the eval starts.
+    """
+    from inspect_ai.util import materialize_media
+
+    for turn in turns:
+        for part in turn.content if isinstance(turn.content, list) else ():
+            if part.type == "image":
+                part.image = await materialize_media(part.image)
+
+
+async def _install(skill: Skill) -> str:
+    """Write the package into the sandbox; returns what to tell the model. The path is relative, and
+    therefore the same in every sandbox: journal keys depend on it.
+    """
+    from inspect_ai.util import sandbox
+
+    folder = f"{_SKILLS}/{folder_name(skill.name) or 'skill'}"
+    files = {"SKILL.md": skill.text.encode(), **skill.files}
+    for name, data in files.items():
+        await sandbox().write_file(f"{folder}/{name}", data)
+    programs = [f"{folder}/{name}" for name, mode in skill.modes.items() if mode & 0o111]
+    if programs:
+        await sandbox().exec(["chmod", "+x", *programs])
+    return (
+        f"There is a skill for this kind of work in {folder}/SKILL.md. "
+        "Read it before you start, and follow it."
+    )
+
+
+def _attempt(sample: Any, rollout: InspectRollout) -> Attempt:
+    if rollout.error is not None:
+        raise rollout.error
+    if sample.error is not None:
+        message = f"item {sample.id}: {without_markup(sample.error.message)}"
+        if asks_for_own_model(message):
+            raise own_model_failure(message)
+        raise TaskFailure("inspect", message)
+    return Attempt(sample.output.completion, tuple(_steps(sample.messages)), usage=rollout.usage)
+
+
+def _steps(turns: Sequence[Any]) -> Iterator[Step]:
+    for turn in turns:
+        if turn.role == "tool":
+            yield Step("tool_result", text_of(turn), "tool", turn.function or "")
+        elif turn.role == "assistant":
+            if turn.text:
+                yield Step("message", turn.text)
+            for call in turn.tool_calls or ():
+                arguments = json.dumps(call.arguments, ensure_ascii=False)
+                yield Step("tool_call", arguments, name=call.function)
+
+
+def _score(sample: Any) -> Score:
+    """The mean of the scorers, each the mean of its values."""
+    scores = sample.scores or {}
+    means = [_mean(score.value) for score in scores.values()]
+    if not means or any(math.isnan(mean) for mean in means):
+        raise TaskFailure("grader", f"item {sample.id}: Inspect's scorers returned no score.")
+    mean = sum(means) / len(means)
+    if not 0 <= mean <= 1:
+        raise TaskFailure(
+            "config",
+            f"item {sample.id}: Inspect's scorers returned {mean:g}; skillfit needs 0 to 1.",
+            hint="Write a task file that calls this task and rescales its scores.",
+        )
+    evidence = [
+        f"{name}: {score.explanation}" for name, score in scores.items() if score.explanation
+    ]
+    return Score(mean, evidence=tuple(evidence))
+
+
+def _mean(value: Any) -> float:
+    from inspect_ai.scorer import value_to_float
+
+    parts = [value]
+    if isinstance(value, dict):
+        parts = list(value.values())
+    elif isinstance(value, list):
+        parts = value
+    return sum(float(value_to_float()(part)) for part in parts) / len(parts) if parts else math.nan
+
 
 _WRITE = "Write inspect:file.py@task or inspect:package/task."
 

@@ -23,7 +23,7 @@ from skillfit import __version__
 from skillfit.errors import SkillfitError
 from skillfit.models.providers.handoff import pending
 from skillfit.report import RunStory, open_run, read_story
-from skillfit.run.control import in_use, request_steering, stop_run
+from skillfit.run.control import in_use, stop_run
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import RolloutFinished, as_json
 from skillfit.studio.commands import (
@@ -34,6 +34,7 @@ from skillfit.studio.commands import (
     check_overrides,
     find_prompt,
     run_command,
+    steer_run,
 )
 
 _INSTRUCTIONS = """skillfit trains a skill (SKILL.md) on graded tasks and measures whether it got
@@ -236,7 +237,7 @@ class Tools:
         if not confirm:
             return _unconfirmed(["steer", str(path), action, target, text], "steers the run")
         try:
-            request = request_steering(path, action, target, text)
+            request = await asyncio.to_thread(steer_run, path, action, target, text)
         except SkillfitError as error:
             raise ToolError(str(error)) from error
         return {"number": request.number, "command": request.command(path)}

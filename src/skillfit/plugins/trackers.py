@@ -1,16 +1,18 @@
-"""Trackers: listeners that send the events of a run to an experiment tracker or a file. This module
-has the numbers that all of them send, and the tracker that writes JSON lines.
+"""Trackers: listeners that send the events of a run to an experiment tracker or a file.
 
 A run that is resumed reports its recorded events again, in order and with the same numbers. Each
-tracker leaves out, or writes in the same place, what it already has.
+tracker leaves out, or writes in the same place, what it already has. The package of a tracker is
+imported when the tracker is made.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from skillfit.errors import InputError
@@ -29,10 +31,10 @@ from skillfit.run.events import (
 
 _TRACKERS = {
     "jsonl": "skillfit.plugins.trackers:JsonlTracker",
-    "mlflow": "skillfit.plugins.mlflow_tracker:MLflowTracker",
+    "mlflow": "skillfit.plugins.trackers:MLflowTracker",
     "otel": "skillfit.plugins.otel_tracker:OpenTelemetryTracker",
-    "tensorboard": "skillfit.plugins.tensorboard_tracker:TensorBoardTracker",
-    "wandb": "skillfit.plugins.wandb_tracker:WandbTracker",
+    "tensorboard": "skillfit.plugins.trackers:TensorBoardTracker",
+    "wandb": "skillfit.plugins.trackers:WandbTracker",
 }
 
 
@@ -91,6 +93,8 @@ def _numbers(event: Event) -> Mapping[str, Any]:
             "gate/accepted": event.decision == "accept",
             "gate/fixed": len(found.fixed),
             "gate/broken": len(found.broken),
+            "gate/higher": found.higher,
+            "gate/lower": found.lower,
             "gate/difference": found.difference,
             "gate/probability": found.probability,
             "gate/rollouts": found.rollouts,
@@ -189,3 +193,193 @@ class JsonlTracker:
 
     def close(self) -> None:
         self._file.close()
+
+
+_EXPERIMENT = "skillfit"
+_SEQ = "skillfit.seq"  # the last event that the MLflow run has
+_STATUS = {"budget": "KILLED", "infrastructure": "FAILED"}
+_LONGEST = 500  # characters of a parameter
+
+
+class MLflowTracker:
+    """MLflow: settings, scores, the best skill and the report, on a server or in a local database.
+
+    One MLflow run per run, found again by its tag on resume.
+
+    An error of MLflow never stops a run: it ends the tracking with a warning.
+    """
+
+    def __init__(self, where: str, run: Path) -> None:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client = MlflowClient(where or None)
+        except MlflowException as error:
+            raise InputError(
+                f"MLflow cannot be used: {error}",
+                hint="Give a server or a database: --track mlflow:http://HOST:5000 or "
+                "--track mlflow:sqlite:///mlflow.db (pip install 'skillfit[mlflow]'), or set "
+                "MLFLOW_TRACKING_URI.",
+            ) from error
+        self._directory = run
+        self._run = ""  # MLflow's id
+        self._last_seq = 0
+        self._enabled = True
+        self._metrics = EventMetrics()
+
+    def __call__(self, stored: Stored) -> None:
+        numbers = self._metrics(stored.event)
+        self._try(lambda: self._log(stored, numbers))
+
+    def close(self) -> None:
+        """Mark a run that was stopped before its end."""
+        if self._run:
+            self._try(lambda: self._client.set_terminated(self._run, "KILLED"))
+
+    def _try(self, send: Callable[[], None]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        if not self._enabled:
+            return
+        try:
+            send()
+        except MlflowException as error:
+            self._enabled = False
+            warnings.warn(
+                f"MLflow tracking disabled for the rest of this run: {error}", stacklevel=1
+            )
+
+    def _log(self, stored: Stored, numbers: dict[str, float]) -> None:
+        from mlflow.entities import Metric, RunTag
+
+        event, at = stored.event, int(stored.at * 1000)
+        if isinstance(event, RunStarted) and not self._run:
+            self._open(event)
+        if not self._run or stored.seq <= self._last_seq:
+            return
+        if numbers:
+            step = self._metrics.step
+            metrics = [Metric(name, number, at, step) for name, number in numbers.items()]
+            self._client.log_batch(self._run, metrics=metrics, tags=[RunTag(_SEQ, str(stored.seq))])
+        if isinstance(event, RunFinished):
+            self._finish(event, at)
+
+    def _open(self, event: RunStarted) -> None:
+        from mlflow.entities import Param
+
+        client = self._client
+        experiment = client.get_experiment_by_name(_EXPERIMENT)
+        number = experiment.experiment_id if experiment else client.create_experiment(_EXPERIMENT)
+        found = client.search_runs([number], f"tags.`skillfit.run` = '{event.run}'", max_results=1)
+        if found:
+            self._run = found[0].info.run_id
+            self._last_seq = int(found[0].data.tags.get(_SEQ, 0))
+            client.set_terminated(self._run, "RUNNING")
+            return
+        tags = {"skillfit.run": event.run}
+        self._run = client.create_run(number, tags=tags, run_name=event.run).info.run_id
+        settings = [Param(name, value[:_LONGEST]) for name, value in parameters(event).items()]
+        client.log_batch(self._run, params=settings)
+
+    def _finish(self, event: RunFinished, at: int) -> None:
+        from skillfit.report import write_report
+
+        self._client.log_text(self._run, event.best_skill, "best_skill.md")
+        with TemporaryDirectory(prefix="skillfit-") as folder:
+            report = write_report(self._directory, Path(folder) / "report.html")
+            self._client.log_artifact(self._run, str(report))
+        self._client.set_tag(self._run, "skillfit.finish_reason", event.finish_reason)
+        self._client.set_terminated(self._run, _STATUS.get(event.finish_reason, "FINISHED"), at)
+        self._run = ""
+
+
+class TensorBoardTracker:
+    """TensorBoard event files: one folder per run below the given one (default: tensorboard).
+
+    What a resumed run reports again has its old step and time, so its points fall onto themselves.
+    """
+
+    def __init__(self, where: str, run: Path) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._folder = Path(where or "tensorboard")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._open = EventFileWriter
+        self._writer: EventFileWriter | None = None
+        self._metrics = EventMetrics()
+
+    def __call__(self, stored: Stored) -> None:
+        if isinstance(stored.event, RunStarted):
+            self._writer = self._open(str(self._folder / stored.event.run))
+        if self._writer is None:
+            return
+        numbers = self._metrics(stored.event)
+        if numbers:
+            self._writer.add_event(_tensorboard_event(numbers, self._metrics.step, stored.at))
+        if isinstance(stored.event, RunFinished):
+            self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _tensorboard_event(numbers: dict[str, float], step: int, at: float) -> Any:
+    from tensorboard.compat.proto.event_pb2 import Event as Record
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    values = [Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
+    return Record(wall_time=at, step=step, summary=Summary(value=values))
+
+
+_PROJECT = "skillfit"
+
+
+class WandbTracker:
+    """Weights & Biases: scores, settings, the best skill and the report.
+
+    One W&B run per run, found again by its id on resume. The step of W&B is the number of the
+    event, so W&B itself drops what a resumed run reports again.
+    """
+
+    def __init__(self, where: str, run: Path) -> None:
+        import wandb
+
+        self._wandb = wandb
+        self._project = where or _PROJECT
+        self._directory = run
+        self._run: Any = None
+        self._metrics = EventMetrics()
+
+    def __call__(self, stored: Stored) -> None:
+        event, numbers = stored.event, self._metrics(stored.event)
+        if isinstance(event, RunStarted) and self._run is None:
+            self._run = self._wandb.init(
+                project=self._project, id=event.run, resume="allow", config=parameters(event)
+            )
+        if self._run is None or stored.seq < self._run.step:
+            return
+        if numbers:
+            self._run.log({**numbers, "step": self._metrics.step}, step=stored.seq)
+        if isinstance(event, RunFinished):
+            self._finish(event)
+
+    def _finish(self, event: RunFinished) -> None:
+        from skillfit.report import write_report
+
+        with TemporaryDirectory(prefix="skillfit-") as folder:
+            skill = Path(folder) / "best_skill.md"
+            skill.write_text(event.best_skill, encoding="utf-8")
+            report = write_report(self._directory, Path(folder) / "report.html")
+            for name, kind, file in (("best_skill", "skill", skill), ("report", "report", report)):
+                artifact = self._wandb.Artifact(name, type=kind)
+                artifact.add_file(str(file))
+                self._run.log_artifact(artifact)
+            self._run.summary["finish_reason"] = event.finish_reason
+            self._run.finish()
+        self._run = None
+
+    def close(self) -> None:
+        if self._run is not None:  # stopped before its end
+            self._run.finish(exit_code=1)

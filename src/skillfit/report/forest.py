@@ -36,8 +36,8 @@ def edit_row(edit: EditSummary, href: str = "") -> ForestRow:
     notes = []
     if edit.decided and edit.status != "pending":
         notes.append(f"{edit.status} after step {edit.decided}")
-    if edit.reason and not edit.reason.startswith("effect "):  # the row shows a later estimate
-        notes.append(edit.reason)
+    if edit.note:
+        notes.append(edit.note)
     if edit.in_best and edit.status == "pending":
         notes.append("in the skill")
     return ForestRow(

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from skillfit.config import Config
 from skillfit.errors import InputError
-from skillfit.models.provider import ModelSpec
+from skillfit.models.protocol import ModelSpec
 from skillfit.report.forest import ForestRow, edit_row, forest_plot
 from skillfit.report.read_story import open_run, read_story
 from skillfit.report.score_chart import score_chart

@@ -16,10 +16,9 @@ from skillfit.report.story import Cost, Notice, PersonDecision, RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.report.verdict_text import verdict_sentence
 from skillfit.run.control import read_requests
-from skillfit.run.directory import RunDirectory, RunView
+from skillfit.run.directory import RunDirectory, RunView, state_of
 from skillfit.run.events import RolloutFinished
 from skillfit.run.journal import Journal
-from skillfit.run.listing import state_of
 
 
 def read_story(path: Path) -> RunStory:

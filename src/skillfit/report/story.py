@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from skillfit.models.protocol import Usage
+from skillfit.run.card import RESUMABLE
 from skillfit.run.events import AblationFinished, ShipTested
-from skillfit.run.records import EditStatus, Standing
+from skillfit.run.records import AWAITS_APPROVAL, EditStatus, Standing
 from skillfit.skill import Edit, Hunk, diff_hunks
 
 # waiting: handoff prompts need answers
@@ -66,6 +67,8 @@ class GateSummary:
     probability: float | None = None  # None: nothing was measured
     fixed: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    higher: int = 0  # items whose mean score rose, solved or not
+    lower: int = 0
     rollouts: int = 0
     coverage: float = 0.0
     candidates: tuple[Standing, ...] = ()
@@ -132,6 +135,18 @@ class EditSummary:
     @property
     def measured(self) -> bool:
         return self.mean is not None
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether only a person's yes is missing (`review: true`)."""
+        return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
+
+    @property
+    def note(self) -> str:
+        """The reason without the estimate that was true then: pages show the latest one."""
+        if self.awaits_approval:
+            return AWAITS_APPROVAL
+        return "" if self.reason.startswith("effect ") else self.reason
 
     @property
     def decided(self) -> int:
@@ -335,6 +350,18 @@ class RunStory:
     @property
     def failed(self) -> bool:
         return self.finish_reason == "infrastructure"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended for good: there is nothing to resume."""
+        return self.state == "finished" and self.finish_reason not in RESUMABLE
+
+    @property
+    def to_review(self) -> tuple[EditSummary, ...]:
+        """Edits that wait for a person's yes or no and have none yet."""
+        decided = {one.target for one in self.decisions if not one.done}
+        waiting = [edit for edit in self.edits if edit.awaits_approval and edit.id not in decided]
+        return () if self.is_over else tuple(waiting)
 
     @property
     def practice(self) -> bool:

@@ -165,6 +165,8 @@ class StoryBuilder:
             probability=found.probability if found.rollouts else None,
             fixed=found.fixed,
             broken=found.broken,
+            higher=found.higher,
+            lower=found.lower,
             rollouts=found.rollouts,
             coverage=found.coverage,
             candidates=tuple(event.candidates),
@@ -214,6 +216,7 @@ class StoryBuilder:
         self._decisions[event.number] = PersonDecision(
             event.number, event.action, event.target, event.text, event.command, stored.at
         )
+        self._edits.steered(event)
 
     @_on.register
     def _(self, event: ShipTested, stored: Stored) -> None:

@@ -32,6 +32,7 @@ from skillfit.run.events import (
     EvaluationFinished,
     EventLog,
     GateDecided,
+    PersonDecided,
     RolloutFinished,
     ShipTested,
     Stored,
@@ -152,6 +153,15 @@ def score_interval(score: float, count: int) -> tuple[float, float]:
     return max(0.0, score - half), min(1.0, score + half)
 
 
+_BY_A_PERSON = {
+    "approve": "approved",
+    "decline": "declined",
+    "pin": "pinned",
+    "reword": "reworded",
+    "veto": "vetoed",
+}
+
+
 @dataclass(slots=True)
 class EditPool:
     """All edits that were tried, in the order in which they came."""
@@ -160,6 +170,14 @@ class EditPool:
     _history: dict[str, list[EffectPoint]] = field(default_factory=dict)
     _candidates: dict[int, CandidateBuilt] = field(default_factory=dict)
     screening: bool = False
+
+    def steered(self, event: PersonDecided) -> None:
+        """A person decided about an edit. After the last step no decision of the gate says so."""
+        edit, verb = self._edits.get(event.target), _BY_A_PERSON.get(event.action)
+        if edit is None or verb is None:
+            return
+        status: EditStatus = "promoted" if event.action in ("pin", "approve") else "dropped"
+        self._edits[edit.id] = replace(edit, status=status, reason=f"{verb} by a person")
 
     def measured(self, event: GateDecided, summary: GateSummary) -> GateSummary:
         """Take in the effects of a decision; the summary with what entered and left the pool."""

@@ -24,7 +24,7 @@ CHANGES: tuple[Change, ...] = ("broken", "lower", "neither", "higher", "fixed", 
 _NOTICEABLE = 0.05  # a smaller difference of graded scores counts as none
 _SCORED = """
 SELECT json_extract(data, '$.item'), json_extract(data, '$.phase'), json_extract(data, '$.step'),
-  json_extract(data, '$.hard'), json_extract(data, '$.soft')
+  json_extract(data, '$.skill_hash'), json_extract(data, '$.hard'), json_extract(data, '$.soft')
 FROM events NOT INDEXED WHERE kind = 'RolloutFinished'
 """
 _OF_ITEM = """
@@ -132,8 +132,7 @@ def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
     """Items under both skills: of the selection split on fresh rollouts where there were some, else
     on the baseline; of the test split where it was read.
     """
-    started = [stored.event for stored in events.of_kind(RunStarted)]
-    initial = started[0].skill_hash if started and isinstance(started[0], RunStarted) else ""
+    initial = _initial_hash(events)
     settings, records = settings_of(story), listed_items(events)
     summaries: list[ItemSummary] = []
     for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
@@ -156,6 +155,11 @@ def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
                 )
             )
     return tuple(summaries)
+
+
+def _initial_hash(events: EventLog) -> str:
+    started = [stored.event for stored in events.of_kind(RunStarted)]
+    return started[0].skill_hash if started and isinstance(started[0], RunStarted) else ""
 
 
 def _rows(events: EventLog, phase: str) -> list[RolloutFinished]:
@@ -256,14 +260,16 @@ def read_matrix(events: EventLog, story: RunStory, most: int = 24) -> ItemMatrix
     settings = settings_of(story)
     last = max(1, story.total_steps, story.steps_done)
     width = -(-last // most)
-    columns: dict[tuple[str, int], _Column] = {}
+    initial = _initial_hash(events)
+    columns: dict[tuple[str, int, bool], _Column] = {}
     cells: defaultdict[str, defaultdict[str, Cell]] = defaultdict(lambda: defaultdict(Cell))
-    for item, phase, step, hard, soft in events.query(_SCORED):
+    for item, phase, step, skill, hard, soft in events.query(_SCORED):
         if hard is None:
             continue
-        column = columns.get((phase, step))
+        place = (phase, step, skill == initial)
+        column = columns.get(place)
         if column is None:
-            column = columns[phase, step] = _column(phase, step, width, last)
+            column = columns[place] = _column(*place, width, last)
         cells[item][column.name].add(settings.value(hard, hard if soft is None else soft))
     order = {column.name: column.place for column in columns.values()}
     return ItemMatrix(tuple(sorted(order, key=lambda name: order[name])), cells)
@@ -274,13 +280,16 @@ class _Column(NamedTuple):
     place: tuple[int, int]
 
 
-_ENDS = {"compose": (2, "composed"), "ship": (3, "fresh"), "test": (4, "test")}
+_ENDS = {"ship": (3, "fresh"), "test": (4, "test")}
 
 
-def _column(phase: str, step: int, width: int, last: int) -> _Column:
+def _column(phase: str, step: int, initial: bool, width: int, last: int) -> _Column:
+    """`initial`: under the initial skill, which the end of a run compares with the one found."""
+    if phase == "compose":
+        return _Column("final", (2, 0))
     if phase in _ENDS:
         group, name = _ENDS[phase]
-        return _Column(name, (group, 0))
+        return _Column(f"{name}: initial" if initial else f"{name}: found", (group, not initial))
     if not step:
         return _Column("initial" if phase == "baseline" else phase.replace("_", " "), (0, 0))
     first = (step - 1) // width * width + 1

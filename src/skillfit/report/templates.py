@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache
@@ -19,25 +18,9 @@ from markupsafe import Markup
 from skillfit.plain_text import visible
 from skillfit.report.story_items import Side
 from skillfit.report.verdict_text import dollars, duration, percent, points
+from skillfit.run.records import in_words
 
 ASSETS = Path(__file__).parent / "assets"
-# Action and status words of the records, as people say them.
-_WORDS = {
-    "accept": "accepted",
-    "accept_new_best": "accepted, new best",
-    "force_accept": "accepted without a gate",
-    "reject": "rejected",
-    "inconclusive": "not clear",
-    "no_improvement": "no improvement",
-    "infrastructure": "failed",
-    "budget": "budget reached",
-    "skip_lag": "no edits yet: the first ones join later (train.lag)",
-    "skip_no_patches": "skipped: no edits proposed",
-    "inject_placeholder": "added placeholder",
-    "leak_check": "leak check",
-    "slow_update": "slow update",
-    "meta_skill": "meta skill",
-}
 
 
 def shown(value: Any) -> Any:
@@ -49,9 +32,13 @@ def shown(value: Any) -> Any:
     return value
 
 
-def words(name: str) -> str:
-    """A record's word as people say it: "skip_no_edits" becomes "skip no edits"."""
-    return _WORDS.get(name) or re.sub(r"_0*(?=\d)|_", " ", name)
+def code_marks(text: str) -> Markup:
+    """Text in which `backticks` mark code."""
+    parts = visible(text).split("`")
+    shown = [
+        Markup("<code>{}</code>" if at % 2 else "{}").format(part) for at, part in enumerate(parts)
+    ]
+    return Markup("").join(shown)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -86,8 +73,9 @@ def asset(name: str) -> Markup:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
+    "code": code_marks,
     "content_hash": content_hash,
-    "words": words,
+    "words": in_words,
     "short": shorten,
     "line": lambda text: " ".join(text.split()),
     "percent": percent,

@@ -7,6 +7,7 @@ training are not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def percent(score: float) -> str:
 
 def points(difference: float) -> str:
     """A difference of scores in percentage points, with a real minus sign."""
-    return f"{difference * 100:+.1f}".replace("-", "−")
+    # Rounded first: 0.3625 reads the same whether it was computed as 0.36249999 or 0.36250001.
+    return f"{round(difference * 100, 6):+.1f}".replace("-", "−")
 
 
 def duration(seconds: float) -> str:
@@ -66,7 +68,14 @@ def verdict_sentence(story: RunStory) -> str:
         where = f"after {story.steps_done} of {story.total_steps} steps"
     else:
         where = "before the first step was done"
-    return _UNFINISHED[story.state].format(where=where) + _so_far(story)
+    told = _UNFINISHED[story.state].format(where=where)
+    if story.state == "stopped" and story.to_review:
+        told = f"Waiting for your yes or no to {_count(story.to_review, 'edit')}, {where}"
+    return told + _so_far(story)
+
+
+def _count(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}" + ("s" if len(things) != 1 else "")
 
 
 def ablation_sentence(event: AblationFinished) -> str:
@@ -211,7 +220,11 @@ def next_commands(story: RunStory) -> list[str]:
     """Commands that make sense now, with what they do."""
     run = story.path.replace(str(Path.home()), "~")
     lines = []
-    if story.state == "stopped":
+    if story.state == "stopped" and story.to_review:
+        first = story.to_review[0].id
+        lines.append(f"skillfit steer {run} approve {first}   # or decline, for each of the edits")
+        lines.append(f"skillfit resume {run}   # when all have their answer")
+    elif story.state == "stopped":
         lines.append(f"skillfit resume {run}   # nothing that was paid for is paid again")
     elif story.state == "waiting":
         lines.append(f"skillfit resume {run}   # after the prompts in {run}/handoff are answered")

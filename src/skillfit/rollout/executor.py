@@ -8,9 +8,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from skillfit.agents.agent import Agent, AgentFailure, AttemptContext
-from skillfit.agents.workspace import remove_workspace
-from skillfit.models.clock import time_limit
+from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, remove_workspace
+from skillfit.models.limiter import time_limit
 from skillfit.models.protocol import ModelError
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 

@@ -39,7 +39,8 @@ from skillfit.run.records import (
     UnitWorth,
 )
 from skillfit.run.store import ReadAhead, Redact, Store, dump, in_pages, load
-from skillfit.skill import EditResult
+from skillfit.skill import EditResult, Skill
+from skillfit.skill.document import DOCUMENT_NAMES
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS events (
@@ -80,20 +81,22 @@ class RunStarted(Event):
     splits: dict[str, int]
     total_epochs: int
     steps_per_epoch: int
+    planned_steps: int = 0  # fewer than the epochs hold when a budget cuts the last one
     fit_only: bool = False  # too few selection items: results are suggestions, not verified
 
     @property
     def skill_name(self) -> str:
-        """What people call the skill: its folder or file."""
-        return (
-            str(self.config.get("env", {}).get("skill") or "a blank skill")
-            .rstrip("/")
-            .rpartition("/")[2]
-        )
+        """What people call the skill: the name in its frontmatter, else its folder or file."""
+        env = self.config.get("env", {})
+        path = Path(str(env.get("skill") or ""))
+        in_folder = path.name in DOCUMENT_NAMES
+        title = path.parent.name if in_folder else path.name.removesuffix(".md")
+        blank = "a blank skill" if not self.skill.strip() else "a skill"
+        return Skill.from_text(self.skill, name=title or blank).name
 
     @property
     def total_steps(self) -> int:
-        return self.total_epochs * self.steps_per_epoch
+        return self.planned_steps or self.total_epochs * self.steps_per_epoch
 
     def model_of(self, role: str) -> str:
         """The id of a role's model; empty where there is none."""

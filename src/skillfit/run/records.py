@@ -7,8 +7,9 @@ reference system know from its files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from skillfit.models.json_text import JsonObject
@@ -91,6 +92,9 @@ class ScoreEstimate:
     estimated: bool = False  # True: predicted by the regression, not a mean of its own rollouts
 
 
+AWAITS_APPROVAL = "waiting for approval"  # how the reason of an edit under review begins
+
+
 @dataclass(frozen=True, slots=True)
 class EditEffect:
     """One edit of the pool and what is known about it.
@@ -110,6 +114,11 @@ class EditEffect:
     rollouts: int  # scored rollouts that carried the edit
     reason: str = ""  # why it was promoted or dropped
     items: tuple[str, ...] = ()  # training items it was written from
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether only a person's yes is missing (`review: true`)."""
+        return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +142,34 @@ class UnitWorth:
 
 
 @dataclass(frozen=True, slots=True)
+class Suggestion:
+    """An instruction to the model that rewrites the skill."""
+
+    type: str
+    title: str
+    motivation: str
+    instruction: str
+    priority_hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillCandidate:
+    """A whole new skill body."""
+
+    title: str
+    change_summary: tuple[str, ...]
+    new_skill: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProposalRecord:
     """What an optimizer proposed: an edit, a suggestion for a rewrite, or a whole new skill."""
 
     source: str  # failure, success, contrast, diagnosis, examples
     items: tuple[str, ...]
     edit: Edit | None = None
-    suggestion: Mapping[str, str] | None = None  # type, title, motivation, instruction, …
-    candidate: Mapping[str, Any] | None = None  # title, change_summary, new_skill
+    suggestion: Suggestion | None = None
+    candidate: SkillCandidate | None = None
 
     @property
     def support(self) -> int:
@@ -151,8 +180,9 @@ class ProposalRecord:
         """What it would write, in one string."""
         if self.edit is not None:
             return self.edit.content or self.edit.target
-        found = self.suggestion or self.candidate or {}
-        return str(found.get("instruction") or found.get("new_skill") or "")
+        if self.suggestion is not None:
+            return self.suggestion.instruction
+        return self.candidate.new_skill if self.candidate is not None else ""
 
     def as_json(self) -> JsonObject:
         """As the reference's files show it: the payload's own fields, then its support."""
@@ -163,7 +193,8 @@ class ProposalRecord:
                 "content": self.edit.content,
             }
         else:
-            payload = dict(self.suggestion or self.candidate or {})
+            written = self.suggestion or self.candidate
+            payload = asdict(written) if written is not None else {}
         return payload | {
             "source_type": self.source,
             "support_count": self.support,
@@ -447,6 +478,9 @@ class RunSummary:
     test_soft: float | None = None
     final_test_hard: float | None = None
     final_test_soft: float | None = None
+    baseline_test_score: float | None = None  # these three in the gate's metric
+    test_score: float | None = None
+    final_test_score: float | None = None
     test_delta_hard: float | None = None
     final_test_delta_hard: float | None = None
     ship: ShipSummary | None = None
@@ -460,3 +494,49 @@ class RunSummary:
     usage_by_role: dict[str, UsageTotals] = field(default_factory=dict)
     token_summary: dict[str, TokenCounts] = field(default_factory=dict)
     total_wall_time_s: float = 0.0
+
+    @property
+    def test_scores(self) -> tuple[float | None, float | None, float | None]:
+        """Initial, best and last skill on the test split, in the gate's metric. Summaries of early
+        versions have hard scores only.
+        """
+        pairs = (
+            (self.baseline_test_score, self.baseline_test_hard),
+            (self.test_score, self.test_hard),
+            (self.final_test_score, self.final_test_hard),
+        )
+        first, best, last = (hard if score is None else score for score, hard in pairs)
+        return first, best, last
+
+
+# Actions, finish reasons and stages as people read them, in the terminal and on every page.
+_WORDS = {
+    "accept": "accepted",
+    "accept_new_best": "accepted, new best",
+    "force_accept": "accepted without a test",
+    "reject": "rejected",
+    "skip_lag": "no edits yet: the first ones join later (train.lag)",
+    "skip_no_patches": "skipped: no edits proposed",
+    "skip_no_change": "skipped: the edits change nothing",
+    "skip_no_rewrite": "skipped: no usable rewrite",
+    "skip_leak": "skipped: the rewrite carried hidden answers",
+    "inject_placeholder": "added placeholder",
+    "no_content": "nothing to add",
+    "unchanged": "the same text again",
+    "join_pool": "added as a pending edit",
+    "budget": "budget reached",
+    "infrastructure": "failed",
+    "preflight": "check",
+    "rollout": "training rollouts",
+    "gate": "measuring edits",
+    "compose": "final skill",
+    "ship": "ship test",
+    "test": "test split",
+}
+
+
+def in_words(name: str) -> str:
+    """A name of the records as people read it. One without words of its own loses its
+    underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3".
+    """
+    return _WORDS.get(name) or re.sub(r"_0*(?=\d)|_", " ", name)

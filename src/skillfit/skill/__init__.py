@@ -1,7 +1,6 @@
 """The skill document: frontmatter, body, protected regions, edits, removable units, diff, lint."""
 
-from skillfit.skill.diff import DiffLine, Hunk, diff, diff_hunks
-from skillfit.skill.document import Skill, estimate_tokens
+from skillfit.skill.document import DiffLine, Hunk, Skill, diff, diff_hunks, estimate_tokens
 from skillfit.skill.edits import (
     EXAMPLE_OP,
     MAX_EXAMPLES,
@@ -13,7 +12,7 @@ from skillfit.skill.edits import (
     apply_edits,
     example_edit,
 )
-from skillfit.skill.lint import Problem, document_problems, lint, refuse_unreadable
+from skillfit.skill.lint import document_problems, lint, refuse_unreadable
 from skillfit.skill.regions import (
     Example,
     appendix_notes,
@@ -39,7 +38,6 @@ __all__ = [
     "EditResult",
     "Example",
     "Hunk",
-    "Problem",
     "Skill",
     "Unit",
     "appendix_notes",

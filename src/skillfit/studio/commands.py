@@ -24,8 +24,9 @@ import yaml
 
 from skillfit.errors import InputError
 from skillfit.models.providers.handoff import Pending, pending
-from skillfit.run.control import in_use, request_steering
-from skillfit.run.directory import JOURNAL
+from skillfit.run.card import RESUMABLE
+from skillfit.run.control import SteeringRequest, in_use, request_steering
+from skillfit.run.directory import JOURNAL, read_listed
 from skillfit.skill.document import DOCUMENT_NAMES, write_whole
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
@@ -50,6 +51,18 @@ class CommandResult:
         if not self.data and self.exit_code:
             return self.message or f"The command ended with exit code {self.exit_code}."
         return ""
+
+
+def steer_run(run: Path, action: str, target: str = "", text: str = "") -> SteeringRequest:
+    """Ask a run to follow a decision about an edit or a budget. A run that is over follows none."""
+    if (run / JOURNAL).is_file():
+        listed = read_listed(run)
+        if listed.state == "finished" and listed.card.finish_reason not in RESUMABLE:
+            raise InputError(
+                "The run has finished, so it follows no more decisions.",
+                hint="Change the skill yourself, or start a new run from it.",
+            )
+    return request_steering(run, action, target, text)
 
 
 def answer_prompt(run: Path, prompt_id: str, text: str) -> int:
@@ -179,7 +192,7 @@ _CODE_KEYS = re.compile(
 )
 _OWN_AGENTS = ("chat", "tools")
 _FILE_MODELS = ("local/", "scripted/")  # the id goes on with the path of a file
-_PATH_KEYS = ("env.skill", "env.tasks")
+PATH_KEYS = ("env.skill", "env.tasks")
 
 
 class OutsideFolders(InputError):
@@ -301,8 +314,8 @@ def check_settings(folders: Folders, settings: Mapping[str, Any]) -> None:
             raise _refused(key, "starts a coding agent")
         if key.startswith("model.") and text.startswith(_FILE_MODELS):
             folders.resolve(text.partition("/")[2])
-        if (key in _PATH_KEYS and text and (folders.roots[0] / text).exists()) or (
-            key in _PATH_KEYS and ("/" in text or "\\" in text or text.startswith("~"))
+        if (key in PATH_KEYS and text and (folders.roots[0] / text).exists()) or (
+            key in PATH_KEYS and ("/" in text or "\\" in text or text.startswith("~"))
         ):
             folders.resolve(text)
 

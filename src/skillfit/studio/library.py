@@ -10,8 +10,7 @@ from pathlib import Path
 from skillfit.errors import InputError
 from skillfit.report import RunFollower, RunStory
 from skillfit.run.control import LOCK, STEERING, in_use
-from skillfit.run.directory import JOURNAL
-from skillfit.run.listing import ListedRun, find_runs, read_listed
+from skillfit.run.directory import JOURNAL, ListedRun, find_runs, read_listed
 
 _FOLLOWED = 40  # runs whose story is kept in memory
 

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import yaml
 
-from skillfit.config import Config
+from skillfit.config import Config, load_config
 from skillfit.errors import InputError
-from skillfit.studio.commands import Folders, check_run_name, check_settings
+from skillfit.studio.commands import PATH_KEYS, Folders, check_run_name, check_settings
 
 # Asked for at the top of the form, in this order; all other keys are below, by section.
 MAIN_KEYS = (
@@ -29,6 +29,7 @@ MAIN_KEYS = (
     "budget.usd",
     "budget.rollouts",
     "budget.calls",
+    "budget.tokens",
     "budget.minutes",
 )
 MARK = "# Made in skillfit studio."
@@ -47,9 +48,7 @@ class FormField:
 
     @property
     def label(self) -> str:
-        section, _, name = self.key.rpartition(".")
-        words = name.replace("_", " ")
-        return f"budget: {words}" if section == "budget" else words
+        return self.key.rpartition(".")[2].replace("_", " ")
 
 
 @cache
@@ -106,6 +105,25 @@ def sections() -> dict[str, list[FormField]]:
 def main_fields() -> list[FormField]:
     by_key = {one.key: one for one in form_fields()}
     return [by_key[key] for key in MAIN_KEYS if key in by_key]
+
+
+def file_values(folders: Folders, config: str) -> dict[str, str]:
+    """The settings of a config file that differ from the defaults, by dotted key, as texts."""
+    path = folders.resolve(config)
+    loaded = load_config(path, warn=lambda message: None)
+    given = loaded.model_dump(mode="json", exclude_defaults=True)
+    values: dict[str, str] = {}
+    for one in form_fields():
+        value: Any = given
+        for part in one.key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping) and set(value) == {"id"}:  # a model without options
+            value = value["id"]
+        if value not in (None, "", [], {}):
+            text = _as_text(value)
+            inside = one.key in PATH_KEYS and folders.holds(text)
+            values[one.key] = folders.shown(folders.resolve(text)) if inside else text
+    return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ from skillfit.studio.site import Studio, events_of, number_in, page_of, run_url,
 
 E = TypeVar("E", bound=Event)
 
-_WAITING = "waiting for approval"  # how the reason of an edit under review begins
 _EDITS = 60  # of the pool on the overview
 _FIRST_EDITS = 15  # that are seen without opening the rest
 _OPERATIONS = {
@@ -68,7 +67,6 @@ def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, object]
         "pool": _pool(name, story, pool[:_FIRST_EDITS]),
         "pool_rest": _forest(name, pool[_FIRST_EDITS:_EDITS]),
         "pool_rest_count": max(0, len(pool) - _FIRST_EDITS),
-        "to_review": [edit for edit in pool if edit.reason.startswith(_WAITING)],
         "dropped": _forest(name, dropped[:_EDITS]),
         "dropped_count": len(dropped),
         "gates": story.gates[::-1][:_GATES],
@@ -250,6 +248,7 @@ async def edit(studio: Studio, request: Request) -> Response:
             edit=found,
             plot=forest_plot([edit_row(found)], longest=4000),
             history=effect_history(found.history, 640, 200),
+            small_history=effect_history(found.history, 340, 160),
             operation=_OPERATIONS.get(found.edit.op, found.edit.op),
             behind={row.item: row for row in batch if row.item in found.items},
             decisions=[one for one in story.decisions if one.target == found.id],

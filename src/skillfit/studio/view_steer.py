@@ -15,7 +15,7 @@ from starlette.responses import Response
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.report import RunStory
-from skillfit.run.control import in_use, request_steering, stop_run
+from skillfit.run.control import in_use, stop_run
 from skillfit.run.directory import JOURNAL
 from skillfit.skill import diff_hunks
 from skillfit.studio.commands import (
@@ -25,12 +25,12 @@ from skillfit.studio.commands import (
     check_run_name,
     run_command,
     start_log,
+    steer_run,
 )
-from skillfit.studio.run_form import NewRun, main_fields, sections
+from skillfit.studio.run_form import NewRun, file_values, main_fields, sections
 from skillfit.studio.site import Studio, run_url
 
 _STEERING = ("veto", "pin", "reword", "approve", "decline")
-_CAPS = ("usd", "calls", "tokens", "minutes", "rollouts")
 _CHECK_SECONDS = 1_800.0
 
 
@@ -41,8 +41,11 @@ async def new(studio: Studio, request: Request) -> Response:
         return _form(studio, request, filled)
     form = await studio.form(request)
     texts = {key: str(value) for key, value in form.items()}
+    do = texts.get("do", "")
     try:
         filled = NewRun.from_form(texts)
+        if do == "show":
+            return _form(studio, request, filled)
         filled.check(studio.folders)
         run = studio.folders.resolve(studio.library.folder / filled.name)
         config = filled.config_path(studio.folders, studio.project)
@@ -51,7 +54,6 @@ async def new(studio: Studio, request: Request) -> Response:
         return _form(studio, request, filled, problem=str(error))
     settings = filled.overrides() if filled.config else []
     words = [studio.folders.shown(config), *settings]
-    do = texts.get("do", "")
     if do == "start":
         return await _start(studio, request, filled, run, words, force="force" in texts)
     if do == "check":
@@ -79,11 +81,18 @@ def _form(
     kind: str = "",
 ) -> Response:
     folders = studio.folders
+    given: dict[str, str] = {}
+    if filled.config:
+        try:
+            given = file_values(folders, filled.config)
+        except SkillfitError as error:
+            problem = problem or str(error)
     return studio.page(
         request,
         "new.html.j2",
         status=400 if problem else 200,
         filled=filled,
+        given=given,
         problem=problem,
         result=result,
         kind=kind,
@@ -170,19 +179,16 @@ async def act(studio: Studio, request: Request) -> Response:
 
 
 def _steer(run: Path, do: str, target: str, text: str) -> str:
-    request = request_steering(run, do, target, text)
+    request = steer_run(run, do, target, text)
     when = "after its present step" if in_use(run) else "when it is resumed"
     return f"Noted: {request.command(run.name)}. The run takes it up {when}."
 
 
 def _budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
     """A higher cap: the running loop takes it up; a stopped run is resumed with it."""
+    steer_run(run, "budget", cap, amount)
     if in_use(run):
-        request_steering(run, "budget", cap, amount)
         return f"The run takes up the budget of {amount} {cap} after its present step."
-    if cap not in _CAPS:
-        raise InputError(f"There is no budget {cap!r}.", hint=f"Budgets: {', '.join(_CAPS)}.")
-    request_steering(run, "budget", cap, amount)
     return _resume(studio, run, [f"budget.{cap}={amount}"])
 
 

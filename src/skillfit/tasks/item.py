@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, SupportsFloat
 
 from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
-from skillfit.models.json_text import without_surrogates
+from skillfit.models.json_text import JsonObject, without_surrogates
 from skillfit.models.protocol import Image, Message, Usage
 
 Split = Literal["train", "selection", "test"]
@@ -358,7 +358,7 @@ class Grader(Protocol):
         """
         ...
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """The grader's settings as JSON, for the run's identity."""
         ...
 

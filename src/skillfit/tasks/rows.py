@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from skillfit.config.yaml_source import read_yaml
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.tasks.item import (
     Item,
     RowAt,
@@ -290,7 +291,7 @@ def _listed_rows(path: Path, rows: Any, what: str, hint: str) -> Iterator[_Read]
         yield f"{path}: item {number}", values, None
 
 
-def _rows_of_object(document: dict[str, Any]) -> Any:
+def _rows_of_object(document: JsonObject) -> Any:
     """The rows in `{"data": [ROW, …]}` (under any name) or in `{ID: ROW, …}`."""
     lists = [value for value in document.values() if isinstance(value, list)]
     if len(lists) == 1:

@@ -22,16 +22,16 @@ from skillfit.errors import Exit, SkillfitError
 from skillfit.gate import Gate, GateSettings, Leak, LeakIndex
 from skillfit.gate.samples import Samples, mean
 from skillfit.gate.ship import MOST_REPEATS
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Reply, Request, Usage
-from skillfit.optimize.optimizer import Optimizer
-from skillfit.optimize.patch import Patch, Payload, SkillCandidate, Suggestion
+from skillfit.optimize.optimizer import Optimizer, Patch, Payload
 from skillfit.optimize.proposer import Proposer
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, Tally, gather
 from skillfit.run.budget import Amounts, Budget
 from skillfit.run.control import SteeringRequest
 from skillfit.run.events import Discarded, Event, StageFinished, StageStarted
 from skillfit.run.journal import Journal
-from skillfit.run.records import TokenCounts
+from skillfit.run.records import SkillCandidate, Suggestion, TokenCounts
 from skillfit.skill import EXAMPLE_OP, Edit, Skill
 from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
 from skillfit.tasks.task import Task
@@ -313,7 +313,7 @@ class Components:
     persist_failures: Callable[[], Awaitable[None]]  # before a decision is emitted
     budget: Budget
     # Requests of the user since the last call (steering.py)
-    new_requests: Callable[[str], Awaitable[list[SteeringRequest]]]
+    new_requests: Callable[[str, Sequence[str]], Awaitable[list[SteeringRequest]]]
 
     def stage(self, place: Place, name: str, total: int = 0, log: StepLog | None = None) -> Stage:
         return Stage(self.emit, place, name, total, log)
@@ -407,7 +407,7 @@ class BothGraders:
     def patterns(self) -> tuple[str, ...]:
         return (*self.ship.patterns(), *self.trained.patterns())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return self.ship.describe()
 
 

@@ -7,15 +7,15 @@ from what was measured there instead of from assumptions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
-from skillfit.config.schema import Config
+from skillfit.config.schema import BudgetSection, Config
 from skillfit.errors import InputError
-from skillfit.gate.samples import detectable_effect
-from skillfit.gate.ship import ASSUMED_NOISE, MOST_REPEATS
+from skillfit.gate.samples import detectable_effect, repeats_for
+from skillfit.gate.ship import ASSUMED_NOISE, MOST_REPEATS, WANTED_EFFECT
 from skillfit.models import Prices, Role, Usage
-from skillfit.models.provider import ModelSpec
+from skillfit.models.protocol import ModelSpec
 from skillfit.run.events import RolloutFinished
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
@@ -47,6 +47,11 @@ class Range:
     def __add__(self, other: Range) -> Range:
         return Range(self.low + other.low, self.typical + other.typical, self.high + other.high)
 
+    def at_most(self, cap: float | None) -> Range:
+        if cap is None:
+            return self
+        return Range(min(self.low, cap), min(self.typical, cap), min(self.high, cap))
+
     def __mul__(self, other: Range | float) -> Range:
         by = other if isinstance(other, Range) else Range.exactly(other)
         return Range(self.low * by.low, self.typical * by.typical, self.high * by.high)
@@ -55,10 +60,13 @@ class Range:
 _NOTHING = Range(0, 0, 0)
 _REPLY = Range(40, 150, 600)  # tokens of an agent's answer
 _PROPOSAL = Range(300, 900, 2_500)  # tokens of an optimizer's reply
-_SECONDS = Range(1.0, 5.0, 24.0)  # of one call, waiting for others included
+_SECONDS = Range(1.0, 5.0, 24.0)  # of one model call, waiting for others included
+_OPTIMIZER_AT_ONCE = 4  # optimizer calls of a step that run side by side
 _JUDGED = Range(1, 1, 2)  # judge calls of one rollout: a pairwise judge is asked twice
-_TURNS = {"chat": Range(1, 1, 1), "tools": Range(3, 6, 12), "cli": Range(3, 8, 20)}
-_CLI_PROMPT = 12_000  # tokens that a coding agent adds to every call: its own prompt and tools
+_TURNS = {"chat": Range(1, 1, 1), "tools": Range(3, 6, 12), "cli": Range(2, 6, 15)}
+# Tokens that a coding agent adds to every model call: its own prompt and tools.
+_CLI_PROMPT = Range(10_000, 14_000, 24_000)
+_CLI_OPTIMIZER_PROMPT = Range(1_000, 4_000, 14_000)  # the same program without tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,18 @@ class RolloutCost:
         )
         return cls(count, usage, sum(event.seconds for event in scored) / count)
 
+    @classmethod
+    def mean(cls, rollouts: int, used: Usage) -> RolloutCost | None:
+        """From the usage of all scored rollouts together. How long they took is not known."""
+        if not rollouts:
+            return None
+        usage = Usage(
+            calls=ceil(used.calls / rollouts),
+            input=ceil(used.tokens / rollouts),
+            usd=None if used.usd is None else used.usd / rollouts,
+        )
+        return cls(rollouts, usage, 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class EstimateRow:
@@ -95,51 +115,104 @@ class EstimateRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ReachedCap:
+    """A cap of the budget below the upper end of the estimate."""
+
+    name: str
+    cap: float
+    planned: Range  # what the plan takes without the cap
+
+    @property
+    def ends_early(self) -> bool:
+        """The typical run reaches the cap, so the plan is not finished."""
+        return self.planned.typical > self.cap
+
+
+@dataclass(frozen=True, slots=True)
 class RunEstimate:
+    """`total`, `minutes` and `rollouts` are those of the plan. A cap in rollouts is part of the
+    plan; other caps may end the run before (`reached`, `within`).
+    """
+
     rows: tuple[EstimateRow, ...]
+    total: EstimateRow
     minutes: Range
     rollouts: Range
     measured: int = 0  # rollouts behind the cost of a rollout; 0: it is assumed
 
-    @property
-    def total(self) -> EstimateRow:
-        calls = sum((row.calls for row in self.rows), _NOTHING)
-        tokens = sum((row.tokens for row in self.rows), _NOTHING)
-        priced = [row.usd for row in self.rows if row.usd is not None]
-        usd = sum(priced, _NOTHING) if len(priced) == len(self.rows) else None
-        return EstimateRow("total", "", calls, tokens, usd)
+    def reached(self, caps: BudgetSection) -> list[ReachedCap]:
+        """The caps that may end the run before the plan does."""
+        total = self.total
+        planned = {
+            "calls": total.calls,
+            "tokens": total.tokens,
+            "usd": total.usd,
+            "minutes": self.minutes,
+        }
+        found = []
+        for name, amount in planned.items():
+            cap = getattr(caps, name)
+            if cap is not None and amount is not None and amount.high > cap:
+                found.append(ReachedCap(name, cap, amount))
+        return found
+
+    def within(self, caps: BudgetSection) -> RunEstimate:
+        """The same with the total held under the caps."""
+        total = replace(
+            self.total,
+            calls=self.total.calls.at_most(caps.calls),
+            tokens=self.total.tokens.at_most(caps.tokens),
+            usd=self.total.usd.at_most(caps.usd) if self.total.usd else None,
+        )
+        return replace(self, total=total, minutes=self.minutes.at_most(caps.minutes))
 
 
 def estimate(
-    config: Config, task: Task, skill: Skill, plan: Plan, cost: RolloutCost | None = None
+    config: Config,
+    task: Task,
+    skill: Skill,
+    plan: Plan,
+    cost: RolloutCost | None = None,
+    ship_repeats: int = MOST_REPEATS,
 ) -> RunEstimate:
-    """The estimate of a plan. `cost`: what a rollout cost in `skillfit check`."""
-    rollouts = _rollouts(config, task, plan)
+    """The estimate of a plan. `cost`: what a rollout cost in `skillfit check`. `ship_repeats`: how
+    often the ship test may repeat an item, where `budget.rollouts` limits it.
+    """
+    rollouts = _rollouts(config, task, plan, ship_repeats)
+    together = sum(rollouts.values(), _NOTHING).at_most(config.budget.rollouts)
     sample = task.items[:_SAMPLE]
     item_tokens = sum(estimate_tokens(item.input) for item in sample) / max(1, len(sample))
-    rows = [
-        _agent_row(config, stage, count, skill, item_tokens, cost)
-        for stage, count in rollouts.items()
-    ]
+    one = _one_rollout(config, skill, item_tokens, cost)
+    rows = [one.times(count, stage) for stage, count in rollouts.items()]
+    others = []
     if config.model.optimizer is not None and config.optimizer.proposer != "examples":
-        shown = config.gradient.minibatch_size * (item_tokens + _REPLY.typical)
-        material = Range(
-            skill.tokens + 800,
-            1.5 * skill.tokens + 1_500 + shown,
-            2 * skill.tokens + 2_000 + 3 * shown,
-        )
-        for stage, count in _optimizer_calls(config, plan).items():
-            rows.append(_row(config, "optimizer", stage, count, material, _PROPOSAL))
+        others += _optimizer_rows(config, plan, skill, item_tokens)
+    summed = list(others)
     if config.model.judge is not None:
-        rows.append(_judge_row(config, rollouts, item_tokens))
-    calls = sum((row.calls for row in rows), _NOTHING)
-    seconds = _SECONDS if cost is None else _around(cost.seconds / max(1, cost.usage.calls))
+        # With a second grader both grade the rollouts of the ship test.
+        twice = rollouts["ship"] if config.evaluation.ship_grader else _NOTHING
+        every = sum(rollouts.values(), twice)
+        others.append(_judge_row(config, every, item_tokens))
+        summed.append(_judge_row(config, together + twice, item_tokens))
+    seconds = one.seconds * together * (1 / config.model.concurrency)
+    for row in summed:
+        at_once = _OPTIMIZER_AT_ONCE if row.role == "optimizer" else config.model.concurrency
+        seconds += row.calls * _SECONDS * (1 / min(at_once, config.model.concurrency))
     return RunEstimate(
-        tuple(row for row in rows if row.calls.high),
-        calls * seconds * (1 / (60 * config.model.concurrency)),
-        sum(rollouts.values(), _NOTHING),
+        tuple(row for row in (*rows, *others) if row.calls.high),
+        _total([one.times(together, "total"), *summed]),
+        seconds * (1 / 60),
+        together,
         cost.rollouts if cost else 0,
     )
+
+
+def _total(rows: Sequence[EstimateRow]) -> EstimateRow:
+    calls = sum((row.calls for row in rows), _NOTHING)
+    tokens = sum((row.tokens for row in rows), _NOTHING)
+    priced = [row.usd for row in rows if row.usd is not None]
+    usd = sum(priced, _NOTHING) if len(priced) == len(rows) else None
+    return EstimateRow("total", "", calls, tokens, usd)
 
 
 def _around(amount: float) -> Range:
@@ -147,44 +220,73 @@ def _around(amount: float) -> Range:
     return Range(0.7 * amount, amount, 1.6 * amount)
 
 
-def _agent_row(
-    config: Config,
-    stage: str,
-    rollouts: Range,
-    skill: Skill,
-    item_tokens: float,
-    cost: RolloutCost | None,
-) -> EstimateRow:
+@dataclass(frozen=True, slots=True)
+class _OneRollout:
+    calls: Range
+    tokens: Range
+    usd: Range | None
+    seconds: Range
+
+    def times(self, rollouts: Range, stage: str) -> EstimateRow:
+        usd = None if self.usd is None else rollouts * self.usd
+        return EstimateRow(stage, "agent", rollouts * self.calls, rollouts * self.tokens, usd)
+
+
+def _one_rollout(
+    config: Config, skill: Skill, item_tokens: float, cost: RolloutCost | None
+) -> _OneRollout:
+    """What the agent uses for one rollout: measured, or assumed from the lengths of the texts."""
     if cost is not None:
-        usd = None if cost.usage.usd is None else rollouts * _around(cost.usage.usd)
-        return EstimateRow(
-            stage,
-            "agent",
-            rollouts * cost.usage.calls,
-            rollouts * _around(cost.usage.tokens),
-            usd,
-        )
+        usd = None if cost.usage.usd is None else _around(cost.usage.usd)
+        calls = Range.exactly(cost.usage.calls)
+        return _OneRollout(calls, _around(cost.usage.tokens), usd, _around(cost.seconds))
     spec = config.model.agent
     cli = spec is not None and spec.id.startswith("cli/")
     mode = config.env.agent if config.env.agent in _TURNS else "chat"
     turns = _TURNS["cli" if cli else mode]
     if not cli and mode == "chat" and (config.env.max_turns or 1) > 1:
         turns = Range(1, 1, float(config.env.max_turns or 1))
-    own = _CLI_PROMPT if cli else 0
     prompt = Range(
-        skill.tokens + item_tokens + own,
-        1.3 * skill.tokens + item_tokens + 100 + own,
-        2 * skill.tokens + item_tokens + 500 + 3 * own,
+        skill.tokens + item_tokens,
+        1.3 * skill.tokens + item_tokens + 100,
+        2 * skill.tokens + item_tokens + 500,
     )
-    return _row(config, "agent", stage, rollouts * turns, prompt, _REPLY)
+    if cli:
+        prompt += _CLI_PROMPT
+    price = Prices(config.model.prices).of(spec.id) if spec else None
+    usd = None
+    if price is not None:
+        # A coding agent sends its prompt again in every turn, and reads it from the cache.
+        again = Range(turns.low - 1, turns.typical - 1, turns.high - 1) if cli else _NOTHING
+        fresh = Range.exactly(1) if cli else turns
+        read = prompt * fresh * price.input + prompt * again * price.cached
+        usd = (read + turns * _REPLY * price.output) * 1e-6
+    # A program is one call of skillfit, whatever it asks its model.
+    calls = Range.exactly(1) if cli else turns
+    return _OneRollout(calls, turns * (prompt + _REPLY), usd, turns * _SECONDS)
 
 
-def _judge_row(config: Config, rollouts: dict[str, Range], item_tokens: float) -> EstimateRow:
+def _optimizer_rows(
+    config: Config, plan: Plan, skill: Skill, item_tokens: float
+) -> list[EstimateRow]:
+    shown = config.gradient.minibatch_size * (item_tokens + _REPLY.typical)
+    prompt = Range(
+        skill.tokens + 800,
+        1.5 * skill.tokens + 1_500 + shown,
+        2 * skill.tokens + 2_000 + 3 * shown,
+    )
+    spec = config.model.optimizer
+    if spec is not None and spec.id.startswith("cli/"):
+        prompt += _CLI_OPTIMIZER_PROMPT
+    calls = _optimizer_calls(config, plan)
+    return [
+        _row(config, "optimizer", stage, count, prompt, _PROPOSAL) for stage, count in calls.items()
+    ]
+
+
+def _judge_row(config: Config, rollouts: Range, item_tokens: float) -> EstimateRow:
     graded = Range(item_tokens + 300, item_tokens + 600, item_tokens + 1_500 + _REPLY.high)
-    # With a second grader both grade the rollouts of the ship test.
-    twice = rollouts["ship"] if config.evaluation.ship_grader else _NOTHING
-    calls = sum(rollouts.values(), twice) * _JUDGED
-    return _row(config, "judge", "grading", calls, graded, _REPLY)
+    return _row(config, "judge", "grading", rollouts * _JUDGED, graded, _REPLY)
 
 
 def _row(
@@ -197,7 +299,7 @@ def _row(
     return EstimateRow(stage, role, calls, calls * (prompt + reply), usd)
 
 
-def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
+def _rollouts(config: Config, task: Task, plan: Plan, ship_repeats: int) -> dict[str, Range]:
     """Rollouts per stage."""
     evaluation, optimizer, gradient = config.evaluation, config.optimizer, config.gradient
     selection, test = len(task.selection), len(task.test)
@@ -218,7 +320,8 @@ def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
     slow = times * (2 * compared + (selection if strict else 0))
     tried = len(task.train[:PREFLIGHT_ITEMS]) * (PREFLIGHT_REPEATS + 1)
     arms = 1 + evaluation.finalists
-    ship = Range(0, arms * 2 * selection, arms * MOST_REPEATS * selection)
+    usual = repeats_for(selection, ASSUMED_NOISE, WANTED_EFFECT, ship_repeats)
+    ship = Range(0, arms * usual * selection, arms * ship_repeats * selection)
     deep = steps * gradient.deep_reflection_items if gradient.deep_reflection else 0
     return {
         "preflight": Range.exactly(tried) if evaluation.preflight else _NOTHING,
@@ -227,7 +330,7 @@ def _rollouts(config: Config, task: Task, plan: Plan) -> dict[str, Range]:
         "diagnosis": Range(0, deep, deep),
         "gate": Range(0, gate / 2 if rewrites else gate, gate),
         "slow_update": Range(0, slow, slow),
-        "compose": _NOTHING if strict else Range(0, selection, 2 * selection),
+        "compose": _NOTHING if strict else Range(0, 2 * selection, 2 * selection),
         "ship": ship if evaluation.ship_test else _NOTHING,
         "test": Range(test, 2 * test, 3 * test) if evaluation.eval_test else _NOTHING,
     }

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, diagnose, ship_test
+from skillfit.gate.diagnosis import Diagnosis
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import NotMeasured, detectable_effect
 from skillfit.gate.ship import planned_rollouts
+from skillfit.optimize.proposer import (
+    AnalystProposer,
+    AnalystsAndExamples,
+    ExampleProposer,
+    Proposer,
+)
 from skillfit.rollout import Tally, requests_for
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
@@ -54,7 +62,10 @@ async def finish(
     it; without an improvement the run counts as ended by its budget.
     """
     closing.release_ship_test()
-    await follow_requests(run, "finish")
+    # A run that its budget cut short comes here again after a resume, with other requests.
+    place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
+    waiting = [edit.id for edit in run.gate.effects() if edit.awaits_approval]
+    await follow_requests(run, place, needed=waiting)
     state, final = await _validate(run, state)
     with run.stage(Place(), "compose"), run.selection.during("compose", 0, UsageByStage()):
         finalists = await run.gate.compose()
@@ -72,7 +83,7 @@ async def finish(
     reason = _finish_reason(run, state, ending)
     if cut_short is not None and reason != "improved":
         facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
-        message = f"{diagnose(facts)} {cut_short}"
+        message = _with_cap(diagnose(facts), cut_short)
         return conclude(run, closing, state, ending, "budget", message)
     diagnosis = diagnose(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
@@ -91,8 +102,14 @@ def end_by_budget(
     """End a run whose budget does not reach to the ship test."""
     ending = unfinished(run, state)
     facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
-    diagnosis = diagnose(facts)
-    return conclude(run, closing, state, ending, "budget", f"{diagnosis} {reached}")
+    message = _with_cap(diagnose(facts), reached)
+    return conclude(run, closing, state, ending, "budget", message)
+
+
+def _with_cap(diagnosis: Diagnosis, reached: BudgetReached) -> str:
+    """The diagnosis and the cap. Both advise to raise the cap; the cap's own words name it."""
+    said = diagnosis.message if diagnosis.cause.startswith("budget") else str(diagnosis)
+    return f"{said} {reached}"
 
 
 def unfinished(run: Components, state: TrainingState) -> Ending:
@@ -266,6 +283,12 @@ def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> str
     return "improved" if after > before else "no_improvement"
 
 
+def _who_proposes(proposer: Proposer) -> Literal["model", "examples", "custom"]:
+    if isinstance(proposer, ExampleProposer):
+        return "examples"
+    return "model" if isinstance(proposer, AnalystProposer | AnalystsAndExamples) else "custom"
+
+
 def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason: str) -> Facts:
     """What the diagnosis may rest on."""
     stats = run.engine.stats
@@ -286,12 +309,14 @@ def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason:
         selection_items=len(run.task.selection),
         detectable=detectable_effect(len(run.task.selection), noise, repeats),
         steps=len(state.records),
+        edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
         blocked=run.leaks.blocked,
         usable=state.usable_edits,
         accepted=count_actions(state.records).accepts,
         effects=effects,
         difference=ending.ship.difference if ending.ship else after - before,
+        proposer=_who_proposes(run.proposer),
         optimizer_failures=state.optimizer_failures,
         measured=state.baseline is not None,
         changed=ending.found.hash != run.initial.hash,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from skillfit.errors import InputError
+from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.gate import Candidate, Observation, Verdict
 from skillfit.optimize.candidate import Selection, Update, apply, edit_budget, selection_event
 from skillfit.optimize.candidate import aggregate as merge_patches
@@ -27,7 +27,7 @@ from skillfit.optimize.candidate import select as select_proposals
 from skillfit.optimize.candidate import update as update_skill
 from skillfit.optimize.context import Context
 from skillfit.optimize.epoch import collect_notes
-from skillfit.optimize.patch import Patch, Proposal
+from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.optimize.proposer import Proposals, finished_cases
 from skillfit.optimize.reflect import diagnose
 from skillfit.rollout import Arm, Outcome, RolloutRequest
@@ -52,7 +52,7 @@ from skillfit.training.components import (
     UsageByStage,
     raise_if_skipped,
 )
-from skillfit.training.plan import Place, PlannedStep
+from skillfit.training.plan import Place, PlannedStep, selection_passes
 from skillfit.training.state import TrainingState
 
 Rollout = asyncio.Future[Outcome]
@@ -193,8 +193,8 @@ async def aggregate(
     log: StepLog,
 ) -> Patch | None:
     """One patch of all, without what the leak check blocks; None when nothing was proposed."""
-    blocked = run.leaks.blocked
     cleaned = [run.leaks.clean(patch, planned.step) for patch in patches]
+    log.blocked += _proposals(patches) - _proposals(cleaned)
     to_merge = [patch for patch in cleaned if patch.proposals and patch.source != "examples"]
     sources = [patch for patch in cleaned if patch.source == "examples"]
     with run.stage(planned.place, "aggregate", log=log):
@@ -205,14 +205,19 @@ async def aggregate(
                 run.optimizer, skill, to_merge, step=planned.step, meta_skill=context.meta_skill
             )
             # A merge may change the wording, so its result is checked again.
-            sources.insert(0, run.leaks.clean(merged, planned.step))
-    log.blocked += run.leaks.blocked - blocked
+            checked = run.leaks.clean(merged, planned.step)
+            log.blocked += _proposals([merged]) - _proposals([checked])
+            sources.insert(0, checked)
     proposals = tuple(proposal for patch in sources for proposal in patch.proposals)
     if not proposals:
         return None
     whole = replace(sources[0], proposals=proposals)
     run.emit(PatchMerged(step=planned.step, patch=whole.record()))
     return whole
+
+
+def _proposals(patches: Sequence[Patch]) -> int:
+    return sum(len(patch.proposals) for patch in patches)
 
 
 async def select(
@@ -363,7 +368,9 @@ def begin_judging(
     pending = any(effect.status == "pending" for effect in run.gate.effects())
     if candidate is None and not pending:
         return None
-    stage = run.stage(planned.place, "gate", len(run.task.selection), log=log)
+    items = len(run.task.selection)
+    rollouts = items * selection_passes(items) if run.gate.pools_edits else items
+    stage = run.stage(planned.place, "gate", rollouts, log=log)
     with run.selection.during("gate", planned.step, log.usage):
         return Judging(stage, run.gate.begin(planned.name, candidate))
 
@@ -427,7 +434,13 @@ def _score_event(name: str, candidate: Candidate | None, verdict: Verdict) -> Ev
     )
 
 
-NewRequests = Callable[[str], Awaitable[list[SteeringRequest]]]
+class ReviewPending(SkillfitError):
+    """Edits wait for a person's yes or no; the ship test comes after that."""
+
+    exit_code = Exit.HANDOFF
+
+
+NewRequests = Callable[[str, Sequence[str]], Awaitable[list[SteeringRequest]]]
 EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
 
 
@@ -435,11 +448,16 @@ def recorded_requests(journal: Journal, run: Path) -> NewRequests:
     """A reader of new requests. What it returns for a place in the run is the same on replay."""
     last = 0
 
-    async def new_requests(place: str) -> list[SteeringRequest]:
+    async def new_requests(place: str, needed: Sequence[str]) -> list[SteeringRequest]:
         nonlocal last
 
         async def read() -> list[SteeringRequest]:
-            return read_requests(run, after=last)
+            found = read_requests(run, after=last)
+            decided = {request.target for request in found}
+            missing = [target for target in needed if target not in decided]
+            if missing:
+                raise _review_pending(run, missing)
+            return found
 
         found = await journal.once(
             f"steering/{place}", read, returns=list[SteeringRequest], stage="steering"
@@ -450,9 +468,20 @@ def recorded_requests(journal: Journal, run: Path) -> NewRequests:
     return new_requests
 
 
-async def follow_requests(run: Components, place: str) -> None:
-    """Carry out the requests that arrived since the last call."""
-    for request in await run.new_requests(place):
+def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
+    count = f"{len(edits)} edits wait" if len(edits) != 1 else "1 edit waits"
+    return ReviewPending(
+        f"{count} for your yes or no (review: true): {', '.join(edits)}.",
+        hint=f"Decide with `skillfit steer {run} approve {edits[0]}` (or decline) or in"
+        f" `skillfit studio`, then: skillfit resume {run}",
+    )
+
+
+async def follow_requests(run: Components, place: str, needed: Sequence[str] = ()) -> None:
+    """Carry out the requests that arrived since the last call. `needed`: edits without which it
+    raises ReviewPending.
+    """
+    for request in await run.new_requests(place, needed):
         try:
             _follow(run, request)
         except InputError as error:

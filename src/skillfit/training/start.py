@@ -26,6 +26,7 @@ from skillfit.gate.diagnosis import (
 )
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import Samples, item_differences, within_item_variance
+from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending, BadReply, Message, Model, NoReply, Request, Role
 from skillfit.rollout import Outcome, gather, requests_for
@@ -41,11 +42,11 @@ from skillfit.tasks.item import Attempt, Item, TaskFailure, count_unreviewed
 from skillfit.tasks.task import Task, prove_gold
 from skillfit.training.assemble import Assembled, Listener, assemble
 from skillfit.training.components import Components, Control, raise_if_skipped
-from skillfit.training.estimate import estimate
+from skillfit.training.estimate import RolloutCost, estimate
 from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, unfinished
 from skillfit.training.inputs import Inputs
 from skillfit.training.loop import train
-from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, Place
+from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, Place, RolloutPlan
 from skillfit.training.state import TrainingState
 
 _SHOWN = 400  # characters of an item's text
@@ -162,6 +163,7 @@ def _started(run: Components, run_id: str) -> RunStarted:
         },
         total_epochs=len(run.plan.epochs),
         steps_per_epoch=run.plan.steps_per_epoch,
+        planned_steps=run.plan.total_steps,
         fit_only=task.fit_only,
     )
 
@@ -196,7 +198,7 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
             *_isolation(run.config),
             *await _gold(run, ready.closing.ship_task),
             *await _tried(run),
-            _cost(run),
+            _cost(run, ready.closing.rollout_plan),
         ]
     report = PreflightReport(overall(found), tuple(found))
     run.emit(PreflightFinished(verdict=report.verdict, checks=found))
@@ -390,8 +392,12 @@ async def _empty(task: Task, items: Sequence[Item]) -> list[Outcome]:
     return outcomes
 
 
-def _cost(run: Components) -> CheckResult:
-    whole = estimate(run.config, run.task, run.initial, run.plan).total
+def _cost(run: Components, bought: RolloutPlan | None) -> CheckResult:
+    """What the whole plan will take, by what the check's own rollouts cost."""
+    stats = run.engine.stats  # of the rollouts that the check made
+    cost = RolloutCost.mean(stats.scored, stats.usage)
+    repeats = bought.ship_repeats if bought else MOST_REPEATS
+    whole = estimate(run.config, run.task, run.initial, run.plan, cost, repeats).total
     if whole.usd is None:
         most = f"{whole.calls.high:,.0f} at the most"
         message = f"The plan takes about {whole.calls.typical:,.0f} calls ({most})."

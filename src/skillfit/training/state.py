@@ -5,7 +5,7 @@ functions take a state and return the next one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -14,6 +14,7 @@ from skillfit.gate import Gate, ShipResult
 from skillfit.models import Usage
 from skillfit.optimize.context import render_memory
 from skillfit.rollout.outcome import Tally
+from skillfit.run.journal import Spend
 from skillfit.run.records import (
     CheckResult,
     EpochStats,
@@ -118,18 +119,9 @@ def summarise(
     finish_reason: str,
     diagnosis: str,
 ) -> RunSummary:
-    baseline, best, final = (ending.tests.get(name) for name in ("baseline", "best", "final"))
-    scores, ship = ending.scores, ending.ship
-    actions = count_actions(state.records)
-    stages: defaultdict[str, Usage] = defaultdict(Usage)
-    roles: defaultdict[str, Usage] = defaultdict(Usage)
-    total = Usage()
-    for spend in closing.journal.bill():
-        stages[spend.stage] += spend.usage
-        roles[spend.role] += spend.usage
-        total += spend.usage
-    stats = run.engine.stats
-    return RunSummary(
+    """summary.json of a run that ends now."""
+    actions, ship, stats = count_actions(state.records), ending.ship, run.engine.stats
+    summary = RunSummary(
         version=f"skillfit-{__version__}",
         finish_reason=finish_reason,
         diagnosis=diagnosis,
@@ -140,25 +132,10 @@ def summarise(
         total_rejects=actions.rejects,
         total_skips=actions.skips,
         edits_blocked=run.leaks.blocked,
-        metric=run.config.evaluation.gate_metric,
-        baseline_selection_hard=_hard(scores.baseline if scores else None),
-        baseline_selection_score=_score(run, scores.baseline if scores else None),
-        best_selection_hard=_hard(scores.best if scores else None),
-        best_selection_score=_score(run, scores.best if scores else None),
-        final_selection_hard=_hard(ending.final),
-        final_selection_soft=ending.final.soft if ending.final else None,
         best_step=state.best_step,
         current_origin=state.origin,
         best_origin=state.best_origin,
         epoch_stats=_epochs(state.records),
-        baseline_test_hard=_hard(baseline),
-        baseline_test_soft=baseline.soft if baseline else None,
-        test_hard=_hard(best),
-        test_soft=best.soft if best else None,
-        final_test_hard=_hard(final),
-        final_test_soft=final.soft if final else None,
-        test_delta_hard=best.hard - baseline.hard if best and baseline else None,
-        final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
         ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap, ship.repeats)
         if ship
         else None,
@@ -171,11 +148,59 @@ def summarise(
         cut=_cut(run, ending.found),
         coverage=stats.coverage,
         rollouts={"planned": stats.planned, "scored": stats.scored},
+        total_wall_time_s=round(closing.budget.minutes * 60, 1),
+    )
+    summary = _with_selection_scores(summary, run, ending)
+    summary = _with_test_scores(summary, run, ending)
+    return _with_usage(summary, closing.journal.bill())
+
+
+def _with_selection_scores(summary: RunSummary, run: Components, ending: Ending) -> RunSummary:
+    scores, final = ending.scores, ending.final
+    return replace(
+        summary,
+        metric=run.config.evaluation.gate_metric,
+        baseline_selection_hard=_hard(scores.baseline if scores else None),
+        baseline_selection_score=_score(run, scores.baseline if scores else None),
+        best_selection_hard=_hard(scores.best if scores else None),
+        best_selection_score=_score(run, scores.best if scores else None),
+        final_selection_hard=_hard(final),
+        final_selection_soft=final.soft if final else None,
+    )
+
+
+def _with_test_scores(summary: RunSummary, run: Components, ending: Ending) -> RunSummary:
+    baseline, best, final = (ending.tests.get(name) for name in ("baseline", "best", "final"))
+    return replace(
+        summary,
+        baseline_test_hard=_hard(baseline),
+        baseline_test_soft=baseline.soft if baseline else None,
+        test_hard=_hard(best),
+        test_soft=best.soft if best else None,
+        final_test_hard=_hard(final),
+        final_test_soft=final.soft if final else None,
+        baseline_test_score=_score(run, baseline),
+        test_score=_score(run, best),
+        final_test_score=_score(run, final),
+        test_delta_hard=best.hard - baseline.hard if best and baseline else None,
+        final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
+    )
+
+
+def _with_usage(summary: RunSummary, bill: Iterable[Spend]) -> RunSummary:
+    stages: defaultdict[str, Usage] = defaultdict(Usage)
+    roles: defaultdict[str, Usage] = defaultdict(Usage)
+    total = Usage()
+    for spend in bill:
+        stages[spend.stage] += spend.usage
+        roles[spend.role] += spend.usage
+        total += spend.usage
+    return replace(
+        summary,
         usage=UsageTotals.of(total),
         usage_by_stage={name: UsageTotals.of(usage) for name, usage in sorted(stages.items())},
         usage_by_role={name: UsageTotals.of(usage) for name, usage in sorted(roles.items())},
         token_summary={name: TokenCounts.of(usage) for name, usage in sorted(stages.items())},
-        total_wall_time_s=round(closing.budget.minutes * 60, 1),
     )
 
 

@@ -1,27 +1,49 @@
-"""Before the first step and after each step: measure, carry the winner on, write the record."""
+"""What surrounds the stages: the baseline before the first step, the end of a step, of an epoch.
+
+The end of a step carries the winner on and writes the record. The end of an epoch compares its
+first and last skill and writes what that teaches: the slow update writes a lesson into a protected
+region of the skill, the meta skill writes advice for the optimizer itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from skillfit.gate import EditEffect, Observation, Verdict
+from skillfit.gate import Candidate, EditEffect, Observation, Verdict
+from skillfit.optimize import epoch as look_back
 from skillfit.optimize.context import failure_patterns
-from skillfit.optimize.epoch import collect_notes, consolidate
-from skillfit.optimize.patch import Patch
-from skillfit.rollout.outcome import Outcome, Tally
-from skillfit.run.events import EvaluationFinished, StepFinished
+from skillfit.optimize.epoch import Pair, collect_notes, consolidate
+from skillfit.optimize.optimizer import Patch
+from skillfit.rollout import Outcome, Tally, gather, requests_for
+from skillfit.run.events import (
+    EvaluationFinished,
+    MetaSkillFinished,
+    SlowUpdateFinished,
+    StepFinished,
+)
 from skillfit.run.records import (
     ApplySummary,
     BatchRecord,
+    MetaSkillRecord,
+    SlowUpdateRecord,
     StepMemory,
     StepRecord,
     TypeScore,
 )
-from skillfit.skill import Skill, appendix_notes, with_consolidated_notes, with_notes
-from skillfit.training.components import Components, StepLog, UsageByStage
-from skillfit.training.plan import Place, PlannedStep
-from skillfit.training.stages import Learned, Updated
+from skillfit.skill import (
+    SLOW_UPDATE_OP,
+    Edit,
+    Skill,
+    appendix_notes,
+    with_consolidated_notes,
+    with_notes,
+    with_slow_update,
+)
+from skillfit.tasks.item import Item
+from skillfit.training.components import Components, StepLog, UsageByStage, raise_if_skipped
+from skillfit.training.plan import Epoch, Place, PlannedStep
+from skillfit.training.stages import Learned, Updated, decide
 from skillfit.training.state import TrainingState
 
 
@@ -229,16 +251,11 @@ def _record(
     log: StepLog,
     action: str,
 ) -> StepRecord:
-    tally = Tally.of(outcomes)
-    batches = _batch_records(planned, outcomes, learned)
-    whole, patch, selection = updated.update, learned.patch, learned.selection
     timing = {f"{name}_s": round(seconds, 3) for name, seconds in sorted(log.seconds.items())}
     if "gate_s" in timing:
         timing["evaluate_s"] = timing.pop("gate_s")
-    statuses = [effect.status for effect in verdict.effects] if verdict else []
-    noted = notes.seen > 0
-    extra = learned.proposals.extra
-    return StepRecord(
+    tally = Tally.of(outcomes)
+    record = StepRecord(
         step=planned.step,
         epoch=planned.epoch,
         step_in_epoch=planned.index,
@@ -255,41 +272,85 @@ def _record(
         rollout_soft=tally.soft,
         rollout_n=tally.scored,
         rollout_coverage=tally.coverage,
+    )
+    record = _with_proposals(record, learned, _batch_records(planned, outcomes, learned))
+    record = _with_candidate(record, updated)
+    record = _with_verdict(record, verdict)
+    return _with_notes(record, notes)
+
+
+def _with_proposals(
+    record: StepRecord, learned: Learned, batches: tuple[BatchRecord, ...]
+) -> StepRecord:
+    """Stages 2 to 4: what was proposed, merged and selected."""
+    extra, patch, selection = learned.proposals.extra, learned.patch, learned.selection
+    successes = sum(patch.source == "success" for patch in extra)
+    record = replace(
+        record,
         accumulation_batches=batches,
         n_patches=len(learned.proposals.patches),
-        n_failure_patches=sum(row.n_failure_patches for row in batches)
-        + sum(patch.source != "success" for patch in extra),
-        n_success_patches=sum(row.n_success_patches for row in batches)
-        + sum(patch.source == "success" for patch in extra),
-        n_edits_merged=len(patch.proposals) if patch else None,
-        support_counts=tuple(patch.support_counts) if patch else None,
-        n_edits_ranked=len(selection.proposals) if selection else None,
-        edit_budget=selection.edit_budget if selection else None,
-        lr_decision=selection.decision
-        if selection and selection.decision.learning_rate is not None
-        else None,
-        rewrite_change_summary=whole.change_summary if whole and whole.change_summary else None,
-        edit_apply_summary=ApplySummary(
-            len(whole.report), len(whole.applied), len(whole.report) - len(whole.applied)
+        n_failure_patches=sum(row.n_failure_patches for row in batches) + len(extra) - successes,
+        n_success_patches=sum(row.n_success_patches for row in batches) + successes,
+    )
+    if patch is not None:
+        counts = tuple(patch.support_counts)
+        record = replace(record, n_edits_merged=len(patch.proposals), support_counts=counts)
+    if selection is not None:
+        decided = selection.decision.learning_rate is not None
+        record = replace(
+            record,
+            n_edits_ranked=len(selection.proposals),
+            edit_budget=selection.edit_budget,
+            lr_decision=selection.decision if decided else None,
         )
-        if whole and whole.report
-        else None,
-        candidate_hash=whole.skill.hash if whole and whole.skill else None,
-        candidate_skill_len=len(whole.skill.text) if whole and whole.skill else None,
-        selection_hard=verdict.tally.hard if verdict and verdict.tally else None,
-        selection_soft=verdict.tally.soft if verdict and verdict.tally else None,
-        candidate_gate_score=verdict.candidate_score if verdict else None,
-        incumbent_gate_score=verdict.incumbent_score if verdict else None,
-        verdict=verdict.decision if verdict else None,
-        reason=verdict.reason if verdict else None,
-        gate_rollouts=verdict.evidence.rollouts if verdict else None,
+    return record
+
+
+def _with_candidate(record: StepRecord, updated: Updated) -> StepRecord:
+    """Stage 5: what became of the selected edits, and the candidate they made."""
+    whole = updated.update
+    if whole is None:
+        return record
+    total, applied = len(whole.report), len(whole.applied)
+    return replace(
+        record,
+        rewrite_change_summary=whole.change_summary or None,
+        edit_apply_summary=ApplySummary(total, applied, total - applied) if total else None,
+        candidate_hash=whole.skill.hash if whole.skill else None,
+        candidate_skill_len=len(whole.skill.text) if whole.skill else None,
+    )
+
+
+def _with_verdict(record: StepRecord, verdict: Verdict | None) -> StepRecord:
+    """Stage 6: the scores that were compared, the decision, and the pool of edits after it."""
+    if verdict is None:
+        return record
+    statuses = [effect.status for effect in verdict.effects]
+    return replace(
+        record,
+        selection_hard=verdict.tally.hard if verdict.tally else None,
+        selection_soft=verdict.tally.soft if verdict.tally else None,
+        candidate_gate_score=verdict.candidate_score,
+        incumbent_gate_score=verdict.incumbent_score,
+        verdict=verdict.decision,
+        reason=verdict.reason,
+        gate_rollouts=verdict.evidence.rollouts,
         n_edits_pending=statuses.count("pending") if statuses else None,
         n_edits_promoted=statuses.count("promoted") if statuses else None,
         n_edits_dropped=statuses.count("dropped") if statuses else None,
-        n_execution_lapse_notes=notes.seen if noted else None,
-        n_appendix_notes_added=len(notes.added) if noted else None,
-        n_appendix_notes_total=notes.total if noted else None,
-        n_appendix_notes_consolidated=notes.consolidated if noted else None,
+    )
+
+
+def _with_notes(record: StepRecord, notes: Notes) -> StepRecord:
+    """What the step added to the appendix."""
+    if not notes.seen:
+        return record
+    return replace(
+        record,
+        n_execution_lapse_notes=notes.seen,
+        n_appendix_notes_added=len(notes.added),
+        n_appendix_notes_total=notes.total,
+        n_appendix_notes_consolidated=notes.consolidated,
     )
 
 
@@ -318,3 +379,195 @@ def _batch_records(
             )
         )
     return tuple(records)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochComparison:
+    """The same training items under the skill the epoch began with and the one it ended with."""
+
+    previous: Skill
+    current: Skill
+    pairs: tuple[Pair, ...]  # all that were tried
+    kept: tuple[Pair, ...]  # those that the policy shows
+    previous_hard: float
+    current_hard: float
+
+
+async def slow_update(
+    run: Components, epoch: Epoch, state: TrainingState
+) -> tuple[TrainingState, EpochComparison | None]:
+    """Write a lesson from the epoch. Returns the comparison too, for the meta skill."""
+    if not run.config.optimizer.use_slow_update or run.optimizer is None:
+        return state, None
+    pools = run.gate.pools_edits
+    if epoch.number == 1:
+        return (await _placeholder(run, epoch, state) if not pools else state), None
+    if pools and epoch is run.plan.epochs[-1]:
+        return state, None  # nothing could measure the lesson any more
+    place = Place(epoch.number, epoch.last_step)
+    with run.stage(place, "slow_update"):
+        met = await _compare(run, epoch, state)
+        lesson = await look_back.slow_update(
+            run.optimizer, met.previous, met.current, met.kept, epoch=epoch.number, step=place.step
+        )
+        candidate = _with_lesson(run, place, met.current, lesson.text)
+        state, action, tally = await _carry(run, epoch, place, state, candidate, lesson.text)
+        await run.persist_failures()
+    record = SlowUpdateRecord(
+        action=action,
+        standings=state.standings,
+        reasoning=lesson.reasoning,
+        slow_update_content=lesson.text,
+        prev_hash=met.previous.hash,
+        prev_hard=met.previous_hard,
+        curr_hard=met.current_hard,
+        candidate_hash=candidate.hash,
+        selection_hard=tally.hard if tally else None,
+        selection_soft=tally.soft if tally else None,
+    )
+    _emit(run, epoch, state, candidate, record, met)
+    return state, met
+
+
+async def meta_skill(
+    run: Components, epoch: Epoch, state: TrainingState, met: EpochComparison | None
+) -> TrainingState:
+    """The optimizer's advice to itself, used from the next epoch on."""
+    if not run.config.optimizer.use_meta_skill or run.optimizer is None:
+        return state
+    if epoch.number == 1:
+        record = MetaSkillRecord(action="skip_first_epoch")
+        run.emit(MetaSkillFinished(epoch=1, result=record))
+        return state
+    if epoch is run.plan.epochs[-1] and run.gate.pools_edits:
+        return state  # no epoch is left to use it
+    place = Place(epoch.number, epoch.last_step)
+    with run.stage(place, "meta_skill"):
+        met = met or await _compare(run, epoch, state)
+        advice = await look_back.meta_skill(
+            run.optimizer,
+            met.previous,
+            met.current,
+            met.kept,
+            advice=state.meta_skill,
+            epoch=epoch.number,
+            step=place.step,
+        )
+        await run.persist_failures()
+    record = MetaSkillRecord(
+        action="write_meta_skill" if advice.text else "no_content",
+        reasoning=advice.reasoning,
+        meta_skill_content=advice.text,
+        prev_hash=met.previous.hash,
+    )
+    run.emit(MetaSkillFinished(epoch=epoch.number, result=record))
+    return replace(state, meta_skill=advice.text or state.meta_skill)
+
+
+async def _placeholder(run: Components, epoch: Epoch, state: TrainingState) -> TrainingState:
+    """An empty region in epoch 1, so that step edits cannot take its place."""
+    if len(run.plan.epochs) == 1:
+        return state
+    skill = with_slow_update(state.skill)
+    place = Place(epoch.number, epoch.last_step)
+    if skill.hash != state.skill.hash:
+        with run.stage(place, "slow_update"):
+            origin, usage = f"slow_update_{epoch.name}", UsageByStage()
+            state = await adopt(
+                run, place, state, skill, origin, "slow_update", usage, like=state.skill
+            )
+    record = SlowUpdateRecord(action="inject_placeholder", standings=state.standings)
+    _emit(run, epoch, state, skill, record)
+    return state
+
+
+async def _compare(run: Components, epoch: Epoch, state: TrainingState) -> EpochComparison:
+    settings = run.config.optimizer
+    previous, current = state.epoch_start, state.skill
+    before: list[Outcome] = []
+    after: list[Outcome] = []
+
+    async def compare(items: Sequence[Item]) -> tuple[Pair, ...]:
+        series = f"slow_update/{epoch.name}"
+        old, new = await gather(
+            run.engine.run(
+                requests_for(skill, items),
+                phase="slow_update",
+                step=epoch.last_step,
+                series=series,
+            )
+            for skill in (previous, current)
+        )
+        raise_if_skipped([*old, *new], run.path)
+        before.extend(old)
+        after.extend(new)
+        return look_back.pair_up(items, old, new)
+
+    sample = epoch.slow_order[: settings.slow_update_samples]
+    pairs = await compare(sample)
+    if settings.longitudinal_pair_policy == "changed":
+        others = epoch.slow_order[len(sample) :]
+        pairs = await look_back.top_up(pairs, others, len(sample), compare)
+    kept = look_back.keep(pairs, settings.longitudinal_pair_policy)
+    return EpochComparison(
+        previous, current, pairs, kept, Tally.of(before).hard, Tally.of(after).hard
+    )
+
+
+def _with_lesson(run: Components, place: Place, skill: Skill, text: str) -> Skill:
+    """The skill with the lesson; unchanged when there is none or it must not enter."""
+    if not text or not run.leaks.passes(text, place.step):
+        return skill
+    wanted = with_slow_update(skill, text)
+    return wanted if run.leaks.fits(wanted, skill, "slow_update", place.step) else skill
+
+
+async def _carry(
+    run: Components,
+    epoch: Epoch,
+    place: Place,
+    state: TrainingState,
+    candidate: Skill,
+    text: str,
+) -> tuple[TrainingState, str, Tally | None]:
+    """Put the lesson to work: as a pending edit, through the strict gate, or without a verdict.
+
+    Returns the state, what was done, and the candidate's score where it was measured.
+    """
+    name = f"slow_update_{epoch.name}"
+    if candidate.hash == state.skill.hash:
+        return state, "no_content" if not text else "unchanged", None
+    if not run.config.optimizer.slow_update_gate_with_selection:
+        usage = UsageByStage()
+        state = await adopt(run, place, state, candidate, name, "slow_update", usage)
+        return state, "force_accept", run.gate.tally(candidate)
+    if run.gate.pools_edits:
+        waiting = (*state.waiting_edits, Edit(SLOW_UPDATE_OP, content=text, label="slow update"))
+        return replace(state, waiting_edits=waiting), "join_pool", None
+    proposed = Candidate(candidate, step=place.step, label="slow update", gated=True)
+    verdict = await decide(run, place, name, proposed, (), UsageByStage(), "slow_update")
+    if verdict.accepted:
+        state = state.carrying(verdict.winner, name, verdict.candidate_score or 0.0)
+    return state.tracking_best(run.gate, place.step), verdict.decision, verdict.tally
+
+
+def _emit(
+    run: Components,
+    epoch: Epoch,
+    state: TrainingState,
+    candidate: Skill,
+    record: SlowUpdateRecord,
+    met: EpochComparison | None = None,
+) -> None:
+    run.emit(
+        SlowUpdateFinished(
+            epoch=epoch.number,
+            action=record.action,
+            result=record,
+            pairs=[pair.record() for pair in met.kept] if met else [],
+            all_pairs=[pair.record() for pair in met.pairs] if met else [],
+            candidate=candidate.text,
+            skill=state.skill.text,
+            best_skill=run.gate.best.text,
+        )
+    )

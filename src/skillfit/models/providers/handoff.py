@@ -20,8 +20,7 @@ from typing import Any
 
 from skillfit.errors import InputError
 from skillfit.models.json_text import json_candidates, parse_model_json
-from skillfit.models.protocol import AnswerPending, Message, Reply, Request, Usage
-from skillfit.models.provider import Setup
+from skillfit.models.protocol import AnswerPending, Message, Reply, Request, Setup, Usage
 
 _ENDINGS = (".answer.json", ".answer.md", ".answer.txt")
 _MAX_SHOWN = 3  # problems named in one message

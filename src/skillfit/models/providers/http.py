@@ -22,8 +22,14 @@ import pydantic_core
 from skillfit.errors import InputError
 from skillfit.models.failures import classify, read_json
 from skillfit.models.json_text import JsonObject, parse_json
-from skillfit.models.protocol import BadReply, BadRequest, NetworkFailed, NotReached
-from skillfit.models.provider import Adapted, Notice
+from skillfit.models.protocol import (
+    Adapted,
+    BadReply,
+    BadRequest,
+    NetworkFailed,
+    Notice,
+    NotReached,
+)
 from skillfit.models.secrets import redact, remember_secret
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from skillfit.errors import InfrastructureError, InputError
-from skillfit.models.provider import Readiness, Setup
+from skillfit.models.protocol import Readiness, Setup
 from skillfit.models.providers.openai_protocols import ChatProvider
 from skillfit.models.secrets import redact, remember_secret
 

@@ -117,6 +117,7 @@ document.addEventListener("input", (event) => {
 // Filters take effect when they are changed, without the button.
 document.addEventListener("change", (event) => {
   if (event.target.matches("form.filters[method=get] select")) event.target.form.requestSubmit();
+  if (event.target.id === "base") event.target.form.requestSubmit(event.target.form.querySelector("[value=show]"));
 });
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;

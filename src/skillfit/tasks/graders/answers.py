@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
+from skillfit.models.json_text import JsonObject
 from skillfit.tasks.graders.base import (
     Pattern,
     TextGrader,
@@ -341,7 +342,7 @@ class JsonFields(TextGrader, name="json_fields", short="fields"):
         golds = [gold for answer in item.answers if (gold := last_json_object(answer))]
         return max((self._against(said, gold) for gold in golds), key=lambda score: score.soft)
 
-    def _against(self, said: dict[str, Any], gold: dict[str, Any]) -> Score:
+    def _against(self, said: JsonObject, gold: JsonObject) -> Score:
         wrong = [
             name
             for name in self.fields or gold

@@ -11,8 +11,8 @@ from annotated_types import Len
 from pydantic import BaseModel, Field, PrivateAttr, create_model
 
 from skillfit.errors import InputError
+from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
-from skillfit.models.structured import ask
 from skillfit.tasks.graders.base import BuiltIn, Given, listed
 from skillfit.tasks.item import Attempt, Item, Score
 

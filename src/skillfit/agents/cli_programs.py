@@ -1,0 +1,567 @@
+"""Coding-agent programs: how each one is called, how it is logged in, and how its output is read.
+
+**Description.** Each built-in program has a small YAML file in cli_programs/. A user's own file
+(`options.file`) works the same way. Strings may use $model, $effort, $base_url, $skill,
+$prompt_file, $usage_file, $home, $max_usd and any of the description's own options.
+
+**Login.** The user's own login is lent to the program in a rollout. A login holds a refresh token,
+which works once: whoever uses it gets a new one and must save it, or the user is logged out. So the
+programs of parallel rollouts must share one place, in which the user's own sessions find the new
+token too.
+
+- A program that can be pointed at a credentials folder (`login_folder`) uses the user's own folder
+  directly, with its own locks. Under bubblewrap everything else in that folder is shown as empty.
+- For other programs each credential file is a symbolic link in their HOME. If a program replaces
+  the link by a file, the new content is saved to the user's file afterwards.
+
+**Output.** What a program printed becomes the answer, the trajectory and the usage, or the error
+that it reported, with the kind of failure that the error text means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from string import Template
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from skillfit.agents.agent import AgentFailure, shorten
+from skillfit.errors import InputError
+from skillfit.models.failures import make_failure
+from skillfit.models.json_text import JsonObject, parse_json
+from skillfit.models.protocol import AuthFailed, ModelError, Readiness, Usage
+from skillfit.models.secrets import remember_secret
+from skillfit.models.wire import MAX_TOKEN_COUNT
+from skillfit.skill.document import write_whole
+from skillfit.tasks.graders.base import at_path
+from skillfit.tasks.item import Step
+from skillfit.tasks.user_code import Reported
+
+FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config", "limit"]
+BUILT_IN = Path(__file__).parent / "cli_programs"
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Arguments(Part):
+    """Arguments that belong together. They are left out as a whole when one of their values is
+    empty, or when the variable named by `without` has a value.
+    """
+
+    args: tuple[str, ...]
+    without: str = ""
+
+
+class Pick(Part):
+    """Selects texts from the program's events.
+
+    An event counts when all of `when` matches. With `each`, every element of that list in the event
+    counts that matches `where`.
+    """
+
+    when: JsonObject = Field(default_factory=dict)
+    each: str = ""
+    where: JsonObject = Field(default_factory=dict)
+    text: tuple[str, ...]
+    """Dotted paths. The first that holds something is taken."""
+
+
+class StepPick(Pick):
+    """Selects steps of the trajectory."""
+
+    step: Literal["message", "tool_call", "tool_result"]
+    name: str = ""
+    """Dotted path of the tool's name."""
+    tool: str = ""
+    """The tool's name, for events that do not have it."""
+
+
+class UsagePick(Part):
+    """Selects usage. Each list of dotted paths is added up, also over all matching events."""
+
+    when: JsonObject = Field(default_factory=dict)
+    each: str = ""
+    """Dotted path of a list in the event; each of its elements counts."""
+    input: tuple[str, ...] = ()
+    cached: tuple[str, ...] = ()
+    output: tuple[str, ...] = ()
+    reasoning: tuple[str, ...] = ()
+    usd: str = ""
+
+
+class Description(Part):
+    """Everything skillfit knows about a coding-agent program."""
+
+    name: str
+    program: str
+    """A name to be found on the PATH, or a path relative to the description's file."""
+    install: str = ""
+    """How to install it, for the error message when it is missing."""
+    needs: dict[str, str] = Field(default_factory=dict)
+    """Other programs it cannot work without, and how to install them. They must be on the PATH or
+    in one of the `share` folders.
+    """
+    argv: tuple[str | Arguments, ...]
+    model_argv: tuple[str | Arguments, ...] = ()
+    """The arguments when it serves as a plain model: without tools or permissions."""
+    prompt: Literal["stdin", "file"] = "stdin"
+    skills: str
+    """The folder in the workspace where it discovers skills."""
+    keys: tuple[str, ...] = ()
+    """Variables with its own key or login token. `key_env` fills the first."""
+    needs_key: bool = False
+    """It cannot work without one of `keys` or a login. A missing one is an error at the start."""
+    keep: tuple[str, ...] = ()
+    """Other variables of its own that it may see (addresses, regions)."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables to set. One whose value is empty is left out."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """Files to write into its HOME."""
+    login: tuple[str, ...] = ()
+    """Its credential files, relative to the user's HOME, for options: {login: true}."""
+    login_folder: str = ""
+    """The variable that makes it use its credentials in the user's own folder (that of the first
+    `login` file), so that a renewed login is saved there. Without it the files are linked.
+    """
+    login_options: dict[str, str] = Field(default_factory=dict)
+    """Other defaults of `options` when the login is used."""
+    landlock_options: dict[str, str] = Field(default_factory=dict)
+    """Other defaults of `options` under Landlock, where a program cannot set up a sandbox of its
+    own.
+    """
+    share: tuple[str, ...] = ()
+    """Folders in the user's HOME with tools that it would otherwise download for each rollout."""
+    options: dict[str, str] = Field(default_factory=dict)
+    """Its own options with their defaults."""
+    events: tuple[StepPick, ...] = ()
+    answer: tuple[Pick, ...] = ()
+    error: tuple[Pick, ...] = ()
+    usage: tuple[UsagePick, ...] = ()
+    skill_read: tuple[str, ...] = ()
+    """Regular expressions over `TOOL ARGUMENTS` of its tool calls. A match shows that it opened
+    $skill.
+    """
+    failures: dict[FailureKind, tuple[str, ...]] = Field(default_factory=dict)
+    """Regular expressions over its error text, by kind of failure. They are tried before the
+    general ones.
+    """
+
+    def uses(self, variable: str) -> bool:
+        """Whether a value for `variable` would reach the program at all."""
+        strings = [
+            *_strings(self.argv),
+            *_strings(self.model_argv),
+            *self.env.values(),
+            *self.files.values(),
+        ]
+        return any(f"${variable}" in text or f"${{{variable}}}" in text for text in strings)
+
+    @property
+    def reports(self) -> frozenset[Reported]:
+        """What it reports about its usage."""
+        found: set[Reported] = set()
+        for pick in self.usage:
+            if pick.input or pick.output:
+                found.add("tokens")
+            if pick.usd:
+                found.add("usd")
+        return frozenset(found)
+
+
+def fill(text: str, values: Mapping[str, str]) -> str | None:
+    """`text` with its variables filled in, None when one of them is empty. Unknown `$words` stay
+    as they are.
+    """
+    names = Template(text).get_identifiers()
+    if any(name in values and not values[name] for name in names):
+        return None
+    return Template(text).safe_substitute(values)
+
+
+def arguments(argv: tuple[str | Arguments, ...], values: Mapping[str, str]) -> list[str]:
+    """The argument list for these values."""
+    done: list[str] = []
+    for part in argv:
+        group = Arguments(args=(part,)) if isinstance(part, str) else part
+        filled = [text for arg in group.args if (text := fill(arg, values)) is not None]
+        if len(filled) == len(group.args) and not values.get(group.without):
+            done += filled
+    return done
+
+
+def readiness(environ: Mapping[str, str]) -> Readiness:
+    """Which of the built-in programs are installed."""
+    names = sorted(file.stem for file in BUILT_IN.glob("*.yaml"))
+    path = environ.get("PATH", os.defpath)
+    found = [name for name in names if shutil.which(load_description(name).program, path=path)]
+    if found:
+        return Readiness(True, f"installed: {', '.join(found)}")
+    return Readiness(False, f"none of {', '.join(names)} is installed")
+
+
+def load_description(name: str) -> Description:
+    """A built-in description by name, or the one in the file at this path."""
+    is_path = "/" in name or name.endswith((".yaml", ".yml"))
+    path = Path(name) if is_path else BUILT_IN / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in BUILT_IN.glob("*.yaml")))
+        missing = f"{path} does not exist." if is_path else f"No command-line agent {name!r}."
+        raise InputError(
+            missing, hint=f"Available: {known}; options.file names a description of your own."
+        )
+    return _read(path.resolve(), path.stat().st_mtime_ns)
+
+
+@cache
+def _read(path: Path, version: int) -> Description:
+    """`version` makes a changed file load again."""
+    try:
+        description = Description.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (ValidationError, yaml.YAMLError) as error:
+        raise InputError(
+            f"{path} does not describe a command-line agent: {error}",
+            hint=f"The files in {BUILT_IN} show the keys.",
+        ) from error
+    program = description.program
+    if "/" in program:
+        program = str(path.parent / Path(program).expanduser())
+    return description.model_copy(update={"program": program})
+
+
+def _strings(argv: tuple[str | Arguments, ...]) -> Iterator[str]:
+    for part in argv:
+        yield from (part,) if isinstance(part, str) else part.args
+
+
+_TOKEN = re.compile(r"[\w.\-]{20,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The credential files of the user that one rollout may use."""
+
+    user_home: Path
+    names: tuple[str, ...]  # relative to HOME
+    folder_variable: str
+    contents: tuple[bytes, ...]  # of the files, at the start
+
+    @classmethod
+    def find(cls, description: Description, user_home: Path) -> Login:
+        """The login on this machine. Its tokens are hidden in all output from now on."""
+        names = tuple(name for name in description.login if (user_home / name).is_file())
+        if not names:
+            places = ", ".join(f"~/{name}" for name in description.login)
+            raise AuthFailed(
+                f"{description.name} has no login here (looked for {places}).",
+                hint=f"Start {description.program} once and log in, or export "
+                f"{' or '.join(description.keys)}.",
+            )
+        contents = tuple((user_home / name).read_bytes() for name in names)
+        for content in contents:
+            for token in _TOKEN.findall(content.decode(errors="replace")):
+                remember_secret(token)
+        return cls(user_home, names, description.login_folder, contents)
+
+    @property
+    def folder(self) -> Path | None:
+        """The user's credentials folder, for a program that uses it directly."""
+        return (self.user_home / self.names[0]).parent if self.folder_variable else None
+
+    def environment(self) -> dict[str, str]:
+        return {self.folder_variable: str(self.folder)} if self.folder is not None else {}
+
+    def writable(self) -> tuple[Path, ...]:
+        """What the program must be able to write to."""
+        if self.folder is not None:
+            return (self.folder,)
+        return tuple(self.user_home / name for name in self.names)
+
+    def hidden(self) -> tuple[Path, ...]:
+        """What else is in the user's folder and no business of the program in a rollout."""
+        if self.folder is None:
+            return ()
+        own = {Path(name).name for name in self.names}
+        return tuple(entry for entry in sorted(self.folder.iterdir()) if not _belongs(entry, own))
+
+    def link_into(self, home: Path) -> None:
+        if self.folder is not None:
+            return
+        for name in self.names:
+            link = home / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(self.user_home / name)
+
+    def save_back(self, home: Path) -> None:
+        """Save credentials that the program renewed in its own HOME to the user's file, unless
+        that file has changed meanwhile.
+        """
+        if self.folder is not None:
+            return
+        for name, before in zip(self.names, self.contents, strict=True):
+            renewed, users = home / name, self.user_home / name
+            if renewed.is_symlink() or not renewed.is_file():
+                continue
+            if users.is_file() and users.read_bytes() == before:
+                write_whole(users, renewed.read_bytes(), users.stat().st_mode & 0o777)
+
+
+def _belongs(entry: Path, credentials: set[str]) -> bool:
+    """Whether an entry is a credential file, a part of writing one, or a lock."""
+    name = entry.name
+    return name.endswith(".lock") or any(name.startswith(own) for own in credentials)
+
+
+Event = Mapping[str, Any]
+
+_MOST_USD = 1_000_000.0  # no run of a program costs this much
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the output of one run says."""
+
+    answer: str | None
+    error: str  # what the program itself called an error
+    steps: tuple[Step, ...]
+    usage: Usage
+    skill_read: bool | None  # None: it cannot be told
+
+
+def read_output(description: Description, stdout: str, skill: str, usage_file: str = "") -> Reading:
+    """Read the output of a program, and the usage file it wrote, if any.
+
+    The answer is what `answer` selects, else the last message, else (without any events) the whole
+    output.
+    """
+    events = list(_events(stdout))
+    steps = list(_steps(description.events, events))
+    errors = list(_texts(description.error, events))
+    counted = [*events, *_events(usage_file)]
+    return Reading(
+        answer=_answer(description, events, steps, stdout.strip()),
+        error=errors[-1] if errors else "",
+        steps=tuple(replace(step, text=shorten(step.text)) for step in steps),
+        usage=_usage(description.usage, counted),
+        skill_read=_skill_read(description.skill_read, steps, skill),
+    )
+
+
+def _answer(
+    description: Description, events: Sequence[Event], steps: Sequence[Step], output: str
+) -> str | None:
+    if description.answer:
+        answers = list(_texts(description.answer, events))
+    elif description.events:
+        answers = [step.text for step in steps if step.kind == "message"]
+    else:
+        answers = [output] if output else []
+    return answers[-1] if answers else None
+
+
+def _events(text: str) -> Iterator[Event]:
+    """One JSON object per line, or one value over the whole text. Other lines are skipped."""
+    whole = _json(text)
+    if whole is None:
+        found = [_json(line) for line in text.splitlines()]
+    else:
+        found = whole if isinstance(whole, list) else [whole]
+    return (event for event in found if isinstance(event, dict))
+
+
+def _json(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError:
+        return None
+
+
+def _steps(picks: Sequence[StepPick], events: Iterable[Event]) -> Iterator[Step]:
+    """Steps in the order of the events. Chunks of one message (`delta: true`) are joined."""
+    chunks: list[str] = []
+    for event in events:
+        for pick in picks:
+            for part in _parts(pick, event):
+                text = _first(part, pick.text)
+                if not text and pick.step != "tool_result":
+                    continue
+                if pick.step == "message" and event.get("delta") is True:
+                    chunks.append(text)
+                    continue
+                yield from _joined(chunks)
+                yield _step(pick, part, text)
+    yield from _joined(chunks)
+
+
+def _step(pick: StepPick, part: Event, text: str) -> Step:
+    if pick.step == "message":
+        return Step("message", text)
+    name = pick.tool or _text(at_path(part, pick.name))
+    role = "tool" if pick.step == "tool_result" else "assistant"
+    return Step(pick.step, text, role=role, name=name)
+
+
+def _joined(chunks: list[str]) -> Iterator[Step]:
+    if chunks:
+        yield Step("message", "".join(chunks))
+        chunks.clear()
+
+
+def _usage(picks: Sequence[UsagePick], events: Iterable[Event]) -> Usage:
+    """The usage of the whole run, which counts as one call.
+
+    Dollars are None when the program reports none. Zero dollars for some tokens means that it does
+    not know the price (of a model at another `base_url`, for example), not that they were free.
+    """
+    total, usd = Usage(calls=1), 0.0
+    for event in events:
+        for pick in picks:
+            if not _matches(event, pick.when):
+                continue
+            for part in _elements(event, pick.each):
+                total += Usage(
+                    0,
+                    input=_sum(part, pick.input),
+                    cached=_sum(part, pick.cached),
+                    output=_sum(part, pick.output),
+                    reasoning=_sum(part, pick.reasoning),
+                )
+                usd += _number(at_path(part, pick.usd), _MOST_USD) if pick.usd else 0.0
+    return replace(
+        total,
+        cached=min(total.cached, total.input),
+        reasoning=min(total.reasoning, total.output),
+        usd=usd or None,
+    )
+
+
+def _skill_read(patterns: Sequence[str], steps: Iterable[Step], skill: str) -> bool | None:
+    if not patterns:
+        return None
+    name = re.escape(skill)
+    compiled = [re.compile(Template(pattern).safe_substitute(skill=name)) for pattern in patterns]
+    for step in steps:
+        call = f"{step.name} {step.text}"
+        if step.kind == "tool_call" and any(pattern.search(call) for pattern in compiled):
+            return True
+    return False
+
+
+def _texts(picks: Sequence[Pick], events: Iterable[Event]) -> Iterator[str]:
+    for event in events:
+        for pick in picks:
+            for part in _parts(pick, event):
+                yield _first(part, pick.text)
+
+
+def _parts(pick: Pick, event: Event) -> Iterator[Event]:
+    if _matches(event, pick.when):
+        yield from (part for part in _elements(event, pick.each) if _matches(part, pick.where))
+
+
+def _elements(event: Event, path: str) -> Iterator[Event]:
+    """The event itself, or the elements of the list at `path` in it."""
+    found = at_path(event, path) if path else [event]
+    for part in found if isinstance(found, list) else ():
+        if isinstance(part, dict):
+            yield part
+
+
+def _matches(event: Event, wanted: Mapping[str, Any]) -> bool:
+    return all(at_path(event, path) == value for path, value in wanted.items())
+
+
+def _sum(event: Event, paths: Sequence[str]) -> int:
+    return sum(int(_number(at_path(event, path), MAX_TOKEN_COUNT)) for path in paths)
+
+
+def _number(value: Any, most: float) -> float:
+    """A number that may be added up: 0 for everything that is no usable count or price, `most` for
+    what is larger than any.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        return 0.0
+    return min(max(0.0, value), most)
+
+
+def _first(part: Event, paths: Sequence[str]) -> str:
+    return next((text for path in paths if (text := _text(at_path(part, path)))), "")
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str) for part in value
+    ):
+        return "\n".join(part["text"] for part in value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+_SHOWN = 1000  # characters of the error text
+# The patterns must match the program's own complaints only: stderr may also hold what an agent's
+# tools printed, with any words and numbers in it.
+_STATUS = r"\b(status|code|error|http(/[\d.]+)?)\W{0,3}(status|code)?\W{0,3}"
+_PATTERNS: Mapping[FailureKind, tuple[str, ...]] = {
+    "limit": (),
+    "auth": (
+        r"not logged in",
+        r"please (run )?/?log ?in",
+        r"(invalid|incorrect|missing) (x-)?api.?key",
+        r"authentication.?(error|failed|required|failure)",
+        r"(failed|unable|could not) to authenticate|not authenticated|no authentication",
+        r"^\W*(error\W+)?unauthorized\b",
+        rf"{_STATUS}401\b|\b401\W{{1,3}}unauthorized",
+    ),
+    "quota": (
+        r"credit balance is too low",
+        r"insufficient.quota",
+        r"usage limit (reached|exceeded)|(hit|reached) your usage limit",
+        r"(?<!disk )quota exceeded|exceeded your current quota",
+    ),
+    "rate_limit": (r"rate.?limit", rf"{_STATUS}429\b", r"too many requests"),
+    "overloaded": (
+        r"overloaded",
+        rf"{_STATUS}(500|502|503|529)\b",
+        r"(internal server|service unavailable)",
+    ),
+    "config": (
+        r"\bmodel\b(?!/)[^\n]{0,60}(not found|does not exist|not supported|may not exist)",
+        r"^(error: )?(unknown|unexpected) (option|argument)",
+    ),
+}
+
+
+def failure_of(
+    description: Description, code: int | None, text: str, usage: Usage, *, auth_hint: str
+) -> ModelError:
+    """The typed failure for a program that ended with this exit code and error text."""
+    text = (text.strip() or "it printed no error")[-_SHOWN:]
+    message = f"{description.name} gave no answer (exit code {code}): {text}"
+    kind = _kind(description, text)
+    if kind is None:
+        return AgentFailure(message, kind="command", usage=usage)
+    if kind == "limit":
+        return AgentFailure(
+            message, kind="limit", hint="Raise the program's own limit.", usage=usage
+        )
+    return make_failure(kind, message, usage=usage, hint=auth_hint if kind == "auth" else "")
+
+
+def _kind(description: Description, text: str) -> FailureKind | None:
+    for kind, general in _PATTERNS.items():
+        for pattern in (*description.failures.get(kind, ()), *general):
+            if re.search(pattern, text, re.IGNORECASE | re.MULTILINE):
+                return kind
+    return None
