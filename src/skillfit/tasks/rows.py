@@ -7,9 +7,9 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -35,7 +35,8 @@ _ROLES = ("system", "user", "assistant")
 _DETAILS = ("auto", "low", "high")
 
 
-class Row(NamedTuple):  # several times as fast to make as a frozen dataclass
+@dataclass(slots=True)  # not frozen: there may be 100,000, and that makes each twice as slow
+class Row:
     """One row as it was read, and its place for error messages."""
 
     values: Mapping[str, Any]
