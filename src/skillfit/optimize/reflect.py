@@ -50,6 +50,8 @@ Side = Literal["failure", "success"]
 
 @dataclass(frozen=True, slots=True)
 class Group:
+    """Trajectories that one analyst reads together: failures, or successes."""
+
     name: str
     side: Side
     cases: tuple[ItemAttempts, ...]
@@ -334,7 +336,7 @@ async def diagnose(
         return ()
     instruction = reply.instruction.strip()
     answers = await reroll(instruction, [case.item for case in chosen])
-    told = [
+    answered = [
         _with_answer(case, answer)
         for case, answer in zip(chosen, answers, strict=True)
         if answer.score is not None
@@ -344,11 +346,11 @@ async def diagnose(
         Group(
             f"diagnosis_{number:03d}",
             "failure",
-            tuple(told[start : start + size]),
+            tuple(answered[start : start + size]),
             "diagnosis",
             instruction,
         )
-        for number, start in enumerate(range(0, len(told), size))
+        for number, start in enumerate(range(0, len(answered), size))
     ]
     results = await gather(
         analyse(optimizer, skill, group, context, stage="reflect.diagnosis") for group in groups

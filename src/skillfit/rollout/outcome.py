@@ -51,12 +51,16 @@ def requests_for(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
+    """Why a rollout has no score."""
+
     kind: str  # a ModelError kind, or: agent, grader, command, sandbox, timeout, worker
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """What one rollout came to: an attempt with its score, or the failure that prevented one."""
+
     item_id: str
     repeat: int
     status: Literal["scored", "failed", "skipped"]

@@ -508,6 +508,7 @@ def _follow(run: Components, request: SteeringRequest) -> None:
 
 
 def raise_cap(budget: Budget, cap: str, value: str) -> None:
+    """Set a cap of the budget to a value that a person typed."""
     try:
         budget.set_cap(cap, float(value))
     except ValueError:
