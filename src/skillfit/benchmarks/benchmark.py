@@ -333,9 +333,9 @@ class Dialogue:
             text = reply.text
             if not reply.tool_calls:
                 return text
-            said = Message("assistant", reply.text, tool_calls=reply.tool_calls)
+            message = Message("assistant", reply.text, tool_calls=reply.tool_calls)
             results = [await self._used(call, use) for call in reply.tool_calls]
-            messages = (*messages, said, *results)
+            messages = (*messages, message, *results)
         self.note(f"Ended after {turns} turns.")
         return text
 

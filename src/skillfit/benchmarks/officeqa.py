@@ -254,10 +254,10 @@ def _pages(path: Path, version: int) -> dict[int, str]:
 
 class OfficeAnswer(TextGrader, name="office_answer"):
     def compare(self, item: Item, text: str) -> Score:
-        said = tokens(text)
+        given = tokens(text)
         golds = [tokens(gold) for gold in item.answers]
-        best = max(_f1(said, gold) for gold in golds)
-        return verdict(bool(said) and said in golds, best)
+        best = max(_f1(given, gold) for gold in golds)
+        return verdict(bool(given) and given in golds, best)
 
 
 def tokens(text: str) -> list[str]:

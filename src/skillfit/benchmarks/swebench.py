@@ -103,8 +103,8 @@ async def docker(*arguments: str, stdin: str = "", timeout: float = _COMMAND_SEC
         stdin=stdin.encode(),
     )
     if result.code != 0:
-        said = (result.stderr or result.stdout).strip()[-500:] or result.killed
-        raise TaskFailure("docker", f"docker {arguments[0]}: {said}")
+        output = (result.stderr or result.stdout).strip()[-500:] or result.killed
+        raise TaskFailure("docker", f"docker {arguments[0]}: {output}")
     return result.stdout
 
 
@@ -172,8 +172,8 @@ class ContainerRounds(Evaluator):
             )
             report = folder / "skillfit.skillfit.json"
             if not report.is_file():
-                said = (result.stderr or result.stdout).strip()[-500:] or result.killed
-                raise TaskFailure("docker", f"the harness wrote no report: {said}")
+                output = (result.stderr or result.stdout).strip()[-500:] or result.killed
+                raise TaskFailure("docker", f"the harness wrote no report: {output}")
             found = json.loads(report.read_bytes())
         if item.id in found.get("error_ids", []):
             raise TaskFailure("docker", f"the harness could not evaluate {item.id}.")

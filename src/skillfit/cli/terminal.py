@@ -94,13 +94,13 @@ def spend(spent: Usage, caps: Mapping[str, float], seconds: float) -> str:
         if amount is None:
             continue
         if name == "usd":
-            said = f"${amount:.2f}"
+            amount_text = f"${amount:.2f}"
         elif name == "minutes":
-            said = f"{amount:.1f} min"
+            amount_text = f"{amount:.1f} min"
         else:
-            said = f"{int(amount):,} {name if amount != 1 else name.removesuffix('s')}"
+            amount_text = f"{int(amount):,} {name if amount != 1 else name.removesuffix('s')}"
         cap = caps.get(name)
-        shown.append(f"{said} of {cap:g} ({amount / cap:.0%})" if cap else said)
+        shown.append(f"{amount_text} of {cap:g} ({amount / cap:.0%})" if cap else amount_text)
     return "  ".join(shown)
 
 

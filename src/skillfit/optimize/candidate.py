@@ -216,6 +216,8 @@ Control = Literal["fixed", "autonomous", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    """The proposals of a step that become edits, and how they were chosen."""
+
     proposals: tuple[Proposal, ...]
     edit_budget: int | None  # the limit that applied; None: no limit
     decision: SelectionDecision = field(default_factory=SelectionDecision)
@@ -248,6 +250,7 @@ async def select(
 
 
 def selection_event(step: int, selection: Selection) -> EditsSelected:
+    """The selection as the event log and ranked_edits.json show it."""
     return EditsSelected(
         step=step,
         edit_budget=selection.edit_budget,

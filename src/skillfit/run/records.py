@@ -268,6 +268,8 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class ApplySummary:
+    """What became of the edits of a step."""
+
     total: int
     applied: int
     skipped: int
@@ -415,6 +417,8 @@ class TypeScore:
 
 @dataclass(frozen=True, slots=True)
 class EpochStats:
+    """One epoch in summary.json."""
+
     epoch: int
     steps: int
     accepts: int
@@ -426,6 +430,8 @@ class EpochStats:
 
 @dataclass(frozen=True, slots=True)
 class ShipSummary:
+    """The ship test in summary.json."""
+
     verdict: str  # improved, inconclusive, no improvement
     difference: float
     interval: tuple[float, float]
@@ -435,6 +441,8 @@ class ShipSummary:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
+    """Calls, tokens and dollars of a run, of a stage or of a role."""
+
     calls: int = 0
     tokens: int = 0
     input: int = 0

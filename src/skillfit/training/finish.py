@@ -108,8 +108,8 @@ def end_by_budget(
 
 def _with_cap(diagnosis: Diagnosis, reached: BudgetReached) -> str:
     """The diagnosis and the cap. Both advise to raise the cap; the cap's own words name it."""
-    said = diagnosis.message if diagnosis.cause.startswith("budget") else str(diagnosis)
-    return f"{said} {reached}"
+    text = diagnosis.message if diagnosis.cause.startswith("budget") else str(diagnosis)
+    return f"{text} {reached}"
 
 
 def unfinished(run: Components, state: TrainingState) -> Ending:

@@ -136,6 +136,7 @@ def _identity(inputs: Inputs) -> JsonObject:
 
 
 def items_of(task: Task, split: str) -> tuple[Item, ...]:
+    """The items of a split, or of all splits; a split without items is an error."""
     if split == "all":
         return task.items
     split = split_named(split)
@@ -164,6 +165,7 @@ class Ablation:
 
 
 def default_rollouts(count: int) -> int:
+    """Rollouts that `ablate` spends on `count` units when the user names no number."""
     return min(MOST, max(FEWEST, PER_UNIT * count))
 
 

@@ -32,6 +32,8 @@ from skillfit.training.components import Closing, Components
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
+    """Where training stands after a step. The next step starts from it and returns a new one."""
+
     skill: Skill  # the incumbent: what the next step starts from
     epoch_start: Skill  # the incumbent when this epoch began
     baseline: Tally | None = None  # of the initial skill on the selection items; None: not yet
@@ -226,6 +228,8 @@ def _score(run: Components, tally: Tally | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ActionCounts:
+    """How many steps were accepted, rejected and skipped."""
+
     accepts: int
     rejects: int
     skips: int
