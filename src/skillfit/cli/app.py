@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import json
 import os
 import re
@@ -73,9 +72,6 @@ def main(argv: list[str] | None = None) -> None:
     """Every foreseen error ends as one sentence, a hint and its exit code; an unforeseen one as a
     sentence and a log.
     """
-    # A large run keeps several 100,000 objects. With its default thresholds the garbage collector
-    # looks through them so often that it takes a fifth of the processor time.
-    gc.set_threshold(50_000, 20, 50)
     arguments = sys.argv[1:] if argv is None else argv
     sys.excepthook = _report_bug
     for stream in (sys.stdout, sys.stderr):

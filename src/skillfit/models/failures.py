@@ -21,6 +21,7 @@ from skillfit.models.protocol import (
     BadReply,
     BadRequest,
     ContextTooLong,
+    CutOff,
     ModelError,
     NetworkFailed,
     NoReply,
@@ -57,6 +58,7 @@ POLICIES: Mapping[str, Policy] = {
     "network": _PASSING,
     "timeout": Policy(retried=True, machinery=True, lost="unreachable"),
     "bad_reply": Policy(retried=True, rollout_retries=1, lost="unusable"),
+    "cut_off": Policy(lost="unusable"),
     "refused": Policy(lost="unusable"),
     "context_too_long": Policy(lost="unusable"),
     "handoff": Policy(),  # the run stops and waits for the answer
@@ -78,7 +80,7 @@ BAD_REPLY_RETRIES = 2
 
 _CLASSES: tuple[type[ModelError], ...] = (
     *(AuthFailed, QuotaExhausted, BadRequest, RateLimited, Overloaded, NetworkFailed),
-    *(TimedOut, BadReply, Refused, ContextTooLong),
+    *(TimedOut, BadReply, CutOff, Refused, ContextTooLong),
 )
 _BY_KIND: Mapping[str, type[ModelError]] = {error.kind: error for error in _CLASSES}
 

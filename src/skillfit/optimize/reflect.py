@@ -78,7 +78,7 @@ async def reflect(
     optimizer: Optimizer,
     skill: Skill,
     requests: Sequence[RolloutRequest],
-    rollouts: Sequence[asyncio.Task[Outcome]],
+    rollouts: Sequence[asyncio.Future[Outcome]],
     context: Context,
     *,
     prefix: str = "",
@@ -120,7 +120,7 @@ async def reflect(
 async def _groups(
     optimizer: Optimizer,
     requests: Sequence[RolloutRequest],
-    rollouts: Sequence[asyncio.Task[Outcome]],
+    rollouts: Sequence[asyncio.Future[Outcome]],
     prefix: str,
 ) -> AsyncIterator[Group]:
     size = optimizer.gradient.minibatch_size
@@ -147,7 +147,7 @@ async def _groups(
 
 
 async def _cases(
-    requests: Sequence[RolloutRequest], rollouts: Sequence[asyncio.Task[Outcome]]
+    requests: Sequence[RolloutRequest], rollouts: Sequence[asyncio.Future[Outcome]]
 ) -> AsyncIterator[ItemAttempts]:
     """Each item with all its rollouts, in planned order."""
     for case in group_by_item(requests):

@@ -136,9 +136,9 @@ class StepRollouts:
     """What was asked for and the tasks that run it, one list per accumulation batch."""
 
     requests: tuple[tuple[RolloutRequest, ...], ...]
-    running: tuple[tuple[asyncio.Task[Outcome], ...], ...]
+    running: tuple[tuple[asyncio.Future[Outcome], ...], ...]
 
-    def all_running(self) -> list[asyncio.Task[Outcome]]:
+    def all_running(self) -> list[asyncio.Future[Outcome]]:
         return [task for batch in self.running for task in batch]
 
     async def outcomes(self) -> tuple[tuple[Outcome, ...], ...]:

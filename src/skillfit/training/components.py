@@ -278,7 +278,7 @@ class SelectionRollouts:
         return self._outcomes(running, self._usage)
 
     async def _outcomes(
-        self, running: Sequence[asyncio.Task[Outcome]], usage: UsageByStage
+        self, running: Sequence[asyncio.Future[Outcome]], usage: UsageByStage
     ) -> list[Outcome]:
         outcomes = await gather(running)
         raise_if_skipped(outcomes, self._run)

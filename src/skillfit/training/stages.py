@@ -55,7 +55,7 @@ from skillfit.training.components import (
 from skillfit.training.plan import Place, PlannedStep, selection_passes
 from skillfit.training.state import TrainingState
 
-Rollout = asyncio.Task[Outcome]
+Rollout = asyncio.Future[Outcome]
 
 
 async def observations(run: Components, rollouts: StepRollouts) -> list[Observation]:
