@@ -28,9 +28,9 @@ class Benchmark:
 BENCHMARKS = (
     Benchmark(
         "reasoning_gym",
-        "reasoning_gym:chain_sum?size=60&min_terms=3&max_terms=4",
+        "reasoning_gym:chain_sum?size=100&min_terms=3&max_terms=4",
         max_tokens=200,
-        rollouts=300,
+        rollouts=600,
         settings=(
             'env.prompt="{skill}\\n\\nPut your final answer into <answer>...</answer>."',
             "evaluation.preflight=false",
