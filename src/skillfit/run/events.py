@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic_core import from_json
 
@@ -360,6 +360,9 @@ class Stored:
     event: Event
 
 
+E = TypeVar("E", bound=Event)
+
+
 class EventLog(Store):
     """Append-only table beside the journal. Listeners get new events, and on replay get the
     stored ones again in order.
@@ -464,18 +467,16 @@ class EventLog(Store):
         for seq, at, name, data in self._db.execute(query, (first, behind)).fetchall():
             yield self._stored(seq, at, name, data)
 
-    def of_kind(self, kind: type[Event], *identity: object) -> Iterator[Stored]:
-        """Events of a kind whose first identity fields have these values, in order. Found by
-        index, whatever the size of the log.
+    def of_kind(self, kind: type[E], *identity: object) -> list[E]:
+        """Events of a kind whose first identity fields have these values, in order. Found by index,
+        whatever the size of the log. What another version wrote and cannot be read is left out.
         """
         first, behind = _key_range(kind, *identity)
         exact = first.removesuffix("/")
-        query = (
-            "SELECT seq, at, kind, data FROM events"
-            " WHERE (key >= ? AND key < ?) OR key = ? ORDER BY seq"
-        )
-        for seq, at, name, data in self._db.execute(query, (first, behind, exact)).fetchall():
-            yield self._stored(seq, at, name, data)
+        query = "SELECT kind, data FROM events WHERE (key >= ? AND key < ?) OR key = ? ORDER BY seq"
+        rows = self._db.execute(query, (first, behind, exact)).fetchall()
+        events = [self._parse(name, data) for name, data in rows]
+        return [event for event in events if isinstance(event, kind)]
 
     def _stored(self, seq: int, at: float, kind: str, data: str) -> Stored:
         return Stored(seq, self._time(at), self._parse(kind, data))
