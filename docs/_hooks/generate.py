@@ -156,19 +156,11 @@ def _parameter(parameter: Any) -> tuple[str, str, str]:
 
 
 def exit_codes() -> str:
-    """The codes with the comment that stands beside each in errors.py."""
-    from skillfit import errors
+    from skillfit.errors import MEANINGS
 
-    said = re.findall(
-        r"^    (\w+) = (\d+)(?:  # (.+))?$", inspect.getsource(errors.Exit), re.MULTILINE
-    )
-    meanings = {
-        "NO_IMPROVEMENT": "`train` finished; nothing better was found",
-        "INCONCLUSIVE": "`train` finished; it cannot be told",
-    }
     rows = [
-        (f"`{code}`", name.lower().replace("_", " "), about or meanings.get(name, ""))
-        for name, code, about in said
+        (f"`{int(code)}`", code.name.lower().replace("_", " "), about)
+        for code, about in MEANINGS.items()
     ]
     return _table(("code", "name", "meaning"), rows)
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from skillfit.agents import Agent, CallableAgent
 from skillfit.config import load_config
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.optimize.proposer import ProposerFactory
 from skillfit.plain_text import visible
 from skillfit.run.directory import RunDirectory
@@ -36,6 +37,7 @@ from skillfit.run.events import (
     RunStarted,
     SlowUpdateFinished,
     StepFinished,
+    Stored,
 )
 from skillfit.run.records import RunSummary
 from skillfit.skill import Skill
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from skillfit.report import RunStory
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Event)
 P = ParamSpec("P")
 ModelLike = str | Mapping[str, Any]
 AgentLike = ModelLike | Agent | Callable[..., Any]
@@ -93,15 +96,23 @@ class Run:
         return read_story(self.path)
 
     @cached_property
-    def _events(self) -> tuple[Event, ...]:
-        view = RunDirectory.read(self.path)
-        try:
-            return tuple(stored.event for stored in view.events.read())
-        finally:
-            view.close()
+    def _read(self) -> dict[type[Event], list[Stored]]:
+        """The events that were asked for, by kind. Rollouts, of which there may be very many, are
+        read only when somebody asks for them.
+        """
+        return {}
 
-    def _of(self, kind: type[T]) -> list[T]:
-        return [event for event in self._events if isinstance(event, kind)]
+    def _stored(self, kind: type[Event]) -> list[Stored]:
+        if kind not in self._read:
+            view = RunDirectory.read(self.path)
+            try:
+                self._read[kind] = list(view.events.of_kind(kind))
+            finally:
+                view.close()
+        return self._read[kind]
+
+    def _of(self, kind: type[E]) -> list[E]:
+        return [stored.event for stored in self._stored(kind) if isinstance(stored.event, kind)]
 
     @property
     def has_started(self) -> bool:
@@ -117,7 +128,7 @@ class Run:
         return next(iter(self._of(RunFinished)), None)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         return self.started.config
 
     @property
@@ -138,12 +149,11 @@ class Run:
         """The best skill so far; only its document (a skill's other files never change)."""
         if self.finished is not None:
             return Skill.from_text(self.finished.best_skill)
-        carried = [
-            event.best_skill
-            for event in self._events
-            if isinstance(event, StepFinished | SlowUpdateFinished)
-        ]
-        return Skill.from_text(carried[-1] if carried else self.started.skill)
+        carried = {self.started.skill: 0}
+        for stored in (*self._stored(StepFinished), *self._stored(SlowUpdateFinished)):
+            if isinstance(stored.event, StepFinished | SlowUpdateFinished):
+                carried[stored.event.best_skill] = stored.seq
+        return Skill.from_text(max(carried, key=carried.__getitem__))
 
     def skill(self, step: int | str) -> Skill:
         """The skill after a step; 0 or "initial" is the first, "best" what the run returns."""

@@ -14,17 +14,32 @@ from skillfit.plain_text import visible
 class Exit(IntEnum):
     """Exit codes of every command (docs/reference/exit-codes.md)."""
 
-    OK = 0  # the command did what was asked; for `train`: improved
-    BUG = 1  # an unexpected error in skillfit
-    USAGE = 2  # bad input: config, path, tasks, skill, arguments
+    OK = 0
+    BUG = 1
+    USAGE = 2
     NO_IMPROVEMENT = 3
     INCONCLUSIVE = 4
-    BUDGET = 5  # a cap was reached before the planned steps were done
-    INFRASTRUCTURE = 6  # auth, network, provider or coverage failure
-    HANDOFF = 7  # waiting for a person: answer files, or edits to review
-    REGRESSION = 8  # `verify` confirmed a regression
-    PREFLIGHT = 9  # `check` said stop
-    INTERRUPTED = 130  # Ctrl-C; resumable
+    BUDGET = 5
+    INFRASTRUCTURE = 6
+    HANDOFF = 7
+    REGRESSION = 8
+    PREFLIGHT = 9
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    Exit.OK: "the command did what was asked; for `train`: improved",
+    Exit.BUG: "an unexpected error in skillfit",
+    Exit.USAGE: "bad input: config, path, tasks, skill, arguments",
+    Exit.NO_IMPROVEMENT: "`train` finished; nothing better was found",
+    Exit.INCONCLUSIVE: "`train` finished; it cannot be told whether the skill is better",
+    Exit.BUDGET: "a cap was reached before the planned steps were done",
+    Exit.INFRASTRUCTURE: "auth, network, provider or coverage failure",
+    Exit.HANDOFF: "waiting for a person: answer files, or edits to review",
+    Exit.REGRESSION: "`verify` confirmed a regression",
+    Exit.PREFLIGHT: "`check` said stop",
+    Exit.INTERRUPTED: "Ctrl-C; resumable",
+}
 
 
 class SkillfitError(Exception):

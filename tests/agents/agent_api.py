@@ -5,17 +5,16 @@ OpenAI Responses and chat.
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from tests.support.loopback_server import LoopbackServer
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Seen:
 Script = Callable[[Seen], Say | Use | Refuse]
 
 
-class AgentApi:
+class AgentApi(LoopbackServer):
     """`with AgentApi(script) as api:` gives `api.url` (without /v1) and `api.seen`, the requests
     that came.
     """
@@ -81,11 +80,7 @@ class AgentApi:
                 methods=["GET", "POST", "HEAD"],
             ),
         ]
-        config = uvicorn.Config(
-            Starlette(routes=routes), host="127.0.0.1", port=0, log_level="error", lifespan="off"
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        super().__init__(Starlette(routes=routes))
 
     def _serve(self, stream: Callable[[Say | Use], Iterator[str]]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
@@ -104,20 +99,13 @@ class AgentApi:
 
         return endpoint
 
-    def __enter__(self) -> AgentApi:
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.005)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join(timeout=10)
+    def __exit__(self, *error: object) -> None:
+        self._server.force_exit = True  # a coding agent may keep its connection open
+        super().__exit__(*error)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+        return self.root
 
 
 def _anthropic(act: Say | Use) -> Iterator[str]:

@@ -20,8 +20,6 @@ from skillfit.run.events import (
     Event,
     GateDecided,
     RolloutFinished,
-    RunStarted,
-    ShipTested,
     StageStarted,
     StepFinished,
     Stored,
@@ -29,16 +27,15 @@ from skillfit.run.events import (
 )
 from skillfit.run.records import EditEffect, Evidence, ScoreEstimate
 from skillfit.skill import Edit
-from tests.support.records import step_record
+from tests.support.records import run_started, ship_tested, step_record
 
-STARTED = RunStarted(
+STARTED = run_started(
     run="r",
     config={
         "env": {"skill": "/home/me/triage"},
         "model": {"agent": {"id": "openai/gpt-5-mini"}, "optimizer": {"id": "openai/gpt-5"}},
         "budget": {"calls": 1000},
     },
-    version="1",
     skill="# v0\n",
     skill_hash="s0",
     splits={"train": 40, "selection": 40, "test": 20},
@@ -155,7 +152,7 @@ def test_plain_lines_are_words_for_people() -> None:
         record=step_record(3),
     )
     assert event_lines(skipped) == ["step 3: skipped: no edits proposed"]
-    nothing = ShipTested(
+    nothing = ship_tested(
         verdict="no improvement",
         reason="no candidate was accepted",
         difference=0.0,
@@ -163,7 +160,6 @@ def test_plain_lines_are_words_for_people() -> None:
         p_value=1.0,
         repeats=0,
         skill_hash="s0",
-        evidence=Evidence(),
     )
     assert event_lines(nothing) == ["ship test: no improvement: no candidate was accepted"]
 

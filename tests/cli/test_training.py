@@ -248,3 +248,24 @@ def _rollouts(run: Path) -> set[str]:
         }
     finally:
         view.close()
+
+
+@pytest.mark.parametrize("metric", ["soft", "mixed"])
+def test_every_score_of_the_result_is_in_the_metric_that_decides(
+    metric: str, shell: Shell, config: Path
+) -> None:
+    grader = config.with_name("half.py")
+    grader.write_text("def grade(item, answer):\n    return {'hard': 0, 'soft': 0.5}\n")
+    settings = (
+        f"env.grader={grader}:grade",
+        f"evaluation.gate_metric={metric}",
+        "evaluation.gate_mixed_weight=0.5",
+    )
+    said = shell("train", config, *SMALL, *settings, "--run", "here")
+    score = {"soft": 0.5, "mixed": 0.25}[metric]
+    assert f"test ({metric} score): {score:.3f} → {score:.3f}" in said.out
+    assert f"selection ({metric} score): {score:.3f} → {score:.3f}" in said.out
+    line = shell("show", "here", "--json").json
+    assert line["test"] == {"baseline": score, "best": score, "final": score}
+    (listed,) = shell("ls", ".", "--json").json
+    assert listed["test"]["baseline"] == score

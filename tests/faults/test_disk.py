@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,14 @@ from starlette.responses import JSONResponse
 
 from skillfit.run.store import RunNotWritable
 from tests.support.chat_server import Call, completion
-from tests.support.small_disk import needs_small_disk, on_small_disk
+from tests.support.small_disk import (
+    needs_failing_disk,
+    needs_small_disk,
+    on_failing_disk,
+    on_small_disk,
+)
 from tests.training.making import MakeWorld
-from tests.training.practice_project import Script, answered, fingerprint, items
+from tests.training.practice_project import Script, World, answered, fingerprint, items
 
 ROOT = Path(__file__).parents[2]
 CONCURRENCY = 16
@@ -27,13 +33,8 @@ PROGRAM = (
 )
 
 
-@needs_small_disk
-def test_a_full_disk_loses_no_more_than_what_was_in_flight(make_world: MakeWorld) -> None:
-    def long_answer(call: Call) -> Any:
-        return JSONResponse(completion({"content": "word " * 1000}, fingerprint(call)))
-
-    world = make_world(script=long_answer, rows=items(200, 200, 0))
-    disk = world.folder / "disk"
+def training(world: World, disk: Path) -> list[str]:
+    """The command line that trains in a run directory on this disk."""
     order = {
         "config": world.config(),
         "settings": [f"model.concurrency={CONCURRENCY}"],
@@ -41,21 +42,54 @@ def test_a_full_disk_loses_no_more_than_what_was_in_flight(make_world: MakeWorld
         "key": "a-key",
         "kill": None,
     }
-    command = [sys.executable, "-c", PROGRAM, json.dumps(order)]
+    return [sys.executable, "-c", PROGRAM, json.dumps(order)]
+
+
+def trained(command: list[str]) -> dict[str, Any]:
+    """How the training ended."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        on_small_disk(disk, 1500, command),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    ended = json.loads(done.stdout)
-    assert ended["error"] == "RunNotWritable" and ended["exit"] == 2, done
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.stdout, done
+    ended: dict[str, Any] = json.loads(done.stdout)
+    return ended
+
+
+@needs_small_disk
+def test_a_full_disk_loses_no_more_than_what_was_in_flight(make_world: MakeWorld) -> None:
+    def long_answer(call: Call) -> Any:
+        return JSONResponse(completion({"content": "word " * 1000}, fingerprint(call)))
+
+    world = make_world(script=long_answer, rows=items(200, 200, 0))
+    disk = world.folder / "disk"
+    ended = trained(on_small_disk(disk, 1500, training(world, disk)))
+    assert ended["error"] == "RunNotWritable" and ended["exit"] == 2, ended
     assert "No room left on the disk" in ended["message"]
     recorded = answered(Path(f"{disk}.after") / "run").total()
     assert recorded > 20
     assert len(world.calls) - recorded <= CONCURRENCY
+
+
+@needs_failing_disk
+def test_a_disk_that_becomes_read_only_ends_the_run(make_world: MakeWorld) -> None:
+    script = Script()
+    sent_after = 0
+
+    def failing(call: Call) -> Any:
+        nonlocal sent_after
+        if call.number == 30:
+            Path(f"{disk}.fail").touch()
+            while not Path(f"{disk}.failed").exists():
+                time.sleep(0.01)
+        sent_after += call.number > 30
+        return script(call)
+
+    world = make_world(script=failing, rows=items(100, 100, 0))
+    disk = world.folder / "disk"
+    ended = trained(on_failing_disk(disk, training(world, disk)))
+    assert ended["error"] == "RunNotWritable" and ended["exit"] == 2, ended
+    assert sent_after <= CONCURRENCY
+    assert 30 + sent_after - answered(Path(f"{disk}.after") / "run").total() <= 2 * CONCURRENCY
 
 
 async def test_a_run_directory_deleted_mid_run_ends_the_run(make_world: MakeWorld) -> None:

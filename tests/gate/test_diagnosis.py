@@ -100,6 +100,13 @@ def test_commands_in_the_advice_name_the_run() -> None:
             assert command not in text or f"{command} runs/a" in text
 
 
+def test_a_learning_rate_of_zero_is_not_blamed_on_the_optimizer() -> None:
+    nothing = {"proposed": 0, "usable": 0, "accepted": 0, "effects": (), "edits_wanted": False}
+    found = diagnose(replace(NORMAL, **nothing))
+    assert "learning_rate is 0" in found.message
+    assert "stronger" not in str(found)
+
+
 def test_the_advice_fits_who_wrote_the_edits() -> None:
     useless = replace(NORMAL, **NONE_HELPED)
     assert diagnose(useless).next_step == "Try a stronger model.optimizer."

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from starlette.responses import JSONResponse
 
 from skillfit.models import Message, Reply, Request, ScriptedModel, Usage
 from skillfit.models.client import check_reply
+from skillfit.models.failures import is_unusable, policy
 from skillfit.models.limiter import Limiters
 from skillfit.models.protocol import (
     AuthFailed,
@@ -144,6 +146,17 @@ async def test_a_truncated_reply_is_a_failure_that_says_what_to_raise():
     cut = JSONResponse(completion({"content": "half an ans"}, "m", "length"))
     with ChatServer(lambda call: cut) as server, pytest.raises(BadReply, match="max_tokens"):
         await to(server.url).complete(say("x"))
+
+
+@pytest.mark.parametrize(("temperature", "sent"), [(0.0, 1), (0.7, 3), (None, 3)])
+async def test_a_truncated_reply_is_asked_for_again_only_if_it_could_differ(temperature, sent):
+    cut = JSONResponse(completion({"content": "half an ans"}, "m", "length"))
+    request = replace(say("x"), temperature=temperature)
+    with ChatServer(lambda call: cut) as server, pytest.raises(BadReply) as caught:
+        await to(server.url).complete(request)
+    assert len(server.calls) == sent
+    assert policy(caught.value.kind).rollout_retries == (sent > 1)
+    assert is_unusable(caught.value.kind)
 
 
 async def test_thinking_is_cut_from_the_answer():

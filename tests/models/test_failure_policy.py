@@ -171,7 +171,7 @@ def test_a_lost_reply_was_either_unusable_or_out_of_reach():
     unusable, unreachable = (
         set(filter(is_so, POLICIES)) for is_so in (is_unusable, is_unreachable)
     )
-    assert unusable == {"bad_reply", "refused", "context_too_long"}
+    assert unusable == {"bad_reply", "cut_off", "refused", "context_too_long"}
     assert {"rate_limit", "overloaded", "network", "timeout"} <= unreachable
     assert unusable | unreachable == set(filter(can_be_lost, POLICIES))
 

@@ -19,19 +19,18 @@ from skillfit.models import (
     Tool,
     Usage,
     context_window_of,
-    price_of,
 )
 from skillfit.models.prices import is_reasoning
 
 
 def test_known_models_have_prices_under_any_date_and_prefix():
     assert (
-        price_of("openai/gpt-5-mini")
-        == price_of("openai/gpt-5-mini-2025-08-07")
-        == price_of("openrouter/openai/gpt-5-mini")
+        Prices().of("openai/gpt-5-mini")
+        == Prices().of("openai/gpt-5-mini-2025-08-07")
+        == Prices().of("openrouter/openai/gpt-5-mini")
     )
-    assert price_of("anthropic/claude-sonnet") == price_of("anthropic/claude-sonnet-4-6")
-    assert price_of("anthropic/claude-haiku-4-5-20251001") is not None
+    assert Prices().of("anthropic/claude-sonnet") == Prices().of("anthropic/claude-sonnet-4-6")
+    assert Prices().of("anthropic/claude-haiku-4-5-20251001") is not None
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def test_known_models_have_prices_under_any_date_and_prefix():
     ],
 )
 def test_a_price_is_never_guessed(model):
-    assert price_of(model) is None
+    assert Prices().of(model) is None
     assert Prices().priced(model, Usage(calls=1, input=5)).usd is None
     assert Prices().upper_bound(model, Request((Message("user", "x"),), "rollout"), 10).usd is None
 
@@ -104,7 +103,7 @@ def test_long_requests_cost_more_where_the_vendor_says_so():
     ],
 )
 def test_every_vendors_models_have_prices_also_behind_a_gateway(model):
-    price = price_of(model)
+    price = Prices().of(model)
     assert price is not None and 0 < price.input < price.output
 
 
@@ -117,7 +116,7 @@ def test_a_price_that_would_void_a_budget_is_refused(value):
 def test_prices_are_read_offline():
     code = (
         "import socket; socket.socket.connect = None\n"
-        "from skillfit.models import price_of; assert price_of('openai/gpt-4o')"
+        "from skillfit.models import Prices; assert Prices().of('openai/gpt-4o')"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

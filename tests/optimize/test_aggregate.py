@@ -4,7 +4,8 @@ import pytest
 
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed
 from skillfit.optimize.candidate import aggregate
-from skillfit.optimize.optimizer import Patch, Proposal, SkillCandidate, Suggestion, edits_of
+from skillfit.optimize.optimizer import Patch, Proposal, edits_of
+from skillfit.run.records import SkillCandidate, Suggestion
 from skillfit.skill import Edit
 from tests.optimize.scripted_optimizer import SKILL, append, text_of, world
 

@@ -3,9 +3,9 @@ import pytest
 from skillfit.models.protocol import BadReply
 from skillfit.optimize.candidate import select
 from skillfit.optimize.context import Context
-from skillfit.optimize.optimizer import Patch, Proposal, SkillCandidate
+from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.run.events import EditsSelected
-from skillfit.run.records import SelectionDecision
+from skillfit.run.records import SelectionDecision, SkillCandidate
 from skillfit.skill import Edit
 from tests.optimize.scripted_optimizer import SKILL, text_of, world
 

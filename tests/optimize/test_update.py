@@ -3,7 +3,8 @@ import pytest
 from skillfit.models.protocol import BadReply, NetworkFailed
 from skillfit.optimize.candidate import apply, update
 from skillfit.optimize.context import Context
-from skillfit.optimize.optimizer import Proposal, SkillCandidate, Suggestion
+from skillfit.optimize.optimizer import Proposal
+from skillfit.run.records import SkillCandidate, Suggestion
 from skillfit.skill import Edit, Skill, slow_update_text, with_slow_update
 from tests.optimize.scripted_optimizer import SKILL, text_of, world
 

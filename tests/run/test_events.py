@@ -20,7 +20,7 @@ from skillfit.run.events import (
     Warned,
     as_json,
 )
-from tests.support.records import run_summary
+from tests.support.records import run_started, run_summary
 
 ROLLOUT = RolloutFinished(
     rollout="r1",
@@ -34,16 +34,7 @@ ROLLOUT = RolloutFinished(
     soft=0.5,
     seconds=2.5,
 )
-STARTED = RunStarted(
-    run="x",
-    config={"budget": {"usd": 1}},
-    version="1",
-    skill="s",
-    skill_hash="h",
-    splits={},
-    total_epochs=1,
-    steps_per_epoch=1,
-)
+STARTED = run_started(config={"budget": {"usd": 1}}, skill="s")
 FINISHED = RunFinished(finish_reason="budget", diagnosis="d", best_skill="s", summary=run_summary())
 
 

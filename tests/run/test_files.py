@@ -28,8 +28,6 @@ from skillfit.run.events import (
     ReflectionFinished,
     RolloutFinished,
     RunFinished,
-    RunStarted,
-    ShipTested,
     SlowUpdateFinished,
     StageFinished,
     StepFinished,
@@ -50,6 +48,7 @@ from skillfit.run.records import (
     TypeScore,
 )
 from skillfit.skill import Edit, EditResult
+from tests.support.records import run_started, ship_tested
 
 ROOT = Path(__file__).parents[2]
 APPEND = Edit("append", content="- a rule")
@@ -93,13 +92,10 @@ def rollouts(phase: str, step: int, skill: str, count: int = 3) -> list[Event]:
 
 def story(mode: str = "patch") -> Iterator[Event]:
     """A run of two epochs of two steps, as the loop would tell it."""
-    yield RunStarted(
-        run="x",
+    yield run_started(
         config={"optimizer": {"skill_update_mode": mode}},
-        version="1",
         skill="# v0\n",
         skill_hash="s0",
-        splits={},
         total_epochs=2,
         steps_per_epoch=2,
     )
@@ -137,16 +133,7 @@ def story(mode: str = "patch") -> Iterator[Event]:
     for name, skill in (("test_baseline", "s0"), ("test_best", "s4"), ("test_final", "s4")):
         yield from rollouts("test", 0, skill)
         yield evaluation(name, "test", skill)
-    yield ShipTested(
-        verdict="improved",
-        reason="",
-        difference=0.1,
-        interval=(0.0, 0.2),
-        p_value=0.01,
-        repeats=2,
-        skill_hash="s4",
-        evidence=Evidence(),
-    )
+    yield ship_tested(difference=0.1, interval=(0.0, 0.2), skill_hash="s4")
     yield RunFinished(
         finish_reason="no_improvement",
         diagnosis="",

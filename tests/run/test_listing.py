@@ -25,8 +25,9 @@ from skillfit.run.events import (
     ShipTested,
     Warned,
 )
-from skillfit.run.records import Evidence, RunSummary, ScoreEstimate
+from skillfit.run.records import RunSummary, ScoreEstimate
 from skillfit.run.store import DamagedRun
+from tests.support.records import run_started, ship_tested
 
 IDENTITY = {"seed": 1}
 CONFIG: dict[str, Any] = {
@@ -36,16 +37,7 @@ CONFIG: dict[str, Any] = {
 
 
 def started(run: str) -> RunStarted:
-    return RunStarted(
-        run=run,
-        config=CONFIG,
-        version="1",
-        skill="# S\n",
-        skill_hash="h",
-        splits={},
-        total_epochs=2,
-        steps_per_epoch=3,
-    )
+    return run_started(run=run, config=CONFIG, total_epochs=2, steps_per_epoch=3)
 
 
 def measured(name: str, hard: float, split: str = "selection") -> EvaluationFinished:
@@ -72,16 +64,7 @@ async def _one() -> int:
 
 
 def ship_test() -> ShipTested:
-    return ShipTested(
-        verdict="improved",
-        reason="",
-        difference=0.2,
-        interval=(0.1, 0.3),
-        p_value=0.01,
-        repeats=2,
-        skill_hash="h",
-        evidence=Evidence(),
-    )
+    return ship_tested()
 
 
 def ending() -> RunFinished:

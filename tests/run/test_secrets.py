@@ -12,9 +12,9 @@ from skillfit.errors import InputError
 from skillfit.models.protocol import AuthFailed, Message, Reply, Request, Usage
 from skillfit.models.secrets import remember_secret
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import RunFinished, RunStarted, StepFinished, Warned
+from skillfit.run.events import RunFinished, StepFinished, Warned
 from skillfit.run.journal import RecordedModel
-from tests.support.records import run_summary, step_record
+from tests.support.records import run_started, run_summary, step_record
 
 VARIABLES = (
     "OPENAI_API_KEY",
@@ -60,18 +60,7 @@ async def test_no_key_from_any_variable_reaches_any_byte_of_the_run_directory(
         with pytest.raises(AuthFailed):
             await model.complete(Request((Message("user", said),), stage="rollout", purpose="fail"))
         run.journal.set_fact("note", said)
-        run.events.emit(
-            RunStarted(
-                run="x",
-                config={"said": said},
-                version="1",
-                skill=said,
-                skill_hash="",
-                splits={},
-                total_epochs=1,
-                steps_per_epoch=1,
-            )
-        )
+        run.events.emit(run_started(config={"said": said}, skill=said, skill_hash=""))
         run.events.emit(Warned(what=said, message=said))
         run.events.emit(
             StepFinished(

@@ -182,5 +182,10 @@ def test_frontmatter_that_cannot_be_read_is_refused_with_file_and_line() -> None
     refuse_unreadable(Skill.from_text(GOOD))
     refuse_unreadable(Skill.from_text(""))
     broken = Skill.from_text("---\nname: tables\ndescription: a: b\n---\nx\n")
-    with pytest.raises(InputError, match=r"^skills/tables:3: the frontmatter is not YAML"):
-        refuse_unreadable(broken, "skills/tables")
+    for path, file in {
+        "skills/tables": "skills/tables/SKILL.md",
+        "skills/notes.md": "skills/notes.md",
+        "": "SKILL.md",
+    }.items():
+        with pytest.raises(InputError, match=rf"^{file}:3: the frontmatter is not YAML"):
+            refuse_unreadable(broken, path)

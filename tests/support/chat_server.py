@@ -7,17 +7,17 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from tests.support.loopback_server import LoopbackServer
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ Answer = str | dict[str, Any] | Response
 Script = Callable[[Call], Answer | Awaitable[Answer]]
 
 
-class ChatServer:
+class ChatServer(LoopbackServer):
     """`with ChatServer(script) as server:` and point `OPENAI_BASE_URL` at `server.url`.
     `server.calls` lists the requests.
 
@@ -58,10 +58,8 @@ class ChatServer:
         self.calls: list[Call] = []
         self.most_in_flight = 0
         self._in_flight = 0
-        app = Starlette(routes=[Route("/{path:path}", self._complete, methods=["POST"])])
-        config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        routes = [Route("/{path:path}", self._complete, methods=["POST"])]
+        super().__init__(Starlette(routes=routes))
 
     async def _complete(self, request: Request) -> Response:
         path = request.url.path
@@ -94,24 +92,6 @@ class ChatServer:
             return JSONResponse(openai_response(answer, model))
         message = answer if isinstance(answer, dict) else {"role": "assistant", "content": answer}
         return JSONResponse(completion(message, model))
-
-    def __enter__(self) -> ChatServer:
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.005)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(timeout=10)
-
-    @property
-    def port(self) -> int:
-        return int(self._server.servers[0].sockets[0].getsockname()[1])
-
-    @property
-    def root(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     @property
     def url(self) -> str:

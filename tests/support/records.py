@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from skillfit.run.records import RunSummary, Standings, StepRecord
+from skillfit.run.events import RunStarted, ShipTested
+from skillfit.run.records import Evidence, RunSummary, Standings, StepRecord
 
 
 def standings(**fields: Any) -> Standings:
@@ -49,3 +50,31 @@ def run_summary(**fields: Any) -> RunSummary:
         "edits_blocked": 0,
     }
     return RunSummary(**{**given, **fields})
+
+
+def run_started(**fields: Any) -> RunStarted:
+    given: dict[str, Any] = {
+        "run": "x",
+        "config": {},
+        "version": "1",
+        "skill": "# S\n",
+        "skill_hash": "h",
+        "splits": {},
+        "total_epochs": 1,
+        "steps_per_epoch": 1,
+    }
+    return RunStarted(**{**given, **fields})
+
+
+def ship_tested(**fields: Any) -> ShipTested:
+    given: dict[str, Any] = {
+        "verdict": "improved",
+        "reason": "",
+        "difference": 0.2,
+        "interval": (0.1, 0.3),
+        "p_value": 0.01,
+        "repeats": 2,
+        "skill_hash": "h",
+        "evidence": Evidence(),
+    }
+    return ShipTested(**{**given, **fields})

@@ -1,4 +1,6 @@
-"""A file system of a few hundred kilobytes, mounted for one subprocess only."""
+"""File systems that fail, mounted for one subprocess only: one of a few hundred kilobytes, and one
+that becomes read-only while it is in use.
+"""
 
 from __future__ import annotations
 
@@ -33,5 +35,42 @@ def on_small_disk(folder: Path, kilobytes: int, command: Sequence[str]) -> list[
     script = (
         f"mount -t tmpfs -o size={kilobytes}k tmpfs {place} && "
         f"{shlex.join(command)}; code=$?; cp -r {place} {place}.after; exit $code"
+    )
+    return ["unshare", "-m", "sh", "-c", script]
+
+
+@cache
+def _can_mount_image() -> bool:
+    """Whether a file can be mounted as an ext4 disk and then be made read-only."""
+    if not _can_mount() or shutil.which("mkfs.ext4") is None:
+        return False
+    script = (
+        "f=$(mktemp) && truncate -s 4M $f && mkfs.ext4 -q $f && mount -o loop $f /mnt; code=$?; "
+        "umount /mnt; rm -f $f; exit $code"
+    )
+    return (
+        subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True).returncode == 0
+    )
+
+
+needs_failing_disk = pytest.mark.skipif(
+    not _can_mount_image(), reason="needs the right to mount an ext4 image, and mkfs.ext4"
+)
+
+
+def on_failing_disk(folder: Path, command: Sequence[str]) -> list[str]:
+    """The command line that runs `command` with an ext4 disk mounted at `folder`. When somebody
+    creates `folder` + ".fail", the disk becomes read-only as after an I/O error, with all files
+    still open; then `folder` + ".failed" appears.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    place = shlex.quote(str(folder))
+    script = (
+        f"truncate -s 32M {place}.image && mkfs.ext4 -q {place}.image && "
+        f"mount -o loop {place}.image {place} || exit 99; "
+        f"(while [ ! -e {place}.fail ]; do sleep 0.02; done; "
+        f"mount -o remount,abort {place}; touch {place}.failed) & "
+        f"{shlex.join(command)}; code=$?; kill $! 2>/dev/null; cp -r {place} {place}.after; "
+        f"umount {place}; exit $code"
     )
     return ["unshare", "-m", "sh", "-c", script]

@@ -32,7 +32,7 @@ from skillfit.run.events import (
 )
 from skillfit.run.records import TokenCounts, UsageTotals
 from tests.report.runs import BEST, improved
-from tests.support.records import run_summary, standings, step_record
+from tests.support.records import run_started, run_summary, standings, step_record
 
 
 @pytest.fixture
@@ -317,18 +317,7 @@ async def test_opentelemetry_gets_rollouts_and_their_model_calls(
 async def small_run(run: RunDirectory, rollouts: int) -> None:
     """A step of so many rollouts with a model call each, and a call of the optimizer."""
     config = {"model": {"agent": {"id": "openai/small"}, "optimizer": {"id": "openai/big"}}}
-    run.events.emit(
-        RunStarted(
-            run=run.run_id,
-            config=config,
-            version="1",
-            skill="",
-            skill_hash="",
-            splits={},
-            total_epochs=1,
-            steps_per_epoch=1,
-        )
-    )
+    run.events.emit(run_started(run=run.run_id, config=config, skill="", skill_hash=""))
 
     async def call() -> int:
         return 1

@@ -105,7 +105,7 @@ async def test_a_gain_too_small_to_prove_is_inconclusive(make_world: MakeWorld) 
     ]
     result = await (world := make_world(*ALONE, rows=rows)).train()
     assert (result.finish_reason, result.exit_code) == ("inconclusive", Exit.INCONCLUSIVE)
-    assert "add items" in result.diagnosis
+    assert "Add items" in result.diagnosis
     assert world.summary()["ship"]["difference"] > 0
 
 

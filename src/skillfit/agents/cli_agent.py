@@ -282,12 +282,12 @@ class CommandLine:
         if not reading.error and done.code == 0 and reading.answer is not None:
             return reading
         # When there are steps, stdout holds what tools printed: nothing of the program itself.
-        said = done.stderr.strip() or ("" if reading.steps else done.stdout)
+        output = done.stderr.strip() or ("" if reading.steps else done.stdout)
         usage = reading.usage if reading.usage.tokens else Usage(calls=1, usd=reading.usage.usd)
         raise failure_of(
             self.description,
             done.code,
-            reading.error or redact(said),
+            reading.error or redact(output),
             usage,
             auth_hint=self._auth_hint(),
         )

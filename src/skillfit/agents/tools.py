@@ -270,8 +270,8 @@ class ToolsAgent(ModelAgent):
             results = [await session.use(tool_call) for tool_call in reply.tool_calls]
             if not results or session.answer is not None:
                 break
-            said = Message("assistant", reply.text, tool_calls=reply.tool_calls)
-            messages = (*messages, said, *results)
+            message = Message("assistant", reply.text, tool_calls=reply.tool_calls)
+            messages = (*messages, message, *results)
         else:
             session.note(f"Ended after {self.max_turns} rounds of tool calls.")
         answer = text if session.answer is None else session.answer

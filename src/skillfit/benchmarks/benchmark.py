@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -22,8 +22,7 @@ import yaml
 
 from skillfit.config.task_sources import source_module
 from skillfit.errors import InputError, did_you_mean
-from skillfit.models.protocol import Message, Model, Reply, Request, Tool, Usage
-from skillfit.skill import Skill
+from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
 from skillfit.tasks.item import Item, Step
 from skillfit.tasks.load import (
     LoadContext,
@@ -318,13 +317,36 @@ class Dialogue:
             self.steps.append(Step("message", reply.text))
         return reply
 
+    async def use_tool(
+        self,
+        messages: tuple[Message, ...],
+        tool: Tool,
+        use: Callable[[ToolCall], Awaitable[str]],
+        turns: int,
+    ) -> str:
+        """Let the model call the tool until it replies without a call, or the turns are used up;
+        returns its last text. `use` runs one call and returns what the model is told.
+        """
+        text = ""
+        for _ in range(turns):
+            reply = await self.ask(messages, (tool,))
+            text = reply.text
+            if not reply.tool_calls:
+                return text
+            message = Message("assistant", reply.text, tool_calls=reply.tool_calls)
+            results = [await self._used(call, use) for call in reply.tool_calls]
+            messages = (*messages, message, *results)
+        self.note(f"Ended after {turns} turns.")
+        return text
+
+    async def _used(self, call: ToolCall, use: Callable[[ToolCall], Awaitable[str]]) -> Message:
+        self.steps.append(Step("tool_call", call.arguments, name=call.name))
+        result = await use(call)
+        self.steps.append(Step("tool_result", result, role="tool", name=call.name))
+        return Message("tool", result, tool_call_id=call.id)
+
     def note(self, text: str) -> None:
         self.steps.append(Step("note", text, role="harness"))
-
-
-def system_message(template: str, skill: Skill) -> Message:
-    """The prompt with the skill in the place of {skill}."""
-    return Message("system", template.replace("{skill}", skill.body.strip()).strip())
 
 
 def packaged_text(folder: Path, name: str) -> str:

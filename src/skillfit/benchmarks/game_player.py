@@ -20,9 +20,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from skillfit.benchmarks.benchmark import Dialogue, packaged_text, required_model, system_message
+from skillfit.agents.agent import system_message
+from skillfit.benchmarks.benchmark import Dialogue, packaged_text, required_model
 from skillfit.benchmarks.game_process import Game
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
 from skillfit.skill import Skill
@@ -187,7 +189,7 @@ class GameEvaluator(Evaluator):
             soft = max(0.0, min(1.0, state.score / state.max_score))
         return Score(hard, soft, "" if state.won else "The goal of the game was not reached.")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "game": self.name,
             "max_steps": self.max_steps,

@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 
 import httpx
 
+from skillfit.agents.agent import system_message
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
@@ -41,14 +42,14 @@ from skillfit.benchmarks.benchmark import (
     packaged_text,
     required_model,
     skillopt_splits,
-    system_message,
     text,
 )
 from skillfit.errors import InputError
-from skillfit.models.protocol import Message, Model, Tool, ToolCall
+from skillfit.models.json_text import JsonObject
+from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.skill import Skill
 from skillfit.tasks.graders.base import TextGrader, verdict
-from skillfit.tasks.item import Attempt, Grader, Item, Score, Step, TaskFailure
+from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 from skillfit.tasks.task import Evaluator
@@ -253,10 +254,10 @@ def _pages(path: Path, version: int) -> dict[int, str]:
 
 class OfficeAnswer(TextGrader, name="office_answer"):
     def compare(self, item: Item, text: str) -> Score:
-        said = tokens(text)
+        given = tokens(text)
         golds = [tokens(gold) for gold in item.answers]
-        best = max(_f1(said, gold) for gold in golds)
-        return verdict(bool(said) and said in golds, best)
+        best = max(_f1(given, gold) for gold in golds)
+        return verdict(bool(given) and given in golds, best)
 
 
 def tokens(text: str) -> list[str]:
@@ -349,35 +350,21 @@ class SearchRounds(Evaluator):
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
         dialogue = Dialogue(required_model(self.model, "officeqa"), item, seed)
         messages = (system_message(self.prompt, skill), *item.messages)
-        answer = ""
-        for _ in range(self.max_turns):
-            reply = await dialogue.ask(messages, (SEARCH,))
-            answer = reply.text
-            if not reply.tool_calls:
-                break
-            said = Message("assistant", reply.text, tool_calls=reply.tool_calls)
-            results = [await self._search(call, dialogue) for call in reply.tool_calls]
-            messages = (*messages, said, *results)
-        else:
-            dialogue.note(f"Ended after {self.max_turns} turns.")
+        answer = await dialogue.use_tool(messages, SEARCH, self._search, self.max_turns)
         attempt = Attempt(answer, tuple(dialogue.steps), usage=dialogue.usage)
         return attempt, await self.grader.grade(item, attempt)
 
-    async def _search(self, call: ToolCall, dialogue: Dialogue) -> Message:
-        dialogue.steps.append(Step("tool_call", call.arguments, name=call.name))
+    async def _search(self, call: ToolCall) -> str:
         queries = _queries(call)
-        if queries:
-            found = [
-                f"## {query}\n\n{await self.service.find(query)}"
-                for query in queries[: self.max_queries]
-            ]
-            text = "\n\n".join(found)
-        else:
-            text = 'error: call search with {"queries": ["…"]}'
-        dialogue.steps.append(Step("tool_result", text, role="tool", name=call.name))
-        return Message("tool", text, tool_call_id=call.id)
+        if not queries:
+            return 'error: call search with {"queries": ["…"]}'
+        found = [
+            f"## {query}\n\n{await self.service.find(query)}"
+            for query in queries[: self.max_queries]
+        ]
+        return "\n\n".join(found)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "search_mode": "custom_search",
             "url": self.service.url,

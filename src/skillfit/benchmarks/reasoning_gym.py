@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.errors import InputError, did_you_mean
+from skillfit.models.json_text import JsonObject
 from skillfit.tasks.graders.base import Extract
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
@@ -97,5 +98,5 @@ class VerifierGrader:
     def patterns(self) -> tuple[str, ...]:
         return ()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {"reasoning_gym": dict(self.settings)}

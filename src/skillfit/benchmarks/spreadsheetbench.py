@@ -35,6 +35,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+from skillfit.agents.agent import system_message
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
@@ -46,10 +47,10 @@ from skillfit.benchmarks.benchmark import (
     read_any,
     required_model,
     skillopt_splits,
-    system_message,
     text,
 )
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import SandboxNotStarted, scratch_folder
@@ -444,7 +445,7 @@ class CodeRounds(Evaluator):
         attempt = Attempt(answer, tuple(dialogue.steps), usage=dialogue.usage)
         return attempt, await self.grader.grade(item, attempt)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "mode": "multi",
             "max_turns": self.max_turns,

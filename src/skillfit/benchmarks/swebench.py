@@ -26,11 +26,13 @@ import tarfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 
+from skillfit.agents.agent import system_message
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
@@ -41,11 +43,11 @@ from skillfit.benchmarks.benchmark import (
     packaged_text,
     prepared,
     required_model,
-    system_message,
     text,
 )
 from skillfit.errors import InputError
-from skillfit.models.protocol import Message, Model, Tool, ToolCall
+from skillfit.models.json_text import JsonObject
+from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import (
     ProcessResult,
@@ -56,7 +58,7 @@ from skillfit.sandbox.process import (
 )
 from skillfit.skill import Skill
 from skillfit.tasks.graders.base import BuiltIn
-from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure
+from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 from skillfit.tasks.task import Evaluator
@@ -101,8 +103,8 @@ async def docker(*arguments: str, stdin: str = "", timeout: float = _COMMAND_SEC
         stdin=stdin.encode(),
     )
     if result.code != 0:
-        said = (result.stderr or result.stdout).strip()[-500:] or result.killed
-        raise TaskFailure("docker", f"docker {arguments[0]}: {said}")
+        output = (result.stderr or result.stdout).strip()[-500:] or result.killed
+        raise TaskFailure("docker", f"docker {arguments[0]}: {output}")
     return result.stdout
 
 
@@ -143,33 +145,12 @@ class ContainerRounds(Evaluator):
         dialogue = Dialogue(required_model(self.model, "swebench"), item, seed)
         messages = (system_message(self.prompt, skill), *item.messages)
         async with container(image_of(item.id)) as name:
-            for _ in range(self.step_limit):
-                reply = await dialogue.ask(messages, (RUN,))
-                if not reply.tool_calls:
-                    break
-                said = Message("assistant", reply.text, tool_calls=reply.tool_calls)
-                results = [await self._run(name, call, dialogue) for call in reply.tool_calls]
-                messages = (*messages, said, *results)
-            else:
-                dialogue.note(f"Ended after {self.step_limit} steps.")
+            await dialogue.use_tool(messages, RUN, partial(_run_command, name), self.step_limit)
             patch = await docker("exec", name, "git", "-C", "/testbed", "diff")
         attempt = Attempt(patch, tuple(dialogue.steps), usage=dialogue.usage)
         if not patch.strip():
             return attempt, Score(0.0, feedback="Nothing was changed.")
         return attempt, await self._evaluate(item, patch)
-
-    async def _run(self, name: str, call: ToolCall, dialogue: Dialogue) -> Message:
-        dialogue.steps.append(Step("tool_call", call.arguments, name=call.name))
-        try:
-            command = str(json.loads(call.arguments)["command"])
-        except (ValueError, KeyError, TypeError):
-            text = 'error: call run_command with {"command": "…"}'
-        else:
-            shell = f"cd /testbed && ( {command}\n) 2>&1; echo [exit code $?]"
-            output = await docker("exec", "--interactive", name, "bash", "-c", shell)
-            text = output if len(output) <= _SHOWN else f"[…]\n{output[-_SHOWN:]}"
-        dialogue.steps.append(Step("tool_result", text, role="tool", name=call.name))
-        return Message("tool", text, tool_call_id=call.id)
 
     async def _evaluate(self, item: Item, patch: str) -> Score:
         """The official harness on this one prediction; its report says whether it is resolved."""
@@ -191,15 +172,15 @@ class ContainerRounds(Evaluator):
             )
             report = folder / "skillfit.skillfit.json"
             if not report.is_file():
-                said = (result.stderr or result.stdout).strip()[-500:] or result.killed
-                raise TaskFailure("docker", f"the harness wrote no report: {said}")
+                output = (result.stderr or result.stdout).strip()[-500:] or result.killed
+                raise TaskFailure("docker", f"the harness wrote no report: {output}")
             found = json.loads(report.read_bytes())
         if item.id in found.get("error_ids", []):
             raise TaskFailure("docker", f"the harness could not evaluate {item.id}.")
         resolved = item.id in found.get("resolved_ids", [])
         return Score(float(resolved), feedback="" if resolved else "The issue is not resolved.")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "swebench": "docker",
             "dataset": self.dataset,
@@ -207,6 +188,17 @@ class ContainerRounds(Evaluator):
             "step_limit": self.step_limit,
             "model": self.model.id if self.model else "",
         }
+
+
+async def _run_command(container: str, call: ToolCall) -> str:
+    """What the command of a tool call printed in the container."""
+    try:
+        command = str(json.loads(call.arguments)["command"])
+    except (ValueError, KeyError, TypeError):
+        return 'error: call run_command with {"command": "…"}'
+    shell = f"cd /testbed && ( {command}\n) 2>&1; echo [exit code $?]"
+    output = await docker("exec", "--interactive", container, "bash", "-c", shell)
+    return output if len(output) <= _SHOWN else f"[…]\n{output[-_SHOWN:]}"
 
 
 TEST_COMMAND = "python -m pytest -rA -p no:cacheprovider"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import json
 import os
 import re
@@ -73,9 +72,6 @@ def main(argv: list[str] | None = None) -> None:
     """Every foreseen error ends as one sentence, a hint and its exit code; an unforeseen one as a
     sentence and a log.
     """
-    # A large run keeps several 100,000 objects. With its default thresholds the garbage collector
-    # looks through them so often that it takes a fifth of the processor time.
-    gc.set_threshold(50_000, 20, 50)
     arguments = sys.argv[1:] if argv is None else argv
     sys.excepthook = _report_bug
     for stream in (sys.stdout, sys.stderr):
@@ -96,8 +92,8 @@ def main(argv: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         if "--json" in arguments:
-            said = {"error": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
-            print(json.dumps({"finish_reason": error.exit_code.name.lower(), **said}))
+            fields = {"error": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
+            print(json.dumps({"finish_reason": error.exit_code.name.lower(), **fields}))
         sys.exit(int(error.exit_code))
 
 
@@ -122,10 +118,10 @@ def _report_bug(
     handle, name = tempfile.mkstemp(prefix="skillfit-error-", suffix=".log")
     with os.fdopen(handle, "w", encoding="utf-8") as log:
         traceback.print_exception(kind, error, trace, file=log)
-    said = traceback.format_exception_only(kind, error)[-1].strip()
+    reason = traceback.format_exception_only(kind, error)[-1].strip()
     print(
         (
-            f"error: skillfit itself failed ({said}). The traceback is in {Path(name)}; "
+            f"error: skillfit itself failed ({reason}). The traceback is in {Path(name)}; "
             "--debug shows it."
         ),
         file=sys.stderr,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from skillfit.models.json_text import JsonObject
     from skillfit.run.budget import Spending
     from skillfit.run.events import AblationFinished
     from skillfit.skill import Skill
@@ -227,7 +228,7 @@ def _cost_row(row: EstimateRow) -> tuple[str, ...]:
     return (row.stage, row.role, _span(row.calls), _span(row.tokens), usd)
 
 
-def _as_data(row: EstimateRow) -> dict[str, Any]:
+def _as_data(row: EstimateRow) -> JsonObject:
     return {
         "stage": row.stage,
         "role": row.role,
@@ -316,7 +317,7 @@ def _side_by_side(found: list[tuple[str, Measured]]) -> RenderableType:
     )
 
 
-def _measured(agent: str, one: Measured, split: str) -> dict[str, Any]:
+def _measured(agent: str, one: Measured, split: str) -> JsonObject:
     tally, bounds = one.tally, one.interval
     by_type = {
         kind: {"hard": part.hard, "scored": part.scored} for kind, part in one.by_type.items()
@@ -438,7 +439,7 @@ def _apply(inputs: Inputs, found: Ablation) -> bool:
     return True
 
 
-def _data(event: AblationFinished) -> dict[str, Any]:
+def _data(event: AblationFinished) -> JsonObject:
     return {
         "score": asdict(event.score),
         "rollouts": event.rollouts,
@@ -478,16 +479,20 @@ def _summary(
     if not cut:
         lines.append("Nothing can be cut with confidence; more rollouts narrow the intervals.")
     elif applied:
-        lines.append(f"Cut {len(cut)} parts: {saved} of {event.tokens_before} tokens saved.")
+        lines.append(f"Cut {_parts(len(cut))}: {saved} of {event.tokens_before} tokens saved.")
     elif asked:
         lines.append("Nothing was cut: the shorter skill did worse on fresh rollouts.")
     else:
         lines.append(
-            f"{len(cut)} parts can go: {saved} of {event.tokens_before} tokens per call. "
+            f"{_parts(len(cut))} can go: {saved} of {event.tokens_before} tokens per call. "
             f"Cut them with: skillfit ablate {config} --apply"
         )
     lines.append(f"Report: {report}")
     return "\n".join(lines)
+
+
+def _parts(count: int) -> str:
+    return f"{count} parts" if count != 1 else "1 part"
 
 
 COMMANDS = (check, estimate, eval_, ablate)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+    from skillfit.models.json_text import JsonObject
     from skillfit.run.directory import ListedRun
     from skillfit.run.records import RunSummary
 
@@ -144,7 +145,7 @@ class ResultLine:
             best_step=summary.best_step,
             metric=summary.metric,
             selection=SplitLine(summary.baseline_selection_score, summary.best_selection_score),
-            test=SplitLine(summary.baseline_test_hard, summary.test_hard, summary.final_test_hard),
+            test=SplitLine(*summary.test_scores),
             ship=shipped,
             unproven=summary.unproven,
             cut=tuple(summary.cut),
@@ -177,7 +178,7 @@ class ResultLine:
             wall_s=card.seconds,
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         data = {**asdict(self), "run": str(self.run)}
         del data["selection"]["final"]
         if self.ship.gap is None:
@@ -189,7 +190,7 @@ class ResultLine:
         lines = [f"{self.finish_reason.replace('_', ' ')}: {diagnosis}"]
         metric = "" if self.metric in (None, "hard") else f" ({self.metric} score)"
         fresh = ", on fresh rollouts" if self.ship.interval else ""
-        shown = {f"selection{fresh}{metric}": self.selection, "test": self.test}
+        shown = {f"selection{fresh}{metric}": self.selection, f"test{metric}": self.test}
         for name, scores in shown.items():
             if scores.baseline is not None and scores.best is not None:
                 lines.append(f"{name}: {scores.baseline:.3f} → {scores.best:.3f}")
@@ -225,7 +226,7 @@ class ResultLine:
         return [line]
 
     def _cost(self) -> str:
-        from skillfit.report.progress import duration
+        from skillfit.report.verdict_text import duration
 
         amounts = [f"{self.usage.calls or 0:,} calls", f"{self.usage.tokens or 0:,} tokens"]
         if self.usage.usd:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from skillfit.api import Run
+    from skillfit.models.json_text import JsonObject
     from skillfit.report.story import RunStory
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.events import RolloutFinished
@@ -275,7 +276,7 @@ def _conversation(task: str, outcome: Outcome) -> list[dict[str, str]]:
     return turns
 
 
-def _result(event: RolloutFinished, outcome: Outcome) -> dict[str, Any]:
+def _result(event: RolloutFinished, outcome: Outcome) -> JsonObject:
     score = outcome.score
     return {
         "id": event.item,
@@ -367,6 +368,33 @@ class SkillChange:
         self.wanted.save(self.document.parent if self.new_folder else self.document)
 
 
+@dataclass(frozen=True, slots=True)
+class AppliedChange:
+    """What `apply` did, kept in the run's folder so that it can be undone."""
+
+    document: str
+    before: str | None  # the text that was there; None: no file
+    after: str
+    files: dict[str, str] | None = None  # of a new skill folder: name -> sha256
+
+    @classmethod
+    def read(cls, path: Path) -> AppliedChange:
+        return cls(**json.loads(path.read_bytes()))
+
+    def write(self, path: Path) -> None:
+        write_whole(path, json.dumps(asdict(self)).encode())
+
+    def undo(self) -> None:
+        document = Path(self.document)
+        if self.before is not None:
+            write_whole(document, self.before.encode())
+            return
+        if document.exists():
+            document.unlink()
+        if self.files is not None:
+            _unmake(document.parent, self.files)
+
+
 def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
@@ -420,20 +448,14 @@ def make_change(change: SkillChange) -> Path:
     kept = change.run.path / _BACKUPS / f"{len(_kept(change.run)) + 1:04d}.json"
     document = change.document.resolve()
     before = document.read_bytes().decode() if document.exists() else None
-    record: dict[str, Any] = {
-        "document": str(document),
-        "before": before,
-        "after": change.wanted.text,
-    }
-    if change.new_folder:
-        record["files"] = {
-            name: sha256(data).hexdigest() for name, data in change.wanted.files.items()
-        }
-    write_whole(kept, json.dumps(record).encode())
+    digests = {name: sha256(data).hexdigest() for name, data in change.wanted.files.items()}
+    files = digests if change.new_folder else None
+    applied = AppliedChange(str(document), before, change.wanted.text, files)
+    applied.write(kept)
     try:
         change.write()
     except InputError:
-        _take_back(record)
+        applied.undo()
         kept.unlink()
         raise
     return kept
@@ -444,34 +466,21 @@ def undo_change(run: Run, *, force: bool) -> Path:
     kept = _kept(run)
     if not kept:
         raise InputError(f"Nothing of the run in {run.path} is applied.")
-    record = json.loads(kept[-1].read_bytes())
-    document = Path(record["document"])
+    applied = AppliedChange.read(kept[-1])
+    document = Path(applied.document)
     present = document.read_bytes().decode() if document.exists() else None
-    untouched = (
-        present == record["before"] or (present or "").removeprefix("\ufeff") == record["after"]
-    )
+    untouched = present == applied.before or (present or "").removeprefix("\ufeff") == applied.after
     if not untouched and not force:
         raise InputError(
             f"{document} has changed since it was applied.", hint="Undo all the same with --force."
         )
-    _take_back(record)
+    applied.undo()
     kept[-1].unlink()
     return document
 
 
 def _kept(run: Run) -> list[Path]:
     return sorted((run.path / _BACKUPS).glob("*.json"))
-
-
-def _take_back(record: dict[str, Any]) -> None:
-    document = Path(record["document"])
-    if record["before"] is not None:
-        write_whole(document, record["before"].encode())
-        return
-    if document.exists():
-        document.unlink()
-    if "files" in record:
-        _unmake(document.parent, record["files"])
 
 
 def _unmake(folder: Path, files: dict[str, str]) -> None:

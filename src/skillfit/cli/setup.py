@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skillfit.cli.output import Json, ResultLine, console, near, show, table
-from skillfit.errors import Exit, InputError, did_you_mean
+from skillfit.errors import MEANINGS, Exit, InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 if TYPE_CHECKING:
     from skillfit.benchmarks.prepare import Prepared
@@ -240,7 +243,24 @@ def docs(
         "exit-codes": ("code", "meaning"),
     }[topic]
     data = [dict(zip(columns, row, strict=True)) for row in rows]
-    show(data, table(columns, list(rows)), as_json)
+    if not rows:
+        raise InputError(f"Nothing in {topic} contains {word!r}.")
+    show(data, _entries(rows), as_json)
+
+
+def _entries(rows: list[tuple[str, ...]]) -> RenderableType:
+    """Each entry with its meaning below it: keys are long, and must be shown whole."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for name, *kind, meaning in rows:
+        head = Text(name, style="bold")
+        if kind:
+            head.append(f"  {kind[0]}, default {kind[1] or 'none'}", style="dim not bold")
+        parts += [head, Padding(Text(meaning), (0, 0, 0, 4))]
+    return Group(*parts)
 
 
 def _rows(topic: str) -> list[tuple[str, ...]]:
@@ -257,9 +277,10 @@ def _rows(topic: str) -> list[tuple[str, ...]]:
         from skillfit.tasks.graders import BUILT_IN
 
         return [(name, _first_line(kind.__doc__)) for name, kind in sorted(BUILT_IN.items())]
-    from skillfit.errors import Exit
-
-    return [(str(int(code)), code.name.lower().replace("_", " ")) for code in Exit]
+    return [
+        (f"{int(code)} ({code.name.lower().replace('_', ' ')})", meaning)
+        for code, meaning in MEANINGS.items()
+    ]
 
 
 def _commands() -> list[tuple[str, ...]]:

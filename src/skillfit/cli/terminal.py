@@ -21,9 +21,10 @@ from rich.text import Text
 
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
-from skillfit.report.progress import ProgressLines, duration, time_left
+from skillfit.report.progress import ProgressLines, time_left
 from skillfit.report.story import EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
+from skillfit.report.verdict_text import duration
 from skillfit.run.events import RolloutFinished, Stored, Warned
 from skillfit.run.records import in_words
 
@@ -93,13 +94,13 @@ def spend(spent: Usage, caps: Mapping[str, float], seconds: float) -> str:
         if amount is None:
             continue
         if name == "usd":
-            said = f"${amount:.2f}"
+            amount_text = f"${amount:.2f}"
         elif name == "minutes":
-            said = f"{amount:.1f} min"
+            amount_text = f"{amount:.1f} min"
         else:
-            said = f"{int(amount):,} {name if amount != 1 else name.removesuffix('s')}"
+            amount_text = f"{int(amount):,} {name if amount != 1 else name.removesuffix('s')}"
         cap = caps.get(name)
-        shown.append(f"{said} of {cap:g} ({amount / cap:.0%})" if cap else said)
+        shown.append(f"{amount_text} of {cap:g} ({amount / cap:.0%})" if cap else amount_text)
     return "  ".join(shown)
 
 

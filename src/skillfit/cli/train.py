@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import stat
@@ -103,9 +104,13 @@ def read(
     missing.
     """
     from skillfit.config import load_config
+    from skillfit.tasks.task import collector_paused
     from skillfit.training.inputs import read_inputs
 
-    return read_inputs(load_config(config, overrides or (), warn=warn), training=training)
+    with collector_paused():
+        inputs = read_inputs(load_config(config, overrides or (), warn=warn), training=training)
+        gc.freeze()  # the items stay until the end: the collector need never search them
+    return inputs
 
 
 def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:

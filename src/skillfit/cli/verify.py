@@ -193,13 +193,13 @@ def verify(
     best = inputs.skill.with_document(Skill.from_text(record.skill))
     checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)
     found, verdict = checked.comparison, "regression" if checked.regression else "ok"
-    said = (
+    text = (
         f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on "
         f"{found.items} items (p = {found.p_value:.3f})."
     )
     show(
         {"verdict": verdict, **asdict(found)},
-        said + (" Measured twice." if checked.regression else ""),
+        text + (" Measured twice." if checked.regression else ""),
         as_json,
     )
     raise typer.Exit(int(Exit.REGRESSION if checked.regression else Exit.OK))

@@ -1,6 +1,13 @@
 """Every setting, read from YAML and overrides."""
 
 from skillfit.config.reading import ConfigWarning, load_config
-from skillfit.config.schema import Config, describe_keys, identity
+from skillfit.config.schema import Config, completed_identity, describe_keys, identity
 
-__all__ = ["Config", "ConfigWarning", "describe_keys", "identity", "load_config"]
+__all__ = [
+    "Config",
+    "ConfigWarning",
+    "completed_identity",
+    "describe_keys",
+    "identity",
+    "load_config",
+]

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ModelSpec
 
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
@@ -347,7 +348,13 @@ _FREE = frozenset(
 )
 # Options of command-line agents that say where and how a program runs on this machine.
 _OF_HERE = frozenset({"file", "program", "login", "readable", "isolation", "concurrency"})
+_ROLES = ("agent", "optimizer", "judge")
 _FREE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
+_MODEL_DEFAULTS = {
+    name: value
+    for name, value in ModelSpec(id="any/model").model_dump(mode="json").items()
+    if name != "id" and name not in _FREE_OF_A_MODEL
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,13 +379,13 @@ def describe_keys() -> Iterator[Key]:
     yield from _describe(Config, "")
 
 
-def identity(config: Config) -> dict[str, Any]:
+def identity(config: Config) -> JsonObject:
     """The part of a config that must stay the same for a run to be resumed."""
-    data: dict[str, Any] = config.model_dump(mode="json")
+    data: JsonObject = config.model_dump(mode="json")
     for key in _FREE:
         section, _, name = key.rpartition(".")
         (data[section] if section else data).pop(name)
-    for role in ("agent", "optimizer", "judge"):
+    for role in _ROLES:
         spec = data["model"][role] or {}
         for name in _FREE_OF_A_MODEL:
             spec.pop(name, None)
@@ -388,6 +395,26 @@ def identity(config: Config) -> dict[str, Any]:
     # A file of Python is compared by its content, like skill and tasks.
     data["env"]["agent"] = Path(data["env"]["agent"]).name
     return data
+
+
+def completed_identity(recorded: JsonObject) -> JsonObject:
+    """A recorded identity with exactly the settings that this version compares. A setting that was
+    added since the run started has its default: that is how the run was made.
+    """
+    whole = identity(Config())
+    for section, values in recorded.items():
+        known = whole.get(section)
+        if isinstance(known, dict) and isinstance(values, Mapping):
+            whole[section] = {**known, **values}
+        else:
+            whole[section] = values
+    for role in _ROLES:
+        if isinstance(spec := whole["model"][role], Mapping):
+            whole["model"][role] = {**_MODEL_DEFAULTS, **spec}
+    for key in _FREE:
+        section, _, name = key.rpartition(".")
+        (whole[section] if section else whole).pop(name, None)
+    return whole
 
 
 def _describe(model: type[BaseModel], prefix: str) -> Iterator[Key]:

@@ -174,6 +174,7 @@ class Facts:
     selection_items: int
     detectable: float  # smallest gain that the ship test could show
     steps: int = 0
+    edits_wanted: bool = True  # the learning rate is above 0
     proposed: int = 0  # edits the optimizer sent
     blocked: int = 0  # of these, kept out by the leak check
     usable: int = 0  # that could be applied
@@ -209,6 +210,10 @@ def diagnose(facts: Facts) -> Diagnosis:
         if found is not None:
             return found
     return _nothing_held(facts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _improved(f: Facts) -> Diagnosis | None:
@@ -272,7 +277,7 @@ def _saturated(f: Facts) -> Diagnosis | None:
 def _optimizer_unreachable(f: Facts) -> Diagnosis | None:
     if f.proposed or not f.optimizer_failures:
         return None
-    message = f"{f.optimizer_failures} optimizer calls brought no usable reply."
+    message = f"{_count(f.optimizer_failures, 'optimizer call')} brought no usable reply."
     step = f"See the errors with `skillfit show {f.run}`, or name another model.optimizer."
     return Diagnosis("infrastructure", message, step)
 
@@ -287,9 +292,13 @@ def _budget_before_steps(f: Facts) -> Diagnosis | None:
 def _nothing_proposed(f: Facts) -> Diagnosis | None:
     if f.proposed or f.blocked or f.budget_reached:
         return None
-    message = f"The optimizer proposed no edit in {f.steps} steps."
+    if not f.edits_wanted:
+        message = "optimizer.learning_rate is 0, so the optimizer was not asked for edits."
+        return Diagnosis("nothing proposed", message, "Set it to the number of edits per step.")
+    steps = _count(f.steps, "step")
+    message = f"The optimizer proposed no edit in {steps}."
     if f.proposer == "examples":
-        message = f"No training item was solved in {f.steps} steps, so there were no examples."
+        message = f"No training item was solved in {steps}, so there were no examples."
     return Diagnosis("nothing proposed", message, _better_edits(f))
 
 
@@ -304,7 +313,8 @@ def _better_edits(f: Facts) -> str:
 def _all_leaked(f: Facts) -> Diagnosis | None:
     if not f.blocked or f.usable:
         return None
-    message = f"The leak check blocked {f.blocked} edits that carried hidden answers or item text."
+    blocked = _count(f.blocked, "edit")
+    message = f"The leak check blocked {blocked} that carried hidden answers or item text."
     step = "Check that selection and test items do not repeat training items."
     return Diagnosis("leaked answers", message, step)
 
@@ -312,7 +322,7 @@ def _all_leaked(f: Facts) -> Diagnosis | None:
 def _not_applicable(f: Facts) -> Diagnosis | None:
     if f.usable or not f.proposed:
         return None
-    message = f"None of {f.proposed} proposed edits could be applied to the skill."
+    message = f"None of {_count(f.proposed, 'proposed edit')} could be applied to the skill."
     step = f"See why with `skillfit report {f.run}`. {_better_edits(f)}"
     return Diagnosis("no usable edits", message, step)
 
@@ -350,7 +360,7 @@ def _fit_only(f: Facts) -> Diagnosis | None:
 def _cut_short(f: Facts) -> Diagnosis | None:
     if not f.budget_reached:
         return None
-    message = f"The budget ended training after {f.steps} steps."
+    message = f"The budget ended training after {_count(f.steps, 'step')}."
     if f.changed and not f.ship:
         message += " What was found is not verified."
     return Diagnosis("budget", message, "Raise the cap and run the same command again: it resumes.")
@@ -376,7 +386,7 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
     if not measured or f.accepted:
         return None
     best = max(measured, key=lambda effect: effect.mean or 0.0)
-    tried = f"{_edits_were(len(measured))} measured and none helped for sure"
+    tried = f"{_count(len(measured), 'edit')} measured, and none helped for sure"
     likely = f"the best is {best.mean:+.3f} ({best.low:+.3f} … {best.high:+.3f})"
     if best.high > f.detectable / 2 and best.high > 0.03:
         message = f"{tried} yet: {likely}."
@@ -386,22 +396,19 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
     return Diagnosis("useless edits", message, _better_edits(f))
 
 
-def _edits_were(count: int) -> str:
-    return f"{count} edits were" if count != 1 else "1 edit was"
-
-
 def _rejected(f: Facts) -> Diagnosis | None:
     if f.effects or f.accepted:
         return None
-    message = f"None of {f.steps} steps brought a candidate that scored above the initial skill."
+    steps = _count(f.steps, "step")
+    message = f"In {steps}, no candidate scored above the initial skill."
     return Diagnosis("useless edits", message, f"{_better_edits(f)} Or train more epochs.")
 
 
 def _nothing_held(f: Facts) -> Diagnosis:
     message = (
-        f"{f.accepted} of {f.steps} steps were accepted, and nothing held up on fresh rollouts"
+        f"Accepted steps: {f.accepted} of {f.steps}. Nothing held up on fresh rollouts "
+        f"({f.difference:+.3f})."
     )
-    message += f" ({f.difference:+.3f})."
     step = f"See which edits looked good with `skillfit report {f.run}`; add selection items."
     return Diagnosis("did not hold", message, step)
 

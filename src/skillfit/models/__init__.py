@@ -1,27 +1,17 @@
 """Call language models: providers, limiter, retries, prices, structured replies."""
 
-from skillfit.models.client import (
-    Client,
-    KnownProvider,
-    ask,
-    connect,
-    known_providers,
-    register_provider,
-)
+from skillfit.models.client import Client, ask, connect, known_providers, register_provider
 from skillfit.models.limiter import Limiters
-from skillfit.models.prices import Price, Prices, context_window_of, price_of
+from skillfit.models.prices import Prices, context_window_of
 from skillfit.models.protocol import (
     Image,
     Message,
-    Meter,
     Model,
     ModelError,
     ModelSpec,
-    Provider,
     Readiness,
     Reply,
     Request,
-    Reservation,
     Role,
     Setup,
     Tool,
@@ -34,20 +24,15 @@ from skillfit.models.secrets import redact
 __all__ = [
     "Client",
     "Image",
-    "KnownProvider",
     "Limiters",
     "Message",
-    "Meter",
     "Model",
     "ModelError",
     "ModelSpec",
-    "Price",
     "Prices",
-    "Provider",
     "Readiness",
     "Reply",
     "Request",
-    "Reservation",
     "Role",
     "ScriptedModel",
     "Setup",
@@ -58,7 +43,6 @@ __all__ = [
     "connect",
     "context_window_of",
     "known_providers",
-    "price_of",
     "redact",
     "register_provider",
 ]

@@ -39,6 +39,7 @@ from skillfit.models.protocol import (
     Adapted,
     AnswerPending,
     BadReply,
+    CutOff,
     Message,
     Meter,
     Model,
@@ -154,7 +155,8 @@ class Client:
             async with self._meter.sending() if self._meter else nullcontext():
                 reply = await self._send(call.request)
             used = self.prices.priced(self.id, reply.usage)
-            return check_reply(reply.with_usage(used), self.id)
+            repeatable = call.request.temperature == 0
+            return check_reply(reply.with_usage(used), self.id, repeatable=repeatable)
         except ModelError as error:
             used = error.usage = self._cost_of(error, call.bound)
             raise
@@ -247,13 +249,16 @@ class _Call:
         return failure
 
 
-def check_reply(reply: Reply, model_id: str) -> Reply:
-    """The reply without its thinking. Raises when it is refused, truncated or empty."""
+def check_reply(reply: Reply, model_id: str, *, repeatable: bool = False) -> Reply:
+    """The reply without its thinking. Raises when it is refused, truncated or empty. `repeatable`:
+    the same request would get the same reply, so one that was cut off is not asked for again.
+    """
     if reply.finish_reason == "refused":
         reason = " ".join(reply.text[:200].split()) or "no reason given"
         raise Refused(f"{model_id} refused: {reason}", usage=reply.usage)
     if reply.finish_reason == "length":
-        raise BadReply(
+        failure = CutOff if repeatable else BadReply
+        raise failure(
             f"The reply of {model_id} was cut off at {reply.usage.output} tokens.",
             hint="Raise the model's `max_tokens`.",
             usage=reply.usage,

@@ -21,6 +21,7 @@ from skillfit.models.protocol import (
     BadReply,
     BadRequest,
     ContextTooLong,
+    CutOff,
     ModelError,
     NetworkFailed,
     NoReply,
@@ -57,6 +58,7 @@ POLICIES: Mapping[str, Policy] = {
     "network": _PASSING,
     "timeout": Policy(retried=True, machinery=True, lost="unreachable"),
     "bad_reply": Policy(retried=True, rollout_retries=1, lost="unusable"),
+    "cut_off": Policy(lost="unusable"),
     "refused": Policy(lost="unusable"),
     "context_too_long": Policy(lost="unusable"),
     "handoff": Policy(),  # the run stops and waits for the answer
@@ -78,7 +80,7 @@ BAD_REPLY_RETRIES = 2
 
 _CLASSES: tuple[type[ModelError], ...] = (
     *(AuthFailed, QuotaExhausted, BadRequest, RateLimited, Overloaded, NetworkFailed),
-    *(TimedOut, BadReply, Refused, ContextTooLong),
+    *(TimedOut, BadReply, CutOff, Refused, ContextTooLong),
 )
 _BY_KIND: Mapping[str, type[ModelError]] = {error.kind: error for error in _CLASSES}
 
@@ -193,12 +195,18 @@ _TRY_AGAIN_IN = re.compile(r"try again in (\d+(?:\.\d+)?) ?(ms|s)\b")
 
 def classify(status: int, body: Any, headers: Mapping[str, str], where: str) -> ModelError:
     """The failure that an HTTP error answer means. `where` names the model and its address."""
-    said = provider_message(body)
-    searched = said if isinstance(body, str) else _as_text(body)
+    provider_text = provider_message(body)
+    searched = provider_text if isinstance(body, str) else _as_text(body)
     error = _kind(status, searched[:_MAX_SEARCHED])
-    message = f"{where} answered {status}: {said}" if said else f"{where} answered {status}."
+    message = (
+        f"{where} answered {status}: {provider_text}"
+        if provider_text
+        else f"{where} answered {status}."
+    )
     return error(
-        redact(message), hint=_HINTS.get(error, ""), retry_after=_retry_after(headers, said)
+        redact(message),
+        hint=_HINTS.get(error, ""),
+        retry_after=_retry_after(headers, provider_text),
     )
 
 
@@ -258,7 +266,7 @@ def _kind(status: int, words: str) -> type[ModelError]:
     return named if named is not None and named in _FINER[by_status] else by_status
 
 
-def _retry_after(headers: Mapping[str, str], said: str) -> float | None:
+def _retry_after(headers: Mapping[str, str], text: str) -> float | None:
     """Seconds to wait, from the header (milliseconds, seconds or a date) or from the words `try
     again in 2.5s`.
     """
@@ -271,7 +279,7 @@ def _retry_after(headers: Mapping[str, str], said: str) -> float | None:
         # Use the server's clock where it sends one: ours may be off.
         now = _date(headers.get("date", "")) or datetime.now(UTC)
         return max(0.0, (when - now).total_seconds())
-    match = _TRY_AGAIN_IN.search(said)
+    match = _TRY_AGAIN_IN.search(text)
     return float(match[1]) / (1000 if match[2] == "ms" else 1) if match else None
 
 

@@ -118,11 +118,6 @@ class Prices:
         return Usage(calls=1, input=tokens, output=max_tokens, usd=usd)
 
 
-def price_of(model_id: str) -> Price | None:
-    """The price of `provider/name` in the tables, None when unknown."""
-    return Prices().of(model_id)
-
-
 @cache
 def context_window_of(model_id: str) -> int:
     """Tokens that fit in one request and its reply: of a known model, else a common size."""

@@ -266,6 +266,14 @@ class BadReply(ModelError):
     kind = "bad_reply"
 
 
+class CutOff(BadReply):
+    """The reply reached its limit of tokens at temperature 0: another attempt would end there
+    too.
+    """
+
+    kind = "cut_off"
+
+
 class NoReply(BadReply):
     """The answer is not a model's reply at all: the address may be wrong."""
 

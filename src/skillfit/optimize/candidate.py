@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from math import cos, pi
-from typing import Any, Literal
+from typing import Literal
 
+from skillfit.models.json_text import JsonObject
 from skillfit.optimize.context import Context, cut
 from skillfit.optimize.optimizer import (
     PATCH_REPLY,
@@ -27,8 +28,6 @@ from skillfit.optimize.optimizer import (
     Proposal,
     RankReply,
     RewriteReply,
-    SkillCandidate,
-    Suggestion,
     edits_of,
     payload_dict,
     render,
@@ -38,7 +37,7 @@ from skillfit.optimize.optimizer import (
 )
 from skillfit.rollout.outcome import gather
 from skillfit.run.events import EditsSelected
-from skillfit.run.records import SelectionDecision
+from skillfit.run.records import SelectionDecision, SkillCandidate, Suggestion
 from skillfit.skill import Edit, EditResult, Skill, apply_edits, estimate_tokens, rewrite
 
 _INSTEAD = "the union of the patches is used instead"
@@ -217,6 +216,8 @@ Control = Literal["fixed", "autonomous", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    """The proposals of a step that become edits, and how they were chosen."""
+
     proposals: tuple[Proposal, ...]
     edit_budget: int | None  # the limit that applied; None: no limit
     decision: SelectionDecision = field(default_factory=SelectionDecision)
@@ -249,6 +250,7 @@ async def select(
 
 
 def selection_event(step: int, selection: Selection) -> EditsSelected:
+    """The selection as the event log and ranked_edits.json show it."""
     return EditsSelected(
         step=step,
         edit_budget=selection.edit_budget,
@@ -334,7 +336,7 @@ class Update:
     changed: bool
     report: tuple[EditResult, ...] = ()  # patch mode: what became of each edit
     change_summary: tuple[str, ...] = ()
-    rewrite: dict[str, Any] = field(default_factory=dict)  # the model's reply in a rewrite mode
+    rewrite: JsonObject = field(default_factory=dict)  # the model's reply in a rewrite mode
 
     @property
     def applied(self) -> tuple[EditResult, ...]:
@@ -407,7 +409,7 @@ def _rewritten(
     skill: Skill,
     text: str,
     summary: tuple[str, ...],
-    detail: dict[str, Any],
+    detail: JsonObject,
     context: Context,
 ) -> Update:
     candidate = rewrite(skill, text)

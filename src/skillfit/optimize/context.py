@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from skillfit.optimize.optimizer import Patch, union
 from skillfit.rollout.outcome import Arm, Outcome
@@ -173,18 +173,18 @@ class _Parts:
     def within(self, room: int) -> _Parts:
         if len(self.text()) <= room:
             return self
-        told = [
+        shortened = [
             replace(one, verdict=cut(one.verdict, max(room // (3 * len(self.attempts)), 200)))
             for one in self.attempts
         ]
-        fixed = len(self.title) + sum(len(one.label) + len(one.verdict) + 10 for one in told)
+        fixed = len(self.title) + sum(len(one.label) + len(one.verdict) + 10 for one in shortened)
         task, *steps = fair_shares(
-            [len(self.task), *(len(one.steps) for one in told)], max(0, room - fixed)
+            [len(self.task), *(len(one.steps) for one in shortened)], max(0, room - fixed)
         )
         # The end of a trajectory usually shows what went wrong: it gets the larger half.
         attempts = [
             replace(one, steps=cut(one.steps, share, head=0.4))
-            for one, share in zip(told, steps, strict=True)
+            for one, share in zip(shortened, steps, strict=True)
         ]
         return _Parts(self.title, cut(self.task, task), tuple(attempts))
 
@@ -238,12 +238,12 @@ def _verdict(outcome: Outcome) -> str:
     result = "succeeded" if outcome.succeeded else "failed"
     soft = f", soft {score.soft:.2f}" if score.soft != score.hard else ""
     reason = failure_reason(outcome)
-    said = (
+    details = (
         f"\nWhy: {reason}"
         if reason
         else (f"\nFeedback: {score.feedback.strip()}" if score.feedback.strip() else "")
     )
-    return f"Result: {result} (hard {score.hard:.2f}{soft}){said}"
+    return f"Result: {result} (hard {score.hard:.2f}{soft}){details}"
 
 
 _ROOM = 12_000  # characters of the rendered memory
@@ -330,8 +330,9 @@ def effect_line(effect: EditEffect) -> str:
 def _proposal_text(proposal: ProposalRecord) -> str:
     if proposal.edit is not None:
         return _edit_text(proposal.edit)
-    payload = proposal.suggestion or proposal.candidate or {}
-    return json.dumps({name: value for name, value in payload.items() if value}, ensure_ascii=False)
+    written = proposal.suggestion or proposal.candidate
+    fields = asdict(written) if written is not None else {}
+    return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)
 
 
 def _edit_text(edit: Edit) -> str:

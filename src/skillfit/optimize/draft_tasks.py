@@ -82,6 +82,8 @@ class DraftReply(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
+    """Tasks that a model wrote, with the kind of check that all of them use."""
+
     check: Check
     tasks: tuple[DraftTask, ...]
 

@@ -108,6 +108,7 @@ def pair_up(
 
 
 def keep(pairs: Sequence[Pair], policy: PairPolicy) -> tuple[Pair, ...]:
+    """The pairs that `optimizer.longitudinal_pair_policy` shows to the optimizer."""
     return tuple(pair for pair in pairs if pair.kind in _KEPT[policy])
 
 

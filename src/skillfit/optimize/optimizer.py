@@ -19,9 +19,17 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from skillfit.config.schema import GradientSection, OptimizerSection, UpdateMode
 from skillfit.models import ask
 from skillfit.models.failures import is_unusable
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model, ModelError, Request
 from skillfit.run.events import Discarded, Event
-from skillfit.run.records import PAYLOAD_FIELD, FailureNote, PatchRecord, ProposalRecord
+from skillfit.run.records import (
+    PAYLOAD_FIELD,
+    FailureNote,
+    PatchRecord,
+    ProposalRecord,
+    SkillCandidate,
+    Suggestion,
+)
 from skillfit.skill import Edit, Skill, estimate_tokens
 
 if TYPE_CHECKING:
@@ -29,26 +37,6 @@ if TYPE_CHECKING:
 
 
 Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """An instruction to the model that rewrites the skill."""
-
-    type: str
-    title: str
-    motivation: str
-    instruction: str
-    priority_hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SkillCandidate:
-    """A whole new skill body."""
-
-    title: str
-    change_summary: tuple[str, ...]
-    new_skill: str
 
 
 Payload = Edit | Suggestion | SkillCandidate
@@ -80,8 +68,8 @@ class Proposal:
             source=self.source,
             items=self.items,
             edit=self.edit,
-            suggestion=asdict(payload) if isinstance(payload, Suggestion) else None,
-            candidate=asdict(payload) if isinstance(payload, SkillCandidate) else None,
+            suggestion=payload if isinstance(payload, Suggestion) else None,
+            candidate=payload if isinstance(payload, SkillCandidate) else None,
         )
 
     def listed(self, number: int) -> str:
@@ -129,7 +117,7 @@ class Patch:
         )
 
 
-def payload_dict(payload: Payload) -> dict[str, Any]:
+def payload_dict(payload: Payload) -> JsonObject:
     """What a model is shown of a proposal, and what it would send back."""
     if isinstance(payload, Edit):
         return {"op": payload.op, "target": payload.target, "content": payload.content}

@@ -172,6 +172,8 @@ class Proposals:
 
 
 class Proposer(Protocol):
+    """Writes patches from the training rollouts of a step."""
+
     async def propose(
         self, skill: Skill, rollouts: StepRollouts, context: Context
     ) -> Proposals | Sequence[Patch]:

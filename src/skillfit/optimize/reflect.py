@@ -50,6 +50,8 @@ Side = Literal["failure", "success"]
 
 @dataclass(frozen=True, slots=True)
 class Group:
+    """Trajectories that one analyst reads together: failures, or successes."""
+
     name: str
     side: Side
     cases: tuple[ItemAttempts, ...]
@@ -76,7 +78,7 @@ async def reflect(
     optimizer: Optimizer,
     skill: Skill,
     requests: Sequence[RolloutRequest],
-    rollouts: Sequence[asyncio.Task[Outcome]],
+    rollouts: Sequence[asyncio.Future[Outcome]],
     context: Context,
     *,
     prefix: str = "",
@@ -118,7 +120,7 @@ async def reflect(
 async def _groups(
     optimizer: Optimizer,
     requests: Sequence[RolloutRequest],
-    rollouts: Sequence[asyncio.Task[Outcome]],
+    rollouts: Sequence[asyncio.Future[Outcome]],
     prefix: str,
 ) -> AsyncIterator[Group]:
     size = optimizer.gradient.minibatch_size
@@ -145,7 +147,7 @@ async def _groups(
 
 
 async def _cases(
-    requests: Sequence[RolloutRequest], rollouts: Sequence[asyncio.Task[Outcome]]
+    requests: Sequence[RolloutRequest], rollouts: Sequence[asyncio.Future[Outcome]]
 ) -> AsyncIterator[ItemAttempts]:
     """Each item with all its rollouts, in planned order."""
     for case in group_by_item(requests):
@@ -334,7 +336,7 @@ async def diagnose(
         return ()
     instruction = reply.instruction.strip()
     answers = await reroll(instruction, [case.item for case in chosen])
-    told = [
+    answered = [
         _with_answer(case, answer)
         for case, answer in zip(chosen, answers, strict=True)
         if answer.score is not None
@@ -344,11 +346,11 @@ async def diagnose(
         Group(
             f"diagnosis_{number:03d}",
             "failure",
-            tuple(told[start : start + size]),
+            tuple(answered[start : start + size]),
             "diagnosis",
             instruction,
         )
-        for number, start in enumerate(range(0, len(told), size))
+        for number, start in enumerate(range(0, len(answered), size))
     ]
     results = await gather(
         analyse(optimizer, skill, group, context, stage="reflect.diagnosis") for group in groups

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skillfit.errors import InputError, SkillfitError, did_you_mean
+from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model
 from skillfit.plugins.inspect_bridge import (
@@ -128,9 +129,9 @@ class InspectEvaluator(Evaluator):
             if self._runner is not None:
                 await self._runner
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         settings = self._settings
-        described: dict[str, Any] = {
+        described: JsonObject = {
             "inspect": settings.reference,
             "skill_as": settings.skill_as,
         }

@@ -21,6 +21,7 @@ from mcp_types import ToolAnnotations
 
 from skillfit import __version__
 from skillfit.errors import SkillfitError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
 from skillfit.report import RunStory, open_run, read_story
 from skillfit.run.control import in_use, stop_run
@@ -47,8 +48,6 @@ _LONG = 2_000  # characters of a text in an event
 _WAIT = 60.0  # seconds that `follow` waits at most
 _POLL = 0.25
 _OMITTED = ("config", "summary", "all_pairs", "pairs")  # long fields of events
-
-JsonObject = dict[str, Any]  # what a tool answers: JSON for the agent
 
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from skillfit.report.story import RunStory, label_of
 from skillfit.report.story_builder import StoryBuilder
+from skillfit.report.verdict_text import duration
 from skillfit.run.events import (
     Discarded,
     EvaluationFinished,
@@ -76,12 +77,6 @@ def time_left(story: RunStory) -> str:
     if stage is None or not stage.seconds_left or story.steps_done < story.total_steps:
         return ""
     return f"about {duration(stage.seconds_left)} left of this stage"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3600:.1f} h"
 
 
 def event_lines(event: Event) -> list[str]:

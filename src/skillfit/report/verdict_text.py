@@ -35,7 +35,8 @@ def percent(score: float) -> str:
 
 def points(difference: float) -> str:
     """A difference of scores in percentage points, with a real minus sign."""
-    return f"{difference * 100:+.1f}".replace("-", "−")
+    # Rounded first: 0.3625 reads the same whether it was computed as 0.36249999 or 0.36250001.
+    return f"{round(difference * 100, 6):+.1f}".replace("-", "−")
 
 
 def duration(seconds: float) -> str:

@@ -7,11 +7,9 @@ from skillfit.rollout.outcome import (
     Failure,
     Outcome,
     RolloutRequest,
-    StepRollouts,
     Tally,
     gather,
     requests_for,
-    settle,
 )
 
 __all__ = [
@@ -22,9 +20,7 @@ __all__ = [
     "Outcome",
     "RolloutRequest",
     "Rollouts",
-    "StepRollouts",
     "Tally",
     "gather",
     "requests_for",
-    "settle",
 ]

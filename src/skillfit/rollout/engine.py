@@ -1,8 +1,9 @@
 """The rollout engine: runs items under skills, each rollout paid for once.
 
-`start` creates one asyncio task per planned rollout, in an order that the requests fix. A bounded
-window decides how many run at the same time, so memory does not grow with the number of planned
-rollouts.
+`start` queues the planned rollouts in an order that the requests fix. A bounded window decides how
+many run at the same time; a rollout gets an asyncio task when its turn comes, so a queue of
+100,000 costs little. Rollouts that the journal has are not run: their outcome is read, without a
+task.
 
 A failed rollout is an outcome, not an exception. Errors that stop the whole run (bad key, wrong
 config, spent budget, too many failures) are exceptions: after one, no new rollout starts, and
@@ -24,12 +25,13 @@ import asyncio
 import hashlib
 import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from skillfit.agents.agent import Agent
 from skillfit.errors import InfrastructureError, InputError, SkillfitError
@@ -204,6 +206,7 @@ def refuse_unseen_usage(
 
 _ENOUGH = 5  # failures that can stop a run; fewer may be an accident
 _SHOWN = 300  # characters of an answer or of feedback in an event
+_AT_ONCE = 200  # rollouts taken from the queue before other tasks get a turn
 
 
 @dataclass(slots=True)
@@ -217,6 +220,7 @@ class _Batch:
     planned: int
     coverage_floor: float
     proven: bool
+    context: Context = field(default_factory=copy_context)  # of the caller of `start`
     scored: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     failures: dict[str, Outcome] = field(default_factory=dict)  # by the key that records the loss
@@ -278,6 +282,32 @@ class _Planned:
     def loss_key(self) -> str:
         """Where a permanent failure of this rollout is recorded for the phase that asked."""
         return f"given_up/{self.phase}/{self.step}/{self.key}"
+
+
+class _Pending(asyncio.Future[Outcome]):
+    """The outcome of a queued rollout. To its callers it is like the rollout's task, which exists
+    only once the rollout runs: cancelling it ends the work first.
+    """
+
+    def __init__(self, plan: _Planned) -> None:
+        super().__init__()
+        self.plan = plan
+        self._task: asyncio.Task[Outcome] | None = None
+
+    def run(self, task: asyncio.Task[Outcome]) -> None:
+        self._task = task
+        task.add_done_callback(self._deliver)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return super().cancel(msg) if self._task is None else self._task.cancel(msg)
+
+    def _deliver(self, task: asyncio.Task[Outcome]) -> None:
+        if task.cancelled():
+            super().cancel()
+        elif (error := task.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
 
 
 class RolloutStats:
@@ -356,7 +386,9 @@ class Rollouts:
         self._count_rollout = count_rollout
         self._timeout = timeout
         self._max_in_flight = max_in_flight
-        self._window = asyncio.Semaphore(max_in_flight)
+        self._queue: deque[_Pending] = deque()
+        self._in_flight = 0
+        self._advance_planned = False
         self._coverage_floor = coverage_floor
         self._seed = seed
         self._stopped_by: SkillfitError | None = None
@@ -373,19 +405,21 @@ class Rollouts:
         series: str,
         step: int = 0,
         instruction: str = "",
-    ) -> list[asyncio.Task[Outcome]]:
-        """One task per request; the tasks are in the order of the requests.
+    ) -> list[asyncio.Future[Outcome]]:
+        """One future per request; the futures are in the order of the requests.
 
         `phase` and `step` say who asks (as in StageStarted). `series` separates rollouts that must
         not be shared: equal requests of one series are one rollout.
         """
         batch = _Batch(len(requests), self._coverage_floor, self._proven)
-        tasks: dict[int, asyncio.Task[Outcome]] = {}
+        pending: dict[int, asyncio.Future[Outcome]] = {}
         for at in self._starting_order(requests):
             plan = _Planned(requests[at], phase, step, series, instruction, batch)
-            tasks[at] = asyncio.create_task(self._outcome(plan))
-            tasks[at].add_done_callback(mark_retrieved)
-        return [tasks[at] for at in range(len(requests))]
+            pending[at] = queued = _Pending(plan)
+            queued.add_done_callback(mark_retrieved)
+            self._queue.append(queued)
+        self._advance_soon()
+        return [pending[at] for at in range(len(requests))]
 
     def _starting_order(self, requests: Sequence[RolloutRequest]) -> list[int]:
         """The order given, unless there are more skills than rollouts in flight: then rollouts
@@ -424,21 +458,62 @@ class Rollouts:
     async def close(self) -> None:
         await self._executor.close()
 
+    def _advance_soon(self) -> None:
+        if not self._advance_planned:
+            self._advance_planned = True
+            asyncio.get_running_loop().call_soon(self._advance)
+
+    def _advance(self) -> None:
+        """Take rollouts from the queue while there is room for them."""
+        self._advance_planned = False
+        for _ in range(_AT_ONCE):
+            if not self._queue:
+                return
+            pending = self._queue[0]
+            if not pending.done() and not self._replay(pending):
+                if self._in_flight == self._max_in_flight:
+                    return  # goes on when one of these ends
+                self._in_flight += 1
+                work, context = self._outcome(pending.plan), pending.plan.batch.context.copy()
+                task = asyncio.get_running_loop().create_task(work, context=context)
+                task.add_done_callback(self._leave)
+                pending.run(task)
+            self._queue.popleft()
+        self._advance_soon()
+
+    def _leave(self, _: asyncio.Task[Outcome]) -> None:
+        self._in_flight -= 1
+        self._advance_soon()
+
+    def _replay(self, pending: _Pending) -> bool:
+        """Read the outcome if the journal has it. A batch with failures needs a task: the failures
+        are recorded with its last rollout.
+        """
+        plan = pending.plan
+        if plan.batch.failures or self._journal.has(plan.loss_key):
+            return False
+        try:
+            outcome = self._journal.get(plan.key, Outcome)
+            if outcome is None:
+                return False
+            self._count(plan, outcome)
+        except Exception as error:  # noqa: BLE001 - of a listener: the caller must see it
+            pending.set_exception(error)
+        else:
+            pending.set_result(outcome)
+        return True
+
     async def _outcome(self, plan: _Planned) -> Outcome:
-        async with self._window:
-            lost = self._journal.get(plan.loss_key, Outcome)
-            if lost is None and not self._journal.has(plan.key):
-                if self._stopped_by is not None:
-                    raise self._stopped_by
-                if self.stopping:
-                    return _skipped(plan)
-            outcome = lost or await self._recorded(plan)
+        lost = self._journal.get(plan.loss_key, Outcome)
+        if lost is None and not self._journal.has(plan.key):
+            if self._stopped_by is not None:
+                raise self._stopped_by
+            if self.stopping:
+                return _skipped(plan)
+        outcome = lost or await self._recorded(plan)
         if outcome.status == "skipped":
             return outcome
-        self._events.emit(_event(plan, outcome))
-        self.stats.add(plan.key, plan.request.arm.skill.hash, outcome)
-        self._proven = self._proven or outcome.status == "scored"
-        stop = plan.batch.count(outcome)
+        stop = self._count(plan, outcome)
         if stop is not None:
             self._stopped_by = stop
             raise stop
@@ -450,6 +525,13 @@ class Rollouts:
             else:
                 self._unrecorded_failures |= plan.batch.failures
         return outcome
+
+    def _count(self, plan: _Planned, outcome: Outcome) -> InfrastructureError | None:
+        """Tell everybody about an outcome. Returns the reason to stop the run, if there is one."""
+        self._events.emit(_event(plan, outcome))
+        self.stats.add(plan.key, plan.request.arm.skill.hash, outcome)
+        self._proven = self._proven or outcome.status == "scored"
+        return plan.batch.count(outcome)
 
     async def persist_failures(self) -> None:
         """Record the failures of batches with too little coverage as permanent.

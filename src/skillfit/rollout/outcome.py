@@ -51,12 +51,16 @@ def requests_for(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
+    """Why a rollout has no score."""
+
     kind: str  # a ModelError kind, or: agent, grader, command, sandbox, timeout, worker
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """What one rollout came to: an attempt with its score, or the failure that prevented one."""
+
     item_id: str
     repeat: int
     status: Literal["scored", "failed", "skipped"]
@@ -132,9 +136,9 @@ class StepRollouts:
     """What was asked for and the tasks that run it, one list per accumulation batch."""
 
     requests: tuple[tuple[RolloutRequest, ...], ...]
-    running: tuple[tuple[asyncio.Task[Outcome], ...], ...]
+    running: tuple[tuple[asyncio.Future[Outcome], ...], ...]
 
-    def all_running(self) -> list[asyncio.Task[Outcome]]:
+    def all_running(self) -> list[asyncio.Future[Outcome]]:
         return [task for batch in self.running for task in batch]
 
     async def outcomes(self) -> tuple[tuple[Outcome, ...], ...]:

@@ -83,14 +83,14 @@ class RunCard:
     finished_at: float | None = None
     total_steps: int = 0
     steps_done: int = 0
-    metric: str = "hard"  # what selection scores are in: hard, soft or mixed
+    metric: str = "hard"  # what scores are in: hard, soft or mixed
     soft_weight: float = 0.0  # of the soft score in the metric
     best_step: int | None = None
     finish_reason: str = ""  # empty until the run has finished
     diagnosis: str = ""
     ship: ShipGain | None = None
     selection: ScorePair = ScorePair()
-    test: ScorePair = ScorePair()  # hard scores
+    test: ScorePair = ScorePair()
     test_final: float | None = None  # of the last skill, where that is not the best
     points: tuple[ScorePoint, ...] = ()
     calls: int = 0
@@ -187,8 +187,8 @@ def _finished(card: RunCard, event: RunFinished, at: float) -> RunCard:
             card.selection.baseline if baseline is None else baseline,
             summary.best_selection_score,
         ),
-        test=ScorePair(summary.baseline_test_hard, summary.test_hard),
-        test_final=summary.final_test_hard,
+        test=ScorePair(*summary.test_scores[:2]),
+        test_final=summary.test_scores[2],
         unproven=summary.unproven,
         seconds=summary.total_wall_time_s,
     )

@@ -136,8 +136,8 @@ def _read_holder(path: Path) -> Holder | None:
     try:
         with path.open("rb") as file:
             file.seek(1 if os.name == "nt" else 0)
-            said = json.loads(file.read())
-        return Holder(int(said["pid"]), str(said["host"]))
+            holder = json.loads(file.read())
+        return Holder(int(holder["pid"]), str(holder["host"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

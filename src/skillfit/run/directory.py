@@ -101,7 +101,7 @@ class RunDirectory:
         before = self.journal.fact("identity", JsonObject)
         if before is None and (others := _others(self.path)):
             raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
-        changes = _changes(before, identity)
+        changes = _changes(_with_added_settings(before), identity)
         if (
             before is not None
             and changes
@@ -254,6 +254,16 @@ class IdentityChange:
 
     def __str__(self) -> str:
         return f"{self.key}: {_short(self.before)} -> {_short(self.after)}"
+
+
+def _with_added_settings(recorded: JsonObject | None) -> JsonObject | None:
+    """The recorded identity as this version would have recorded it."""
+    from skillfit.config import completed_identity  # here, because readers do not need it
+
+    settings = (recorded or {}).get("config")
+    if recorded is None or not isinstance(settings, dict):
+        return recorded
+    return {**recorded, "config": completed_identity(settings)}
 
 
 def _changes(before: Any, after: Any, key: str = "") -> list[IdentityChange]:

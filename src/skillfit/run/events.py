@@ -38,7 +38,7 @@ from skillfit.run.records import (
     TypeScore,
     UnitWorth,
 )
-from skillfit.run.store import Redact, Store, dump, in_pages, load
+from skillfit.run.store import ReadAhead, Redact, Store, dump, in_pages, load
 from skillfit.skill import EditResult, Skill
 from skillfit.skill.document import DOCUMENT_NAMES
 
@@ -380,6 +380,9 @@ class EventLog(Store):
         beside: Store | None = None,
     ) -> None:
         super().__init__(path, redact=redact, readonly=readonly, beside=beside)
+        self._rows = ReadAhead(
+            self._db, "SELECT seq, at, data FROM events WHERE seq >= ? AND seq < ?"
+        )
         self._listeners: list[Callable[[Stored], None]] = []
 
     def listen(self, listener: Callable[[Stored], None]) -> None:
@@ -399,9 +402,7 @@ class EventLog(Store):
         if seq is None:
             seq, at = self._insert(key, kind, data)
         else:
-            at, old = self._db.execute(
-                "SELECT at, data FROM events WHERE seq = ?", (seq,)
-            ).fetchone()
+            _, at, old = self._rows.row(seq)
             if _same(old, data):
                 data = old
             else:

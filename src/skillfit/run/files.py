@@ -38,6 +38,7 @@ from skillfit.run.records import (
     PAYLOAD_FIELD,
     EditEffect,
     PatchRecord,
+    SelectionDecision,
     SlowUpdateRecord,
     StepRecord,
 )
@@ -74,7 +75,7 @@ class RunFiles:
         self._update_mode = "patch"
         self._step = 0
         self._history: dict[int, StepRecord] = {}
-        self._rates: dict[int, JsonObject] = {}
+        self._rates: dict[int, SelectionDecision] = {}
         self._effects: list[EditEffect] = []  # the pool after the last decision
         self._rollouts: defaultdict[tuple[str, int], dict[str, RolloutFinished]] = defaultdict(dict)
 
@@ -146,18 +147,11 @@ class RunFiles:
             ranked["fallback"] = True
         self._directory.write_json(f"{folder}/ranked_edits.json", ranked)
         if decision.learning_rate is not None:
-            rate = {
-                "learning_rate": decision.learning_rate,
-                "available": decision.available,
-                "reasoning": decision.rate_reasoning,
-                "confidence": decision.confidence,
-                "risk_notes": list(decision.risk_notes),
-                "fallback": decision.fallback,
-            }
-            self._directory.write_json(f"{folder}/lr_decision.json", rate)
-            self._rates[event.step] = {"step": event.step, **rate}
+            self._directory.write_json(f"{folder}/lr_decision.json", _rate(decision))
+            self._rates[event.step] = decision
             if self._caught_up:
-                self._write_lines("lr_history.jsonl", list(self._rates.values()))
+                rates = [{"step": step, **_rate(rate)} for step, rate in self._rates.items()]
+                self._write_lines("lr_history.jsonl", rates)
 
     @_on.register
     def _(self, event: CandidateBuilt) -> None:
@@ -316,6 +310,18 @@ def _reflection(patch: PatchRecord, mode: str) -> JsonObject:
         **found,
         "patch": _patch(patch, mode),
         "appendix_notes": list(patch.appendix_notes),
+    }
+
+
+def _rate(decision: SelectionDecision) -> JsonObject:
+    """As lr_decision.json shows it."""
+    return {
+        "learning_rate": decision.learning_rate,
+        "available": decision.available,
+        "reasoning": decision.rate_reasoning,
+        "confidence": decision.confidence,
+        "risk_notes": list(decision.risk_notes),
+        "fallback": decision.fallback,
     }
 
 

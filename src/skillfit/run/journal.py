@@ -33,7 +33,7 @@ from skillfit.models.failures import can_be_lost, make_failure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import BadReply, Model, ModelError, Reply, Request, Role, Usage
 from skillfit.models.secrets import hide_keys_in_use
-from skillfit.run.store import DamagedRun, Redact, Store, dump, in_pages, load
+from skillfit.run.store import DamagedRun, ReadAhead, Redact, Store, dump, in_pages, load
 
 T = TypeVar("T")
 _Row = dict[str, str | bytes | float]  # column -> value
@@ -165,6 +165,9 @@ class Journal(Store):
         super().__init__(path, redact=redact, readonly=readonly)
         if not readonly and not self._has_parents():  # a journal of an earlier version
             self._write("ALTER TABLE effects ADD COLUMN parent TEXT NOT NULL DEFAULT ''", ())
+        self._rows = ReadAhead(
+            self._db, "SELECT seq, value FROM effects WHERE seq >= ? AND seq < ?"
+        )
         self._running: dict[str, _Execution] = {}
         self._billed: weakref.WeakSet[ModelError] = weakref.WeakSet()
         self._total = BillTotal()
@@ -291,8 +294,8 @@ class Journal(Store):
         return int(self._db.execute(query, _key_range(prefix)).fetchone()[0])
 
     def _read(self, seq: int, returns: type[T]) -> T:
-        row = self._db.execute("SELECT value FROM effects WHERE seq = ?", (seq,)).fetchone()
-        value: T = self._decoded(returns, row[0], f"record {seq} ({returns.__name__})")
+        data = self._rows.row(seq)[1]
+        value: T = self._decoded(returns, data, f"record {seq} ({returns.__name__})")
         return value
 
     def _usage(self, text: Any) -> Usage:
@@ -310,8 +313,7 @@ class Journal(Store):
         for table in ("effects", "losses"):
             query = f"SELECT stage, role, model, usage FROM {table}"
             for stage, role, model, usage in self._db.execute(query):
-                spent = self._usage(usage)
-                if spent.calls:
+                if usage != _NOTHING_USED and (spent := self._usage(usage)).calls:
                     yield Spend(stage, role, model, spent)
 
     def total(self) -> BillTotal:
@@ -320,7 +322,8 @@ class Journal(Store):
             for table, seen in self._added_up.items():
                 query = f"SELECT seq, usage FROM {table} WHERE seq > ? ORDER BY seq"
                 for seq, usage in self._db.execute(query, (seen,)):
-                    self._total.add(self._usage(usage))
+                    if usage != _NOTHING_USED:
+                        self._total.add(self._usage(usage))
                     self._added_up[table] = seq
             return replace(self._total)
 
@@ -366,6 +369,10 @@ def _price(number: Any) -> float | None:
 
 def _is_amount(number: Any) -> bool:
     return isinstance(number, int | float) and 0 <= number <= sys.float_info.max
+
+
+# What is recorded for a rollout, for example, whose model calls are recorded one by one.
+_NOTHING_USED = _dump_usage(Usage())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from skillfit.models.json_text import JsonObject
@@ -142,14 +142,34 @@ class UnitWorth:
 
 
 @dataclass(frozen=True, slots=True)
+class Suggestion:
+    """An instruction to the model that rewrites the skill."""
+
+    type: str
+    title: str
+    motivation: str
+    instruction: str
+    priority_hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillCandidate:
+    """A whole new skill body."""
+
+    title: str
+    change_summary: tuple[str, ...]
+    new_skill: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProposalRecord:
     """What an optimizer proposed: an edit, a suggestion for a rewrite, or a whole new skill."""
 
     source: str  # failure, success, contrast, diagnosis, examples
     items: tuple[str, ...]
     edit: Edit | None = None
-    suggestion: Mapping[str, str] | None = None  # type, title, motivation, instruction, …
-    candidate: Mapping[str, Any] | None = None  # title, change_summary, new_skill
+    suggestion: Suggestion | None = None
+    candidate: SkillCandidate | None = None
 
     @property
     def support(self) -> int:
@@ -160,8 +180,9 @@ class ProposalRecord:
         """What it would write, in one string."""
         if self.edit is not None:
             return self.edit.content or self.edit.target
-        found = self.suggestion or self.candidate or {}
-        return str(found.get("instruction") or found.get("new_skill") or "")
+        if self.suggestion is not None:
+            return self.suggestion.instruction
+        return self.candidate.new_skill if self.candidate is not None else ""
 
     def as_json(self) -> JsonObject:
         """As the reference's files show it: the payload's own fields, then its support."""
@@ -172,7 +193,8 @@ class ProposalRecord:
                 "content": self.edit.content,
             }
         else:
-            payload = dict(self.suggestion or self.candidate or {})
+            written = self.suggestion or self.candidate
+            payload = asdict(written) if written is not None else {}
         return payload | {
             "source_type": self.source,
             "support_count": self.support,
@@ -246,6 +268,8 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class ApplySummary:
+    """What became of the edits of a step."""
+
     total: int
     applied: int
     skipped: int
@@ -393,6 +417,8 @@ class TypeScore:
 
 @dataclass(frozen=True, slots=True)
 class EpochStats:
+    """One epoch in summary.json."""
+
     epoch: int
     steps: int
     accepts: int
@@ -404,6 +430,8 @@ class EpochStats:
 
 @dataclass(frozen=True, slots=True)
 class ShipSummary:
+    """The ship test in summary.json."""
+
     verdict: str  # improved, inconclusive, no improvement
     difference: float
     interval: tuple[float, float]
@@ -413,6 +441,8 @@ class ShipSummary:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
+    """Calls, tokens and dollars of a run, of a stage or of a role."""
+
     calls: int = 0
     tokens: int = 0
     input: int = 0
@@ -456,6 +486,9 @@ class RunSummary:
     test_soft: float | None = None
     final_test_hard: float | None = None
     final_test_soft: float | None = None
+    baseline_test_score: float | None = None  # these three in the gate's metric
+    test_score: float | None = None
+    final_test_score: float | None = None
     test_delta_hard: float | None = None
     final_test_delta_hard: float | None = None
     ship: ShipSummary | None = None
@@ -469,6 +502,19 @@ class RunSummary:
     usage_by_role: dict[str, UsageTotals] = field(default_factory=dict)
     token_summary: dict[str, TokenCounts] = field(default_factory=dict)
     total_wall_time_s: float = 0.0
+
+    @property
+    def test_scores(self) -> tuple[float | None, float | None, float | None]:
+        """Initial, best and last skill on the test split, in the gate's metric. Summaries of early
+        versions have hard scores only.
+        """
+        pairs = (
+            (self.baseline_test_score, self.baseline_test_hard),
+            (self.test_score, self.test_hard),
+            (self.final_test_score, self.final_test_hard),
+        )
+        first, best, last = (hard if score is None else score for score, hard in pairs)
+        return first, best, last
 
 
 # Actions, finish reasons and stages as people read them, in the terminal and on every page.

@@ -32,6 +32,8 @@ from skillfit.models.secrets import hide_keys_in_use
 Redact = Callable[[str], str]
 
 _PAGE = 500  # rows per page of `in_pages`
+_AHEAD = 100  # numbers that `ReadAhead` fetches together
+_KEPT_AHEAD = 10 * _AHEAD
 _CLOSING_TIMEOUT_MS = 200  # how long closing waits for readers before it leaves the WAL file
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # A table that somebody removed, a record that somebody changed.
@@ -403,6 +405,29 @@ def in_pages(
     while page := db.execute(query, (*arguments, after, _PAGE)).fetchall():
         yield from page
         after = page[-1][0]
+
+
+class ReadAhead:
+    """Rows of a table by number. A resumed run asks for its records in about the order in which
+    they were recorded, so each query also fetches some of the rows that follow.
+
+    `query` gives the number first and ends with `seq >= ? AND seq < ?`. Use it for rows that never
+    change.
+    """
+
+    def __init__(self, db: RunDatabase, query: str) -> None:
+        self._db, self._query = db, query
+        self._rows: dict[int, tuple[Any, ...]] = {}
+
+    def row(self, seq: int) -> tuple[Any, ...]:
+        if seq not in self._rows:
+            if len(self._rows) > _KEPT_AHEAD:  # asked for in another order: these are of no use
+                self._rows.clear()
+            found = self._db.execute(self._query, (seq, seq + _AHEAD))
+            self._rows |= {row[0]: row for row in found}
+        if seq not in self._rows:
+            raise damaged(self._db.path, f"record {seq} is missing")
+        return self._rows.pop(seq)
 
 
 def dump(kind: Any, value: Any) -> bytes:

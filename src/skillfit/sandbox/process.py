@@ -281,10 +281,10 @@ async def run_process(
 
 def _require_started(argv: Sequence[str], outputs: Mapping[str, _Output], killed: str) -> None:
     started, _, problem = outputs["status"].text().partition(STARTED.decode())
-    said = started or problem or outputs["stderr"].text().strip()[-500:]
+    reason = started or problem or outputs["stderr"].text().strip()[-500:]
     if problem or (not killed and STARTED.decode() not in outputs["status"].text()):
         raise SandboxNotStarted(
-            f"{Path(argv[0]).name} could not be started: {said or 'no reason was given'}",
+            f"{Path(argv[0]).name} could not be started: {reason or 'no reason was given'}",
             hint="`skillfit check` shows which isolation works on this machine.",
         )
 

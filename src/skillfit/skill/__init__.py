@@ -12,7 +12,7 @@ from skillfit.skill.edits import (
     apply_edits,
     example_edit,
 )
-from skillfit.skill.lint import Problem, document_problems, lint, refuse_unreadable
+from skillfit.skill.lint import document_problems, lint, refuse_unreadable
 from skillfit.skill.regions import (
     Example,
     appendix_notes,
@@ -38,7 +38,6 @@ __all__ = [
     "EditResult",
     "Example",
     "Hunk",
-    "Problem",
     "Skill",
     "Unit",
     "appendix_notes",

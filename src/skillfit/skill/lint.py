@@ -14,7 +14,13 @@ from urllib.parse import unquote
 import yaml
 
 from skillfit.errors import InputError
-from skillfit.skill.document import DOCUMENT_NAMES, Skill, estimate_tokens, find_document
+from skillfit.skill.document import (
+    DOCUMENT_NAMES,
+    DOCUMENT_SUFFIXES,
+    Skill,
+    estimate_tokens,
+    find_document,
+)
 from skillfit.skill.regions import MARKER, ORPHAN, PROTECTED, scan
 
 FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
@@ -74,8 +80,9 @@ def refuse_unreadable(skill: Skill, path: str = "") -> None:
     """Raise when the frontmatter cannot be told from the body, or cannot be read."""
     for problem in document_problems(skill):
         if problem.severity == "error":
+            file = path if path.endswith(DOCUMENT_SUFFIXES) else str(Path(path, problem.path))
             raise InputError(
-                f"{path or problem.path}:{problem.line}: {problem.message}.",
+                f"{file}:{problem.line}: {problem.message}.",
                 hint="Fix the frontmatter; `skillfit lint` lists every problem of a skill.",
             )
 

@@ -1,7 +1,7 @@
 """What the skill must be good at: items, splits, graders, and the loaders that bring them."""
 
 from skillfit.tasks.graders import build_grader
-from skillfit.tasks.item import Attempt, Grader, Item, RowAt, Score, Split, Step, TaskFailure
+from skillfit.tasks.item import Attempt, Item, RowAt, Score, TaskFailure
 from skillfit.tasks.load import (
     LoadContext,
     SourceItems,
@@ -10,24 +10,19 @@ from skillfit.tasks.load import (
     TaskSource,
     load_task,
 )
-from skillfit.tasks.splits import MIN_SELECTION, SplitSettings
-from skillfit.tasks.task import Evaluator, GoldProblem, Task, prove_gold
+from skillfit.tasks.splits import SplitSettings
+from skillfit.tasks.task import Evaluator, Task, prove_gold
 
 __all__ = [
-    "MIN_SELECTION",
     "Attempt",
     "Evaluator",
-    "GoldProblem",
-    "Grader",
     "Item",
     "LoadContext",
     "RowAt",
     "Score",
     "SourceItems",
     "SourceReference",
-    "Split",
     "SplitSettings",
-    "Step",
     "Task",
     "TaskFailure",
     "TaskSettings",

@@ -11,14 +11,14 @@ import hashlib
 import json
 import math
 import mimetypes
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, SupportsFloat
 
 from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
-from skillfit.models.json_text import without_surrogates
+from skillfit.models.json_text import JsonObject, without_surrogates
 from skillfit.models.protocol import Image, Message, Usage
 
 Split = Literal["train", "selection", "test"]
@@ -135,10 +135,7 @@ class Item:
     @property
     def answers(self) -> tuple[str, ...]:
         """Gold answers, any of which is right; empty when the grader needs none."""
-        return tuple(
-            answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-            for answer in listed_answers(self.content())
-        )
+        return tuple(map(_as_text, listed_answers(self.content())))
 
     @property
     def has_answers(self) -> bool:
@@ -226,6 +223,10 @@ def _workspace_name(path: Path) -> str:
     return path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
 
 
+def _as_text(answer: Any) -> str:
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+
+
 def _as_sequence(value: Any) -> Sequence[Any]:
     return [value] if isinstance(value, (str, Path)) else value
 
@@ -233,6 +234,8 @@ def _as_sequence(value: Any) -> Sequence[Any]:
 def listed_answers(content: Mapping[str, Any]) -> list[Any]:
     """The gold answers of a row as a list, whether it holds one, several or none."""
     answers = content.get("answers", ())
+    if isinstance(answers, str):
+        return [answers]
     several = answers if isinstance(answers, (list, tuple)) else [answers]
     return [answer for answer in several if answer is not None]
 
@@ -254,12 +257,25 @@ def weights_of(items: Iterable[Item]) -> dict[str, float]:
     return {item.id: item.weight for item in items if item.weight != 1.0}
 
 
-_STABLE = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
+def _stable_encoder() -> Callable[[Any], str]:
+    """As `json.JSONEncoder(…).encode`, which builds its C encoder again for every value and takes
+    half as long again for it.
+    """
+    plain = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # another implementation of Python
+        return plain.encode
+    quote = json.encoder.encode_basestring
+    encode = make(None, plain.default, quote, None, ": ", ", ", True, False, True)
+    return lambda value: "".join(encode(value, 0))
+
+
+_encode = _stable_encoder()
 
 
 def stable_hash(value: Any) -> str:
     """Sixteen hex digits that depend on the value alone, not on the order of keys."""
-    return hashlib.sha256(_STABLE.encode(value).encode()).hexdigest()[:16]
+    return hashlib.sha256(_encode(value).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +358,7 @@ class Grader(Protocol):
         """
         ...
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """The grader's settings as JSON, for the run's identity."""
         ...
 

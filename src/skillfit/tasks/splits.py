@@ -18,24 +18,25 @@ import json
 import random
 import re
 import string
-import sys
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
-from itertools import chain
+from itertools import chain, pairwise
 from statistics import median_low
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from zlib import crc32
 
 from skillfit.errors import InputError
 from skillfit.tasks.item import Item, Split
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray  # numpy is imported when it is used: few commands need it
+
 THRESHOLD = 0.8
 _RUN = 5  # words
 _WEIGHTS = (0x9E3779, 0x85EBCB, 0xC2B2AF, 0x27D4EB, 0x165667)  # of the words in a run's hash
-_BATCH = 256  # items whose runs are hashed together
+_BATCH = 512  # items whose runs are hashed together
 _SKETCH = 64  # hashes
 _LOOKED_UP = 8  # smallest hashes of a sketch by which similar items are found
 _MIN_SHARED = 4  # hashes that two sketches must share at least
@@ -57,22 +58,13 @@ Part = TypeVar("Part", bound=Hashable)
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """The normalised text of an item."""
-
-    words: list[bytes]
-    exact: bytes  # hash of the whole text and of the attached files
-    attached: bytes  # hashes of the attached files
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Text:
-    """What is kept of it."""
+    """What is kept of an item's text."""
 
-    exact: bytes
-    attached: bytes
-    sketch: array[int]  # smallest run hashes, ascending
+    exact: bytes  # hash of the whole normalised text and of the attached files
+    attached: bytes  # hashes of the attached files
+    sketch: NDArray[Any]  # smallest run hashes, ascending
 
 
 def similar_groups(items: Sequence[Item], *, whole_rows: bool = False) -> list[list[int]]:
@@ -97,7 +89,9 @@ def similar_groups(items: Sequence[Item], *, whole_rows: bool = False) -> list[l
         if not found:
             return groups
         template |= found
-        changed = [at for at, text in enumerate(texts) if not found.isdisjoint(text.sketch)]
+        changed = [
+            at for at, text in enumerate(texts) if not found.isdisjoint(text.sketch.tolist())
+        ]
         reduced = reader.reduced([items[at] for at in changed], template)
         for at, text in zip(changed, reduced, strict=True):
             texts[at] = text
@@ -110,44 +104,45 @@ class _Reader:
         self._whole_rows = whole_rows
 
     def reduced(self, items: Sequence[Item], template: set[int]) -> list[_Text]:
-        """What is compared of each item. Works on many items at once, to hash all their runs in one
-        go.
+        """What is compared of each item. Works on many items at once, which is several times as
+        fast.
         """
         texts: list[_Text] = []
         for start in range(0, len(items), _BATCH):
-            batch = [self._normalised(item.loaded()) for item in items[start : start + _BATCH]]
-            hashes = self._run_hashes(chain.from_iterable(text.words for text in batch))
-            end = 0
-            for text in batch:
-                begin, end = end, end + len(text.words)
-                runs = set(hashes[begin : max(begin, end - _RUN + 1)])
-                runs -= template
-                sketch = array("Q", sorted(runs)[:_SKETCH])
-                texts.append(_Text(text.exact, text.attached, sketch))
+            texts += self._reduced_batch(items[start : start + _BATCH], template)
         return texts
+
+    def _reduced_batch(self, items: Sequence[Item], template: set[int]) -> list[_Text]:
+        texts, words = [], []
+        for item in items:
+            item = item.loaded()
+            text = self._text(item)
+            words.append(_words(text))
+            whole = b" ".join(words[-1]) if len(text) <= 2 * _WINDOW else _one_line(text)
+            attached = _attached(item)
+            exact = blake2b(whole + attached, digest_size=16).digest()
+            texts.append((exact, attached))
+        sketches = _sketches(words, template)
+        return [
+            _Text(exact, attached, sketch)
+            for (exact, attached), sketch in zip(texts, sketches, strict=True)
+        ]
 
     def common_runs(self, items: Sequence[Item]) -> set[int]:
         """Runs that most of these items have."""
-        return _shared([self._runs(_words(self._text(item))) for item in items], _MOST)
+        return _shared([_runs(_words(self._text(item))) for item in items], _MOST)
 
     def template(self, items: Sequence[Item]) -> set[int]:
         """The runs of the template that these similar items are made from; empty if they are copies
         of one another.
         """
         texts = [_words(self._text(item)) for item in items]
-        runs = [self._runs(words) for words in texts]
+        runs = [_runs(words) for words in texts]
         words = [_numbered(words) for words in texts]
         frame, usual = _shared(runs, _HALF), _shared(words, _HALF)
         own = median_low([len(held - usual) for held in words])
         broken = median_low([len(frame - held) for held in runs])
         return frame if own >= _OWN_WORDS and not broken else set()
-
-    def _normalised(self, item: Item) -> _Words:
-        text = self._text(item)
-        words = _words(text)
-        whole = b" ".join(words) if len(text) <= 2 * _WINDOW else " ".join(text.split()).encode()
-        attached = _attached(item)
-        return _Words(words, blake2b(whole + attached, digest_size=16).digest(), attached)
 
     def _text(self, item: Item) -> str:
         if not self._whole_rows:
@@ -156,27 +151,45 @@ class _Reader:
         compared = {name: value for name, value in content.items() if name not in _NOT_COMPARED}
         return json.dumps(compared, ensure_ascii=False, sort_keys=True, default=str).casefold()
 
-    def _runs(self, words: Sequence[bytes]) -> set[int]:
-        return set(self._run_hashes(words)[: max(0, len(words) - _RUN + 1)])
 
-    def _run_hashes(self, words: Iterable[bytes]) -> array[int]:
-        """For each word, a 32-bit hash of it and the four words that follow.
+def _run_hashes(words: Iterable[bytes]) -> NDArray[Any]:
+    """For each word, a 32-bit hash of it and the four words that follow: a weighted sum of the
+    words' hashes, modulo 2**32.
+    """
+    import numpy as np
 
-        The hash is a weighted sum of the words' hashes, modulo 2**32. All sums are computed at
-        once, in 64-bit lanes of one large integer: shifting it by a lane puts the next word's hash
-        in each lane. No sum exceeds 59 bits, so no lane overflows into the next.
-        """
-        word_hashes = array("Q", map(crc32, words))
-        if sys.byteorder == "big":
-            word_hashes.byteswap()
-        lanes = int.from_bytes(word_hashes, "little")
-        sums = sum((lanes >> 64 * place) * weight for place, weight in enumerate(_WEIGHTS))
-        low_halves = b"\xff\xff\xff\xff\0\0\0\0" * len(word_hashes)
-        sums &= int.from_bytes(low_halves, "little")
-        hashes = array("Q", sums.to_bytes(8 * len(word_hashes), "little"))
-        if sys.byteorder == "big":
-            hashes.byteswap()
-        return hashes
+    hashes = np.fromiter(map(crc32, words), dtype=np.uint64)
+    sums = np.zeros_like(hashes)
+    for place, weight in enumerate(_WEIGHTS):
+        sums[: max(0, len(hashes) - place)] += hashes[place:] * np.uint64(weight)
+    return sums & np.uint64(0xFFFFFFFF)
+
+
+def _runs(words: Sequence[bytes]) -> set[int]:
+    return set(_run_hashes(words)[: max(0, len(words) - _RUN + 1)].tolist())
+
+
+def _sketches(texts: Sequence[Sequence[bytes]], template: set[int]) -> list[NDArray[Any]]:
+    """For each text, its smallest distinct run hashes outside the template, ascending."""
+    import numpy as np
+
+    lengths = np.fromiter(map(len, texts), dtype=np.int64)
+    owner = np.repeat(np.arange(len(texts), dtype=np.uint64), lengths)
+    ends = np.repeat(np.cumsum(lengths), lengths)
+    whole_run = np.arange(len(owner)) <= ends - _RUN  # the others reach into the next text
+    hashes = _run_hashes(chain.from_iterable(texts))
+    # Text number and hash in one integer: sorting these sorts the hashes of each text.
+    ordered = np.sort(((owner << np.uint64(32)) | hashes)[whole_run])
+    first = np.ones(len(ordered), dtype=bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    distinct = ordered[first]
+    owner, hashes = distinct >> np.uint64(32), distinct & np.uint64(0xFFFFFFFF)
+    if template:
+        kept = ~np.isin(hashes, np.fromiter(template, dtype=np.uint64))
+        owner, hashes = owner[kept], hashes[kept]
+    bounds = np.searchsorted(owner, np.arange(len(texts) + 1, dtype=np.uint64)).tolist()
+    # Copies, so that no sketch keeps the hashes of the whole batch in memory.
+    return [hashes[begin : min(end, begin + _SKETCH)].copy() for begin, end in pairwise(bounds)]
 
 
 def _words(text: str) -> list[bytes]:
@@ -187,6 +200,10 @@ def _words(text: str) -> list[bytes]:
     if not data.translate(None, _PLAIN):  # nothing but words and separators: the quick way
         return data.translate(_TO_SPACE).split()
     return " ".join(_TOKEN.findall(text)).encode().split()
+
+
+def _one_line(text: str) -> bytes:
+    return " ".join(text.split()).encode()
 
 
 def _attached(item: Item) -> bytes:
@@ -241,21 +258,20 @@ def _same_text(texts: Sequence[_Text], whole_rows: bool) -> Iterator[tuple[int, 
             yield earlier, at
 
 
-def _candidates(sketches: Sequence[array[int]]) -> Iterator[tuple[int, int]]:
+def _candidates(sketches: Sequence[NDArray[Any]]) -> Iterator[tuple[int, int]]:
     """Pairs that share one of their smallest hashes. Where many items share a hash, each is paired
     with a few neighbours, in another order for each hash, instead of with all.
     """
-    import numpy as np  # here, because most commands do not need it
+    import numpy as np
 
-    smallest = [sketch[:_LOOKED_UP].tolist() for sketch in sketches]
-    everything = np.sort(np.fromiter(chain.from_iterable(smallest), dtype=np.uint64))
-    shared = set(everything[1:][everything[1:] == everything[:-1]].tolist())
+    smallest = [sketch[:_LOOKED_UP] for sketch in sketches]
+    runs = np.concatenate(smallest)
+    owners = np.repeat(np.arange(len(smallest)), [len(few) for few in smallest])
+    ordered = np.sort(runs)
+    shared = np.isin(runs, ordered[1:][ordered[1:] == ordered[:-1]])
     holders: defaultdict[int, list[int]] = defaultdict(list)
-    for at, runs in enumerate(smallest):
-        if not shared.isdisjoint(runs):
-            for run in runs:
-                if run in shared:
-                    holders[run].append(at)
+    for run, at in zip(runs[shared].tolist(), owners[shared].tolist(), strict=True):
+        holders[run].append(at)
     for run, held in holders.items():
         if len(held) > _NEIGHBOURS + 1:
             random.Random(run).shuffle(held)
@@ -264,15 +280,16 @@ def _candidates(sketches: Sequence[array[int]]) -> Iterator[tuple[int, int]]:
                 yield one, other
 
 
-def _near(one: array[int], other: array[int]) -> bool:
+def _near(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Whether the Jaccard index, estimated from the hashes that both sketches could hold, reaches
     the threshold. A full sketch holds only hashes up to its last.
     """
-    first, second = set(one), set(other)
+    first: set[int] = set(one.tolist())
+    second: set[int] = set(other.tolist())
     both = first & second
     if len(both) < _MIN_SHARED:
         return False
-    end = min(sketch[-1] if len(sketch) == _SKETCH else 1 << 32 for sketch in (one, other))
+    end = min(int(full[-1]) if len(full) == _SKETCH else 1 << 32 for full in (one, other))
     in_both = sum(run <= end for run in both)
     return in_both >= THRESHOLD * sum(run <= end for run in first | second)
 
@@ -414,10 +431,13 @@ def make_splits(
     order = [hashlib.sha256(f"{seed}:{item.id}".encode()).digest() for item in items]
     groups = similar_groups(items, whole_rows=whole_rows)
     for group in groups:
-        group.sort(key=order.__getitem__)
+        if len(group) > 1:
+            group.sort(key=order.__getitem__)
     # Large groups first, while there is room for them; then type by type, so that every type meets
-    # the ratio.
-    groups.sort(key=lambda group: (-len(group), items[group[0]].type, order[group[0]]))
+    # the ratio. Three stable sorts are faster than one by all three.
+    groups.sort(key=lambda group: order[group[0]])
+    groups.sort(key=lambda group: items[group[0]].type)
+    groups.sort(key=len, reverse=True)
     wanted = _counts(len(items), ratio)
     dealt: list[list[int]] = [[], [], []]
     done = 0

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from skillfit.errors import InputError
-from skillfit.models.json_text import parse_json
+from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import Model
 from skillfit.sandbox.process import (
     SandboxNotStarted,
@@ -71,7 +71,7 @@ class Evaluator(ABC):
         """
 
     @abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """What distinguishes this evaluator from others, as JSON, for the run's identity."""
 
     def opened(self, run_path: Path) -> AbstractAsyncContextManager[None]:
@@ -107,7 +107,7 @@ class FunctionEvaluator(Evaluator):
         attempt = value if isinstance(value, Attempt) else Attempt(str(value))
         return attempt, await self.grader.grade(item, attempt)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {
             "function": described(self.function),
             "grader": self.grader.describe() if self.grader else None,
@@ -176,7 +176,7 @@ class CommandEvaluator(Evaluator):
             raise TaskFailure("command", f"{where}: exit code {result.code}: {stderr}")
         return evaluated(_printed_score(result.stdout, where), source=where)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """The command line and the content of the files in it, so that editing the program changes
         the run's identity.
         """

@@ -22,15 +22,16 @@ from skillfit.errors import Exit, SkillfitError
 from skillfit.gate import Gate, GateSettings, Leak, LeakIndex
 from skillfit.gate.samples import Samples, mean
 from skillfit.gate.ship import MOST_REPEATS
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Reply, Request, Usage
-from skillfit.optimize.optimizer import Optimizer, Patch, Payload, SkillCandidate, Suggestion
+from skillfit.optimize.optimizer import Optimizer, Patch, Payload
 from skillfit.optimize.proposer import Proposer
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, Tally, gather
 from skillfit.run.budget import Amounts, Budget
 from skillfit.run.control import SteeringRequest
 from skillfit.run.events import Discarded, Event, StageFinished, StageStarted
 from skillfit.run.journal import Journal
-from skillfit.run.records import TokenCounts
+from skillfit.run.records import SkillCandidate, Suggestion, TokenCounts
 from skillfit.skill import EXAMPLE_OP, Edit, Skill
 from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
 from skillfit.tasks.task import Task
@@ -277,7 +278,7 @@ class SelectionRollouts:
         return self._outcomes(running, self._usage)
 
     async def _outcomes(
-        self, running: Sequence[asyncio.Task[Outcome]], usage: UsageByStage
+        self, running: Sequence[asyncio.Future[Outcome]], usage: UsageByStage
     ) -> list[Outcome]:
         outcomes = await gather(running)
         raise_if_skipped(outcomes, self._run)
@@ -406,7 +407,7 @@ class BothGraders:
     def patterns(self) -> tuple[str, ...]:
         return (*self.ship.patterns(), *self.trained.patterns())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return self.ship.describe()
 
 

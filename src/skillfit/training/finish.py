@@ -108,8 +108,8 @@ def end_by_budget(
 
 def _with_cap(diagnosis: Diagnosis, reached: BudgetReached) -> str:
     """The diagnosis and the cap. Both advise to raise the cap; the cap's own words name it."""
-    said = diagnosis.message if diagnosis.cause.startswith("budget") else str(diagnosis)
-    return f"{said} {reached}"
+    text = diagnosis.message if diagnosis.cause.startswith("budget") else str(diagnosis)
+    return f"{text} {reached}"
 
 
 def unfinished(run: Components, state: TrainingState) -> Ending:
@@ -309,6 +309,7 @@ def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason:
         selection_items=len(run.task.selection),
         detectable=detectable_effect(len(run.task.selection), noise, repeats),
         steps=len(state.records),
+        edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
         blocked=run.leaks.blocked,
         usable=state.usable_edits,

@@ -18,6 +18,7 @@ from skillfit.errors import InputError
 from skillfit.extensions import find_extension
 from skillfit.gate import Gate, GateSettings, Measure
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
+from skillfit.models.json_text import JsonObject
 from skillfit.optimize.proposer import ProposerFactory
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
@@ -79,9 +80,9 @@ class Inputs:
         """The folder that relative names in the config start from."""
         return Path(self.config.env.folder)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """What makes a run this run, in parts, so that a change can be named."""
-        whole: dict[str, Any] = {
+        whole: JsonObject = {
             "config": identity(self.config),
             "skill": self.skill.hash,
             "task": _task_identity(self.task),
@@ -121,7 +122,7 @@ def _limited(config: Config, task: Task) -> tuple[Task, RolloutPlan | None]:
     return task.with_splits(replace(task.split_settings, caps=caps)), plan
 
 
-def _programs(config: Config) -> dict[str, Any]:
+def _programs(config: Config) -> JsonObject:
     """The descriptions of the command-line programs that the run uses, by role."""
     model = config.model
     roles = {"agent": model.agent, "optimizer": model.optimizer, "judge": model.judge}
@@ -132,8 +133,8 @@ def _programs(config: Config) -> dict[str, Any]:
     return found
 
 
-def _task_identity(task: Task) -> dict[str, Any]:
-    parts: dict[str, Any] = {
+def _task_identity(task: Task) -> JsonObject:
+    parts: JsonObject = {
         f"{name} items": stable_hash(sorted(item.fingerprint() for item in getattr(task, name)))
         for name in ("train", "selection", "test")
     }

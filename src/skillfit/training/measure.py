@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from skillfit import __version__
 from skillfit.config import identity
@@ -30,6 +29,7 @@ from skillfit.gate.regression import (
     fit,
 )
 from skillfit.gate.samples import Interval, Sampler, Samples, believe, compare, interval
+from skillfit.models.json_text import JsonObject
 from skillfit.rollout import Outcome, RolloutRequest, Rollouts, Tally, gather, requests_for
 from skillfit.rollout.outcome import weighted_values
 from skillfit.run.budget import BudgetReached, Spending
@@ -118,7 +118,7 @@ async def evaluate(
     ]
 
 
-def _identity(inputs: Inputs) -> dict[str, Any]:
+def _identity(inputs: Inputs) -> JsonObject:
     """How answers come about and are graded. Items, splits, skills and repeats may change: each
     rollout is recorded by its own.
     """
@@ -136,6 +136,7 @@ def _identity(inputs: Inputs) -> dict[str, Any]:
 
 
 def items_of(task: Task, split: str) -> tuple[Item, ...]:
+    """The items of a split, or of all splits; a split without items is an error."""
     if split == "all":
         return task.items
     split = split_named(split)
@@ -164,6 +165,7 @@ class Ablation:
 
 
 def default_rollouts(count: int) -> int:
+    """Rollouts that `ablate` spends on `count` units when the user names no number."""
     return min(MOST, max(FEWEST, PER_UNIT * count))
 
 

@@ -55,7 +55,7 @@ from skillfit.training.components import (
 from skillfit.training.plan import Place, PlannedStep, selection_passes
 from skillfit.training.state import TrainingState
 
-Rollout = asyncio.Task[Outcome]
+Rollout = asyncio.Future[Outcome]
 
 
 async def observations(run: Components, rollouts: StepRollouts) -> list[Observation]:
@@ -508,6 +508,7 @@ def _follow(run: Components, request: SteeringRequest) -> None:
 
 
 def raise_cap(budget: Budget, cap: str, value: str) -> None:
+    """Set a cap of the budget to a value that a person typed."""
     try:
         budget.set_cap(cap, float(value))
     except ValueError:

@@ -32,6 +32,8 @@ from skillfit.training.components import Closing, Components
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
+    """Where training stands after a step. The next step starts from it and returns a new one."""
+
     skill: Skill  # the incumbent: what the next step starts from
     epoch_start: Skill  # the incumbent when this epoch began
     baseline: Tally | None = None  # of the initial skill on the selection items; None: not yet
@@ -151,7 +153,7 @@ def summarise(
         total_wall_time_s=round(closing.budget.minutes * 60, 1),
     )
     summary = _with_selection_scores(summary, run, ending)
-    summary = _with_test_scores(summary, ending)
+    summary = _with_test_scores(summary, run, ending)
     return _with_usage(summary, closing.journal.bill())
 
 
@@ -169,7 +171,7 @@ def _with_selection_scores(summary: RunSummary, run: Components, ending: Ending)
     )
 
 
-def _with_test_scores(summary: RunSummary, ending: Ending) -> RunSummary:
+def _with_test_scores(summary: RunSummary, run: Components, ending: Ending) -> RunSummary:
     baseline, best, final = (ending.tests.get(name) for name in ("baseline", "best", "final"))
     return replace(
         summary,
@@ -179,6 +181,9 @@ def _with_test_scores(summary: RunSummary, ending: Ending) -> RunSummary:
         test_soft=best.soft if best else None,
         final_test_hard=_hard(final),
         final_test_soft=final.soft if final else None,
+        baseline_test_score=_score(run, baseline),
+        test_score=_score(run, best),
+        final_test_score=_score(run, final),
         test_delta_hard=best.hard - baseline.hard if best and baseline else None,
         final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
     )
@@ -223,6 +228,8 @@ def _score(run: Components, tally: Tally | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ActionCounts:
+    """How many steps were accepted, rejected and skipped."""
+
     accepts: int
     rejects: int
     skips: int

@@ -185,6 +185,7 @@ def emit_score(
     split: str = "selection",
     by_type: Mapping[str, Tally] | None = None,
 ) -> None:
+    """Emit the score of a skill on a split, with the scores of its item types."""
     types = {
         kind: TypeScore(part.scored, part.hard, part.soft) for kind, part in (by_type or {}).items()
     }

@@ -457,12 +457,12 @@ async def _complete(request: HttpRequest) -> Response:
     prompt = "\n\n".join(text for _, text in texts)
     await asyncio.sleep(_SECONDS * (0.5 + random.Random(prompt).expovariate(2)))
     if body["model"] == "optimizer":
-        said = practice_reply(request.headers.get("x-skillfit-stage", ""), prompt)
+        reply = practice_reply(request.headers.get("x-skillfit-stage", ""), prompt)
     else:
         skill = "\n".join(text for role, text in texts if role == "system")
         task = "\n".join(text for role, text in texts if role == "user")
-        said = practice_answer(skill, task, int(body.get("seed") or 0))
-    usage = {"prompt_tokens": len(prompt) // 4 + 1, "completion_tokens": len(said) // 4 + 1}
+        reply = practice_answer(skill, task, int(body.get("seed") or 0))
+    usage = {"prompt_tokens": len(prompt) // 4 + 1, "completion_tokens": len(reply) // 4 + 1}
     return JSONResponse(
         {
             "id": "practice",
@@ -472,7 +472,7 @@ async def _complete(request: HttpRequest) -> Response:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": said},
+                    "message": {"role": "assistant", "content": reply},
                     "finish_reason": "stop",
                 }
             ],

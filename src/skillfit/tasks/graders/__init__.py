@@ -38,7 +38,6 @@ _COMPOSITIONS = ("all", "any", "mean")
 
 __all__ = [
     "BUILT_IN",
-    "BuiltIn",
     "all_patterns",
     "build_grader",
     "check_items",

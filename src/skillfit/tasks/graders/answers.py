@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
+from skillfit.models.json_text import JsonObject
 from skillfit.tasks.graders.base import (
     Pattern,
     TextGrader,
@@ -37,10 +38,10 @@ def normalized(text: str) -> str:
 
 def token_f1(text: str, gold: str) -> float:
     """Harmonic mean of precision and recall over normalised tokens."""
-    said, meant = normalized(text).split(), normalized(gold).split()
-    if not said or not meant:
-        return float(said == meant)
-    return 2 * (Counter(said) & Counter(meant)).total() / (len(said) + len(meant))
+    given, meant = normalized(text).split(), normalized(gold).split()
+    if not given or not meant:
+        return float(given == meant)
+    return 2 * (Counter(given) & Counter(meant)).total() / (len(given) + len(meant))
 
 
 class Exact(TextGrader, name="exact"):
@@ -271,18 +272,18 @@ class Numeric(TextGrader, name="numeric"):
     rel: float = Field(default=1e-6, ge=0)
 
     def compare(self, item: Item, text: str) -> Score:
-        said = _number(text)
-        if said is None:
+        given = _number(text)
+        if given is None:
             return verdict(False, wrong="The answer has no number.")
         meant = [number for gold in item.answers if (number := _number(gold)) is not None]
         return verdict(
-            any(self._close(said, number) for number in meant), wrong="The number is wrong."
+            any(self._close(given, number) for number in meant), wrong="The number is wrong."
         )
 
-    def _close(self, said: _Quantity, meant: _Quantity) -> bool:
-        same_unit = not said.unit or not meant.unit or said.unit == meant.unit
+    def _close(self, given: _Quantity, meant: _Quantity) -> bool:
+        same_unit = not given.unit or not meant.unit or given.unit == meant.unit
         return same_unit and math.isclose(
-            said.value, meant.value, rel_tol=self.rel, abs_tol=self.abs
+            given.value, meant.value, rel_tol=self.rel, abs_tol=self.abs
         )
 
     def problem(self, item: Item) -> str:
@@ -335,17 +336,17 @@ class JsonFields(TextGrader, name="json_fields", short="fields"):
     tolerance: float = Field(default=1e-6, ge=0)
 
     def compare(self, item: Item, text: str) -> Score:
-        said = last_json_object(text)
-        if said is None:
+        given = last_json_object(text)
+        if given is None:
             return verdict(False, wrong="The reply has no JSON object.")
         golds = [gold for answer in item.answers if (gold := last_json_object(answer))]
-        return max((self._against(said, gold) for gold in golds), key=lambda score: score.soft)
+        return max((self._against(given, gold) for gold in golds), key=lambda score: score.soft)
 
-    def _against(self, said: dict[str, Any], gold: dict[str, Any]) -> Score:
+    def _against(self, given: JsonObject, gold: JsonObject) -> Score:
         wrong = [
             name
             for name in self.fields or gold
-            if not self._same(at_path(said, name), at_path(gold, name))
+            if not self._same(at_path(given, name), at_path(gold, name))
         ]
         return verdict(
             not wrong,

@@ -16,6 +16,7 @@ import regex
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from skillfit.errors import InputError
+from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model
 from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
 from skillfit.tasks.user_code import in_thread
@@ -147,7 +148,7 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def last_json_object(text: str) -> dict[str, Any] | None:
+def last_json_object(text: str) -> JsonObject | None:
     """The last complete outermost JSON object in the text."""
     decoder = json.JSONDecoder()
     found, at = None, text.find("{")
@@ -231,7 +232,7 @@ class BuiltIn(BaseModel):
         """The same for the grading rules that are part of the item (its regex, checks, tests)."""
         return ()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {self.name: self.model_dump(mode="json", exclude_defaults=True)}
 
 
@@ -316,5 +317,5 @@ class Composed:
     def patterns(self) -> tuple[str, ...]:
         return tuple(pattern for part in self.parts for pattern in part.patterns())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {self.how: [part.describe() for part in self.parts], "weights": list(self.weights)}

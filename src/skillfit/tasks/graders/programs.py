@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
+from skillfit.models.json_text import JsonObject
 from skillfit.sandbox.isolation import (
     Isolation,
     SandboxMode,
@@ -148,7 +149,7 @@ class FunctionGrader:
     def patterns(self) -> tuple[str, ...]:
         return ()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {"function": described(self.function)}
 
 
@@ -170,5 +171,5 @@ class Python(BuiltIn, name="python", short="path"):
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         return await self._grader.grade(item, attempt)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         return {"python": self.path, "source": self._source}
