@@ -57,7 +57,7 @@ class RunFollower:
             return
         for stored in view.events.without(RolloutFinished):
             self._builder(stored)
-        for row in view.events.of_kind(RolloutFinished, "ship"):
+        for row in view.events.found(RolloutFinished, "ship"):
             self._builder.scores.ship_rows[row.rollout] = row
         self._builder.rollouts.read(view.events)
         self._last = view.events.newest()

@@ -114,7 +114,7 @@ def worst_first(
 
 def listed_items(events: EventLog) -> dict[str, ItemRecord]:
     """The items as the run read them."""
-    return {record.id: record for read in events.of_kind(ItemsRead) for record in read.items}
+    return {record.id: record for read in events.found(ItemsRead) for record in read.items}
 
 
 def settings_of(story: RunStory) -> GateSettings:
@@ -132,7 +132,7 @@ def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
     settings, records = settings_of(story), listed_items(events)
     summaries: list[ItemSummary] = []
     for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
-        found = (events.of_kind(RolloutFinished, phase) for phase in phases)
+        found = (events.found(RolloutFinished, phase) for phase in phases)
         rows = next((rows for rows in found if rows), [])
         before = _sides(settings, [row for row in rows if row.skill_hash == initial])
         shipped = story.ship.skill_hash if story.ship and rows and rows[0].phase == "ship" else ""
@@ -155,7 +155,7 @@ def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
 
 
 def _initial_hash(events: EventLog) -> str:
-    return next((started.skill_hash for started in events.of_kind(RunStarted)), "")
+    return next((started.skill_hash for started in events.found(RunStarted)), "")
 
 
 def _sides(settings: GateSettings, rows: Sequence[RolloutFinished]) -> dict[str, Side]:
@@ -291,7 +291,7 @@ def _column(phase: str, step: int, initial: bool, width: int, last: int) -> _Col
 def rollouts_of_item(events: EventLog, item: str) -> list[RolloutFinished]:
     """Every rollout of an item, in the order in which they finished."""
     keys = [str(key).removeprefix("RolloutFinished/") for key, _ in events.query(_OF_ITEM, (item,))]
-    return [row for key in keys for row in events.of_kind(RolloutFinished, key)]
+    return [row for key in keys for row in events.found(RolloutFinished, key)]
 
 
 _TEXT = 2_000  # characters of one turn in a report

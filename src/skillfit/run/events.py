@@ -468,15 +468,24 @@ class EventLog(Store):
         for seq, at, name, data in self._db.execute(query, (first, behind)).fetchall():
             yield self._stored(seq, at, name, data)
 
-    def of_kind(self, kind: type[E], *identity: object) -> list[E]:
-        """Events of a kind whose first identity fields have these values, in order. Found by index,
-        whatever the size of the log. What another version wrote and cannot be read is left out.
+    def of_kind(self, kind: type[Event], *identity: object) -> Iterator[Stored]:
+        """Events of a kind whose first identity fields have these values, in order. Found by
+        index, whatever the size of the log.
         """
         first, behind = _key_range(kind, *identity)
         exact = first.removesuffix("/")
-        query = "SELECT kind, data FROM events WHERE (key >= ? AND key < ?) OR key = ? ORDER BY seq"
-        rows = self._db.execute(query, (first, behind, exact)).fetchall()
-        events = [self._parse(name, data) for name, data in rows]
+        query = (
+            "SELECT seq, at, kind, data FROM events"
+            " WHERE (key >= ? AND key < ?) OR key = ? ORDER BY seq"
+        )
+        for seq, at, name, data in self._db.execute(query, (first, behind, exact)).fetchall():
+            yield self._stored(seq, at, name, data)
+
+    def found(self, kind: type[E], *identity: object) -> list[E]:
+        """The events of `of_kind` without number and time. What another version wrote and cannot be
+        read is left out.
+        """
+        events = [stored.event for stored in self.of_kind(kind, *identity)]
         return [event for event in events if isinstance(event, kind)]
 
     def _stored(self, seq: int, at: float, kind: str, data: str) -> Stored:

@@ -128,9 +128,7 @@ async def rollout(studio: Studio, request: Request) -> Response:
     def make() -> Response:
         story = studio.story(request)
         with open_run(Path(story.path)) as view:
-            rows = view.events.of_kind(
-                RolloutFinished, phase, number_in(request, "step", 0, 0), key
-            )
+            rows = view.events.found(RolloutFinished, phase, number_in(request, "step", 0, 0), key)
             outcome = view.journal.get(key, Outcome) if rows else None
             record = listed_items(view.events).get(rows[0].item) if rows else None
         if not rows:

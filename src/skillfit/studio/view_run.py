@@ -188,17 +188,17 @@ async def step(studio: Studio, request: Request) -> Response:
         story = studio.story(request)
         with open_run(Path(story.path)) as view:
             events = view.events
-            reflections = events.of_kind(ReflectionFinished, number)
-            rollouts = events.of_kind(RolloutFinished, "rollout", number)
-            gate_rollouts = events.of_kind(RolloutFinished, "gate", number)
+            reflections = events.found(ReflectionFinished, number)
+            rollouts = events.found(RolloutFinished, "rollout", number)
+            gate_rollouts = events.found(RolloutFinished, "gate", number)
             found: dict[str, object] = {
                 "reflections": reflections,
-                "merged": _first(events.of_kind(PatchMerged, number)),
-                "selected": _first(events.of_kind(EditsSelected, number)),
-                "candidate": _first(events.of_kind(CandidateBuilt, number)),
-                "gate": _first(events.of_kind(GateDecided, f"step_{number:04d}")),
-                "discarded": events.of_kind(Discarded, number),
-                "finished": _first(events.of_kind(StepFinished, number)),
+                "merged": _first(events.found(PatchMerged, number)),
+                "selected": _first(events.found(EditsSelected, number)),
+                "candidate": _first(events.found(CandidateBuilt, number)),
+                "gate": _first(events.found(GateDecided, f"step_{number:04d}")),
+                "discarded": events.found(Discarded, number),
+                "finished": _first(events.found(StepFinished, number)),
             }
         if not rollouts and not found["finished"] and not reflections and not gate_rollouts:
             raise HTTPException(404, f"The run has no step {number}.")
@@ -235,7 +235,7 @@ async def edit(studio: Studio, request: Request) -> Response:
         if found is None:
             raise HTTPException(404, "The run has no such edit.")
         with open_run(Path(story.path)) as view:
-            batch = view.events.of_kind(RolloutFinished, "rollout", found.step)
+            batch = view.events.found(RolloutFinished, "rollout", found.step)
         return studio.page(
             request,
             "edit.html.j2",
