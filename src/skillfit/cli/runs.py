@@ -145,7 +145,8 @@ def _shown(story: RunStory) -> list[RenderableType]:
         ]
         parts.append(table(("edit", "status", "effect", "text"), edits))
     for notice in story.notices:
-        parts.append(Text(f"! {notice.where}: {visible(notice.text)}", style="yellow"))
+        where = f"{in_words(notice.where)}: " if notice.where else ""
+        parts.append(Text(f"! {where}{visible(notice.text)}", style="yellow"))
     return parts
 
 
