@@ -5,6 +5,7 @@ made to break out.
 from __future__ import annotations
 
 import unicodedata
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
