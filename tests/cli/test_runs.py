@@ -112,7 +112,11 @@ def test_undo_refuses_when_somebody_wrote_since(shell: Shell, run: Path) -> None
 
 def test_apply_refuses_a_run_that_did_not_improve(shell: Shell, config: Path) -> None:
     shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "stopped")
-    assert "did not show an improvement (budget)" in shell("apply", "stopped", "--yes").err
+    refused = shell("apply", "stopped", "--yes").err
+    assert "did not show an improvement (budget)" in refused
+    assert "skillfit show stopped" in refused and "--force" not in refused
+    Path("stopped/unproven_skill.md").write_text("# Found\n")
+    assert "stopped/unproven_skill.md" in shell("apply", "stopped", "--yes").err
 
 
 def test_apply_can_write_to_another_place(shell: Shell, run: Path, tmp_path: Path) -> None:
@@ -427,3 +431,40 @@ def test_mcp_tells_programs_how_it_is_started(shell: Shell, tmp_path: Path) -> N
         cwd=tmp_path,
     )
     assert ended.returncode == 0, ended.stderr
+
+
+PLANTED = (
+    "- The shop was founded by two sisters and sells garden tools, tea and lamps.",
+    "- Think of the customer's day before you read the ticket for the second time.",
+    "- The office is in Lyon, and the kitchen there is on the third floor.",
+)
+RULES = (
+    "- Mentions of invoice, subscription, refund or charge mean billing.",
+    "- Mentions of courier, parcel or package mean delivery.",
+    "- Mentions of password, login or profile mean account.",
+    "- Mentions of error, screen or crash mean technical.",
+)
+
+
+def test_ablate_cuts_planted_useless_lines_from_the_file_after_a_fresh_comparison(
+    shell: Shell, config: Path
+) -> None:
+    document = config.parent / "triage-tickets" / "SKILL.md"
+    head = document.read_text().split("# Triage")[0]
+    answer = "<!-- PROTECTED_START -->\nAnswer with the label alone, in lower case.\n"
+    body = "\n".join([f"# Triage\n\n{answer}<!-- PROTECTED_END -->\n", *RULES, *PLANTED])
+    document.write_text(f"{head}{body}\n")
+    before = document.read_text()
+    command = ("ablate", config, "--rollouts", 500, "--run", "here")
+    measured = shell(*command)
+    assert document.read_text() == before, "nothing is changed without --apply"
+    assert "can go" in measured.out and "--apply" in measured.out
+    said = shell(*command, "--apply", "--json").json
+    assert said["applied"] and said["holds"] and said["comparison"]["rollouts"] > 0
+    after = document.read_text()
+    assert after == "".join(
+        line for line in before.splitlines(keepends=True) if line in after.splitlines(keepends=True)
+    )
+    gone = set(before.splitlines()) - set(after.splitlines())
+    assert gone and gone <= set(PLANTED)
+    assert Path("here/skills/skill_v0000.md").read_text() == before, "the former text is kept"

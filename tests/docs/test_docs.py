@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -275,3 +276,30 @@ def test_the_pages_with_shown_outputs_have_them() -> None:
         assert shown, page
         assert [command for _, command, printed, _ in shown if not printed.strip()] == []
     assert len(refresh.runnable(refresh.COMPLETE_RUN)) >= 9
+
+
+def test_the_real_run_that_is_told_is_the_one_in_the_bench() -> None:
+    page = (DOCS / "complete-run.md").read_text(encoding="utf-8")
+    quoted = page.partition("<!-- quoted:")[2].partition("```text\n")[2].partition("```")[0]
+    runs = json.loads((ROOT / "bench" / "local" / "training.json").read_text(encoding="utf-8"))
+    (run,) = [one for one in runs if one["benchmark"] == "reasoning_gym"]
+    scores = {one["name"]: one for one in run["scores"]}
+    low, high = run["ship"]["interval"]
+    expected = [
+        f"baseline: {scores['baseline']['hard']:.3f} on {scores['baseline']['scored']} selection",
+        *(
+            f"step {step}: score about {scores[f'step_{step:04d}']['hard']:.3f}"
+            for step in range(1, 6)
+        ),
+        f"ship test: {run['ship']['verdict']}, {run['ship']['difference']:+.3f} "
+        f"({low:+.2f} … {high:+.2f})",
+        *(
+            f"{name.replace('_', ' ')}: {scores[name]['hard']:.3f} on {scores[name]['scored']} test"
+            for name in ("test_baseline", "test_best", "test_final")
+        ),
+        f"{run['rollouts']['planned']} of 300 rollouts used.",
+        f"{run['seconds'] / 60:.0f} min",
+    ]
+    for line in expected:
+        assert line in quoted, line
+    assert run["tasks"] in page and run["model"] in page

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from skillfit.gate import Candidate
 from skillfit.gate.pool import (
     DECIDE_AFTER,
+    DROP_Z,
     HARMLESS_ROLLOUTS,
     THIN_ROLLOUTS,
     Decisions,
@@ -112,6 +113,14 @@ def test_an_edit_in_the_text_of_a_pending_one_needs_it_and_goes_with_it():
     assert pool.edits["s0001e02"].reason == "depends on s0001e01, which was dropped"
 
 
+def test_a_revived_edit_is_applied_after_the_one_it_needs_now():
+    late = Edit("insert_after", "new text.", "More.")
+    pool = pool_of(late, Edit("replace", "Alpha.", "new text."), late)
+    assert status(pool) == {"s0001e01": "pending", "s0001e02": "pending"}
+    assert pool.edits["s0001e01"].needs == {"s0001e02"}
+    assert pool.apply(["s0001e01", "s0001e02"]).edits == ("s0001e01", "s0001e02")
+
+
 # Drawing
 
 NAMES = st.sampled_from(["one", "two", "three", "four"])
@@ -213,7 +222,7 @@ def test_an_item_avoids_edits_written_from_it_where_an_arm_without_them_exists(s
 def test_clear_effects_are_decided_at_once_and_the_others_after_some_judgements():
     pool = pool_of(*(append(text) for text in ("good", "bad", "fair", "poor", "young", "new")))
     believed(pool, "s0001e01", 1.7)
-    believed(pool, "s0001e02", -1.1)
+    believed(pool, "s0001e02", DROP_Z - 0.1)
     believed(pool, "s0001e03", 0.5, judgements=DECIDE_AFTER)
     believed(pool, "s0001e04", 0.1, judgements=DECIDE_AFTER)
     believed(pool, "s0001e05", 0.5)
@@ -294,6 +303,16 @@ def test_the_final_skill_goes_without_text_from_which_no_loss_is_expected():
     believed(pool, "s0000e01", 0.1)
     believed(pool, "s0000e02", -0.1)
     assert pool.worthwhile() == ["s0000e01"]
+
+
+def test_the_final_skill_leaves_out_promoted_edits_that_hardly_help():
+    pool = pool_of(append("good"), append("doubtful"))
+    believed(pool, "s0001e01", 0.5)
+    believed(pool, "s0001e02", 0.2, judgements=DECIDE_AFTER)
+    pool.promote("s0001e01", "test")
+    assert pool.decide().promote == ("s0001e02",)
+    pool.promote("s0001e02", "test")
+    assert pool.worthwhile() == ["s0001e01"]
 
 
 def test_the_final_skill_takes_pending_edits_that_are_believed_to_help():

@@ -10,7 +10,7 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.report import read_story, write_report
 from skillfit.report.forest import ForestRow, forest_plot
-from skillfit.report.html_report import html_report, markdown_report
+from skillfit.report.html_report import html_report, markdown_report, without_paths
 from skillfit.report.score_chart import score_chart, sparkline
 from skillfit.report.story_items import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
@@ -78,6 +78,13 @@ async def test_a_shared_report_has_no_path_of_this_machine(tmp_path: Path) -> No
         assert folder not in shared
     assert "tasks.jsonl" in shared and "secret.txt" in shared
     assert str(tmp_path) in write_report(path).read_text()
+    local = {
+        "model": {"agent": {"id": "local//models/small.gguf"}},
+        "env": {"corpus": "/papers/all"},
+    }
+    story = replace(read_story(path), config=local)
+    text = "local//models/small.gguf read /papers/all/one.pdf"
+    assert without_paths(text, story) == "local/small.gguf read all/one.pdf"
 
 
 async def test_the_final_skill_can_be_copied(tmp_path: Path) -> None:

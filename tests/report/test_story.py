@@ -12,6 +12,7 @@ from skillfit.errors import InputError
 from skillfit.report import RunFollower, StoryBuilder, open_run, read_story
 from skillfit.report.skill_margin import skill_lines, worth_of
 from skillfit.report.story import EditSummary
+from skillfit.report.story_evidence import _stands_in
 from skillfit.report.story_items import (
     count_changes,
     read_items,
@@ -28,7 +29,8 @@ from skillfit.run.events import (
     StageStarted,
     StepFinished,
 )
-from skillfit.skill import Edit
+from skillfit.skill import Edit, Skill, example_edit
+from skillfit.skill.regions import Example, with_examples
 from tests.report.runs import (
     ADDED,
     BEST,
@@ -372,3 +374,12 @@ def test_a_story_is_plain_data(tmp_path: Path) -> None:
     story = read_story(screening_run(tmp_path / "run", steps=2, items=4, rollouts=8))
     assert json.dumps(asdict(story))
     assert ITEMS
+
+
+def test_a_worked_example_is_told_in_words_and_found_in_the_skill() -> None:
+    example = Example("2 + 3 = ?", "5", "sum-1")
+    edit = EditSummary(id="s0001e01", step=1, edit=example_edit(example), status="promoted")
+    assert edit.text == "worked example: 2 + 3 = ? → 5"
+    skill = with_examples(Skill.from_text("Add.\n"), [example]).text
+    assert _stands_in(skill, edit)
+    assert not _stands_in("Add.\n", edit)

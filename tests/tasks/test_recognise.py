@@ -222,3 +222,24 @@ async def test_a_file_without_any_input_is_refused_with_its_columns(tmp_path: Pa
     (tmp_path / "t.json").write_text(jsonl([{"input": "a"}, {"input": "b"}]))
     with pytest.raises(InputError, match=r"name the file \.jsonl"):
         await recognise(tmp_path / "t.json")
+
+
+async def test_the_only_column_left_is_taken_as_the_answers_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {"message": f"Case {at} is about {city}.", "queue": city} for at, city in enumerate(CITIES)
+    ]
+    found = await recognised(tmp_path, jsonl(rows))
+    assert found.fields == {"input": "message", "answers": "queue"}
+    assert "'queue'" in found.problems[0]
+    unclear = await recognised(tmp_path, jsonl([row | {"desk": "3"} for row in rows]))
+    assert "answers" not in unclear.fields
+    assert "env.fields.answers: 'queue', 'desk'" in unclear.problems[0]
+
+
+async def test_a_spreadsheet_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "tasks.xlsx").write_bytes(b"PK")
+    with pytest.raises(InputError) as refused:
+        await recognise(tmp_path / "tasks.xlsx")
+    assert "CSV" in refused.value.hint

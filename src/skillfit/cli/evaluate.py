@@ -475,11 +475,18 @@ def _summary(
 ) -> str:
     cut = [unit for unit in event.units if unit.decision == "cut"]
     saved = event.tokens_before - event.tokens_after
-    lines = [f"{event.rollouts} rollouts; score of the whole skill about {event.score.mean:.2f}."]
+    score = f"{event.score.mean:.2f} ({max(0.0, event.score.low):.2f} … {event.score.high:.2f})"
+    lines = [f"{event.rollouts} rollouts; score of the whole skill about {score}."]
     if not cut:
         lines.append("Nothing can be cut with confidence; more rollouts narrow the intervals.")
     elif applied:
         lines.append(f"Cut {_parts(len(cut))}: {saved} of {event.tokens_before} tokens saved.")
+        if event.comparison is not None:
+            lines.append(
+                f"On {event.comparison.rollouts} fresh rollouts the score changed by "
+                f"{event.comparison.difference:+.3f}."
+            )
+        lines.append(f"The former text: {report.with_name('skills') / 'skill_v0000.md'}")
     elif asked:
         lines.append("Nothing was cut: the shorter skill did worse on fresh rollouts.")
     else:

@@ -20,16 +20,18 @@ from skillfit.skill import Applied, Edit, EditResult, Skill, apply_edits
 from skillfit.tasks.item import Item
 
 PROMOTE_Z = 1.6  # promote at once when the effect is this many standard deviations above 0
-DROP_Z = -1.0  # drop at once below
+DROP_Z = -1.5  # drop at once below
 DEMOTE_Z = -0.3  # drop a promoted edit below
-DECIDE_AFTER = 8  # judgements with evidence, after which a pending edit is promoted or dropped
-WORTH_SD = 0.3  # then: promote when the mean is above this many standard deviations
+DECIDE_AFTER = 12  # judgements with evidence, after which a pending edit is promoted or dropped
+WORTH_Z = 0.15  # then: promote above, drop below
+FINAL_WORTH_Z = 0.3  # the final skill holds the edits above; the promoted ones were measured on
 CERTAIN_Z = 2.0  # promoted edits below are left out of some rollouts
 LEFT_OUT = 0.1  # share of rollouts without an uncertain promoted edit
 INCLUSION = (0.15, 0.85)  # bounds of the share of rollouts that carry a pending edit
 REMOVAL_INCLUSION = (0.1, 0.5)  # the same for an edit that removes text of the initial skill
 HARMLESS_RISK = 0.2  # a removal may cost more than HARMLESS_LOSS with at most this probability
 HARMLESS_ROLLOUTS = 20  # and needs this many rollouts without the text
+RESTORE_Z = -1.0  # a text that was removed comes back when the effect of that is below
 NEEDED = 0.95  # probability of such a loss from which a text of the initial skill stays for good
 SIMILAR = 0.9  # share of common words from which two edits are duplicates
 THIN_ROLLOUTS = 20  # a dropped edit with fewer may join again
@@ -180,6 +182,8 @@ class Pool:
             return False
         twin.status, twin.reason = "pending", ""
         twin.sources |= proposed.sources
+        # To the end: edits are applied in this order, and what it needs may have joined since.
+        self.edits[twin.id] = self.edits.pop(twin.id)
         self._settle(twin)
         return twin.status == "pending"
 
@@ -206,7 +210,7 @@ class Pool:
         """
         if self._takes_effect([], one):
             return frozenset()
-        for other in self.edits.values():
+        for other in sorted(self.edits.values(), key=lambda other: len(other.needs)):
             unused = other.status == "dropped" or other.absorbed or not other.edit.content
             if other.id == one.id or unused:
                 continue
@@ -321,9 +325,9 @@ class Pool:
         """Promoted edits and pending ones that are believed to help, for the final skill. Text of
         the initial skill goes when no loss is expected from that.
         """
-        chosen = {one.id for one in self.promoted() if one.removal or one.pinned or worth(one)}
+        chosen = {one.id for one in self.promoted() if one.removal or one.pinned or _helps(one)}
         for one in sorted(self.pending(), key=_best_first):
-            if _expects_no_loss(one) if one.removal else worth(one):
+            if _expects_no_loss(one) if one.removal else _helps(one):
                 chosen -= one.rivals
                 chosen.add(one.id)
         return self._closed(chosen)
@@ -408,9 +412,9 @@ def _removal_inclusion(estimate: Estimate | None) -> float:
     return min(high, max(low, round(1 - 1.5 * estimate.harmful, 6)))
 
 
-def worth(one: PoolEdit) -> bool:
-    """Whether an edit is believed to help enough to be in the skill."""
-    return one.estimate is not None and one.estimate.contrast.z > WORTH_SD
+def _helps(one: PoolEdit) -> bool:
+    """Whether an edit is believed to help enough to be in the final skill."""
+    return one.estimate is not None and one.estimate.contrast.z > FINAL_WORTH_Z
 
 
 def _expects_no_loss(one: PoolEdit) -> bool:
@@ -434,7 +438,7 @@ def _decide(one: PoolEdit) -> EditStatus:
     if z > PROMOTE_Z:
         return "promoted"
     if one.judgements >= DECIDE_AFTER:
-        return "promoted" if worth(one) else "dropped"
+        return "promoted" if z > WORTH_Z else "dropped"
     return "pending"
 
 
@@ -443,7 +447,7 @@ def _decide_removal(one: PoolEdit, estimate: Estimate) -> EditStatus:
     comes back when it was cut and is missed.
     """
     if one.status == "promoted":
-        return "dropped" if estimate.contrast.z < DROP_Z else "promoted"
+        return "dropped" if estimate.contrast.z < RESTORE_Z else "promoted"
     if is_harmless(estimate):
         return "promoted"
     needed = estimate.rollouts >= HARMLESS_ROLLOUTS and estimate.harmful > NEEDED

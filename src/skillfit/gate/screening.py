@@ -83,6 +83,7 @@ class ScreeningGate(SkillScores):
         self._base: tuple[str, ...] = ()  # columns of the regression that the base stands for
         self._base_of: dict[str, tuple[str, ...]] = {}  # skill hash -> columns of its base
         self._documents: list[str] = []  # columns of whole-document changes
+        self._final: Arm | None = None  # the best of the final skills, once they are composed
         self._begun: dict[str, _Judgement] = {}
 
     # State
@@ -102,7 +103,8 @@ class ScreeningGate(SkillScores):
 
     @property
     def best_score(self) -> float:
-        return self._score().mean
+        final = self._columns(self._final or self.pool.incumbent)
+        return self._selection.score(self.posterior, final).mean
 
     def noise(self) -> float | None:
         """Expected variance of one rollout: of a coin for hard scores, learned for the others."""
@@ -504,17 +506,17 @@ class ScreeningGate(SkillScores):
         """
         incumbent = self.pool.incumbent
         if self.settings.review:  # only what the user approved
-            return self._without_initial([incumbent])
+            return self._finalists([incumbent])
         chosen = self.pool.worthwhile()
         culprits = await self._culprits([key for key in chosen if key not in incumbent.edits])
         composed = self.pool.apply([key for key in chosen if key not in culprits])
         if composed.skill.hash == incumbent.skill.hash:
-            return self._without_initial([incumbent])
+            return self._finalists([incumbent])
         predicted = self._selection.difference(
             self.posterior, self._columns(composed), self._columns(incumbent)
         )
         if incumbent.skill.hash == self.initial.hash:
-            return self._without_initial([composed])
+            return self._finalists([composed])
         new, old = await self._pass_of_both(composed, incumbent)
         self._fit()
         measured = believe(new.against(old).values(), prior_variance=1.0)
@@ -522,9 +524,11 @@ class ScreeningGate(SkillScores):
         share = prior / (prior + measured.variance) if measured.items else 0.0
         difference = (1 - share) * predicted.mean + share * measured.mean
         order = [composed, incumbent] if round(difference, 9) > 0 else [incumbent, composed]
-        return self._without_initial(order)
+        return self._finalists(order)
 
-    def _without_initial(self, arms: Sequence[Arm]) -> list[Skill]:
+    def _finalists(self, arms: Sequence[Arm]) -> list[Skill]:
+        """The skills of the arms without the initial one. The first is the best skill from here."""
+        self._final, self._best = arms[0], arms[0].skill
         return [arm.skill for arm in arms if arm.skill.hash != self.initial.hash]
 
 

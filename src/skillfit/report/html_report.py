@@ -131,7 +131,15 @@ def _pages(rows: Sequence[Row]) -> list[Sequence[Row]]:
 
 def without_paths(text: str, story: RunStory) -> str:
     """The page without the folders of this machine: only file names are left."""
-    named = [story.data.skill, story.data.tasks, str(story.config.get("env", {}).get("folder", ""))]
+    env = story.config.get("env", {})
+    named = [
+        story.data.skill,
+        story.data.tasks,
+        *(str(env.get(key)) for key in ("folder", "corpus")),
+    ]
+    for spec in story.config.get("model", {}).values():
+        if isinstance(spec, dict):  # local/PATH.gguf names a file of this machine
+            named.append(str(spec.get("id", "")).partition("/")[2])
     folders = {str(Path(story.path).parent), str(Path.home()), str(Path.cwd())}
     for path in named:
         if path.startswith("/"):

@@ -14,6 +14,7 @@ from skillfit.run.card import RESUMABLE
 from skillfit.run.events import AblationFinished, ShipTested
 from skillfit.run.records import AWAITS_APPROVAL, EditStatus, Standing
 from skillfit.skill import Edit, Hunk, diff_hunks
+from skillfit.skill.edits import example_of
 
 # waiting: handoff prompts need answers
 State = Literal["running", "waiting", "stopped", "finished"]
@@ -128,6 +129,9 @@ class EditSummary:
     @property
     def text(self) -> str:
         """What the edit does, in one line of text."""
+        example = example_of(self.edit)
+        if example is not None:
+            return f"worked example: {example.input} → {example.output}"
         if self.edit.content:
             return self.edit.content
         return f"{self.edit.label or 'delete'}: {self.edit.target}"

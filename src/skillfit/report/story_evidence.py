@@ -38,6 +38,9 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.records import EditEffect, EditStatus
+from skillfit.skill import Skill
+from skillfit.skill.edits import example_of
+from skillfit.skill.regions import examples
 
 
 @dataclass(slots=True)
@@ -256,6 +259,10 @@ class EditPool:
 
 
 def _stands_in(skill: str, edit: EditSummary) -> bool:
+    example = example_of(edit.edit)
+    if example is not None:
+        shown = examples(Skill.from_text(skill))
+        return any(one.item_id == example.item_id for one in shown)
     if edit.edit.content:
         return edit.edit.content.strip("\n") in skill
     return edit.status != "dropped" and edit.edit.target.strip("\n") not in skill

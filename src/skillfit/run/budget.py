@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -479,10 +480,15 @@ def refuse_unpriced(caps: Caps, unpriced: Iterable[str]) -> None:
     """
     names = sorted(set(unpriced))
     if caps.usd is not None and names:
+        hint = (
+            "Give one in model.prices ({input, cached, output} in dollars per million "
+            "tokens), or cap tokens or calls."
+        )
+        if any(re.fullmatch(r"cli/[^/]+", name) for name in names):
+            hint = f"Name the program's model, as in cli/claude/claude-sonnet-4-5. Or: {hint}"
         raise InputError(
             f"budget.usd is set, but no price is known for {', '.join(names)}.",
-            hint="Give one in model.prices ({input, cached, output} in dollars per million "
-            "tokens), or cap tokens or calls.",
+            hint=hint,
         )
 
 

@@ -131,6 +131,16 @@ def example_edit(example: Example, replaces: str = "") -> Edit:
     return Edit(EXAMPLE_OP, replaces, text, label=f"example {example.item_id}")
 
 
+def example_of(edit: Edit) -> Example | None:
+    """The example that an edit adds; None for other edits."""
+    if edit.op != EXAMPLE_OP or not edit.content:
+        return None
+    try:
+        return _parse_example(edit.content)
+    except EditSkipped:
+        return None
+
+
 def _with_region_changed(skill: Skill, edit: Edit) -> Skill:
     """The skill after an internal operation."""
     if edit.op == EXAMPLE_OP:

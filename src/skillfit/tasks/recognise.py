@@ -125,6 +125,7 @@ async def recognise(
         odd = next(row for row in rows if not isinstance(row.values, Mapping))
         raise InputError(f"{odd.where}: expected an object, found {type(odd.values).__name__}.")
     mapped = propose_fields(tables) | dict(fields or {})
+    about_answers = _guess_answers(tables, mapped)
     items = items_of(rows, mapped)
     proposal = await propose_grader(items) if grader is None else await _chosen(grader, items, base)
     if proposal.compares_reference and not all(item.reference for item in items):
@@ -138,7 +139,7 @@ async def recognise(
         fields=mapped,
         grader=proposal,
         examples=tuple(_example(item) for item in items[:_SHOWN]),
-        problems=tuple(_problems(items, proposal)),
+        problems=(*about_answers, *_problems(items, proposal)),
     )
 
 
@@ -178,6 +179,27 @@ def propose_fields(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
                 proposed[name] = column
                 break
     return proposed
+
+
+def _guess_answers(rows: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> list[str]:
+    """Where no column is called like answers: take the only one that is left over, and say so."""
+    known = {name for row in rows[:_LOOKED_AT] for name in canonical(row, fields)}
+    if known & {"answers", "reference", "expectations", "assertions"}:
+        return []
+    usual = {column for candidates in COLUMNS.values() for column in candidates}
+    names = dict.fromkeys(str(column) for row in rows for column in row)
+    left = [name for name in names if name not in usual and name not in fields.values()]
+    if len(left) == 1 and all(_is_answer(row.get(left[0])) for row in rows):
+        fields["answers"] = left[0]
+        return [f"The answers are taken from the column {left[0]!r}: change env.fields if not so."]
+    if not left:
+        return []
+    named = ", ".join(map(repr, left))
+    return [f"No column is read as the answers. Name one in env.fields.answers: {named}."]
+
+
+def _is_answer(value: Any) -> bool:
+    return isinstance(value, (str, int, float)) and value != ""
 
 
 def _column_of(name: str, row: Mapping[str, Any], fields: Mapping[str, str]) -> str:

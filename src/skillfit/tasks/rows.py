@@ -64,9 +64,10 @@ def read_rows(path: Path, *, split: Split | None = None, root: Path | None = Non
         ".yml": _read_yaml,
     }
     if path.suffix not in _FILE_SUFFIXES:
-        raise InputError(
-            f"{path}: unknown kind of tasks file.", hint=f"Use one of {', '.join(_FILE_SUFFIXES)}."
-        )
+        hint = f"Use one of {', '.join(_FILE_SUFFIXES)}."
+        if path.suffix.lower() in (".xlsx", ".xls", ".ods", ".numbers"):
+            hint = "Save the sheet as CSV (UTF-8), with the column names in the first row."
+        raise InputError(f"{path}: unknown kind of tasks file.", hint=hint)
     empty, folder = True, path.parent
     for where, values, at in readers.get(path.suffix, _read_jsonl)(path):
         empty = False
