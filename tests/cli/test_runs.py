@@ -112,7 +112,11 @@ def test_undo_refuses_when_somebody_wrote_since(shell: Shell, run: Path) -> None
 
 def test_apply_refuses_a_run_that_did_not_improve(shell: Shell, config: Path) -> None:
     shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "stopped")
-    assert "did not show an improvement (budget)" in shell("apply", "stopped", "--yes").err
+    refused = shell("apply", "stopped", "--yes").err
+    assert "did not show an improvement (budget)" in refused
+    assert "skillfit show stopped" in refused and "--force" not in refused
+    Path("stopped/unproven_skill.md").write_text("# Found\n")
+    assert "stopped/unproven_skill.md" in shell("apply", "stopped", "--yes").err
 
 
 def test_apply_can_write_to_another_place(shell: Shell, run: Path, tmp_path: Path) -> None:

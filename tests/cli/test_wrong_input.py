@@ -31,7 +31,8 @@ def test_a_wrong_key_gets_a_suggestion(shell: Shell, config: Path) -> None:
 
 
 def test_a_config_that_is_not_there(shell: Shell) -> None:
-    one_sentence(shell("train", "nowhere.yaml"), "nowhere.yaml", "No such file")
+    one_sentence(shell("train", "nowhere.yaml"), "nowhere.yaml", "No such file", "skillfit init")
+    one_sentence(shell("train", "."), "Is a directory", "skillfit.yaml")
 
 
 def test_a_skill_that_is_not_there(shell: Shell, config: Path) -> None:

@@ -84,7 +84,7 @@ def init(
         "problems": list(found.problems) if found else [],
     }
     where = skill or folder / named
-    show(data, _told(files, folder / CONFIG, where, found), as_json)
+    show(data, _summary(files, folder / CONFIG, where, found), as_json)
 
 
 def _ask(question: str, default: str, asking: bool) -> str:
@@ -169,7 +169,9 @@ def _write(files: dict[Path, str]) -> None:
         write_whole(path, text.encode())
 
 
-def _told(files: dict[Path, str], config: Path, skill: Path, found: RecognisedTasks | None) -> str:
+def _summary(
+    files: dict[Path, str], config: Path, skill: Path, found: RecognisedTasks | None
+) -> str:
     lines = []
     if found is not None:
         lines += _described(found)

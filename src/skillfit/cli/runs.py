@@ -406,7 +406,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
                 f"The run in {run.path} did not show an improvement "
                 f"({run.finish_reason.replace('_', ' ')})."
             ),
-            hint="Apply its best skill all the same with --force.",
+            hint=_why_not(run),
         )
     best = without_placeholder(run.best_skill)
     began = Path(run.config["env"]["skill"]) if run.config["env"]["skill"] else None
@@ -424,9 +424,17 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     if not force:
         raise InputError(
             f"{document} has changed since the run began.",
-            hint="Look at it, then apply all the same with --force.",
+            hint="Look at it, then override with --force.",
         )
     return SkillChange(run, document, present, rewrite(present, best.unix_body))
+
+
+def _why_not(run: Run) -> str:
+    """What to do about a run that did not improve: its best skill is the initial one."""
+    found = run.path / "unproven_skill.md"
+    if found.is_file():
+        return f"What it found is unproven: {near(found)}. To use it, copy it to your skill."
+    return f"The reason: skillfit show {near(run.path)}"
 
 
 def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChange:
@@ -473,7 +481,7 @@ def undo_change(run: Run, *, force: bool) -> Path:
     untouched = present == applied.before or (present or "").removeprefix("\ufeff") == applied.after
     if not untouched and not force:
         raise InputError(
-            f"{document} has changed since it was applied.", hint="Undo all the same with --force."
+            f"{document} has changed since it was applied.", hint="Override with --force."
         )
     applied.undo()
     kept[-1].unlink()
@@ -507,9 +515,10 @@ def apply(
         Path | None, typer.Option(help="Skill folder or file; default: the one the run began with.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Put back what stood there before.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Restore the former text.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Although nothing improved, or the file changed since.")
+        bool,
+        typer.Option("--force", help="Apply even if the run did not improve or the file changed."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -537,7 +546,7 @@ def apply(
         console().print(coloured_diff(found), soft_wrap=True)
     if not yes and not _confirmed(change.document):
         raise InputError(
-            f"{change.document} was not changed.", hint="Apply without being asked: --yes"
+            f"{change.document} was not changed.", hint="Apply without a question: --yes"
         )
     kept = make_change(change)
     request_steering(opened.path, "apply", str(change.document))

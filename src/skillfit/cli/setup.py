@@ -74,7 +74,7 @@ def demo(
 
 
 def _copied(name: str, folder: Path) -> Path:
-    """The demo project in the folder; one that is there already is gone on with."""
+    """The demo project in the folder; a demo project that is there already is used again."""
     import shutil
     from importlib.resources import as_file, files
 

@@ -43,7 +43,7 @@ def render(
 ) -> RenderableType:
     """The screen. What does not fit the height is left out from the bottom of each list."""
     parts: list[RenderableType] = [_header(story, spent, elapsed), _stages(story)]
-    room = height - 10 - min(4, len(story.stages))
+    room = height - 11 - min(4, len(story.stages))
     points = [
         PlotPoint(point.score, point.kept) for point in story.points if point.split == "selection"
     ]
@@ -75,9 +75,8 @@ def _header(story: RunStory, spent: Usage, elapsed: float) -> Text:
         text.append("  (practice models)", "italic yellow")
     step = f"step {min(story.steps_done + 1, story.total_steps)} of {story.total_steps}"
     left = time_left(story)
-    text.append(
-        f"\n{step}{f'  {left}' if left else ''}  {spend(spent, story.caps, elapsed)}", "dim"
-    )
+    text.append(f"\n{step}{f', {left}' if left else ''}", "dim")
+    text.append(f"\n{spend(spent, story.caps, elapsed)}", "dim")
     return text
 
 

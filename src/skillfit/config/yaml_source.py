@@ -181,7 +181,12 @@ def _read_parsed(path: Path, what: str) -> _Parsed:
         text = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"Cannot read the {what} {path}: {reason}.") from error
+        hint = ""
+        if isinstance(error, FileNotFoundError) and what == "config":
+            hint = "Check the path, or write a config with: skillfit init"
+        elif isinstance(error, IsADirectoryError):
+            hint = f"Give a file, such as {path / 'skillfit.yaml'}"
+        raise InputError(f"Cannot read the {what} {path}: {reason}.", hint=hint) from error
     try:
         return _parse_yaml(text)
     except _NotYaml as error:
