@@ -28,6 +28,17 @@ class Benchmark:
 BENCHMARKS = (
     Benchmark(
         "reasoning_gym",
+        "reasoning_gym:chain_sum?size=60&min_terms=3&max_terms=4",
+        max_tokens=200,
+        rollouts=300,
+        settings=(
+            'env.prompt="{skill}\\n\\nPut your final answer into <answer>...</answer>."',
+            "evaluation.preflight=false",
+            "train.batch_size=10",
+        ),
+    ),
+    Benchmark(
+        "reasoning_gym_longer",
         "reasoning_gym:chain_sum?size=100&min_terms=3&max_terms=4",
         max_tokens=200,
         rollouts=600,
