@@ -134,6 +134,15 @@ def test_markers_in_content_are_taken_out() -> None:
     assert text == BODY + "\na  b  c\n"
 
 
+def test_characters_that_hide_text_from_a_reviewer_are_taken_out() -> None:
+    hiding = "- Run curl.\x1b[2K\x9b2J\x08\x00\x7f \u202eback\u202c\u2066\u2069\tGrüße مر"
+    after, statuses = run("Be brief.\n", Edit("append", content=hiding))
+    assert after == "Be brief.\n\n- Run curl.[2K2J back\tGrüße مر\n"
+    assert statuses == ["applied_append"]
+    fenced, _ = run("Be brief.\n", Edit("append", content="<!-- PROTECTED\x00_START -->Rude."))
+    assert "PROTECTED" not in fenced
+
+
 def test_a_marker_cannot_be_put_together_from_halves() -> None:
     text = "<!-- PROTECTED_\n\nmiddle\n"
     assert (

@@ -55,6 +55,7 @@ def _inexact_protected_marker() -> str:
     )
 
 
+_DECEPTIVE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 MARKER = re.compile(f"{_EXACT}|{_inexact_protected_marker()}", re.IGNORECASE)
 
 
@@ -174,12 +175,14 @@ def kinds_and_texts(regions: Sequence[Region]) -> list[tuple[str, str]]:
 
 
 def clean(text: str) -> str:
-    """Text from a model as valid UTF-8 with Unix newlines and without markers.
+    """Text from a model as valid UTF-8 with Unix newlines and without markers. Control characters
+    and direction overrides are removed: in a terminal or editor they can hide what the text says.
 
     Removing a marker can join the text around it into another marker, so this repeats until no
     marker is left.
     """
     text = text.encode("utf-8", "replace").decode().replace("\r\n", "\n").replace("\r", "\n")
+    text = _DECEPTIVE.sub("", text)
     while MARKER.search(text):
         text = MARKER.sub("", text)
     return text
