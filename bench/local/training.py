@@ -38,6 +38,17 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "reasoning_gym_longer",
+        "reasoning_gym:chain_sum?size=100&min_terms=3&max_terms=4",
+        max_tokens=200,
+        rollouts=600,
+        settings=(
+            'env.prompt="{skill}\\n\\nPut your final answer into <answer>...</answer>."',
+            "evaluation.preflight=false",
+            "train.batch_size=10",
+        ),
+    ),
+    Benchmark(
         "spreadsheetbench",
         "spreadsheetbench:sample?mode=single",
         max_tokens=500,

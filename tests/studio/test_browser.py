@@ -205,6 +205,9 @@ def test_a_run_is_started_from_the_form_watched_understood_and_applied(
             page.get_by_label(re.compile(f"^{label}$")).fill(value)
         page.get_by_role("button", name="Estimate").click()
         expect(page.get_by_role("heading", name="Estimate")).to_be_visible(timeout=seconds(60))
+        total = page.locator("#result tr.sum [data-th=calls]").inner_text()
+        typical, low, high = map(int, re.findall(r"\d+", total))
+        assert low < typical <= high
         expect(page.get_by_label("name", exact=True)).to_have_value("first")
         page.get_by_role("button", name=re.compile("^Check")).click()
         expect(page.get_by_role("heading", name=re.compile("^Check:"))).to_be_visible(

@@ -449,6 +449,30 @@ def test_the_form_refuses_programs_and_outside_paths(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
 
+def test_the_form_shows_the_values_of_the_chosen_config(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "triage").mkdir()
+    (tmp_path / "mine.yaml").write_text(
+        "model: {agent: openai/gpt-5-mini}\nenv: {skill: ./triage}\ntrain: {num_epochs: 7}\n"
+        "evaluation: {gate: strict, preflight: false}\n"
+    )
+    (tmp_path / "wrong.yaml").write_text("env: {skil: ./triage}\n")
+    with browser(tmp_path / "runs", tmp_path) as client:
+        page = client.get("/new?config=mine.yaml").text
+        for key, value in (
+            ("model.agent", "openai/gpt-5-mini"),
+            ("env.skill", "triage"),
+            ("train.num_epochs", "7"),
+        ):
+            field = page.partition(f'name="set:{key}"')[2].partition(">")[0]
+            assert f'placeholder="{value}"' in field, key
+        assert "false (mine.yaml)" in page
+        form = {"csrf": csrf_of(client), "do": "show", "name": "", "set:train.num_epochs": "9"}
+        chosen = client.post("/new", data=form | {"config": "mine.yaml"}).text
+        assert "false (mine.yaml)" in chosen and 'value="9"' in chosen
+        assert "skil" in client.get("/new?config=wrong.yaml").text.partition('role="alert"')[2]
+
+
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a folder"):
         make_app(tmp_path / "none")

@@ -17,6 +17,7 @@ from skillfit.training.plan import (
     SplitSizes,
     plan_rollouts,
     selection_passes,
+    ship_repeats,
 )
 
 
@@ -144,3 +145,10 @@ class TestRolloutBudget:
 
     def test_few_items_get_several_passes(self) -> None:
         assert [selection_passes(items) for items in (4, 8, 20, 40, 200)] == [4, 4, 2, 1, 1]
+
+
+def test_the_ship_test_gets_the_rollouts_of_a_comparison_that_is_not_made() -> None:
+    assert ship_repeats(1, 1, compared=True) == 1
+    assert ship_repeats(1, 1, compared=False) == 2
+    assert ship_repeats(1, 2, compared=False) == 1  # two passes are too few for three skills
+    assert ship_repeats(4, 1, compared=False) == 4  # never more than the ship test needs

@@ -53,9 +53,7 @@ def edit_row(edit: EditSummary, href: str = "") -> ForestRow:
     )
 
 
-def forest_plot(
-    rows: Sequence[ForestRow], *, caption: str = "", heading: str = "Edit", longest: int = 180
-) -> Markup:
+def forest_plot(rows: Sequence[ForestRow], *, heading: str = "Edit", longest: int = 180) -> Markup:
     """A table of the rows in the given order. The axis is symmetric around 0."""
     if not rows:
         return Markup("")
@@ -65,10 +63,7 @@ def forest_plot(
         "<thead><tr><th>{}</th><th>Status</th><th>{}</th>"
         '<th class="n">Effect</th><th class="n">Rollouts</th></tr></thead>'
     ).format(heading, _axis(span))
-    title = Markup("<caption>{}</caption>").format(caption) if caption else Markup("")
-    return Markup('<table class="forest cards">{}{}<tbody>{}</tbody></table>').format(
-        title, head, body
-    )
+    return Markup('<table class="forest cards">{}<tbody>{}</tbody></table>').format(head, body)
 
 
 def axis_span(rows: Sequence[ForestRow]) -> float:

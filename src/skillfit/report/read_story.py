@@ -57,9 +57,8 @@ class RunFollower:
             return
         for stored in view.events.without(RolloutFinished):
             self._builder(stored)
-        for stored in view.events.of_kind(RolloutFinished, "ship"):
-            if isinstance(stored.event, RolloutFinished):
-                self._builder.scores.ship_rows[stored.event.rollout] = stored.event
+        for row in view.events.found(RolloutFinished, "ship"):
+            self._builder.scores.ship_rows[row.rollout] = row
         self._builder.rollouts.read(view.events)
         self._last = view.events.newest()
 

@@ -16,7 +16,7 @@ from skillfit.report.story_evidence import row_value
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import EventLog, ItemsRead, RolloutFinished, RunStarted
 from skillfit.run.journal import Journal
-from skillfit.run.records import ItemRecord
+from skillfit.run.records import ItemRecord, in_words
 from skillfit.tasks.item import Step
 
 Change = Literal["broken", "lower", "fixed", "higher", "neither", "both"]
@@ -114,11 +114,7 @@ def worst_first(
 
 def listed_items(events: EventLog) -> dict[str, ItemRecord]:
     """The items as the run read them."""
-    records: dict[str, ItemRecord] = {}
-    for stored in events.of_kind(ItemsRead):
-        if isinstance(stored.event, ItemsRead):
-            records |= {record.id: record for record in stored.event.items}
-    return records
+    return {record.id: record for read in events.found(ItemsRead) for record in read.items}
 
 
 def settings_of(story: RunStory) -> GateSettings:
@@ -136,7 +132,8 @@ def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
     settings, records = settings_of(story), listed_items(events)
     summaries: list[ItemSummary] = []
     for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
-        rows = next((some for phase in phases if (some := _rows(events, phase))), [])
+        found = (events.found(RolloutFinished, phase) for phase in phases)
+        rows = next((rows for rows in found if rows), [])
         before = _sides(settings, [row for row in rows if row.skill_hash == initial])
         shipped = story.ship.skill_hash if story.ship and rows and rows[0].phase == "ship" else ""
         others = [row for row in rows if row.skill_hash != initial]
@@ -158,13 +155,7 @@ def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
 
 
 def _initial_hash(events: EventLog) -> str:
-    started = [stored.event for stored in events.of_kind(RunStarted)]
-    return started[0].skill_hash if started and isinstance(started[0], RunStarted) else ""
-
-
-def _rows(events: EventLog, phase: str) -> list[RolloutFinished]:
-    found = [stored.event for stored in events.of_kind(RolloutFinished, phase)]
-    return [row for row in found if isinstance(row, RolloutFinished)]
+    return next((started.skill_hash for started in events.found(RunStarted)), "")
 
 
 def _sides(settings: GateSettings, rows: Sequence[RolloutFinished]) -> dict[str, Side]:
@@ -291,7 +282,7 @@ def _column(phase: str, step: int, initial: bool, width: int, last: int) -> _Col
         group, name = _ENDS[phase]
         return _Column(f"{name}: initial" if initial else f"{name}: found", (group, not initial))
     if not step:
-        return _Column("initial" if phase == "baseline" else phase.replace("_", " "), (0, 0))
+        return _Column("initial" if phase == "baseline" else in_words(phase), (0, 0))
     first = (step - 1) // width * width + 1
     behind = min(last, first + width - 1)
     return _Column(str(first) if first == behind else f"{first}–{behind}", (1, first))
@@ -299,11 +290,8 @@ def _column(phase: str, step: int, initial: bool, width: int, last: int) -> _Col
 
 def rollouts_of_item(events: EventLog, item: str) -> list[RolloutFinished]:
     """Every rollout of an item, in the order in which they finished."""
-    found = []
-    for key, _ in events.query(_OF_ITEM, (item,)):
-        identity = str(key).removeprefix("RolloutFinished/")
-        found += [stored.event for stored in events.of_kind(RolloutFinished, identity)]
-    return [row for row in found if isinstance(row, RolloutFinished)]
+    keys = [str(key).removeprefix("RolloutFinished/") for key, _ in events.query(_OF_ITEM, (item,))]
+    return [row for key in keys for row in events.found(RolloutFinished, key)]
 
 
 _TEXT = 2_000  # characters of one turn in a report

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic_core import from_json
 
@@ -360,6 +360,9 @@ class Stored:
     event: Event
 
 
+E = TypeVar("E", bound=Event)
+
+
 class EventLog(Store):
     """Append-only table beside the journal. Listeners get new events, and on replay get the
     stored ones again in order.
@@ -477,6 +480,13 @@ class EventLog(Store):
         )
         for seq, at, name, data in self._db.execute(query, (first, behind, exact)).fetchall():
             yield self._stored(seq, at, name, data)
+
+    def found(self, kind: type[E], *identity: object) -> list[E]:
+        """The events of `of_kind` without number and time. What another version wrote and cannot be
+        read is left out.
+        """
+        events = [stored.event for stored in self.of_kind(kind, *identity)]
+        return [event for event in events if isinstance(event, kind)]
 
     def _stored(self, seq: int, at: float, kind: str, data: str) -> Stored:
         return Stored(seq, self._time(at), self._parse(kind, data))

@@ -171,12 +171,15 @@ class Starter:
 
 
 def start_log(run: Path) -> str:
-    """The end of what the process printed that was last started for a run."""
+    """The end of what the process printed that was last started for a run, without the JSON line
+    that repeats it for programs.
+    """
     try:
-        text = (run / START_LOG).read_text(encoding="utf-8", errors="replace").strip()
+        text = (run / START_LOG).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return ""
-    return text[-_LONGEST:]
+    lines = [line for line in text.strip().splitlines() if not line.startswith('{"')]
+    return "\n".join(lines)[-_LONGEST:]
 
 
 _DEPTH = 4  # folders below a root that are searched for skills, tasks and configs

@@ -133,7 +133,6 @@ class NewRun:
     name: str
     config: str = ""  # a config file to start from; empty: the form is the whole config
     settings: Mapping[str, Any] = field(default_factory=dict)
-    problem: str = ""
 
     @classmethod
     def from_form(cls, form: Mapping[str, str]) -> NewRun:

@@ -27,12 +27,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from skillfit.errors import SkillfitError
 from skillfit.report import RunStory
 from skillfit.report.templates import make_environment
-from skillfit.run.events import Event, EventLog
 from skillfit.studio.access import CSRF_FIELD, Session
 from skillfit.studio.commands import Folders, Starter
 from skillfit.studio.library import NoSuchRun, RunLibrary
-
-E = TypeVar("E", bound=Event)
 
 _MESSAGES = 100  # kept until the page that shows them is loaded
 _LARGEST_FORM = 2_000_000  # bytes
@@ -106,12 +103,6 @@ def number_in(request: Request, name: str, default: int = 1, least: int = 1) -> 
     """A whole number of the query; the default where there is none."""
     text = request.query_params.get(name, "")
     return max(least, int(text)) if text.isdecimal() and len(text) < 10 else default
-
-
-def events_of(events: EventLog, kind: type[E], *identity: object) -> list[E]:
-    """The events of a kind whose first identity fields have these values."""
-    found = [stored.event for stored in events.of_kind(kind, *identity)]
-    return [event for event in found if isinstance(event, kind)]
 
 
 Row = TypeVar("Row")

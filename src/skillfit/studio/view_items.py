@@ -33,7 +33,7 @@ from skillfit.report.story_items import (
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import RolloutFinished
 from skillfit.studio.commands import Folders
-from skillfit.studio.site import Studio, events_of, number_in, page_of
+from skillfit.studio.site import Studio, number_in, page_of
 from skillfit.tasks.item import Item
 from skillfit.tasks.rows import items_of, read_rows
 
@@ -128,9 +128,7 @@ async def rollout(studio: Studio, request: Request) -> Response:
     def make() -> Response:
         story = studio.story(request)
         with open_run(Path(story.path)) as view:
-            rows = events_of(
-                view.events, RolloutFinished, phase, number_in(request, "step", 0, 0), key
-            )
+            rows = view.events.found(RolloutFinished, phase, number_in(request, "step", 0, 0), key)
             outcome = view.journal.get(key, Outcome) if rows else None
             record = listed_items(view.events).get(rows[0].item) if rows else None
         if not rows:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -32,9 +31,7 @@ from skillfit.run.events import (
     StepFinished,
 )
 from skillfit.skill import diff_hunks
-from skillfit.studio.site import Studio, events_of, number_in, page_of, run_url, stream_parts
-
-E = TypeVar("E", bound=Event)
+from skillfit.studio.site import Studio, number_in, page_of, run_url, stream_parts
 
 _EDITS = 60  # of the pool on the overview
 _FIRST_EDITS = 15  # that are seen without opening the rest
@@ -46,7 +43,6 @@ _OPERATIONS = {
     "delete": "Deletes text",
 }
 _GATES = 15
-_ITEMS = 50  # of a page
 _ROLLOUTS = 60
 _PARTS = ("head", "stages", "scores", "pool", "gates", "notices", "cost")
 
@@ -192,17 +188,17 @@ async def step(studio: Studio, request: Request) -> Response:
         story = studio.story(request)
         with open_run(Path(story.path)) as view:
             events = view.events
-            reflections = events_of(events, ReflectionFinished, number)
-            rollouts = events_of(events, RolloutFinished, "rollout", number)
-            gate_rollouts = events_of(events, RolloutFinished, "gate", number)
+            reflections = events.found(ReflectionFinished, number)
+            rollouts = events.found(RolloutFinished, "rollout", number)
+            gate_rollouts = events.found(RolloutFinished, "gate", number)
             found: dict[str, object] = {
                 "reflections": reflections,
-                "merged": _first(events_of(events, PatchMerged, number)),
-                "selected": _first(events_of(events, EditsSelected, number)),
-                "candidate": _first(events_of(events, CandidateBuilt, number)),
-                "gate": _first(events_of(events, GateDecided, f"step_{number:04d}")),
-                "discarded": events_of(events, Discarded, number),
-                "finished": _first(events_of(events, StepFinished, number)),
+                "merged": _first(events.found(PatchMerged, number)),
+                "selected": _first(events.found(EditsSelected, number)),
+                "candidate": _first(events.found(CandidateBuilt, number)),
+                "gate": _first(events.found(GateDecided, f"step_{number:04d}")),
+                "discarded": events.found(Discarded, number),
+                "finished": _first(events.found(StepFinished, number)),
             }
         if not rollouts and not found["finished"] and not reflections and not gate_rollouts:
             raise HTTPException(404, f"The run has no step {number}.")
@@ -226,7 +222,7 @@ async def step(studio: Studio, request: Request) -> Response:
     return await asyncio.to_thread(make)
 
 
-def _first(events: list[E]) -> E | None:
+def _first(events: Sequence[Event]) -> Event | None:
     return events[0] if events else None
 
 
@@ -239,7 +235,7 @@ async def edit(studio: Studio, request: Request) -> Response:
         if found is None:
             raise HTTPException(404, "The run has no such edit.")
         with open_run(Path(story.path)) as view:
-            batch = events_of(view.events, RolloutFinished, "rollout", found.step)
+            batch = view.events.found(RolloutFinished, "rollout", found.step)
         return studio.page(
             request,
             "edit.html.j2",

@@ -134,7 +134,15 @@ async def starting(studio: Studio, request: Request) -> Response:
     if (run / JOURNAL).is_file() and _has_started(studio, name):
         return studio.go_to(run_url("run", name))
     alive = studio.starter.is_starting(run)
-    return studio.page(request, "starting.html.j2", name=name, alive=alive, log=start_log(run))
+    written = studio.project / f"{name}.yaml"  # by the form, when it did not start from a file
+    return studio.page(
+        request,
+        "starting.html.j2",
+        name=name,
+        alive=alive,
+        log=start_log(run),
+        config=studio.folders.shown(written) if written.is_file() else "",
+    )
 
 
 def _has_started(studio: Studio, name: str) -> bool:

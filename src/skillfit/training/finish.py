@@ -35,7 +35,7 @@ from skillfit.training.components import (
     raise_if_skipped,
 )
 from skillfit.training.measure import Measured
-from skillfit.training.plan import Place
+from skillfit.training.plan import Place, ship_repeats
 from skillfit.training.stages import follow_requests
 from skillfit.training.state import ComparedTallies, Ending, TrainingState, count_actions, summarise
 from skillfit.training.step_end import emit_score
@@ -74,7 +74,9 @@ async def finish(
         run.gate_settings,
         second_grader=closing.ship_engine is not None,
     )
-    ship = await _ship(run, finalists, fresh, closing.ship_repeats)
+    compared = not run.gate.pools_edits or run.gate.incumbent.hash != run.initial.hash
+    repeats = ship_repeats(closing.ship_repeats, run.config.evaluation.finalists, compared)
+    ship = await _ship(run, finalists, fresh, repeats)
     found = _found(run, finalists, ship)
     ending = _ending(run, found, ship, final)
     ending = replace(ending, scores=_selection_scores(run, state, ending, fresh))

@@ -180,6 +180,7 @@ ENOUGH_STEPS = 6  # fewer steps are planned only when the budget has no room for
 SMALLEST_SELECTION = 8
 MEASURED_PER_STEP = 40  # selection rollouts of a step, where the split is smaller than this
 MOST_PASSES = 4
+COMPOSE_PASSES = 2  # over the selection items: the composed skill and the incumbent
 BATCH = 20  # training rollouts of a step, where the settings ask for more
 
 
@@ -228,6 +229,15 @@ def plan_rollouts(config: Config, sizes: SplitSizes, rollouts: int) -> RolloutPl
     return found
 
 
+def ship_repeats(planned: int, finalists: int, compared: bool) -> int:
+    """Rollouts per item and skill in the ship test. The plan sets two passes aside to compare the
+    composed skill with the incumbent. When no edit was promoted there is nothing to compare, and
+    the ship test gets these rollouts.
+    """
+    spare = 0 if compared else COMPOSE_PASSES // (1 + finalists)
+    return min(MOST_REPEATS, planned + spare)
+
+
 def _selection_sizes(items: int) -> list[int]:
     """The whole split first, then smaller parts of it."""
     sizes = []
@@ -267,7 +277,7 @@ def _fixed(config: Config, sizes: SplitSizes, selection: int, repeats: int) -> i
     return (
         (preflight if evaluation.preflight else 0)
         + selection  # the baseline
-        + 2 * selection  # the composed skill against the incumbent
+        + COMPOSE_PASSES * selection
         + (ship if evaluation.ship_test else 0)
         + (2 * sizes.test if evaluation.eval_test else 0)
     )
