@@ -289,8 +289,8 @@ class _Pending(asyncio.Future[Outcome]):
     only once the rollout runs: cancelling it ends the work first.
     """
 
-    def __init__(self, plan: _Planned) -> None:
-        super().__init__()
+    def __init__(self, plan: _Planned, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
         self.plan = plan
         self._task: asyncio.Task[Outcome] | None = None
 
@@ -413,9 +413,10 @@ class Rollouts:
         """
         batch = _Batch(len(requests), self._coverage_floor, self._proven)
         pending: dict[int, asyncio.Future[Outcome]] = {}
+        loop = asyncio.get_running_loop()
         for at in self._starting_order(requests):
             plan = _Planned(requests[at], phase, step, series, instruction, batch)
-            pending[at] = queued = _Pending(plan)
+            pending[at] = queued = _Pending(plan, loop)
             queued.add_done_callback(mark_retrieved)
             self._queue.append(queued)
         self._advance_soon()
