@@ -57,6 +57,7 @@ def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path: Path) ->
         ("reword", "s0001e01", " ", "needs a text"),
         ("reword", "s0001e01", "x" * 30_000, "20,000 are allowed"),
         ("budget", "euros", "3", "no budget 'euros'"),
+        ("budget", "rollouts", "900", "the plan of a run"),
         ("budget", "usd", "nan", "not a budget"),
         ("budget", "usd", "-1", "not a budget"),
     ],

@@ -75,11 +75,14 @@ def ls(
 
 
 def _listed(line: ResultLine) -> tuple[str, ...]:
+    from skillfit.run.records import in_words
+
     scores = [
         "" if score is None else f"{score:.3f}"
         for score in (line.selection.baseline, line.selection.best)
     ]
-    return (str(near(line.run)), line.finish_reason, *scores, str(line.usage.calls or ""))
+    result = in_words(line.finish_reason)
+    return (str(near(line.run)), result, *scores, str(line.usage.calls or ""))
 
 
 def show_(run: RunFolder, as_json: Json = False) -> None:

@@ -44,7 +44,7 @@ _NEEDS: dict[str, tuple[bool, bool]] = {
     "decline": (True, False),
     "budget": (True, True),
 }
-_CAPS = ("usd", "tokens", "calls", "minutes", "rollouts")
+_CAPS = ("usd", "tokens", "calls", "minutes")
 _PATIENCE = 0.3  # seconds: longer than `in_use` in another process holds the lock
 
 
@@ -234,6 +234,11 @@ def _checked(action: str, target: str, text: str) -> Action:
 
 
 def _check_cap(name: str, value: str) -> None:
+    if name == "rollouts":
+        raise InputError(
+            "budget.rollouts is the plan of a run and cannot change while it goes on.",
+            hint="Start a new run with the larger number: skillfit train CONFIG --rollouts N.",
+        )
     if name not in _CAPS:
         raise InputError(f"There is no budget {name!r}.", hint=f"Budgets: {', '.join(_CAPS)}.")
     try:
