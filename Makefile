@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Many tests wait for processes and servers, so two cores are kept busy by three workers.
+WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 3 ] && echo $$cores || echo 3)
 
 .PHONY: demo test quick torture lint docs system cli-agents setup-demo setup clean
 
@@ -24,7 +26,7 @@ demo: setup-demo  ## train a small skill with the built-in practice models: no k
 	$(BIN)/skillfit demo
 
 test: setup  ## the whole test suite
-	$(BIN)/python -m pytest -n auto --dist loadgroup -q
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
 
 quick: setup  ## a fast part of the test suite, for the inner loop
 	$(BIN)/python -m pytest -n auto -q -m "not slow" tests/skill tests/config tests/gate tests/optimize tests/run tests/training/test_plan.py

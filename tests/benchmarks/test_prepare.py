@@ -7,13 +7,14 @@ import io
 import json
 import shutil
 import socket
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from skillfit.benchmarks.benchmark import benchmark_names, find_benchmark
+from skillfit.benchmarks.benchmark import benchmark_names, extract_tar, find_benchmark
 from skillfit.benchmarks.prepare import get, make
 from skillfit.cli.app import app
 from skillfit.errors import InputError
@@ -198,3 +199,29 @@ def test_make_from_a_copy_of_the_sample_gives_the_same_items(name: str, tmp_path
     assert sum(result.counts.values()) >= len(made.items)
     attached = [path for item in made.items for path in item.attachments()]
     assert all(path.is_relative_to(tmp_path / "copy") for path in attached)
+
+
+@pytest.mark.parametrize("filters", [True, False], ids=["with filters", "before Python 3.11.4"])
+@pytest.mark.parametrize("hostile", ["../outside.txt", "link"])
+def test_an_archive_is_unpacked_only_below_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: str, filters: bool
+) -> None:
+    if not filters:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    elif not hasattr(tarfile, "data_filter"):
+        pytest.skip("this Python has no filters")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        fine = tarfile.TarInfo("folder/fine.txt")
+        fine.size = 4
+        archive.addfile(fine, io.BytesIO(b"fine"))
+        bad = tarfile.TarInfo(hostile)
+        if hostile == "link":
+            bad.type, bad.linkname = tarfile.SYMTYPE, "../../etc"
+        archive.addfile(bad)
+    packed.seek(0)
+    folder = tmp_path / "unpacked"
+    with tarfile.open(fileobj=packed) as archive, pytest.raises(InputError, match="refused"):
+        extract_tar(archive, folder)
+    assert (folder / "folder" / "fine.txt").read_bytes() == b"fine"
+    assert {path.name for path in tmp_path.iterdir()} == {"unpacked"}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -359,3 +360,27 @@ def required_model(model: Model | None, name: str) -> Model:
     if model is None:
         raise InputError(f"{name} needs the agent's model.", hint="Set model.agent.")
     return model
+
+
+def extract_tar(files: tarfile.TarFile, folder: Path) -> None:
+    """Write the members of an archive below `folder`; what would end outside is refused. Python
+    before 3.11.4 has no filters for that.
+    """
+    if hasattr(tarfile, "data_filter"):
+        try:
+            files.extractall(folder, filter="data")
+        except tarfile.FilterError as error:
+            raise InputError(f"The archive was refused: {error}.") from error
+        return
+    root = folder.resolve()
+    for member in files:
+        place = root / member.name
+        ends = [place]
+        if member.issym():
+            ends.append(place.parent / member.linkname)
+        elif member.islnk():
+            ends.append(root / member.linkname)
+        if not all(end.resolve().is_relative_to(root) for end in ends):
+            raise InputError(f"The archive was refused: {member.name} is outside its folder.")
+        if member.isfile() or member.isdir() or member.issym() or member.islnk():
+            files.extract(member, root)

@@ -35,6 +35,7 @@ from skillfit.benchmarks.benchmark import (
     HubFiles,
     PublishedFile,
     PublishedSplits,
+    extract_tar,
     find_benchmark,
     has_splits,
     prepared,
@@ -228,7 +229,7 @@ def unpack(path: Path) -> None:
             archive.extractall(path.parent)
     elif path.name.endswith((".tar", ".tar.gz", ".tgz")):
         with tarfile.open(path) as archive:
-            archive.extractall(path.parent, filter="data")
+            extract_tar(archive, path.parent)
     else:
         return
     done.touch()

@@ -38,6 +38,7 @@ from skillfit.benchmarks.benchmark import (
     Dialogue,
     HubFiles,
     data_root_of,
+    extract_tar,
     find_in_data,
     optional,
     packaged_text,
@@ -539,6 +540,6 @@ def _exported(clone: Path, commit: str, target: Path) -> Path:
             hint="Fetch the whole history of the repository.",
         )
     with tarfile.open(fileobj=BytesIO(exported.stdout)) as files:
-        files.extractall(partial, filter="data")
+        extract_tar(files, partial)
     partial.replace(target)
     return target
