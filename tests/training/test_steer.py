@@ -8,6 +8,7 @@ import pytest
 
 from skillfit.errors import Exit
 from skillfit.run.control import request_steering
+from skillfit.run.directory import read_listed
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
 from skillfit.training.stages import ReviewPending
 from tests.training.making import MakeWorld
@@ -93,10 +94,13 @@ async def test_a_run_under_review_ends_when_every_edit_has_its_yes_or_no(
     asked = len(world.calls)
     *_, last = world.events(GateDecided)
     approved, *declined = [effect for effect in last.effects if effect.awaits_approval]
+    assert read_listed(world.folder / "run").state == "waiting"
     request_steering(world.folder / "run", "approve", approved.id)
     for effect in declined:
         request_steering(world.folder / "run", "decline", effect.id)
+    assert read_listed(world.folder / "run").state == "stopped"
     await world.train()
+    assert read_listed(world.folder / "run").state == "finished"
     assert len(world.calls) == asked, "the steps are not paid again"
     assert approved.edit.content in world.best()
     assert all(effect.edit.content not in world.best() for effect in declined)

@@ -17,6 +17,7 @@ from skillfit.run.events import (
     AblationFinished,
     EvaluationFinished,
     Event,
+    GateDecided,
     RunFinished,
     RunStarted,
     ShipTested,
@@ -31,6 +32,7 @@ RESUMABLE = ("budget", "infrastructure")  # finish reasons after which a run can
 KINDS: tuple[type[Event], ...] = (
     RunStarted,
     EvaluationFinished,
+    GateDecided,
     StepFinished,
     ShipTested,
     AblationFinished,
@@ -97,6 +99,7 @@ class RunCard:
     tokens: int = 0
     usd: float | None = 0.0  # None: a price is unknown
     seconds: float | None = None  # time taken, once finished
+    to_review: tuple[str, ...] = ()  # edits that wait for a person's yes or no
     unproven: bool = False  # something was found, but the initial skill is handed back
 
     @property
@@ -123,6 +126,8 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
         return _started(card, event, stored.at)
     if isinstance(event, EvaluationFinished) and event.split == "selection":
         return _measured(card, event)
+    if isinstance(event, GateDecided):
+        return replace(card, to_review=tuple(e.id for e in event.effects if e.awaits_approval))
     if isinstance(event, StepFinished):
         return replace(card, steps_done=max(card.steps_done, event.step))
     if isinstance(event, ShipTested):

@@ -27,7 +27,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.card import KINDS, CardKeeper, RunCard, fold, recorded_card, with_cost
-from skillfit.run.control import LOCK, RunLock, in_use
+from skillfit.run.control import LOCK, RunLock, in_use, read_requests
 from skillfit.run.events import (
     Event,
     EventLog,
@@ -364,8 +364,8 @@ _DEPTH = 4  # folders below the given one
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run and its state now. waiting: for answers of a person (handoff); stopped: before its
-    end, it can be resumed.
+    """A run and its state now. waiting: for a person, to answer prompts (handoff) or to review
+    edits; stopped: before its end, it can be resumed.
     """
 
     path: Path
@@ -420,7 +420,15 @@ def read_listed(path: Path) -> ListedRun:
     with closing(RunDirectory.read(path)) as view:
         card = current_card(view, running=running)
     state = _state(path, running=running, finished=card.finished)
+    if state == "stopped" and card.to_review and not _reviewed(path, card):
+        state = "waiting"
     return ListedRun(path.absolute(), state, card)
+
+
+def _reviewed(path: Path, card: RunCard) -> bool:
+    """Whether a person has decided about every edit. The run follows when it is resumed."""
+    decided = {request.target for request in read_requests(path)}
+    return decided.issuperset(card.to_review)
 
 
 def current_card(view: RunView, *, running: bool = False) -> RunCard:
