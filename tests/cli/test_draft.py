@@ -160,7 +160,7 @@ def test_nothing_is_overwritten_and_without_a_terminal_the_review_waits(
     with ChatServer(lambda call: drafted(*INPUTS)) as server:
         command = ("tasks", "draft", skill, "--model", MODEL.format(url=server.url), "--count", 2)
         said = shell(*command)
-        assert said.code == 2 and "2 drafted tasks wait for a review" in said.err
+        assert said.code == 2 and "2 drafted tasks must be reviewed" in said.err
         assert shell(*command, "--yes", "--json").json["written"] == 2
         before = (tmp_path / "tasks.jsonl").read_bytes()
         again = shell(*command, "--yes")
@@ -286,3 +286,13 @@ async def test_a_check_that_does_not_fit_the_answers_is_replaced(
 ) -> None:
     tasks = [DraftTask(input=f"question {at}", answer=text) for at, text in enumerate(answers)]
     assert await fitting_grader(check, tasks) == grader
+
+
+def test_fewer_tasks_than_asked_for_are_reported(
+    shell: Shell, tmp_path: Path, skill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "test")
+    with ChatServer(lambda call: drafted(*INPUTS)) as server:
+        model = MODEL.format(url=server.url)
+        said = shell("tasks", "draft", skill, "--model", model, "--count", 5, "--yes")
+    assert f"only {len(INPUTS)} different tasks of 5" in said.err

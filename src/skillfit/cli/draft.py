@@ -85,6 +85,8 @@ def draft(
     folder = out.with_name(f"{out.name}.draft")
     with _locked(folder):
         drafts, spent = _ask(folder, writer, loaded, count, about, present, usd)
+        if len(drafts.tasks) < count:
+            warn(f"The model wrote only {len(drafts.tasks)} different tasks of {count}.")
         decisions = _decide(folder, drafts, loaded, present, yes=yes, as_json=as_json)
         written = _write(out, drafts, decisions)
     grader = _grader(drafts, decisions)
@@ -264,7 +266,7 @@ def _decide(
     asking = sys.stdin.isatty() and not as_json
     if open_tasks and not yes and not asking:
         raise InputError(
-            f"{len(open_tasks)} drafted tasks wait for a review.",
+            f"{_tasks(len(open_tasks), 'drafted task')} must be reviewed.",
             hint="Run the command in a terminal, or take them unread with --yes.",
         )
     for task in open_tasks:
@@ -391,10 +393,15 @@ def _grader(drafts: Drafts, decisions: Sequence[_Decision]) -> GraderSetting:
     return asyncio.run(fitting_grader(drafts.check, tasks))
 
 
+def _tasks(count: int, name: str = "task") -> str:
+    return f"{count} {name}{'' if count == 1 else 's'}"
+
+
 def _summary(data: Mapping[str, Any], skill: Path, writer: _Writer, folder: Path) -> str:
     cost = data["usage"]["usd"]
     lines = [
-        f"Wrote {data['written']} tasks to {data['tasks']}" + (f" (${cost:.2f})." if cost else ".")
+        f"Wrote {_tasks(data['written'])} to {data['tasks']}"
+        + (f" (${cost:.2f})." if cost else ".")
     ]
     if data["unreviewed"]:
         lines.append(
