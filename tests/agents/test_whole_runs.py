@@ -73,6 +73,12 @@ def rollouts(run: Path) -> int:
 # Python agents from YAML
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs without a path are written below the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 def test_a_python_agent_of_the_config_can_be_checked_and_trained(tmp_path: Path) -> None:
     config = project(
         tmp_path,
