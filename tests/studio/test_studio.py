@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from skillfit.errors import InputError
+from skillfit.report.read_story import read_story
 from skillfit.run.control import read_requests
 from skillfit.run.events import GateDecided, PersonDecided, StageStarted
 from skillfit.run.records import EditEffect, Evidence
@@ -353,6 +354,15 @@ def test_runs_are_compared_by_edits_settings_and_any_two_skills(tmp_path: Path) 
         assert "Settings that differ" in page and "None." in page
         chosen = client.get(f"{address}&old=two&new=two").text
     assert "The same text." in chosen and "The same text." not in page
+
+
+def test_overview_and_skill_page_give_a_skill_the_same_number_of_tokens(tmp_path: Path) -> None:
+    screening_run(tmp_path / "run", steps=6)
+    tokens = read_story(tmp_path / "run").tokens[1]
+    with browser(tmp_path) as client:
+        overview, skill = client.get("/run/run").text, client.get("/skill/run").text
+    assert f"{tokens:,} tokens" in overview
+    assert f"About {tokens:,} tokens in every call" in skill
 
 
 def test_an_edit_names_the_trajectories_it_was_written_from(tmp_path: Path) -> None:

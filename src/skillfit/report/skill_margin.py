@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from skillfit.report.story import EditSummary
 from skillfit.run.records import UnitWorth
-from skillfit.skill import Skill, estimate_tokens
+from skillfit.skill import Skill
 from skillfit.skill.regions import scan
 
 _RANK = {"promoted": 0, "pending": 1, "dropped": 2}
@@ -30,10 +30,6 @@ class SkillLine:
     mark: str = ""  # added: by an edit; removed: it can be cut
     region: str = ""  # protected, slow_update, appendix, examples; empty: free text
     frontmatter: bool = False
-
-    @property
-    def tokens(self) -> int:
-        return estimate_tokens(self.text + "\n")
 
 
 def skill_lines(text: str, edits: Iterable[EditSummary]) -> tuple[SkillLine, ...]:

@@ -30,7 +30,7 @@ from skillfit.run.events import (
     RolloutFinished,
     StepFinished,
 )
-from skillfit.skill import diff_hunks
+from skillfit.skill import diff_hunks, estimate_tokens
 from skillfit.studio.site import Studio, number_in, page_of, run_url, stream_parts
 
 _EDITS = 60  # of the pool on the overview
@@ -275,7 +275,7 @@ async def skill(studio: Studio, request: Request) -> Response:
             version=version,
             other=other,
             lines=lines,
-            tokens=sum(line.tokens for line in lines),
+            tokens=estimate_tokens(version.text),
             hunks=diff_hunks(other.text, version.text) if other else (),
         )
 
