@@ -14,6 +14,7 @@ import pytest
 
 from skillfit.sandbox.process import (
     MARK,
+    Launch,
     SandboxNotStarted,
     new_folder,
     remove_abandoned,
@@ -59,6 +60,22 @@ async def test_no_process_outlives_a_killed_skillfit(tmp_path: Path, isolation: 
         driver.wait()
 
     assert await is_gone(word)
+
+
+async def test_no_process_outlives_a_supervisor_that_gets_many_signals(tmp_path: Path) -> None:
+    """The kernel sends the parent-death signal once for every thread of skillfit that ends."""
+    word = f"skillfit-signals-{os.getpid()}"
+    program = [sys.executable, "-S", "-c", leaving_a_child(word, "time.sleep(600)")]
+    supervised = Launch().command(program, status=-1)
+    for _ in range(30):
+        supervisor = subprocess.Popen(supervised, cwd=tmp_path)  # noqa: ASYNC220
+        wait_for(word)
+        ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while not os.waitid(os.P_PID, supervisor.pid, ended):  # noqa: ASYNC222
+            os.kill(supervisor.pid, signal.SIGTERM)
+
+        assert supervisor.wait() == 128 + signal.SIGTERM
+        assert await is_gone(word)
 
 
 async def test_the_next_start_removes_folders_and_processes_of_a_killed_one(

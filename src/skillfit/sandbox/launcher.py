@@ -2,7 +2,7 @@
 
 skillfit runs this file as a script (`python -I -S launcher.py [SETTING=VALUE ...] -- PROGRAM ...`),
 once for every program it starts. It must start quickly, so it imports little and only what the
-standard library has. `Launch.arguments` in process.py writes the settings. In order:
+standard library has. `Launch.command` in process.py writes the settings. In order:
 
 1. With `parent`, stay as the parent of the program. When the program ends, or when skillfit
    itself is gone (even after `kill -9`), end every process the program has started, including those
@@ -39,11 +39,8 @@ _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _FIRST_RIGHTS = (1 << 13) - 1  # everything that Landlock version 1 handles
 _TCP_BIND_AND_CONNECT = 0b11  # version 4
 _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11  # version 6
+_END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}  # to the supervisor
 _GIVE_UP_AFTER = 5.0  # seconds for processes that cannot be killed (they run as another user)
-
-
-class _ToldToEnd(Exception):
-    """skillfit asked the supervisor to end the program, or is gone."""
 
 
 class _Settings:
@@ -128,42 +125,45 @@ def _limit_processes(most: int) -> None:
 
 
 def _supervise(settings: _Settings, command: list[str]) -> NoReturn:
-    """Run the program in a child; end all its descendants when it ends or when skillfit is gone."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _raise_told_to_end)
+    """Run the program in a child; end all its descendants when it ends or when skillfit is gone.
+
+    The signals are blocked and waited for, not handled: a handler could miss one that arrives just
+    before a system call, and a second signal could interrupt the ending of the processes.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS | {signal.SIGCHLD})
     code = 128 + signal.SIGTERM
     try:
         # Processes that lose their parent become children of this one, so none can get away.
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != settings.parent:  # it was gone before the line above
-            raise _ToldToEnd
-        program = os.fork()
-        if program == 0:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
-            _become(settings, command)
-        code = _wait_for(program)
-    except _ToldToEnd:
-        pass
+        if os.getppid() == settings.parent:  # otherwise it was gone before the line above
+            program = os.fork()
+            if program == 0:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                _become(settings, command)
+            code = _wait_for(program)
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
         _end_descendants()
     os._exit(code)
 
 
-def _raise_told_to_end(*_: object) -> NoReturn:
-    raise _ToldToEnd
-
-
 def _wait_for(program: int) -> int:
-    """The program's exit code, 128 + N when signal N ended it. Collects adopted orphans too."""
+    """The program's exit code, 128 + N when signal N ended it or told this process to end.
+
+    Collects adopted orphans too.
+    """
     while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == program:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+        number = signal.sigwait(_END_SIGNALS | {signal.SIGCHLD})
+        if number in _END_SIGNALS:
+            return 128 + number
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == program:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+            if pid == 0:  # the children that are left still run
+                break
 
 
 def _end_descendants() -> None:
