@@ -36,13 +36,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skillfit.agents.agent import AgentFailure, shorten
+from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.failures import make_failure
 from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import AuthFailed, ModelError, Readiness, Usage
 from skillfit.models.secrets import remember_secret
 from skillfit.models.wire import MAX_TOKEN_COUNT
-from skillfit.skill.document import write_whole
 from skillfit.tasks.graders.base import at_path
 from skillfit.tasks.item import Step
 from skillfit.tasks.user_code import Reported
