@@ -312,7 +312,7 @@ class Components:
     check_stop: Callable[[], None]  # raises Interrupted once the user asked to stop
     persist_failures: Callable[[], Awaitable[None]]  # before a decision is emitted
     budget: Budget
-    # Requests of the user since the last call (steering.py)
+    # Requests of the user since the last call (stages.recorded_requests)
     new_requests: Callable[[str, Sequence[str]], Awaitable[list[SteeringRequest]]]
 
     def stage(self, place: Place, name: str, total: int = 0, log: StepLog | None = None) -> Stage:
