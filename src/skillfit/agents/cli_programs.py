@@ -26,7 +26,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from skillfit.agents.agent import AgentFailure, shorten
-from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.failures import make_failure
 from skillfit.models.json_text import JsonObject, parse_json
