@@ -12,23 +12,13 @@ from typing import Any, Literal
 from skillfit.models.protocol import Usage
 from skillfit.run.card import RESUMABLE
 from skillfit.run.events import AblationFinished, ShipTested
-from skillfit.run.records import AWAITS_APPROVAL, EditStatus, Standing
+from skillfit.run.records import ACCEPTED, AWAITS_APPROVAL, EditStatus, Standing, label_of
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
 
 # waiting: handoff prompts need answers
 State = Literal["running", "waiting", "stopped", "finished"]
 PointSplit = Literal["selection", "ship", "test"]
-ACCEPTED = ("accept", "accept_new_best", "force_accept")
-
-
-def label_of(name: str) -> str:
-    """A step's or an evaluation's name as people say it: "step 3", "initial"."""
-    for prefix, words in (("step_", "step "), ("slow_update_epoch_", "slow update ")):
-        if name.startswith(prefix):
-            return words + name.removeprefix(prefix).lstrip("0")
-    plain = name.removeprefix("test_").removeprefix("ship_")
-    return plain.replace("baseline", "initial").replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.journal import Journal
+from skillfit.run.records import metric_score
 from skillfit.run.store import damaged, dump, load
 
 FACT = "card"
@@ -170,7 +171,7 @@ def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
     if event.estimate is not None:
         score = event.estimate.mean
     else:
-        score = (1 - card.soft_weight) * event.hard + card.soft_weight * event.soft
+        score = metric_score(card.metric, event.hard, event.soft, card.soft_weight)
     points = {point.name: point for point in card.points}
     points[event.name] = ScorePoint(event.name, score)  # in its old place if it had one
     card = replace(card, points=tuple(points.values()))

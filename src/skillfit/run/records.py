@@ -17,6 +17,7 @@ from skillfit.models.protocol import Usage
 from skillfit.skill import Edit
 
 EditStatus = Literal["pending", "promoted", "dropped"]
+ACCEPTED = ("accept", "accept_new_best", "force_accept")  # actions that change the incumbent
 
 # The field that holds the proposals of each update mode, in replies and in the files of a run.
 PAYLOAD_FIELD: Mapping[str, str] = {
@@ -24,6 +25,12 @@ PAYLOAD_FIELD: Mapping[str, str] = {
     "rewrite_from_suggestions": "revise_suggestions",
     "full_rewrite_minibatch": "skill_candidates",
 }
+
+
+def metric_score(metric: str, hard: float, soft: float, mixed_weight: float) -> float:
+    """A score under the gate's metric. `mixed_weight` is the weight of soft in `mixed`."""
+    weight = {"hard": 0.0, "soft": 1.0}.get(metric, mixed_weight)
+    return (1 - weight) * hard + weight * soft
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,6 +552,13 @@ _WORDS = {
 
 def in_words(name: str) -> str:
     """A name of the records as people read it. One without words of its own loses its
-    underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3".
+    underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3" and
+    "slow_update_epoch_02" becomes "slow update 2".
     """
-    return _WORDS.get(name) or re.sub(r"_0*(?=\d)|_", " ", name)
+    return _WORDS.get(name) or re.sub(r"(_epoch)?_0*(?=\d)|_", " ", name)
+
+
+def label_of(name: str) -> str:
+    """The name of a measurement or decision as people read it: "step 3", "initial", "best"."""
+    plain = name.removeprefix("test_").removeprefix("ship_")
+    return in_words("initial" if plain == "baseline" else plain)

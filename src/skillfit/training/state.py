@@ -16,6 +16,7 @@ from skillfit.optimize.context import render_memory
 from skillfit.rollout.outcome import Tally
 from skillfit.run.journal import Spend
 from skillfit.run.records import (
+    ACCEPTED,
     CheckResult,
     EpochStats,
     RunSummary,
@@ -238,7 +239,7 @@ class ActionCounts:
 def count_actions(records: Sequence[StepRecord]) -> ActionCounts:
     actions = [record.action for record in records]
     return ActionCounts(
-        sum(action in ("accept", "accept_new_best", "force_accept") for action in actions),
+        sum(action in ACCEPTED for action in actions),
         sum(action in ("reject", "inconclusive") for action in actions),
         sum(action.startswith("skip") for action in actions),
     )
