@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from skillfit.models.protocol import Usage
 from skillfit.run.card import RESUMABLE
 from skillfit.run.events import AblationFinished, ShipTested
-from skillfit.run.records import ACCEPTED, AWAITS_APPROVAL, EditStatus, Standing, label_of
+from skillfit.run.records import (
+    ACCEPTED,
+    AWAITS_APPROVAL,
+    EditStatus,
+    RecordedConfig,
+    Standing,
+    label_of,
+)
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
 
@@ -309,7 +316,7 @@ class RunStory:
     version: str = ""
     isolation: str = ""  # how agents and graders were kept apart from this machine
     metric: str = "hard"  # hard, soft or mixed: which score every number here is in
-    config: dict[str, Any] = field(default_factory=dict)
+    config: RecordedConfig = field(default_factory=lambda: RecordedConfig({}))
     data: DataSummary = DataSummary()
     total_steps: int = 0
     total_epochs: int = 0
@@ -379,8 +386,8 @@ class RunStory:
     @property
     def caps(self) -> dict[str, float]:
         """The budgets that are set."""
-        budget = self.config.get("budget") or {}
-        return {name: float(cap) for name, cap in budget.items() if cap}
+        budget = self.config.settings.budget
+        return {name: float(cap) for name, cap in budget if cap is not None}
 
     @property
     def running_stage(self) -> StageProgress | None:

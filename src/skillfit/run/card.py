@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from skillfit.run.events import (
     AblationFinished,
@@ -143,28 +142,22 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
 
 
 def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
-    env, model = _section(event.config, "env"), _section(event.config, "model")
-    evaluation = _section(event.config, "evaluation")
-    metric = str(evaluation.get("gate_metric", "hard"))
-    mixed = float(evaluation.get("gate_mixed_weight", 0.5))
-    models = {role: str(_section(model, role).get("id", "")) for role in _ROLES}
+    settings = event.config.settings
+    metric = settings.evaluation.gate_metric
+    mixed = settings.evaluation.gate_mixed_weight
+    models = {role: event.model_of(role) for role in _ROLES}
     return replace(
         card,
         run=event.run,
         version=event.version,
         skill=event.skill_name,
-        task=str(env.get("tasks") or ""),
+        task=settings.env.tasks,
         models={role: model for role, model in models.items() if model},
         started_at=card.started_at or at,
         total_steps=event.total_steps,
         metric=metric,
         soft_weight={"soft": 1.0, "mixed": mixed}.get(metric, 0.0),
     )
-
-
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = config.get(name)
-    return value if isinstance(value, Mapping) else {}
 
 
 def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:

@@ -10,11 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ConfigDict, RootModel
 
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
 from skillfit.skill import Edit
+
+if TYPE_CHECKING:
+    from skillfit.config.schema import Config
 
 EditStatus = Literal["pending", "promoted", "dropped"]
 ACCEPTED = ("accept", "accept_new_best", "force_accept")  # actions that change the incumbent
@@ -462,6 +468,25 @@ class UsageTotals:
         return cls(usage.calls, usage.tokens, usage.input, usage.cached, usage.output, usage.usd)
 
 
+class RecordedConfig(RootModel[JsonObject]):
+    """The settings of a run. `root` is the JSON as it was written, maybe by another version;
+    `settings` is what this version reads from it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def of(cls, config: Config) -> RecordedConfig:
+        return cls(config.model_dump(mode="json"))
+
+    @cached_property
+    def settings(self) -> Config:
+        """Typed. Settings that were not recorded have their defaults."""
+        from skillfit.config.schema import settings_of_run  # here: a list of runs needs no schema
+
+        return settings_of_run(self.root)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """summary.json. Usage counts over all resumes of the run."""
@@ -469,7 +494,7 @@ class RunSummary:
     version: str
     finish_reason: str
     diagnosis: str
-    config: JsonObject  # the settings, as config.json
+    config: RecordedConfig  # the settings, as config.json
     total_steps: int
     steps_done: int
     total_accepts: int
