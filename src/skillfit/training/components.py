@@ -26,6 +26,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.optimize.optimizer import Optimizer, Patch, Payload
 from skillfit.optimize.proposer import Proposer
+from skillfit.plain_text import shorten
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, Tally, gather
 from skillfit.run.budget import Amounts, Budget
 from skillfit.run.control import SteeringRequest
@@ -236,7 +237,7 @@ def _leak_event(step: int, text: str, leaks: Sequence[Leak]) -> Discarded:
     return Discarded(
         step=step,
         stage="leak_check",
-        what=text[:200],
+        what=shorten(text, 200),
         reason=f"carries {', '.join(kinds)}",
         evidence=" | ".join(leak.evidence for leak in leaks),
     )

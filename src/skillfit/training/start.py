@@ -29,6 +29,7 @@ from skillfit.gate.samples import Samples, item_differences, within_item_varianc
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending, BadReply, Message, Model, NoReply, Request, Role
+from skillfit.plain_text import shorten
 from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
@@ -144,7 +145,12 @@ def _items(task: Task) -> list[ItemRecord]:
 def _item(item: Item, split: str) -> ItemRecord:
     expected = "\n".join(item.answers) or item.reference
     return ItemRecord(
-        item.id, split, item.type, item.input[:_SHOWN], expected[:_SHOWN], item.weight
+        item.id,
+        split,
+        item.type,
+        shorten(item.input, _SHOWN),
+        shorten(expected, _SHOWN),
+        item.weight,
     )
 
 
