@@ -14,14 +14,14 @@ from typing import Any
 
 from skillfit.benchmarks.benchmark import Benchmark, HubFiles, data_root_of, optional, text
 from skillfit.benchmarks.questions import (
-    MatchOrJudge,
     check_detail,
     find_image,
+    match_or_judge,
     read_options,
-    right_option,
+    show_options,
     with_options,
 )
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 BENCHMARK = Benchmark(
@@ -60,11 +60,8 @@ def babyvision(
             blank = row.values.get("blankAns")
             answers = blank if isinstance(blank, list) else [text(row, "blankAns")]
             return {**item, "answers": answers}
-        right = right_option(row.values.get("choiceAns"), options)
-        return with_options(item, options, right, row.where)
+        item["input"] = f"{item['input']}\n\n{show_options(options)}"
+        return with_options(item, options, row.values.get("choiceAns"), row.where)
 
-    def how(context: LoadContext) -> SourceItems:
-        grader = MatchOrJudge.create(context.judge, use_judge=judge, extract=["boxed", "last_line"])
-        return SourceItems((), grader=grader)
-
+    how = match_or_judge(["boxed", "last_line"], use_judge=judge)
     return BENCHMARK.source(reference, convert, how=how)

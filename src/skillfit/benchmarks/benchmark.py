@@ -24,7 +24,7 @@ import yaml
 from skillfit.config.task_sources import source_module
 from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
-from skillfit.tasks.item import Item, Step
+from skillfit.tasks.item import Attempt, Item, Step
 from skillfit.tasks.load import (
     LoadContext,
     SourceItems,
@@ -348,6 +348,10 @@ class Dialogue:
 
     def note(self, text: str) -> None:
         self.steps.append(Step("note", text, role="harness"))
+
+    def attempt(self, answer: str) -> Attempt:
+        """What the calls came to."""
+        return Attempt(answer, tuple(self.steps), usage=self.usage)
 
 
 def packaged_text(folder: Path, name: str) -> str:

@@ -135,10 +135,7 @@ class GameEvaluator(Evaluator):
         request = item.content()["game"]
         async with open_game(request) as (game, state):
             state = await self._play(game, state, dialogue, system)
-        attempt = Attempt(
-            "won" if state.won else "not won", tuple(dialogue.steps), usage=dialogue.usage
-        )
-        return attempt, self._score(state)
+        return dialogue.attempt("won" if state.won else "not won"), self._score(state)
 
     async def _play(
         self, game: GameProcess, state: GameState, dialogue: Dialogue, system: Message

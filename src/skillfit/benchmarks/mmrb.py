@@ -20,15 +20,15 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.benchmarks.questions import (
-    MatchOrJudge,
     check_detail,
     find_image,
+    match_or_judge,
     read_options,
-    right_option,
+    show_options,
     with_options,
 )
 from skillfit.errors import InputError
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
 
 
@@ -78,7 +78,7 @@ def mmrb(
         if not isinstance(paths, list) or not paths:
             raise InputError(f"{row.where}: no image_paths.")
         steps = row.values.get("reasoning_steps")
-        item = {
+        item: dict[str, object] = {
             "id": row_id(row),
             "type": optional(row, "subtask"),
             "input": text(row, "question"),
@@ -90,11 +90,7 @@ def mmrb(
         options = read_options(row.values.get("options") or [])
         if not options:
             return item
-        right = right_option(text(row, "answer"), options)
-        return with_options(item, options, right, row.where)
+        item["input"] = f"{item['input']}\n\n{show_options(options)}"
+        return with_options(item, options, text(row, "answer"), row.where)
 
-    def how(context: LoadContext) -> SourceItems:
-        grader = MatchOrJudge.create(None, use_judge=False, extract=_EXTRACT)
-        return SourceItems((), grader=grader)
-
-    return BENCHMARK.source(reference, convert, how=how)
+    return BENCHMARK.source(reference, convert, how=match_or_judge(_EXTRACT, use_judge=False))

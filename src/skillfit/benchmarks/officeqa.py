@@ -351,7 +351,7 @@ class SearchRounds(Evaluator):
         dialogue = Dialogue(required_model(self.model, "officeqa"), item, seed)
         messages = (system_message(self.prompt, skill), *item.messages)
         answer = await dialogue.use_tool(messages, SEARCH, self._search, self.max_turns)
-        attempt = Attempt(answer, tuple(dialogue.steps), usage=dialogue.usage)
+        attempt = dialogue.attempt(answer)
         return attempt, await self.grader.grade(item, attempt)
 
     async def _search(self, call: ToolCall) -> str:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, text
-from skillfit.benchmarks.questions import MatchOrJudge
+from skillfit.benchmarks.questions import match_or_judge
 from skillfit.errors import InputError
 from skillfit.tasks.item import stable_hash
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 
@@ -57,10 +57,7 @@ def sealqa(
             "answers": [text(row, "answer", "ground_truth")],
         }
 
-    def how(context: LoadContext) -> SourceItems:
-        grader = MatchOrJudge.create(context.judge, use_judge=judge, extract=["tag", "last_line"])
-        return SourceItems((), grader=grader)
-
+    how = match_or_judge(["tag", "last_line"], use_judge=judge)
     return BENCHMARK.source(reference, convert, how=how)
 
 

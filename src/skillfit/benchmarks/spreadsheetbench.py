@@ -442,7 +442,7 @@ class CodeRounds(Evaluator):
             messages = (*messages, Message("assistant", answer), feedback)
         else:
             dialogue.note(f"Ended after {self.max_turns} programs, none of which ran.")
-        attempt = Attempt(answer, tuple(dialogue.steps), usage=dialogue.usage)
+        attempt = dialogue.attempt(answer)
         return attempt, await self.grader.grade(item, attempt)
 
     def describe(self) -> JsonObject:

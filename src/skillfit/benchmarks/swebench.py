@@ -104,9 +104,12 @@ async def docker(*arguments: str, stdin: str = "", timeout: float = _COMMAND_SEC
         stdin=stdin.encode(),
     )
     if result.code != 0:
-        output = (result.stderr or result.stdout).strip()[-500:] or result.killed
-        raise TaskFailure("docker", f"docker {arguments[0]}: {output}")
+        raise TaskFailure("docker", f"docker {arguments[0]}: {_last_output(result)}")
     return result.stdout
+
+
+def _last_output(result: ProcessResult) -> str:
+    return (result.stderr or result.stdout).strip()[-500:] or result.killed
 
 
 def _docker_settings() -> dict[str, str]:
@@ -148,7 +151,7 @@ class ContainerRounds(Evaluator):
         async with container(image_of(item.id)) as name:
             await dialogue.use_tool(messages, RUN, partial(_run_command, name), self.step_limit)
             patch = await docker("exec", name, "git", "-C", "/testbed", "diff")
-        attempt = Attempt(patch, tuple(dialogue.steps), usage=dialogue.usage)
+        attempt = dialogue.attempt(patch)
         if not patch.strip():
             return attempt, Score(0.0, feedback="Nothing was changed.")
         return attempt, await self._evaluate(item, patch)
@@ -173,8 +176,7 @@ class ContainerRounds(Evaluator):
             )
             report = folder / "skillfit.skillfit.json"
             if not report.is_file():
-                output = (result.stderr or result.stdout).strip()[-500:] or result.killed
-                raise TaskFailure("docker", f"the harness wrote no report: {output}")
+                raise TaskFailure("docker", f"the harness wrote no report: {_last_output(result)}")
             found = json.loads(report.read_bytes())
         if item.id in found.get("error_ids", []):
             raise TaskFailure("docker", f"the harness could not evaluate {item.id}.")

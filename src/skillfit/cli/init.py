@@ -157,7 +157,7 @@ def _config(agent: str, optimizer: str, env: dict[str, Any], found: RecognisedTa
 
 
 def _write(files: dict[Path, str]) -> None:
-    from skillfit.skill.document import write_whole
+    from skillfit.atomic_write import write_whole
 
     there = [str(path) for path in files if path.exists()]
     if there:

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 
 import pydantic_core
 
+from skillfit.atomic_write import replace_file
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
@@ -139,22 +140,10 @@ class RunDirectory:
         data = self._redact(text).encode()
         try:
             with _explained(target):
-                self._replace_file(target, data)
+                replace_file(target, data, scratch=self.path / _SCRATCH)
         except InputError as error:
             self.journal.fail(error)
             raise
-
-    def _replace_file(self, target: Path, data: bytes) -> None:
-        if target.is_file() and target.read_bytes() == data:
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = self.path / _SCRATCH / target.name
-        scratch.parent.mkdir(exist_ok=True)
-        with scratch.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(target)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a value as an indented JSON file; NaN becomes null."""

@@ -22,12 +22,13 @@ from typing import Any
 
 import yaml
 
+from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.run.card import RESUMABLE
 from skillfit.run.control import SteeringRequest, in_use, request_steering
 from skillfit.run.directory import JOURNAL, read_listed
-from skillfit.skill.document import DOCUMENT_NAMES, write_whole
+from skillfit.skill.document import DOCUMENT_NAMES
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
 _PROGRAM = (sys.executable, "-m", "skillfit")

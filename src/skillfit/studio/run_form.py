@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
+from skillfit.atomic_write import write_whole
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
 from skillfit.studio.commands import PATH_KEYS, Folders, check_run_name, check_settings
@@ -182,7 +183,7 @@ class NewRun:
                     f"{path.name} exists already.",
                     hint="Choose another name, or start from that file.",
                 )
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
         return path
 
 

@@ -11,13 +11,13 @@ An answer is checked when it is read. One that cannot be used is reported and ke
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.json_text import json_candidates, parse_model_json
 from skillfit.models.protocol import AnswerPending, Message, Reply, Request, Setup, Usage
@@ -121,11 +121,11 @@ class HandoffProvider:
             "messages": [_plain(message) for message in request.messages],
         }
         recorded = json.dumps(fields, ensure_ascii=False, indent=2) + "\n"
-        _write_whole(self._folder / f"{name}.request.json", recorded)
+        write_whole(self._folder / f"{name}.request.json", recorded.encode())
         answer = self._folder / f"{name}{form.ending}"
         if not answer.exists():
-            _write_whole(answer, form.prefilled)
-        _write_whole(self._folder / f"{name}.prompt.md", _prompt(name, request, form))
+            write_whole(answer, form.prefilled.encode())
+        write_whole(self._folder / f"{name}.prompt.md", _prompt(name, request, form).encode())
 
 
 class _Form:
@@ -284,9 +284,3 @@ def _plain(message: Message) -> dict[str, object]:
         "content": message.content,
         "images": [str(image.path) for image in message.images],
     }
-
-
-def _write_whole(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
