@@ -27,6 +27,7 @@ from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
 from skillfit.models.secrets import hide_keys_in_use
+from skillfit.plain_text import shorten
 from skillfit.run.card import KINDS, CardKeeper, RunCard, fold, recorded_card, with_cost
 from skillfit.run.control import LOCK, RunLock, in_use, read_requests
 from skillfit.run.events import (
@@ -275,8 +276,7 @@ def _changed_run(path: Path, changes: list[IdentityChange]) -> InputError:
 
 
 def _short(value: Any) -> str:
-    text = pydantic_core.to_json(value).decode()
-    return text if len(text) <= 120 else f"{text[:117]}…"
+    return shorten(pydantic_core.to_json(value).decode(), 120)
 
 
 def _as_recorded(identity: Mapping[str, Any], redact: Redact) -> JsonObject:
