@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from skillfit.errors import InputError
+from skillfit.extensions import load_object
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model, ModelError, Reply, Request, Tool, Usage
 from skillfit.sandbox.process import new_folder, remove_folder, remove_tree
 from skillfit.skill import Skill
 from skillfit.skill.document import check_relative
 from skillfit.tasks.item import Attempt, Item, Step, TaskFailure, stable_hash
-from skillfit.tasks.user_code import Reported, call, load_object, plain, reported_by
+from skillfit.tasks.user_code import Reported, call, plain, reported_by
 
 STEP_TEXT = 8000  # characters of a step's text that are recorded
 

@@ -97,7 +97,7 @@ def estimate(
 
     from skillfit.api import default_run
     from skillfit.gate.ship import MOST_REPEATS
-    from skillfit.training.estimate import budget_options
+    from skillfit.training.estimate import budget_options, small_caps
     from skillfit.training.estimate import estimate as estimate_plan
     from skillfit.training.plan import SplitSizes
 
@@ -107,6 +107,7 @@ def estimate(
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
     planned = estimate_plan(inputs.config, task, inputs.skill, plan, cost, repeats)
     found, reached = planned.within(budget), planned.reached(budget)
+    small = small_caps(inputs.config, task, inputs.skill, plan, cost)
     sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
     options = budget_options(inputs.config, sizes) if budget.rollouts is None else []
     data = {
@@ -119,6 +120,7 @@ def estimate(
         "reached_caps": [
             {"cap": one.name, "at": one.cap, "ends_early": one.ends_early} for one in reached
         ],
+        "too_small": [asdict(one) for one in small],
         "options": [
             {"rollouts": one.rollouts, "plan": asdict(one.plan) if one.plan else None}
             for one in options
@@ -130,6 +132,7 @@ def estimate(
         f"{plan.total_steps} steps, {_span(found.rollouts)} rollouts, "
         f"{_span(found.minutes, lambda minutes: duration(60 * minutes))}. {_RANGES}",
         *_cap_notes(budget.rollouts, reached),
+        *map(str, small),
         *_estimate_notes(found, inputs.config.train.lag),
     ]
     shown: list[RenderableType] = [costs, "\n".join(notes)]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from skillfit.amounts import duration, quantity, with_interval
-from skillfit.report.story import RunStory, label_of
+from skillfit.report.story import RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.events import (
     Discarded,
@@ -22,7 +22,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import in_words
+from skillfit.run.records import in_words, label_of
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 
