@@ -112,11 +112,14 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
     show(data, Group(*_shown(story)), as_json)
     if not as_json:
         finished = opened.finished
-        print(
-            line.in_words(finished.diagnosis)
-            if finished
-            else f"{story.verdict}\nResume with: skillfit resume {run}"
-        )
+        print(line.in_words(finished.diagnosis) if finished else _unfinished(story, run))
+
+
+def _unfinished(story: RunStory, run: Path) -> str:
+    from skillfit.report.verdict_text import resume_command
+
+    resume = resume_command(story, str(run)) if story.state != "running" else ""
+    return f"{story.verdict}\nResume with: {resume}" if resume else story.verdict
 
 
 def _shown(story: RunStory) -> list[RenderableType]:

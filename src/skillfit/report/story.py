@@ -356,6 +356,11 @@ class RunStory:
         return self.finish_reason == "infrastructure"
 
     @property
+    def is_ablation(self) -> bool:
+        """Whether `skillfit ablate` made this run: it measures a skill and has no steps."""
+        return self.ablation is not None or (bool(self.run) and not self.total_steps)
+
+    @property
     def is_over(self) -> bool:
         """Whether the run has ended for good: there is nothing to resume."""
         return self.state == "finished" and self.finish_reason not in RESUMABLE

@@ -168,9 +168,9 @@ async def act(studio: Studio, request: Request) -> Response:
             await asyncio.to_thread(stop_run, run)
             message = "Stopping: what is in progress finishes and is saved."
         elif do == "budget":
-            message = _budget(studio, run, target, text)
+            message = await asyncio.to_thread(_budget, studio, run, target, text)
         elif do == "resume":
-            message = _resume(studio, run, [])
+            message = await asyncio.to_thread(_resume, studio, run, [])
         elif do in ("apply", "undo"):
             back = run_url("apply", name)
             message = await _apply(studio, run, do)
@@ -201,7 +201,10 @@ def _budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
 
 
 def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
-    arguments = ["resume", str(run), *overrides, "--json"]
+    if studio.library.follow(run).story().is_ablation:
+        arguments = ["ablate", str(run / "config.json"), "--run", str(run), "--json"]
+    else:
+        arguments = ["resume", str(run), *overrides, "--json"]
     studio.starter.start(run, arguments, folder=studio.project)
     return f"Resumed with: {as_typed(arguments)}"
 
