@@ -15,6 +15,7 @@ from starlette.responses import Response
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.report import RunStory
+from skillfit.report.verdict_text import count
 from skillfit.run.control import in_use, stop_run
 from skillfit.run.directory import JOURNAL
 from skillfit.skill import diff_hunks
@@ -147,7 +148,7 @@ async def starting(studio: Studio, request: Request) -> Response:
 
 def _has_started(studio: Studio, name: str) -> bool:
     try:
-        return bool(studio.library.story(name).run)
+        return studio.library.story(name).has_begun
     except SkillfitError:
         return False
 
@@ -162,7 +163,8 @@ async def act(studio: Studio, request: Request) -> Response:
     back = run_url("run", name)
     try:
         if do in _STEERING:
-            back = run_url("edit", name, id=target)
+            if do not in ("approve", "decline"):  # the run's page has the others to review
+                back = run_url("edit", name, id=target)
             message = await asyncio.to_thread(_steer, run, do, target, text)
         elif do == "stop":
             await asyncio.to_thread(stop_run, run)
@@ -177,12 +179,12 @@ async def act(studio: Studio, request: Request) -> Response:
         elif do == "answer":
             back = run_url("handoff", name)
             left = await asyncio.to_thread(answer_prompt, run, target, text)
-            rest = f"{left} more wait." if left else "Resume the run now."
+            rest = f"{count(left, 'prompt')} left." if left else "Resume the run now."
             message = f"Answered {target}. {rest}"
         else:
             raise HTTPException(400, f"Unknown action {do!r}.")
     except SkillfitError as error:
-        message = str(error)
+        return studio.go_to(back, str(error), failed=True)
     return studio.go_to(back, message)
 
 
@@ -215,7 +217,7 @@ async def _apply(studio: Studio, run: Path, do: str) -> str:
     arguments = ["apply", str(run), "--undo" if do == "undo" else "--yes"]
     result = await run_command(arguments, folder=studio.project)
     if result.error:
-        return result.error
+        raise InputError(result.error)
     done = "Put back the former text" if do == "undo" else "Changed the skill"
     return f"{done}: {story.data.skill}. The same as: {result.command}"
 
