@@ -13,6 +13,7 @@ import dataclasses
 import inspect
 import json
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,15 @@ def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
             "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
         )
     return "\n".join(lines)
+
+
+def _wrap(text: str) -> str:
+    """The paragraphs of a text in lines of at most 100 columns."""
+    paragraphs = text.strip().split("\n\n")
+    return "\n\n".join(
+        textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
+        for paragraph in paragraphs
+    )
 
 
 def config() -> str:
@@ -128,11 +138,11 @@ def _command(name: str, command: Any) -> str:
     about, _, example = inspect.cleandoc(command.help or "").partition("Example:")
     if subcommands := getattr(command, "commands", {}):
         parts = [_command(f"{name} {sub}", inner) for sub, inner in subcommands.items()]
-        return "\n\n".join([f"## {name}\n\n{about.strip()}", *(f"#{part}" for part in parts)])
+        return "\n\n".join([f"## {name}\n\n{_wrap(about)}", *(f"#{part}" for part in parts)])
     usage = " ".join(part for part in command.collect_usage_pieces(_context(command, name)))
     options = [_parameter(parameter) for parameter in command.params if parameter.name != "help"]
     shown = f"```sh\n{example.strip()}\n```\n\n" if example else ""
-    return f"## {name}\n\n{about.strip()}\n\n{shown}`skillfit {name} {usage}`\n\n" + _table(
+    return f"## {name}\n\n{_wrap(about)}\n\n{shown}`skillfit {name} {usage}`\n\n" + _table(
         ("argument or option", "meaning", "default"), options
     )
 
@@ -249,7 +259,7 @@ def benchmarks() -> str:
         options = [option for option in parameters if option.kind is option.KEYWORD_ONLY]
         shown = ", ".join(f"`{option.name}` ({json.dumps(option.default)})" for option in options)
         about = " ".join(inspect.cleandoc(function.__doc__ or "").split())
-        parts.append(f"**{name}.** {shown}. {about}")
+        parts.append(_wrap(f"**{name}.** {shown}. {about}"))
     return "\n\n".join(parts)
 
 

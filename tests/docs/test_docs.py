@@ -238,6 +238,46 @@ def test_no_page_names_a_place_on_the_machine_it_was_written_on() -> None:
     assert found == []
 
 
+def too_wide(text: str) -> list[int]:
+    """Numbers of the prose lines over 100 columns that have a space to break at.
+
+    Tables, headings, comments, fenced and indented code are left out; code spans stay in one piece.
+    """
+    wide: list[int] = []
+    fence, previous = "", ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        marker = re.match(r"```+|~~~+", stripped)
+        if fence:
+            fence = "" if stripped == fence else fence
+        elif marker:
+            fence = marker[0]
+        elif len(line) > 100 and not stripped.startswith(("|", "#", "<!--")):
+            indented_code = line.startswith("    ") and not previous.strip()
+            pieces = re.sub(r"`[^`]+`", "code", re.sub(r"^([-*+]|\d+\.) +", "", stripped))
+            if " " in pieces and not indented_code:
+                wide.append(number)
+        previous = line
+    return wide
+
+
+def test_prose_lines_of_the_documentation_have_at_most_100_columns() -> None:
+    pages = [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *DOCS.glob("**/*.md"),
+        *(ROOT / "examples").glob("**/README.md"),
+        *(ROOT / "bench").glob("**/README.md"),
+    ]
+    found = [
+        f"{page.relative_to(ROOT)}:{number}"
+        for page in pages
+        for number in too_wide(page.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+    assert too_wide(f"```\n{'wide ' * 30}\n```\n| {'wide ' * 30}|\n\n{'wide ' * 30}\n") == [6]
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("material")

@@ -57,7 +57,8 @@ async def test_the_verdict_says_what_entered_and_what_it_rests_on():
     gate = await gate_for(Scripted(by_rule(0.1, good=0.8)))
     verdict = await gate.judge("step_0001", patch("good"))
     assert (verdict.decision, verdict.action) == ("accept", "accept_new_best")
-    assert [edit.content for edit in verdict.accepted_edits] == ["- good"]
+    assert [one.id for one in verdict.effects if one.status == "promoted"] == ["s0001e01"]
+    assert "- good" in verdict.winner.body
     assert verdict.reason == "promoted s0001e01"
     assert verdict.evidence.rollouts == 40 and verdict.evidence.coverage == 1.0
     assert verdict.evidence.interval[0] < verdict.evidence.difference < verdict.evidence.interval[1]

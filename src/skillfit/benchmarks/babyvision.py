@@ -8,20 +8,25 @@ the gold answer are put to a judge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from skillfit.benchmarks.benchmark import Benchmark, HubFiles, data_root_of, optional, text
+from skillfit.benchmarks.benchmark import (
+    Benchmark,
+    HubFiles,
+    ItemRow,
+    data_root_of,
+    optional,
+    text,
+)
 from skillfit.benchmarks.questions import (
-    MatchOrJudge,
     check_detail,
     find_image,
+    match_or_judge,
     read_options,
-    right_option,
+    show_options,
     with_options,
 )
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 BENCHMARK = Benchmark(
@@ -46,8 +51,8 @@ def babyvision(
     check_detail(image_detail)
     root = data_root_of(reference, data_root)
 
-    def convert(row: Row) -> Mapping[str, Any]:
-        item: dict[str, object] = {
+    def convert(row: Row) -> ItemRow:
+        item: ItemRow = {
             "id": text(row, "taskId", "id"),
             "type": optional(row, "subtype", "type"),
             "input": text(row, "question"),
@@ -60,11 +65,8 @@ def babyvision(
             blank = row.values.get("blankAns")
             answers = blank if isinstance(blank, list) else [text(row, "blankAns")]
             return {**item, "answers": answers}
-        right = right_option(row.values.get("choiceAns"), options)
-        return with_options(item, options, right, row.where)
+        item["input"] = f"{item['input']}\n\n{show_options(options)}"
+        return with_options(item, options, row.values.get("choiceAns"), row.where)
 
-    def how(context: LoadContext) -> SourceItems:
-        grader = MatchOrJudge.create(context.judge, use_judge=judge, extract=["boxed", "last_line"])
-        return SourceItems((), grader=grader)
-
+    how = match_or_judge(["boxed", "last_line"], use_judge=judge)
     return BENCHMARK.source(reference, convert, how=how)

@@ -17,14 +17,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import yaml
 
 from skillfit.config.task_sources import source_module
 from skillfit.errors import InputError, did_you_mean
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
-from skillfit.tasks.item import Item, Step
+from skillfit.tasks.item import Attempt, Item, Step
 from skillfit.tasks.load import (
     LoadContext,
     SourceItems,
@@ -39,8 +39,23 @@ SAMPLE = "sample"
 MANIFEST = "skillfit-data.json"  # in a prepared folder: what it was made from
 FOLDERS_COLUMN = "skillfit_folders"  # of a prepared row: its `base` and `root`
 
-Convert = Callable[[Row], Mapping[str, Any] | None]
-"""A row in the benchmark's format -> the same in skillfit's (`input`, `answers`, …); None: skip."""
+
+class ItemRow(TypedDict, total=False):
+    """An item in skillfit's format. A benchmark may add columns for its own grader or evaluator."""
+
+    id: Required[str]
+    type: str
+    input: Required[str]
+    answers: list[str]
+    choices: dict[str, str]  # by label
+    images: list[str]
+    image_detail: str
+    files: dict[str, str]  # by their names in the workspace
+    reference: str
+
+
+Convert = Callable[[Row], ItemRow | None]
+"""A row in the benchmark's format -> the same in skillfit's; None: skip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +363,10 @@ class Dialogue:
 
     def note(self, text: str) -> None:
         self.steps.append(Step("note", text, role="harness"))
+
+    def attempt(self, answer: str) -> Attempt:
+        """What the calls came to."""
+        return Attempt(answer, tuple(self.steps), usage=self.usage)
 
 
 def packaged_text(folder: Path, name: str) -> str:

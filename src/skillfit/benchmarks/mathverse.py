@@ -10,18 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from skillfit.benchmarks.benchmark import Benchmark, HubFiles, data_root_of, optional, text
+from skillfit.benchmarks.benchmark import (
+    Benchmark,
+    HubFiles,
+    ItemRow,
+    data_root_of,
+    optional,
+    text,
+)
 from skillfit.benchmarks.questions import (
-    MatchOrJudge,
     Option,
     check_detail,
     find_image,
-    right_option,
+    match_or_judge,
+    with_options,
 )
-from skillfit.errors import InputError
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 BENCHMARK = Benchmark(
@@ -60,7 +65,7 @@ def mathverse(
             if optional(row, "problem_version") == "Text Dominant":
                 worded[text(row, "problem_index", "id")] = text(row, "question")
 
-    def convert(row: Row) -> Mapping[str, Any] | None:
+    def convert(row: Row) -> ItemRow | None:
         version = optional(row, "problem_version")
         if problem_version != "all" and version and version != problem_version:
             return None
@@ -69,7 +74,7 @@ def mathverse(
         about = metadata if isinstance(metadata, Mapping) else {}
         question = text(row, "question")
         answer = text(row, "answer")
-        item: dict[str, object] = {
+        item: ItemRow = {
             "id": f"{problem}:{version}" if problem_version == "all" else problem,
             "type": str(about.get("subfield") or about.get("subject") or ""),
             "input": question,
@@ -78,19 +83,10 @@ def mathverse(
             "image_detail": image_detail,
             "reference": worded.get(problem, ""),
         }
-        if options := choices_in(question):
-            right = right_option(answer, options)
-            if right is None:
-                raise InputError(f"{row.where}: the answer {answer!r} is none of the choices.")
-            item |= {"choices": {one.label: one.text for one in options}, "answers": [right.label]}
-        return item
+        options = choices_in(question)
+        return with_options(item, options, answer, row.where) if options else item
 
-    def how(context: LoadContext) -> SourceItems:
-        grader = MatchOrJudge.create(
-            context.judge, use_judge=judge, extract=["tag", "boxed", "last_line"]
-        )
-        return SourceItems((), grader=grader)
-
+    how = match_or_judge(["tag", "boxed", "last_line"], use_judge=judge)
     return BENCHMARK.source(reference, convert, how=how)
 
 

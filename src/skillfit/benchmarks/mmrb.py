@@ -7,28 +7,28 @@ text; other answers must equal the gold answer, apart from case, spaces and oute
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     HubFiles,
+    ItemRow,
     data_root_of,
     optional,
     read_any,
     text,
 )
 from skillfit.benchmarks.questions import (
-    MatchOrJudge,
     check_detail,
     find_image,
+    match_or_judge,
     read_options,
-    right_option,
+    show_options,
     with_options,
 )
 from skillfit.errors import InputError
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
 
 
@@ -73,12 +73,12 @@ def mmrb(
     check_detail(image_detail)
     root = data_root_of(reference, data_root)
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> ItemRow:
         paths = row.values.get("image_paths")
         if not isinstance(paths, list) or not paths:
             raise InputError(f"{row.where}: no image_paths.")
         steps = row.values.get("reasoning_steps")
-        item = {
+        item: ItemRow = {
             "id": row_id(row),
             "type": optional(row, "subtask"),
             "input": text(row, "question"),
@@ -90,11 +90,7 @@ def mmrb(
         options = read_options(row.values.get("options") or [])
         if not options:
             return item
-        right = right_option(text(row, "answer"), options)
-        return with_options(item, options, right, row.where)
+        item["input"] = f"{item['input']}\n\n{show_options(options)}"
+        return with_options(item, options, text(row, "answer"), row.where)
 
-    def how(context: LoadContext) -> SourceItems:
-        grader = MatchOrJudge.create(None, use_judge=False, extract=_EXTRACT)
-        return SourceItems((), grader=grader)
-
-    return BENCHMARK.source(reference, convert, how=how)
+    return BENCHMARK.source(reference, convert, how=match_or_judge(_EXTRACT, use_judge=False))

@@ -28,6 +28,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import httpx
 
+from skillfit.atomic_write import write_whole
 from skillfit.benchmarks.benchmark import (
     FOLDERS_COLUMN,
     MANIFEST,
@@ -41,11 +42,12 @@ from skillfit.benchmarks.benchmark import (
     prepared,
 )
 from skillfit.errors import InputError
-from skillfit.skill.document import write_whole
+from skillfit.models.wire import image_media_type
 from skillfit.tasks.item import Split
 from skillfit.tasks.rows import Row, folder_rows
 
 HUB = "https://huggingface.co"
+_IMAGE_SUFFIXES = {"image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
 Report = Callable[[str], None]
 
 
@@ -400,14 +402,12 @@ def _image(value: Any, folder: Path) -> Any:
     if not isinstance(value, Mapping) or not isinstance(value.get("bytes"), bytes):
         return value
     data = value["bytes"]
-    suffix = Path(str(value.get("path") or "")).suffix or _suffix(data)
+    suffix = Path(str(value.get("path") or "")).suffix or _image_suffix(data)
     path = folder / "files" / f"{sha256(data).hexdigest()[:16]}{suffix}"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path.name
 
 
-def _suffix(data: bytes) -> str:
-    if data.startswith(b"\xff\xd8"):
-        return ".jpg"
-    return ".webp" if data[8:12] == b"WEBP" else ".png"
+def _image_suffix(data: bytes) -> str:
+    return _IMAGE_SUFFIXES.get(image_media_type(data) or "", ".png")

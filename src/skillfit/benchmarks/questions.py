@@ -8,20 +8,21 @@ from __future__ import annotations
 import random
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field, PrivateAttr
 
-from skillfit.benchmarks.benchmark import find_in_data
+from skillfit.benchmarks.benchmark import ItemRow, find_in_data
 from skillfit.errors import InputError
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
 from skillfit.tasks.graders.answers import Choice
-from skillfit.tasks.graders.base import Given, TextGrader, verdict
+from skillfit.tasks.graders.base import Given, TextGrader, extracted, verdict
 from skillfit.tasks.item import Attempt, Item, Score
+from skillfit.tasks.load import LoadContext, SourceItems
 from skillfit.tasks.rows import Row
 
 _JUDGE = """You compare an answer with the expected answer to the same question.
@@ -62,23 +63,16 @@ class MatchOrJudge(TextGrader, name="match_or_judge"):
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         settled = await super().grade(item, attempt)
-        text = self.answer_in(attempt)
         asks = self.use_judge and self._judge is not None and not item.content().get("choices")
-        if settled.hard >= 1 or not text or not asks:
+        if settled.hard >= 1 or not asks:
             return settled
-        return await self._ask(item, text)
+        text = extracted(self.extract, attempt)
+        return await self._ask(item, text) if text else settled
 
     def compare(self, item: Item, text: str) -> Score:
         if item.content().get("choices"):
             return Choice().compare(item, text)
         return verdict(any(plainly_equal(text, gold) for gold in item.answers))
-
-    def answer_in(self, attempt: Attempt) -> str:
-        """The answer that extraction finds; empty when there is none."""
-        if attempt.bare or not self.extract:
-            return attempt.answer.strip()
-        found = (way.find(attempt.answer) for way in self.extract)
-        return next((text for text in found if text is not None), "")
 
     async def _ask(self, item: Item, text: str) -> Score:
         assert self._judge is not None
@@ -101,6 +95,18 @@ class MatchOrJudge(TextGrader, name="match_or_judge"):
         if not item.content().get("choices") and self.use_judge and self._judge is None:
             return "has a free answer, which needs model.judge (or env.task_args: {judge: false})"
         return super().problem(item)
+
+
+def match_or_judge(
+    extract: Sequence[str | Mapping[str, str]], *, use_judge: bool
+) -> Callable[[LoadContext], SourceItems]:
+    """Grading by `MatchOrJudge`, as the argument `how` of `Benchmark.source`."""
+
+    def how(context: LoadContext) -> SourceItems:
+        grader = MatchOrJudge.create(context.judge, use_judge=use_judge, extract=extract)
+        return SourceItems((), grader=grader)
+
+    return how
 
 
 def plainly_equal(one: str, other: str) -> bool:
@@ -171,20 +177,15 @@ def right_option(given: Any, options: Sequence[Option]) -> Option | None:
     return next((option for option in options if option.text == wanted), None)
 
 
-def with_options(
-    item: Mapping[str, object], options: Sequence[Option], right: Option | None, where: str
-) -> dict[str, object]:
-    """An item as a multiple-choice question: its options are shown after the question, and the
-    label of the right one is the answer.
+def with_options(item: ItemRow, options: Sequence[Option], gold: Any, where: str) -> ItemRow:
+    """An item as a multiple-choice question. The answer is the label of the option that `gold`
+    names.
     """
+    right = right_option(gold, options)
     if right is None:
-        raise InputError(f"{where}: the answer is none of the options.")
-    return {
-        **item,
-        "input": f"{item['input']}\n\n{show_options(options)}",
-        "choices": {option.label: option.text for option in options},
-        "answers": [right.label],
-    }
+        raise InputError(f"{where}: the answer {gold!r} is none of the options.")
+    choices = {option.label: option.text for option in options}
+    return {**item, "choices": choices, "answers": [right.label]}
 
 
 def shuffled(options: Sequence[Option], seed: str) -> list[Option]:

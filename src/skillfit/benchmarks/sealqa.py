@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, text
-from skillfit.benchmarks.questions import MatchOrJudge
+from skillfit.benchmarks.benchmark import Benchmark, HubFiles, ItemRow, optional, text
+from skillfit.benchmarks.questions import match_or_judge
 from skillfit.errors import InputError
 from skillfit.tasks.item import stable_hash
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 
@@ -36,6 +36,10 @@ BENCHMARK = Benchmark(
 )
 
 
+class _QuestionRow(ItemRow):
+    question: str  # for the judge, without the search results
+
+
 def sealqa(
     reference: SourceReference, *, max_evidence_chars: int = 24000, judge: bool = True
 ) -> TaskSource:
@@ -45,7 +49,7 @@ def sealqa(
     if max_evidence_chars < 1:
         raise InputError("env.task_args: max_evidence_chars must be positive.")
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> _QuestionRow:
         question = text(row, "question")
         evidence = show_results(row.values.get("search_results"))[:max_evidence_chars]
         parts = [f"## Search results\n\n{evidence}"] if evidence else []
@@ -57,10 +61,7 @@ def sealqa(
             "answers": [text(row, "answer", "ground_truth")],
         }
 
-    def how(context: LoadContext) -> SourceItems:
-        grader = MatchOrJudge.create(context.judge, use_judge=judge, extract=["tag", "last_line"])
-        return SourceItems((), grader=grader)
-
+    how = match_or_judge(["tag", "last_line"], use_judge=judge)
     return BENCHMARK.source(reference, convert, how=how)
 
 

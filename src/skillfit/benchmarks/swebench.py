@@ -30,13 +30,14 @@ from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, NotRequired
 
 from skillfit.agents.agent import system_message
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
     HubFiles,
+    ItemRow,
     data_root_of,
     extract_tar,
     find_in_data,
@@ -104,9 +105,12 @@ async def docker(*arguments: str, stdin: str = "", timeout: float = _COMMAND_SEC
         stdin=stdin.encode(),
     )
     if result.code != 0:
-        output = (result.stderr or result.stdout).strip()[-500:] or result.killed
-        raise TaskFailure("docker", f"docker {arguments[0]}: {output}")
+        raise TaskFailure("docker", f"docker {arguments[0]}: {_last_output(result)}")
     return result.stdout
+
+
+def _last_output(result: ProcessResult) -> str:
+    return (result.stderr or result.stdout).strip()[-500:] or result.killed
 
 
 def _docker_settings() -> dict[str, str]:
@@ -148,7 +152,7 @@ class ContainerRounds(Evaluator):
         async with container(image_of(item.id)) as name:
             await dialogue.use_tool(messages, RUN, partial(_run_command, name), self.step_limit)
             patch = await docker("exec", name, "git", "-C", "/testbed", "diff")
-        attempt = Attempt(patch, tuple(dialogue.steps), usage=dialogue.usage)
+        attempt = dialogue.attempt(patch)
         if not patch.strip():
             return attempt, Score(0.0, feedback="Nothing was changed.")
         return attempt, await self._evaluate(item, patch)
@@ -173,8 +177,7 @@ class ContainerRounds(Evaluator):
             )
             report = folder / "skillfit.skillfit.json"
             if not report.is_file():
-                output = (result.stderr or result.stdout).strip()[-500:] or result.killed
-                raise TaskFailure("docker", f"the harness wrote no report: {output}")
+                raise TaskFailure("docker", f"the harness wrote no report: {_last_output(result)}")
             found = json.loads(report.read_bytes())
         if item.id in found.get("error_ids", []):
             raise TaskFailure("docker", f"the harness could not evaluate {item.id}.")
@@ -429,6 +432,13 @@ BENCHMARK = Benchmark(
 )
 
 
+class _IssueRow(ItemRow):
+    test_patch: str
+    FAIL_TO_PASS: list[str]
+    PASS_TO_PASS: list[str]
+    repository: NotRequired[str]  # the folder with the files of the base state
+
+
 def swebench(
     reference: SourceReference,
     *,
@@ -447,11 +457,11 @@ def swebench(
         require_docker()
     root = data_root_of(reference, repo_root)
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> _IssueRow:
         parts = [text(row, "problem_statement")]
         if hints and optional(row, "hints_text"):
             parts.append(f"## Discussion\n\n{optional(row, 'hints_text')}")
-        item = {
+        item: _IssueRow = {
             "id": text(row, "instance_id"),
             "type": optional(row, "repo"),
             "input": "\n\n".join(parts),

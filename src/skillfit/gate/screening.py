@@ -390,7 +390,6 @@ class ScreeningGate(SkillScores):
         difference = self._selection.difference(
             self.posterior, self._columns(new), self._columns(old)
         )
-        came = [key for key in new.edits if key not in old.edits]
         score = self._score()
         accepted: Action = "accept_new_best" if self.settings.use_gate else "force_accept"
         return Verdict(
@@ -409,7 +408,6 @@ class ScreeningGate(SkillScores):
             candidate_score=score.mean,
             tally=None,
             score=score,
-            accepted_edits=tuple(self.pool.edits[key].edit for key in came),
             effects=self.effects(),
         )
 

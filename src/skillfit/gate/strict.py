@@ -82,7 +82,6 @@ class StrictGate(SkillScores):
             candidate_score=new.score,
             tally=new.tally(),
             score=self.known(self.incumbent).estimate(),
-            accepted_edits=candidate.edits if decision == "accept" else (),
             standings=(standing,),
         )
 

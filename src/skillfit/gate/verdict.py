@@ -109,7 +109,6 @@ class Verdict:
     candidate_score: float | None  # strict: the candidate's; screening: the winner's estimate
     tally: Tally | None  # strict: the candidate's; screening: None
     score: ScoreEstimate  # of the winner
-    accepted_edits: tuple[Edit, ...] = ()  # edits that entered the winner
     effects: tuple[EditEffect, ...] = ()  # screening: the whole pool, dropped edits included
     standings: tuple[Standing, ...] = ()  # strict
 

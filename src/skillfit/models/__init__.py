@@ -1,6 +1,6 @@
 """Call language models: providers, limiter, retries, prices, structured replies."""
 
-from skillfit.models.client import Client, ask, connect, known_providers, register_provider
+from skillfit.models.client import Client, ask
 from skillfit.models.limiter import Limiters
 from skillfit.models.prices import Prices, context_window_of
 from skillfit.models.protocol import (
@@ -18,7 +18,8 @@ from skillfit.models.protocol import (
     ToolCall,
     Usage,
 )
-from skillfit.models.providers.practice import ScriptedModel
+from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.registry import connect, known_providers, register_provider
 from skillfit.models.secrets import redact
 
 __all__ = [

@@ -43,11 +43,10 @@ from skillfit.models.protocol import (
 MAX_TOKEN_COUNT = 100_000_000  # no call has this many; a larger count is an error of the server
 _MAX_NAME = 200
 _MAX_PROBLEMS = 3
-_SIGNATURES = {
-    b"\x89PNG": "image/png",
+_IMAGE_SIGNATURES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF8": "image/gif",
-    b"RIFF": "image/webp",
 }
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
@@ -178,10 +177,15 @@ def read_image(image: Image) -> ImageData:
         data = Path(image.path).read_bytes()
     except OSError as error:
         raise InputError(f"Cannot read the image {image.path}: {error.strerror}.") from error
-    media_type = next(
-        (kind for start, kind in _SIGNATURES.items() if data.startswith(start)), image.media_type
-    )
+    media_type = image_media_type(data) or image.media_type
     return ImageData(media_type, base64.b64encode(data).decode())
+
+
+def image_media_type(data: bytes) -> str | None:
+    """The kind of an image by its first bytes; None for anything that models do not accept."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _IMAGE_SIGNATURES.items() if data.startswith(start)), None)
 
 
 def schema_in_prompt(request: Request) -> Request:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skillfit.errors import SkillfitError
+from skillfit.models.wire import image_media_type
 from skillfit.report import RunStory, open_run
 from skillfit.report.story_items import (
     CHANGES,
@@ -168,11 +169,6 @@ async def image(studio: Studio, request: Request) -> Response:
 _SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
 _LARGEST_FILE = 64_000_000  # bytes
 _LARGEST_IMAGE = 20_000_000
-_SIGNATURES = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF8": "image/gif",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +217,5 @@ def read_image(folders: Folders, path: Path) -> ImageFile | None:
     if not folders.holds(path) or not path.is_file() or path.stat().st_size > _LARGEST_IMAGE:
         return None
     data = path.read_bytes()
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return ImageFile("image/webp", data)
-    for signature, media_type in _SIGNATURES.items():
-        if data.startswith(signature):
-            return ImageFile(media_type, data)
-    return None
+    media_type = image_media_type(data)
+    return ImageFile(media_type, data) if media_type else None

@@ -20,7 +20,7 @@ from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.optimize.proposer import Proposer, ProposerParts
 from skillfit.rollout import Executor, LocalExecutor, Rollouts
-from skillfit.rollout.engine import RolloutMeter, refuse_unseen_usage
+from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetWarning, Caps, Spending, refuse_unpriced
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned

@@ -12,7 +12,7 @@ from typing import Any
 
 from skillfit.agents import Agent, is_agent_reference, load_agent
 from skillfit.agents.agent import corpus_fingerprint
-from skillfit.agents.cli_agent import described_program
+from skillfit.agents.cli_command import described_program
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
 from skillfit.extensions import find_extension

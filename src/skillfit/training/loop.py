@@ -18,6 +18,7 @@ from skillfit.optimize.context import Context
 from skillfit.rollout.outcome import StepRollouts, settle
 from skillfit.skill import Skill
 from skillfit.training.components import Components, StepLog, counting_usage
+from skillfit.training.epoch_end import meta_skill, slow_update
 from skillfit.training.plan import PlannedStep
 from skillfit.training.stages import (
     Judging,
@@ -36,7 +37,7 @@ from skillfit.training.stages import (
     update,
 )
 from skillfit.training.state import TrainingState
-from skillfit.training.step_end import close_step, measure_baseline, meta_skill, slow_update
+from skillfit.training.step_end import close_step, measure_baseline
 
 
 @dataclass(slots=True)

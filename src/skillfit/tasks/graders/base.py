@@ -187,6 +187,16 @@ def _boxed(text: str) -> str | None:
     return None
 
 
+def extracted(ways: Sequence[Extract], attempt: Attempt) -> str | None:
+    """The answer that the first of these ways finds; None if none does. Without any way, and for a
+    gold answer that is checked, it is the whole text.
+    """
+    if attempt.bare or not ways:
+        return attempt.answer.strip()
+    found = (way.find(attempt.answer) for way in ways)
+    return next((answer for answer in found if answer is not None), None)
+
+
 _LONG = 10_000  # characters; longer answers are graded in a thread
 
 
@@ -257,13 +267,10 @@ class TextGrader(BuiltIn):
         return len(attempt.answer) > _LONG or any(way.regex is not None for way in self.extract)
 
     def _grade(self, item: Item, attempt: Attempt) -> Score:
-        if not self.extract or attempt.bare:
-            return self.compare(item, attempt.answer.strip())
-        for way in self.extract:
-            answer = way.find(attempt.answer)
-            if answer is not None:
-                return self.compare(item, answer)
-        return Score(0.0, feedback=self.extract[0].missing)
+        answer = extracted(self.extract, attempt)
+        if answer is None:
+            return Score(0.0, feedback=self.extract[0].missing)
+        return self.compare(item, answer)
 
     def compare(self, item: Item, text: str) -> Score:
         """Score the extracted answer."""
