@@ -212,9 +212,11 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
     return report
 
 
-async def probe(ready: Assembled) -> None:
+async def probe(ready: Assembled, *, again: bool = False) -> None:
     """One small call per model. Raises what no training could survive: a wrong key, a wrong model
     name, an address where no model answers. What the model replies does not matter.
+
+    A recorded probe is not repeated, unless `again`: a key may have changed since.
     """
     for role, client in ready.probes.items():
         if client.id.partition("/")[0] in _UNPROBED:
@@ -223,6 +225,9 @@ async def probe(ready: Assembled) -> None:
         # small budget has.
         chosen = getattr(ready.components.config.model, role).max_tokens
         request = _probe_request(role, client, chosen or _PROBE_TOKENS)
+        earlier = ready.run.journal.count(f"call/{role}/{request.stage}/")
+        if again and earlier:
+            request = replace(request, purpose=f"{request.purpose} {earlier}")
         try:
             await RecordedModel(client, ready.run.journal, role).complete(request)
         except NoReply:
