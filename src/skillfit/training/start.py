@@ -101,17 +101,18 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
     """Preflight, loop and finish. A reached budget still ends with the best that is known."""
     run, closing = ready.components, ready.closing
     state = TrainingState.begin(run.initial)
+    ship_repeats: int | None = None  # None: nothing is kept for the ship test yet
     try:
         state = replace(state, checks=await _preflight(ready, force))
         try:
             async for current in train(run, state):
                 state = current
-                closing.reserve_ship_test(run, len(state.records))
+                ship_repeats = closing.reserve_ship_test(run, len(state.records))
         except BudgetReached as reached:
-            if not state.records or not closing.release_ship_test():
+            if not state.records or ship_repeats is None:
                 raise  # nothing was tried yet, so there is nothing to compare
-            return await finish(run, closing, state, cut_short=reached)
-        return await finish(run, closing, state)
+            return await finish(run, closing, state, ship_repeats, cut_short=reached)
+        return await finish(run, closing, state, ship_repeats)
     except BudgetReached as reached:
         return end_by_budget(run, closing, state, reached)
     except AnswerPending:
