@@ -35,7 +35,7 @@ from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, PreflightFinished, RunFinished, RunStarted, Warned
 from skillfit.run.journal import RecordedModel
-from skillfit.run.records import CheckResult, ItemRecord, RunSummary
+from skillfit.run.records import CheckResult, ItemRecord, RecordedConfig, RunSummary
 from skillfit.sandbox.isolation import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
@@ -166,7 +166,7 @@ def _started(run: Components, run_id: str) -> RunStarted:
     task = run.task
     return RunStarted(
         run=run_id,
-        config=run.config.model_dump(mode="json"),
+        config=RecordedConfig.of(run.config),
         version=__version__,
         skill=run.initial.text,
         skill_hash=run.initial.hash,
