@@ -12,6 +12,7 @@ import typer
 from skillfit.cli.output import Json, Overrides, console, show, table
 from skillfit.cli.train import RunOption, attend, read
 from skillfit.errors import Exit
+from skillfit.plain_text import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -467,7 +468,7 @@ def _table(event: AblationFinished) -> RenderableType:
                 f"{_signed(unit.low)} … {_signed(unit.high)}",
                 unit.tokens,
                 unit.decision,
-                text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…",
+                shorten(text, _SHOWN),
             )
         )
     return table(("line", "worth", "80 %", "tokens", "", "text"), rows)

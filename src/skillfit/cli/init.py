@@ -220,13 +220,13 @@ def _summary(
 
 def _described(found: RecognisedTasks) -> list[str]:
     """What was recognised: rows as they will be sent, the grader and how it did."""
-    from skillfit.plain_text import visible
+    from skillfit.plain_text import shorten, visible
 
     lines = [f"{found.count} items in {found.path} ({found.format})."]
     for row in found.examples:
         lines.append(f"--- {row.id}")
-        lines += [visible(message.content)[:300] for message in row.messages]
-        lines.append(f"expected: {visible(', '.join(row.expected))[:120]}")
+        lines += [shorten(visible(message.content), 300) for message in row.messages]
+        lines.append(f"expected: {shorten(visible(', '.join(row.expected)), 120)}")
     lines.append(f"Grader: {found.grader.setting}: {found.grader.why}")
     trial = found.grader.trial
     if trial is not None:

@@ -28,7 +28,7 @@ from skillfit.cli.output import (
     warn,
 )
 from skillfit.errors import InputError
-from skillfit.plain_text import visible
+from skillfit.plain_text import one_line, visible
 from skillfit.skill import Skill, rewrite, without_placeholder
 from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document
 
@@ -143,7 +143,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
                 edit.id,
                 edit.status,
                 "" if edit.mean is None else f"{edit.mean:+.3f}",
-                visible(" ".join(edit.text.split()))[:90],
+                one_line(visible(edit.text), 90),
             )
             for edit in story.edits
         ]
@@ -413,7 +413,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
             hint=_why_not(run),
         )
     best = without_placeholder(run.best_skill)
-    began = Path(run.config["env"]["skill"]) if run.config["env"]["skill"] else None
+    began = Path(run.config.env.skill) if run.config.env.skill else None
     named = to or began
     if named is None:
         raise InputError(

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from skillfit.optimize.context import ItemAttempts, cut, failure_reason, render_cases
+from skillfit.optimize.context import ItemAttempts, failure_reason, render_cases
 from skillfit.optimize.optimizer import (
     Call,
     MetaSkillReply,
@@ -30,6 +30,7 @@ from skillfit.optimize.optimizer import (
     sections,
     union,
 )
+from skillfit.plain_text import head_and_tail
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.records import PairRecord
 from skillfit.skill import Skill, slow_update_text
@@ -71,11 +72,11 @@ class Pair:
         return PairRecord(
             id=self.item.id,
             category=self.kind,
-            prev_hard=self.previous.value(),
-            curr_hard=self.current.value(),
-            task=cut(self.item.input, _SHOWN_TASK),
-            prev_soft=self.previous.value("soft"),
-            curr_soft=self.current.value("soft"),
+            prev_hard=self.previous.hard,
+            curr_hard=self.current.hard,
+            task=head_and_tail(self.item.input, _SHOWN_TASK),
+            prev_soft=self.previous.soft,
+            curr_soft=self.current.soft,
             prev_answer=_answer(self.previous),
             curr_answer=_answer(self.current),
             prev_fail_reason=failure_reason(self.previous),
@@ -84,7 +85,7 @@ class Pair:
 
 
 def _answer(outcome: Outcome) -> str:
-    return cut(outcome.attempt.answer, _SHOWN_TASK) if outcome.attempt else ""
+    return head_and_tail(outcome.attempt.answer, _SHOWN_TASK) if outcome.attempt else ""
 
 
 @dataclass(frozen=True, slots=True)

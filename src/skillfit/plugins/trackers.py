@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from skillfit.errors import InputError
 from skillfit.extensions import find_extension
+from skillfit.plain_text import shorten
 from skillfit.run.events import (
     EvaluationFinished,
     Event,
@@ -132,7 +133,7 @@ def parameters(started: RunStarted) -> dict[str, str]:
     return {
         "skillfit.version": started.version,
         "skill.hash": started.skill_hash,
-        **_flat(started.config),
+        **_flat(started.config.root),
     }
 
 
@@ -279,7 +280,9 @@ class MLflowTracker:
             return
         tags = {"skillfit.run": event.run}
         self._run = client.create_run(number, tags=tags, run_name=event.run).info.run_id
-        settings = [Param(name, value[:_LONGEST]) for name, value in parameters(event).items()]
+        settings = [
+            Param(name, shorten(value, _LONGEST)) for name, value in parameters(event).items()
+        ]
         client.log_batch(self._run, params=settings)
 
     def _finish(self, event: RunFinished, at: int) -> None:

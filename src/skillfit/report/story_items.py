@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from skillfit.gate import GateSettings
+from skillfit.plain_text import head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
-from skillfit.report.story_evidence import row_value
+from skillfit.report.story_evidence import row_value, scoring
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import EventLog, ItemsRead, RolloutFinished, RunStarted
 from skillfit.run.journal import Journal
@@ -117,19 +118,12 @@ def listed_items(events: EventLog) -> dict[str, ItemRecord]:
     return {record.id: record for read in events.found(ItemsRead) for record in read.items}
 
 
-def settings_of(story: RunStory) -> GateSettings:
-    """The metric of the run, for reading single rollouts."""
-    weight = float(story.config.get("evaluation", {}).get("gate_mixed_weight", 0.5))
-    metrics = {"hard": 0.0, "soft": 1.0, "mixed": weight}
-    return GateSettings(metric="mixed", mixed_weight=metrics.get(story.metric, 0.0))
-
-
 def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
     """Items under both skills: of the selection split on fresh rollouts where there were some, else
     on the baseline; of the test split where it was read.
     """
     initial = _initial_hash(events)
-    settings, records = settings_of(story), listed_items(events)
+    settings, records = scoring(story.config), listed_items(events)
     summaries: list[ItemSummary] = []
     for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
         found = (events.found(RolloutFinished, phase) for phase in phases)
@@ -248,7 +242,7 @@ class ItemMatrix:
 
 def read_matrix(events: EventLog, story: RunStory, most: int = 24) -> ItemMatrix:
     """How every item went over the run, in at most about `most` columns of steps."""
-    settings = settings_of(story)
+    settings = scoring(story.config)
     last = max(1, story.total_steps, story.steps_done)
     width = -(-last // most)
     initial = _initial_hash(events)
@@ -345,10 +339,12 @@ def short_trajectory(outcome: Outcome) -> Trajectory:
     before = sum(len(turn.text) for turn in full.turns)
     after = sum(min(len(turn.text), _TEXT) for turn in turns)
     return Trajectory(
-        turns=tuple(Turn(turn.speaker, turn.who, _cut(turn.text)) for turn in turns),
-        feedback=_cut(full.feedback),
-        evidence=tuple(_cut(line) for line in full.evidence[:5]),
-        failure=_cut(full.failure),
+        turns=tuple(
+            Turn(turn.speaker, turn.who, head_and_tail(turn.text, _TEXT, 2 / 3)) for turn in turns
+        ),
+        feedback=head_and_tail(full.feedback, _TEXT, 2 / 3),
+        evidence=tuple(head_and_tail(line, _TEXT, 2 / 3) for line in full.evidence[:5]),
+        failure=head_and_tail(full.failure, _TEXT, 2 / 3),
         cut=before - after,
     )
 
@@ -396,9 +392,3 @@ def _readable(arguments: str) -> str:
     if len(value) == 1 and isinstance(only := next(iter(value.values())), str):
         return only
     return json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def _cut(text: str) -> str:
-    if len(text) <= _TEXT:
-        return text
-    return f"{text[: _TEXT * 2 // 3]}\n…\n{text[-_TEXT // 3 :]}"

@@ -27,6 +27,7 @@ from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
 from skillfit.models.secrets import hide_keys_in_use
+from skillfit.plain_text import shorten
 from skillfit.run.card import KINDS, CardKeeper, RunCard, fold, recorded_card, with_cost
 from skillfit.run.control import LOCK, RunLock, in_use, read_requests
 from skillfit.run.events import (
@@ -39,7 +40,7 @@ from skillfit.run.events import (
 )
 from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
-from skillfit.run.records import RunSummary
+from skillfit.run.records import RecordedConfig, RunSummary
 from skillfit.run.store import Redact, RunNotWritable, damaged, disk_full
 
 E = TypeVar("E", bound=Event)
@@ -215,8 +216,8 @@ class RunView:
         return self._last(RunFinished)
 
     @property
-    def config(self) -> JsonObject:
-        return started.config if (started := self.started) else {}
+    def config(self) -> RecordedConfig:
+        return started.config if (started := self.started) else RecordedConfig({})
 
     @property
     def summary(self) -> RunSummary | None:
@@ -275,8 +276,7 @@ def _changed_run(path: Path, changes: list[IdentityChange]) -> InputError:
 
 
 def _short(value: Any) -> str:
-    text = pydantic_core.to_json(value).decode()
-    return text if len(text) <= 120 else f"{text[:117]}…"
+    return shorten(pydantic_core.to_json(value).decode(), 120)
 
 
 def _as_recorded(identity: Mapping[str, Any], redact: Redact) -> JsonObject:

@@ -35,7 +35,7 @@ from skillfit.rollout.outcome import weighted_values
 from skillfit.run.budget import BudgetReached, Spending
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import AblationFinished, RunStarted
-from skillfit.run.records import UnitWorth
+from skillfit.run.records import RecordedConfig, UnitWorth
 from skillfit.skill import Skill
 from skillfit.skill.units import Granularity, Unit, units, without
 from skillfit.tasks.item import Item, weights_of
@@ -207,7 +207,7 @@ async def ablate(
 def _started(inputs: Inputs, run_id: str, items: int) -> RunStarted:
     return RunStarted(
         run=run_id,
-        config=inputs.config.model_dump(mode="json"),
+        config=RecordedConfig.of(inputs.config),
         version=__version__,
         skill=inputs.skill.text,
         skill_hash=inputs.skill.hash,

@@ -29,12 +29,13 @@ from skillfit.gate.samples import Samples, item_differences, within_item_varianc
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending, BadReply, Message, Model, NoReply, Request, Role
+from skillfit.plain_text import shorten
 from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, PreflightFinished, RunFinished, RunStarted, Warned
 from skillfit.run.journal import RecordedModel
-from skillfit.run.records import CheckResult, ItemRecord, RunSummary
+from skillfit.run.records import CheckResult, ItemRecord, RecordedConfig, RunSummary
 from skillfit.sandbox.isolation import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
@@ -100,17 +101,18 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
     """Preflight, loop and finish. A reached budget still ends with the best that is known."""
     run, closing = ready.components, ready.closing
     state = TrainingState.begin(run.initial)
+    ship_repeats: int | None = None  # None: nothing is kept for the ship test yet
     try:
         state = replace(state, checks=await _preflight(ready, force))
         try:
             async for current in train(run, state):
                 state = current
-                closing.reserve_ship_test(run, len(state.records))
+                ship_repeats = closing.reserve_ship_test(run, len(state.records))
         except BudgetReached as reached:
-            if not state.records or not closing.release_ship_test():
+            if not state.records or ship_repeats is None:
                 raise  # nothing was tried yet, so there is nothing to compare
-            return await finish(run, closing, state, cut_short=reached)
-        return await finish(run, closing, state)
+            return await finish(run, closing, state, ship_repeats, cut_short=reached)
+        return await finish(run, closing, state, ship_repeats)
     except BudgetReached as reached:
         return end_by_budget(run, closing, state, reached)
     except AnswerPending:
@@ -151,7 +153,12 @@ def _items(task: Task) -> list[ItemRecord]:
 def _item(item: Item, split: str) -> ItemRecord:
     expected = "\n".join(item.answers) or item.reference
     return ItemRecord(
-        item.id, split, item.type, item.input[:_SHOWN], expected[:_SHOWN], item.weight
+        item.id,
+        split,
+        item.type,
+        shorten(item.input, _SHOWN),
+        shorten(expected, _SHOWN),
+        item.weight,
     )
 
 
@@ -159,7 +166,7 @@ def _started(run: Components, run_id: str) -> RunStarted:
     task = run.task
     return RunStarted(
         run=run_id,
-        config=run.config.model_dump(mode="json"),
+        config=RecordedConfig.of(run.config),
         version=__version__,
         skill=run.initial.text,
         skill_hash=run.initial.hash,

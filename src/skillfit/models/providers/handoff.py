@@ -21,6 +21,7 @@ from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.json_text import json_candidates, parse_model_json
 from skillfit.models.protocol import AnswerPending, Message, Reply, Request, Setup, Usage
+from skillfit.plain_text import shorten
 
 _ENDINGS = (".answer.json", ".answer.md", ".answer.txt")
 _MAX_SHOWN = 3  # problems named in one message
@@ -255,7 +256,8 @@ def _missing(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> 
     if schema.get("type") != "object":
         return
     if not isinstance(value, dict):
-        yield f"An object is needed where it has {json.dumps(value, ensure_ascii=False)[:60]}."
+        present = shorten(json.dumps(value, ensure_ascii=False), 60)
+        yield f"An object is needed where it has {present}."
         return
     for name in schema.get("required", ()):
         if name not in value:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
+from skillfit.extensions import load_object
 from skillfit.models.json_text import JsonObject
 from skillfit.sandbox.isolation import (
     Isolation,
@@ -25,7 +26,7 @@ from skillfit.sandbox.isolation import (
 from skillfit.sandbox.process import Handover, ProcessResult, SandboxNotStarted, scratch_folder
 from skillfit.tasks.graders.base import BuiltIn, Given, listed
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure, as_score, stable_hash
-from skillfit.tasks.user_code import call, described, load_object, plain
+from skillfit.tasks.user_code import call, described, plain
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
