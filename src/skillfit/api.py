@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from skillfit.agents import Agent, CallableAgent
-from skillfit.config import load_config
+from skillfit.config import Config, load_config
 from skillfit.errors import InputError
-from skillfit.models.json_text import JsonObject
 from skillfit.optimize.proposer import ProposerFactory
 from skillfit.plain_text import visible
 from skillfit.run.directory import RunDirectory
@@ -128,8 +127,9 @@ class Run:
         return next(iter(self._of(RunFinished)), None)
 
     @property
-    def config(self) -> JsonObject:
-        return self.started.config
+    def config(self) -> Config:
+        """The settings of the run: `run.config.train.batch_size`."""
+        return self.started.config.settings
 
     @property
     def summary(self) -> RunSummary | None:
