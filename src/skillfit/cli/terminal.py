@@ -236,14 +236,17 @@ class LiveTerminal(Terminal):
         self._builder(stored)
 
     def _draw(self) -> RenderableType:
-        return render(
+        screen = render(
             self._builder.story(),
             self._spent,
             time.monotonic() - self._begun,
             self._console.width,
-            self._console.height,
+            self._console.height - 1,
             self._notice,
         )
+        # The cursor waits on a line of its own. At the end of the frame, the ^C that a terminal
+        # prints would start a new line, and the next drawing would leave a part of this one.
+        return Group(screen, "")
 
     def tick(self, spent: Usage | None = None) -> None:
         self._spent = spent or self._spent
