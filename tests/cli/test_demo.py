@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from skillfit.config import load_config
+from skillfit.extensions import load_object
 from skillfit.skill import Skill, lint
-from skillfit.tasks.user_code import load_object
 from skillfit.training.inputs import read_inputs
 from tests.cli.cli_project import Shell, project
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from skillfit.agents import AgentFailure, AttemptContext
+from skillfit.extensions import load_object
 from skillfit.models.protocol import Message, Model, NetworkFailed, Reply, Request, Usage
 from skillfit.plugins.ray_executor import RayExecutor
 from skillfit.rollout import Rollouts, gather, requests_for
@@ -28,7 +29,6 @@ from skillfit.run.journal import RecordedModel
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, RowAt
 from skillfit.tasks.task import Task
-from skillfit.tasks.user_code import load_object
 from tests.rollout.scripted_agents import SKILL, Sums, World, items
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]

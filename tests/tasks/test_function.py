@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from skillfit.errors import InputError
+from skillfit.extensions import load_object
 from skillfit.tasks import TaskFailure
-from skillfit.tasks.user_code import call, load_object
+from skillfit.tasks.user_code import call
 
 
 @pytest.mark.parametrize(

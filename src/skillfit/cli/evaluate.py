@@ -103,7 +103,16 @@ def estimate(
     plan, task, budget = inputs.plan(), inputs.task, inputs.config.budget
     cost = _measured_cost(run or default_run(inputs))
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
-    planned = estimate_plan(inputs.config, task, inputs.skill, plan, cost, repeats)
+    planned = estimate_plan(
+        inputs.config,
+        task,
+        inputs.skill,
+        plan,
+        cost,
+        repeats,
+        pools_edits=inputs.pools_edits,
+        asks_optimizer=inputs.parts.asks_optimizer,
+    )
     found, reached = planned.within(budget), planned.reached(budget)
     sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
     options = budget_options(inputs.config, sizes) if budget.rollouts is None else []

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skillfit.errors import InputError, SkillfitError, did_you_mean
+from skillfit.extensions import errors_in
 from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model
@@ -54,7 +55,6 @@ from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskS
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import SPLIT_NAMES
 from skillfit.tasks.task import Evaluator
-from skillfit.tasks.user_code import errors_in
 
 GRADER_ROLE = "grader"  # Inspect's name for the model that scorers ask
 _SKILLS = ".agents/skills"  # where agents look for skills, relative to their working folder

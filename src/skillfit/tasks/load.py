@@ -33,12 +33,12 @@ from skillfit.config.task_sources import (
     source_names,
 )
 from skillfit.errors import InputError, did_you_mean
+from skillfit.extensions import errors_in, load_object
 from skillfit.models.protocol import Model
 from skillfit.tasks.item import Grader, Item
 from skillfit.tasks.rows import Row, folder_rows, items_of, parse_json, read_rows
 from skillfit.tasks.splits import SplitSettings
 from skillfit.tasks.task import CommandEvaluator, Evaluator, Task, collector_paused
-from skillfit.tasks.user_code import errors_in, load_object
 
 __all__ = [
     "LoadContext",
@@ -62,7 +62,8 @@ class TaskSettings:
 
     tasks: str | Task
     base: Path = Path()  # the folder that relative paths start from: the config's
-    grader: str | Mapping[str, Any] | Grader | None = None  # None: exact; for evals.json checklist
+    # None: exact; for evals.json checklist
+    grader: str | Mapping[str, Any] | Grader | Callable[..., Any] | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
     splits: SplitSettings = field(default_factory=SplitSettings)
     task_args: Mapping[str, Any] = field(default_factory=dict)  # options of a named source

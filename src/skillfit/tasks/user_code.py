@@ -1,4 +1,4 @@
-"""Loading and calling a user's Python code: `path/to/file.py:name`.
+"""Calling a user's Python code.
 
 Functions that are not async are called in a thread. Exceptions they raise become failures.
 """
@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import importlib.util
 import inspect
-import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from skillfit.errors import InputError, SkillfitError
+from skillfit.errors import SkillfitError
 from skillfit.tasks.item import (
     Attempt,
     Item,
@@ -27,66 +24,10 @@ from skillfit.tasks.item import (
     TaskFailure,
     as_score,
     listed_answers,
-    stable_hash,
 )
 
 T = TypeVar("T")
 Reported = Literal["tokens", "usd"]
-
-
-def load_object(reference: str, base: Path = Path()) -> Any:
-    """The object that `file.py:name` refers to. The file is executed once per process."""
-    file, _, name = reference.rpartition(":")
-    path = (base / file).resolve()
-    if not path.is_file():
-        raise InputError(f"{reference}: {path} does not exist.", hint="Write path/to/file.py:name.")
-    module = _load_module(path, path.stat().st_mtime_ns)
-    if not hasattr(module, name):
-        raise InputError(
-            f"{path.name} has no {name!r}.",
-            hint=f"It has: {', '.join(key for key in vars(module) if not key.startswith('_'))}.",
-        )
-    return getattr(module, name)
-
-
-@cache
-def _load_module(path: Path, version: int) -> Any:
-    """The file as a module. A new `version` (modification time) loads it again. It is registered
-    in `sys.modules` under a unique name, which dataclasses and pickle need.
-    """
-    name = f"skillfit_user_{path.stem}_{stable_hash(str(path))[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} cannot be loaded as Python.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # so that it can import files beside it
-    with errors_in(path):
-        spec.loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def errors_in(
-    path: Path, *passing: type[Exception], hint: str = "Fix the error in this file."
-) -> Iterator[None]:
-    """Turn whatever a user's file raises into an `InputError` with file and line. Exceptions of the
-    types `passing` are left as they are.
-    """
-    try:
-        yield
-    except passing:
-        raise
-    except (Exception, SystemExit) as error:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == str(path)
-        ]
-        line = lines[-1] if lines else getattr(error, "lineno", None)
-        where = f"{path}:{line}" if line else str(path)
-        raise InputError(f"{where}: {type(error).__name__}: {error}", hint=hint) from error
 
 
 class _Intercepted(Exception):
@@ -170,11 +111,6 @@ def _set_result(done: Future[T], function: Callable[[], T]) -> None:
         done.set_result(function())
     except BaseException as error:  # noqa: BLE001  # raised again where the result is awaited
         done.set_exception(error)
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """The function's name in messages."""
-    return getattr(function, "__name__", type(function).__name__)
 
 
 def reported_by(function: Callable[..., Any]) -> frozenset[Reported]:

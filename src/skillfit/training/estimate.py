@@ -174,18 +174,22 @@ def estimate(
     plan: Plan,
     cost: RolloutCost | None = None,
     ship_repeats: int = MOST_REPEATS,
+    *,
+    pools_edits: bool = True,
+    asks_optimizer: bool = True,
 ) -> RunEstimate:
     """The estimate of a plan. `cost`: what a rollout cost in `skillfit check`. `ship_repeats`: how
-    often the ship test may repeat an item, where `budget.rollouts` limits it.
+    often the ship test may repeat an item, where `budget.rollouts` limits it. `pools_edits`: of the
+    gate. `asks_optimizer`: whether the proposer calls the optimizer's model.
     """
-    rollouts = _rollouts(config, task, plan, ship_repeats)
+    rollouts = _rollouts(config, task, plan, ship_repeats, pools_edits)
     together = sum(rollouts.values(), _NOTHING).at_most(config.budget.rollouts)
     sample = task.items[:_SAMPLE]
     item_tokens = sum(estimate_tokens(item.input) for item in sample) / max(1, len(sample))
     one = _one_rollout(config, skill, item_tokens, cost)
     rows = [one.times(count, stage) for stage, count in rollouts.items()]
     others = []
-    if config.model.optimizer is not None and config.optimizer.proposer != "examples":
+    if config.model.optimizer is not None and asks_optimizer:
         others += _optimizer_rows(config, plan, skill, item_tokens)
     summed = list(others)
     if config.model.judge is not None:
@@ -299,13 +303,15 @@ def _row(
     return EstimateRow(stage, role, calls, calls * (prompt + reply), usd)
 
 
-def _rollouts(config: Config, task: Task, plan: Plan, ship_repeats: int) -> dict[str, Range]:
+def _rollouts(
+    config: Config, task: Task, plan: Plan, ship_repeats: int, pools_edits: bool
+) -> dict[str, Range]:
     """Rollouts per stage."""
     evaluation, optimizer, gradient = config.evaluation, config.optimizer, config.gradient
     selection, test = len(task.selection), len(task.test)
     steps, epochs = plan.total_steps, len(plan.epochs)
     items = sum(len(batch.items) for batch in plan.batches)
-    strict = evaluation.gate == "strict"
+    strict = not pools_edits
     rewrites = not strict and optimizer.skill_update_mode != "patch"
     # A rewrite gets a paired test: up to two passes for each of the two skills.
     passes = 1 if strict else 4 if rewrites else selection_passes(selection)

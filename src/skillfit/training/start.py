@@ -29,6 +29,7 @@ from skillfit.gate.samples import Samples, item_differences, within_item_varianc
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending, BadReply, Message, Model, NoReply, Request, Role
+from skillfit.optimize.proposer import asks_optimizer
 from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
@@ -397,7 +398,16 @@ def _cost(run: Components, bought: RolloutPlan | None) -> CheckResult:
     stats = run.engine.stats  # of the rollouts that the check made
     cost = RolloutCost.mean(stats.scored, stats.usage)
     repeats = bought.ship_repeats if bought else MOST_REPEATS
-    whole = estimate(run.config, run.task, run.initial, run.plan, cost, repeats).total
+    whole = estimate(
+        run.config,
+        run.task,
+        run.initial,
+        run.plan,
+        cost,
+        repeats,
+        pools_edits=run.gate.pools_edits,
+        asks_optimizer=asks_optimizer(run.proposer),
+    ).total
     if whole.usd is None:
         most = f"{whole.calls.high:,.0f} at the most"
         message = f"The plan takes about {whole.calls.typical:,.0f} calls ({most})."
