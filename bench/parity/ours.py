@@ -9,10 +9,9 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bench.parity import world
-from bench.parity.outcome import Outcome, StepRow, sha
+from bench.parity.outcome import Outcome, read_json, read_outcome
 from bench.parity.scenario import Scenario
 from skillfit.config import Config, load_config
 from skillfit.training.inputs import read_inputs
@@ -72,36 +71,5 @@ def run_all(scenarios: Sequence[Scenario], url: str, folder: Path) -> dict[str, 
 
 
 def read(run: Path) -> Outcome:
-    rows = []
-    for record in _json(run / "history.json"):
-        candidate = run / "steps" / f"step_{record['step']:04d}" / "candidate_skill.md"
-        rows.append(
-            StepRow(
-                step=record["step"],
-                action=record["action"],
-                edit_budget=record.get("edit_budget"),
-                candidate=sha(candidate.read_text()) if candidate.exists() else None,
-                score=record.get("candidate_gate_score"),
-            )
-        )
-    summary = _json(run / "summary.json")
-    return Outcome(
-        steps=tuple(rows),
-        final=(run / _json(run / "runtime_state.json")["current_skill_path"]).read_text(),
-        best=(run / "best_skill.md").read_text(),
-        memory=_texts(run / "slow_update", "slow_result.json", "slow_update_content"),
-        advice=_texts(run / "meta_skill", "meta_skill_result.json", "meta_skill_content"),
-        test=tuple(
-            summary.get(name) for name in ("baseline_test_hard", "test_hard", "final_test_hard")
-        ),
-    )
-
-
-def _texts(folder: Path, file: str, field: str) -> tuple[str, ...]:
-    return tuple(
-        str(_json(found).get(field) or "") for found in sorted(folder.glob(f"epoch_*/{file}"))
-    )
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    state = read_json(run / "runtime_state.json")
+    return read_outcome(run, (run / state["current_skill_path"]).read_text())

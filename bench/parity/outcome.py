@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 
@@ -45,3 +47,42 @@ class Outcome:
         lists = {name: tuple(plain[name]) for name in ("memory", "advice", "test", "facts")}
         best = plain["final"] if plain["best"] is None else plain["best"]
         return cls(steps=steps, final=plain["final"], best=best, **lists)
+
+
+def read_outcome(run: Path, final: str) -> Outcome:
+    """What a finished run decided, from the files that both systems write. `final`: the text of the
+    skill it ended with, which they keep in different places.
+    """
+    rows = []
+    for record in read_json(run / "history.json"):
+        candidate = run / "steps" / f"step_{record['step']:04d}" / "candidate_skill.md"
+        rows.append(
+            StepRow(
+                step=record["step"],
+                action=record["action"],
+                edit_budget=record.get("edit_budget"),
+                candidate=sha(candidate.read_text()) if candidate.exists() else None,
+                score=record.get("candidate_gate_score"),
+            )
+        )
+    summary = read_json(run / "summary.json")
+    return Outcome(
+        steps=tuple(rows),
+        final=final,
+        best=(run / "best_skill.md").read_text(),
+        memory=_texts(run / "slow_update", "slow_result.json", "slow_update_content"),
+        advice=_texts(run / "meta_skill", "meta_skill_result.json", "meta_skill_content"),
+        test=tuple(
+            summary[name] for name in ("baseline_test_hard", "test_hard", "final_test_hard")
+        ),
+    )
+
+
+def _texts(folder: Path, file: str, field: str) -> tuple[str, ...]:
+    return tuple(
+        str(read_json(found).get(field) or "") for found in sorted(folder.glob(f"epoch_*/{file}"))
+    )
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -4,17 +4,16 @@ files its wheel lacks, and run.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import venv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bench.parity import world
-from bench.parity.outcome import Outcome, StepRow, sha
+from bench.parity.outcome import Outcome, read_json, read_outcome
 from bench.parity.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,44 +104,20 @@ def run(scenarios: Sequence[Scenario], url: str, folder: Path) -> dict[str, Outc
 def read(scenario: Scenario, folder: Path) -> Outcome:
     """What a finished run decided, and the facts about it in which its defects show."""
     out = folder / "out"
-    skills: dict[str, str] = _json(folder / "rollouts.json")
-    rows, believed, best = (
-        [],
-        _true_score(scenario, world.SKILL),
-        _true_score(scenario, world.SKILL),
-    )
-    for record in _json(out / "history.json"):
-        step = f"steps/step_{record['step']:04d}"
+    skills: dict[str, str] = read_json(folder / "rollouts.json")
+    history = read_json(out / "history.json")
+    final = (out / "skills" / f"skill_v{len(history):04d}.md").read_text()
+    outcome = read_outcome(out, final)
+    believed = best = _true_score(scenario, world.SKILL)
+    steps = []
+    for row, record in zip(outcome.steps, history, strict=True):
+        step = f"steps/step_{row.step:04d}"
         incumbent = skills.get(f"{step}/rollout") or skills[f"{step}/batch_0/rollout"]
-        facts = [
-            *_unmeasured(scenario, incumbent, believed, best),
-            *_mishaps(out / step, incumbent),
-        ]
-        candidate = out / step / "candidate_skill.md"
-        rows.append(
-            StepRow(
-                step=record["step"],
-                action=record["action"],
-                edit_budget=record.get("edit_budget"),
-                candidate=sha(candidate.read_text()) if candidate.exists() else None,
-                score=record.get("candidate_gate_score"),
-                facts=tuple(facts),
-            )
-        )
+        unmeasured = _unmeasured(scenario, incumbent, believed, best)
+        steps.append(replace(row, facts=(*unmeasured, *_mishaps(out / step, incumbent))))
         believed, best = record["current_score"], record["best_score"]
-    final = (out / "skills" / f"skill_v{len(rows):04d}.md").read_text()
-    summary = _json(out / "summary.json")
-    return Outcome(
-        steps=tuple(rows),
-        final=final,
-        best=(out / "best_skill.md").read_text(),
-        memory=_texts(out / "slow_update", "slow_result.json", "slow_update_content"),
-        advice=_texts(out / "meta_skill", "meta_skill_result.json", "meta_skill_content"),
-        test=tuple(
-            summary[name] for name in ("baseline_test_hard", "test_hard", "final_test_hard")
-        ),
-        facts=_unmeasured(scenario, final, believed, best),
-    )
+    facts = _unmeasured(scenario, final, believed, best)
+    return replace(outcome, steps=tuple(steps), facts=facts)
 
 
 def _unmeasured(
@@ -176,19 +151,9 @@ def _mishaps(step: Path, incumbent: str) -> list[str]:
     if world.parts(incumbent)[1] != world.parts(text)[1]:
         facts.append("memory_touched")
     report = step / "edit_apply_report.json"
-    statuses = {edit["status"] for edit in _json(report)} if report.exists() else set()
+    statuses = {edit["status"] for edit in read_json(report)} if report.exists() else set()
     if "error" in statuses:
         facts.append("edit_lost")
     if any("fallback" in status for status in statuses):
         facts.append("anchor_missed")
     return facts
-
-
-def _texts(folder: Path, file: str, field: str) -> tuple[str, ...]:
-    return tuple(
-        str(_json(found).get(field) or "") for found in sorted(folder.glob(f"epoch_*/{file}"))
-    )
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -191,7 +191,7 @@ def load_object(reference: str, base: Path = Path()) -> Any:
         own = [key for key in vars(module) if not key.startswith("_")]
         raise InputError(
             f"{path.name} has no {name!r}.",
-            hint=did_you_mean(name, own) or f"It has: {', '.join(own)}.",
+            hint=f"It has: {', '.join(own)}.",
         )
     return getattr(module, name)
 

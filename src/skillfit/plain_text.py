@@ -1,8 +1,10 @@
-"""Show untrusted text safely.
+"""Show text: untrusted text safely, long text shortened.
 
 Models, task files and servers can send terminal escape sequences, direction overrides and invisible
 characters. Printed as they are, these can hide or fake what a person reads, for example in a diff
 under review. `visible` replaces them with backslash escapes.
+
+`shorten`, `one_line` and `head_and_tail` fit a text into a number of characters.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ _HIDDEN_CHARACTERS = frozenset("\u034f\u17b4\u17b5\u3164\uffa0")
 _JOINERS = frozenset("\u200c\u200d\ufe0e\ufe0f")
 # Fast path: text of printable ASCII, tabs and newlines needs no change.
 _NEEDS_A_LOOK = re.compile(r"[^\n\t\x20-\x7e]")
+_NOTE = 40  # room for the note about what `head_and_tail` left out
 
 
 def visible(text: str) -> str:
@@ -64,3 +67,28 @@ def _escape(character: str) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def shorten(text: str, limit: int) -> str:
+    """The beginning of the text within `limit` characters, with an ellipsis if some is left out."""
+    return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
+
+
+def one_line(text: str, limit: int) -> str:
+    """The beginning of the text in one line of at most `limit` characters."""
+    # Splitting is slow for megabytes, and most characters of a text are not spaces.
+    return shorten(" ".join(text[: 20 * limit].split()), limit)
+
+
+def head_and_tail(text: str, limit: int, head: float = 0.5) -> str:
+    """The beginning and the end of the text within `limit` characters, and how much is left out.
+
+    `head` is the share of the beginning.
+    """
+    if len(text) <= limit:
+        return text
+    keep = max(0, limit - _NOTE)
+    first = int(keep * head)
+    last = keep - first
+    left_out = len(text) - keep
+    return f"{text[:first]}\n[… {left_out:,} characters left out …]\n{text[len(text) - last :]}"

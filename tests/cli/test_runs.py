@@ -342,6 +342,16 @@ def test_check_says_go_and_estimate_gives_ranges(shell: Shell, config: Path) -> 
     assert "stage" in shell("estimate", config).out
 
 
+def test_estimate_names_a_cap_without_room_for_a_step_and_one_that_has_it(
+    shell: Shell, config: Path
+) -> None:
+    (small,) = shell("estimate", config, "budget.calls=9", "--json").json["too_small"]
+    assert (small["name"], small["cap"]) == ("calls", 9) and small["enough"] > small["least"] > 9
+    assert "too little for one step" in shell("estimate", config, "budget.calls=9").out
+    enough = f"budget.calls={small['enough']}"
+    assert shell("estimate", config, enough, "--json").json["too_small"] == []
+
+
 def test_check_tries_the_optimizers_key_too_before_any_rollout(
     shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,7 +168,7 @@ def test_a_replacement_whose_place_is_gone_is_skipped():
 
 def test_long_items_are_shown_cut():
     (example,) = solved_examples([item("long", "word " * 5_000)])
-    assert len(example.input) <= 2_000 and "characters cut" in example.input
+    assert len(example.input) <= 2_000 and "characters left out" in example.input
 
 
 async def test_a_model_cannot_make_up_an_example():

@@ -75,4 +75,4 @@ def test_the_memory_is_bounded_and_drops_the_oldest_first():
     told = render_memory(entries)
     assert len(told) < 13_000
     assert "Step 20:" in told and "Step 1:" not in told
-    assert "earlier steps left out" in told and "characters cut" in told
+    assert "earlier steps left out" in told and "characters left out" in told

@@ -116,5 +116,5 @@ async def test_proposals_that_do_not_fit_the_window_are_shown_cut():
         "failure",
     )
     await select(it.optimizer, SKILL, long, Context(1, 1), control="fixed")
-    assert "characters cut" in text_of(it.model.requests[0])
+    assert "characters left out" in text_of(it.model.requests[0])
     assert len(text_of(it.model.requests[0])) / 4 + it.model.requests[0].max_tokens <= 8_000

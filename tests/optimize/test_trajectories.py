@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillfit.optimize.context import ItemAttempts, cut, fair_shares, render_cases
+from skillfit.optimize.context import ItemAttempts, fair_shares, render_cases
+from skillfit.plain_text import head_and_tail
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.item import Item, Step
 from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome
@@ -95,7 +96,7 @@ def test_what_does_not_fit_loses_its_middle_and_keeps_head_tail_and_reason():
     for n in range(4):
         assert f"reason {n}" in shown
     assert shown.count("FIRST") == shown.count(" LAST") == 4
-    assert len(re.findall(r"\[… [\d,]+ characters cut …\]", shown)) == 4
+    assert len(re.findall(r"\[… [\d,]+ characters left out …\]", shown)) == 4
 
 
 def test_a_short_trajectory_beside_a_long_one_is_shown_whole():
@@ -129,12 +130,12 @@ def test_items_of_other_splits_never_reach_the_optimizer(split):
 
 @settings(deadline=None)
 @given(st.text(max_size=2_000), st.integers(50, 500))
-def test_a_cut_says_exactly_how_much_is_missing(text, room):
-    short = cut(text, room)
+def test_the_note_says_exactly_how_much_is_missing(text, room):
+    short = head_and_tail(text, room)
     if len(text) <= room:
         assert short == text
         return
-    mark = re.search(r"\n\[… ([\d,]+) characters cut …\]\n", short)
+    mark = re.search(r"\n\[… ([\d,]+) characters left out …\]\n", short)
     kept = len(short) - len(mark[0])
     assert int(mark[1].replace(",", "")) + kept == len(text)
     assert len(short) <= room

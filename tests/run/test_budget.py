@@ -315,6 +315,27 @@ async def test_what_is_held_back_for_the_ship_test_is_there_for_it(path: Path) -
         await spend(budget)
 
 
+async def test_minutes_can_be_held_back_too(path: Path) -> None:
+    now = [0.0]
+    budget = Budget(Caps(minutes=10), Journal(path), clock=lambda: now[0])
+    budget.hold_back(Amounts(), minutes=4)
+    now[0] = 5.9 * 60
+    await spend(budget)
+    now[0] = 6.1 * 60
+    with pytest.raises(BudgetReached, match=r"6.1 minutes used, 4.0 minutes kept for the ship"):
+        await spend(budget)
+    async with budget.sending():  # what is in flight may finish
+        pass
+    budget.release_held()
+    await spend(budget)
+
+
+async def test_a_reached_cap_in_dollars_says_what_the_next_call_may_take(path: Path) -> None:
+    budget = Budget(Caps(usd=0.02), Journal(path))
+    with pytest.raises(BudgetReached, match=r"\$0.00 used, the next call may take up to \$0.0655"):
+        await budget.reserve("optimizer", Usage(calls=1, usd=0.0655))
+
+
 @pytest.mark.parametrize("phase", ["waiting", "sending", "rollout"])
 async def test_the_cap_in_minutes_ends_waiting_sending_and_rollouts(path: Path, phase: str) -> None:
     budget = Budget(Caps(minutes=0.1 / 60), Journal(path))

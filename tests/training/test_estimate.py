@@ -22,8 +22,7 @@ def of(world: World, *settings: str) -> RunEstimate:
         material.skill,
         plan,
         ship_repeats=repeats,
-        pools_edits=material.pools_edits,
-        asks_optimizer=material.parts.asks_optimizer,
+        abilities=material.abilities,
     )
 
 

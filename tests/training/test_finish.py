@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from statistics import mean
 
@@ -17,6 +18,7 @@ from skillfit.run.events import (
     PreflightFinished,
     RolloutFinished,
     ShipTested,
+    Warned,
 )
 from skillfit.training.start import PreflightStopped
 from tests.support.chat_server import Call
@@ -327,6 +329,49 @@ class TestBudget:
     ) -> None:
         result = await make_world(*ALONE, "budget.calls=3").train()
         assert "before the initial skill was measured" in result.diagnosis
+
+    @pytest.mark.parametrize("gate", ["strict", "screening"])
+    async def test_without_room_for_a_step_is_refused_with_a_number_that_works(
+        self, make_world: MakeWorld, gate: str
+    ) -> None:
+        settings = ("evaluation.preflight=true", f"evaluation.gate={gate}", "train.num_epochs=9")
+        world = make_world(*settings, rows=items(8, 8, 4))
+        with pytest.raises(PreflightStopped, match="too little for one step") as stopped:
+            await world.train("budget.calls=30")
+        assert world.calls == []
+        enough = re.search(r"(\d+) would be enough", str(stopped.value))
+        assert enough is not None
+        await world.train(f"budget.calls={enough[1]}")
+        assert len(world.history()) >= 1
+        assert [event.repeats for event in world.events(ShipTested)] >= [1]
+
+    @pytest.mark.parametrize(("cap", "small"), [("usd", 0.01), ("tokens", 9_000)])
+    async def test_below_one_optimizer_call_is_refused_before_anything_is_spent(
+        self, make_world: MakeWorld, cap: str, small: float
+    ) -> None:
+        prices = "{agent: {input: 1, output: 1}, optimizer: {input: 1, output: 1}}"
+        world = make_world("evaluation.preflight=true", *ALONE, f"model.prices={prices}")
+        with pytest.raises(PreflightStopped, match="less than one optimizer call may take"):
+            await world.train(f"budget.{cap}={small}")
+        assert world.calls == []
+        await world.train(f"budget.{cap}={small}", force=True)
+        assert world.calls != []
+
+    async def test_that_ends_before_the_first_step_leaves_the_test_split_alone(
+        self, make_world: MakeWorld
+    ) -> None:
+        world = make_world(*ALONE, "budget.calls=20", rows=items(8, 8, 4))
+        result = await world.train()
+        assert "before the first step" in result.diagnosis
+        assert {event.phase for event in world.events(RolloutFinished)} <= {"baseline", "rollout"}
+
+    async def test_that_ends_in_the_test_split_keeps_the_verdict_of_the_ship_test(
+        self, make_world: MakeWorld
+    ) -> None:
+        world = make_world(*ALONE, "budget.calls=150", rows=items(8, 8, 80))
+        result = await world.train()
+        assert (result.finish_reason, world.best() == SKILL) == ("improved", False)
+        assert any("test split was not read" in event.message for event in world.events(Warned))
 
 
 async def test_a_ceiling_the_person_chose_is_what_the_probe_tries(make_world: MakeWorld) -> None:

@@ -34,6 +34,8 @@ from skillfit.skill.document import check_relative
 from skillfit.tasks.item import Attempt, Item, Step, TaskFailure, stable_hash
 from skillfit.tasks.user_code import Reported, call, plain, reported_by
 
+STEP_TEXT = 8000  # characters of a step's text that are recorded
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptContext:
@@ -142,14 +144,6 @@ def item_messages(
     if instruction:
         parts.append(instruction)
     return (*before, replace(last, content="\n\n".join(parts)))
-
-
-def shorten(text: str, limit: int = 8000) -> str:
-    """The beginning and the end of a long text, with a note about what was left out."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
 def _read_text(path: Path) -> str:

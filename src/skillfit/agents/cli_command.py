@@ -30,6 +30,7 @@ from skillfit.agents.cli_programs import (
     load_description,
     read_output,
 )
+from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import AuthFailed, ModelSpec, Usage
@@ -45,7 +46,6 @@ from skillfit.sandbox.isolation import (
     run_sandboxed,
 )
 from skillfit.sandbox.process import ProcessResult, SandboxNotStarted
-from skillfit.skill.document import write_whole
 
 # Options of every program, besides those in its description.
 OWN_OPTIONS = (

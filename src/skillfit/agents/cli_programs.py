@@ -25,12 +25,13 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from skillfit.agents.agent import AgentFailure, shorten
+from skillfit.agents.agent import STEP_TEXT, AgentFailure
 from skillfit.errors import InputError
 from skillfit.models.failures import make_failure
 from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import ModelError, Readiness, Usage
 from skillfit.models.wire import MAX_TOKEN_COUNT
+from skillfit.plain_text import head_and_tail
 from skillfit.tasks.graders.base import at_path
 from skillfit.tasks.item import Step
 from skillfit.tasks.user_code import Reported
@@ -262,7 +263,7 @@ def read_output(description: Description, stdout: str, skill: str, usage_file: s
     return Reading(
         answer=_answer(description, events, steps, stdout.strip()),
         error=errors[-1] if errors else "",
-        steps=tuple(replace(step, text=shorten(step.text)) for step in steps),
+        steps=tuple(replace(step, text=head_and_tail(step.text, STEP_TEXT)) for step in steps),
         usage=_usage(description.usage, counted),
         skill_read=_skill_read(description.skill_read, steps, skill),
     )

@@ -17,17 +17,18 @@ from typing import ClassVar
 
 from skillfit.agents.agent import (
     CORPUS,
+    STEP_TEXT,
     AgentFailure,
     AttemptContext,
     ModelAgent,
     Workspace,
     item_messages,
-    shorten,
     system_message,
     workspace_for,
 )
 from skillfit.models.json_text import JsonObject, parse_json, without_surrogates
 from skillfit.models.protocol import Message, Tool, ToolCall, Usage
+from skillfit.plain_text import head_and_tail
 from skillfit.sandbox.isolation import (
     Isolation,
     Mount,
@@ -309,14 +310,18 @@ class _Session:
 
     async def use(self, tool_call: ToolCall) -> Message:
         """The tool's result. Misuse is reported to the model, which may correct itself."""
-        self.steps.append(Step("tool_call", shorten(tool_call.arguments), name=tool_call.name))
+        self.steps.append(
+            Step("tool_call", head_and_tail(tool_call.arguments, STEP_TEXT), name=tool_call.name)
+        )
         try:
             result = await self._act(tool_call.name, _arguments(tool_call))
         except (OSError, ValueError) as error:
             result = f"error: {error}".replace(str(self.workspace.work), ".")
         # Names of files may be bytes that are no text.
-        result = shorten(without_surrogates(result), PAGE + 200)
-        self.steps.append(Step("tool_result", shorten(result), role="tool", name=tool_call.name))
+        result = head_and_tail(without_surrogates(result), PAGE + 200)
+        self.steps.append(
+            Step("tool_result", head_and_tail(result, STEP_TEXT), role="tool", name=tool_call.name)
+        )
         return Message("tool", result, tool_call_id=tool_call.id)
 
     async def _act(self, name: str, arguments: Mapping[str, str]) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from skillfit.benchmarks.benchmark import (
     Benchmark,
@@ -23,7 +22,7 @@ from skillfit.benchmarks.benchmark import (
     skillopt_splits,
     text,
 )
-from skillfit.benchmarks.game_player import GameEvaluator, game_item, need_engine
+from skillfit.benchmarks.game_player import GameEvaluator, GameRow, game_item, need_engine
 from skillfit.benchmarks.game_process import Game
 from skillfit.errors import InputError
 from skillfit.tasks.item import Split
@@ -81,7 +80,7 @@ def alfworld(
     named = data_root or os.environ.get("ALFWORLD_DATA", "")
     root = data_root_of(reference, named)
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> GameRow:
         game = _find(row, text(row, "gamefile"), root)
         kind = optional(row, "task_type")
         about = f"A household task as a text game: {game.parent.parent.name or kind}"

@@ -8,11 +8,16 @@ the gold answer are put to a judge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from skillfit.benchmarks.benchmark import Benchmark, HubFiles, data_root_of, optional, text
+from skillfit.benchmarks.benchmark import (
+    Benchmark,
+    HubFiles,
+    ItemRow,
+    data_root_of,
+    optional,
+    text,
+)
 from skillfit.benchmarks.questions import (
     check_detail,
     find_image,
@@ -46,8 +51,8 @@ def babyvision(
     check_detail(image_detail)
     root = data_root_of(reference, data_root)
 
-    def convert(row: Row) -> Mapping[str, Any]:
-        item: dict[str, object] = {
+    def convert(row: Row) -> ItemRow:
+        item: ItemRow = {
             "id": text(row, "taskId", "id"),
             "type": optional(row, "subtype", "type"),
             "input": text(row, "question"),

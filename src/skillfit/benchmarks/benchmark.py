@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import yaml
 
@@ -39,8 +39,23 @@ SAMPLE = "sample"
 MANIFEST = "skillfit-data.json"  # in a prepared folder: what it was made from
 FOLDERS_COLUMN = "skillfit_folders"  # of a prepared row: its `base` and `root`
 
-Convert = Callable[[Row], Mapping[str, Any] | None]
-"""A row in the benchmark's format -> the same in skillfit's (`input`, `answers`, …); None: skip."""
+
+class ItemRow(TypedDict, total=False):
+    """An item in skillfit's format. A benchmark may add columns for its own grader or evaluator."""
+
+    id: Required[str]
+    type: str
+    input: Required[str]
+    answers: list[str]
+    choices: dict[str, str]  # by label
+    images: list[str]
+    image_detail: str
+    files: dict[str, str]  # by their names in the workspace
+    reference: str
+
+
+Convert = Callable[[Row], ItemRow | None]
+"""A row in the benchmark's format -> the same in skillfit's; None: skip."""
 
 
 @dataclass(frozen=True, slots=True)

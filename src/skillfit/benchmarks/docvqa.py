@@ -8,13 +8,13 @@ by ANLS with threshold 0.5; the hard score asks for (nearly) 1.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     HubFiles,
+    ItemRow,
     data_root_of,
     optional,
     read_any,
@@ -61,7 +61,7 @@ def docvqa(
     check_detail(image_detail)
     root = data_root_of(reference, data_root)
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> ItemRow:
         question = text(row, "question").partition("document_path:")[0].strip()
         return {
             "id": text(row, "questionId", "id"),

@@ -13,16 +13,16 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from skillfit.agents.agent import system_message
-from skillfit.benchmarks.benchmark import Dialogue, packaged_text, required_model
-from skillfit.benchmarks.game_process import Game
+from skillfit.benchmarks.benchmark import Dialogue, ItemRow, packaged_text, required_model
+from skillfit.benchmarks.game_process import Game, Move
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model
@@ -37,7 +37,11 @@ _MOVE_SECONDS = 120.0  # for one move; opening a game may include compiling it
 _MOST_UNREADABLE = 3  # replies without an action in a row
 
 
-def game_item(item_id: str, about: str, kind: str, game: Game) -> dict[str, object]:
+class GameRow(ItemRow):
+    game: Game
+
+
+def game_item(item_id: str, about: str, kind: str, game: Game) -> GameRow:
     """The row of an item. The digest of the game is part of its text, so that games that are
     described with the same words do not count as copies of each other.
     """
@@ -73,7 +77,7 @@ class GameProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def exchange(self, request: Mapping[str, Any]) -> GameState:
+    async def exchange(self, request: Game | Move) -> GameState:
         """Send a request and read the state. Raises `TaskFailure` when the game breaks."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
@@ -95,7 +99,7 @@ class GameProcess:
 
 
 @asynccontextmanager
-async def open_game(request: Mapping[str, Any]) -> AsyncIterator[tuple[GameProcess, GameState]]:
+async def open_game(request: Game) -> AsyncIterator[tuple[GameProcess, GameState]]:
     """Start a process for one game; it ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -27,6 +27,10 @@ class Game(TypedDict):
     seed: NotRequired[int]
 
 
+class Move(TypedDict):
+    command: str
+
+
 class State(TypedDict):
     """What the player sees after a move."""
 

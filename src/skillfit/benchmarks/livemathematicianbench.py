@@ -13,9 +13,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, skillopt_splits, text
+from skillfit.benchmarks.benchmark import (
+    Benchmark,
+    HubFiles,
+    ItemRow,
+    optional,
+    skillopt_splits,
+    text,
+)
 from skillfit.benchmarks.questions import read_options, right_option, show_options, shuffled
 from skillfit.errors import InputError
 from skillfit.tasks.load import SourceReference, TaskSource
@@ -65,7 +71,7 @@ def livemathematicianbench(
 ) -> TaskSource:
     """`use_theorem` and `use_sketch` show the agent the theorem and the sketch of its proof."""
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> ItemRow:
         item_id = row_id(row)
         mcq = row.values.get("mcq")
         values = {**row.values, **mcq} if isinstance(mcq, Mapping) else row.values

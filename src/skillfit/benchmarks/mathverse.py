@@ -10,9 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from skillfit.benchmarks.benchmark import Benchmark, HubFiles, data_root_of, optional, text
+from skillfit.benchmarks.benchmark import (
+    Benchmark,
+    HubFiles,
+    ItemRow,
+    data_root_of,
+    optional,
+    text,
+)
 from skillfit.benchmarks.questions import (
     Option,
     check_detail,
@@ -59,7 +65,7 @@ def mathverse(
             if optional(row, "problem_version") == "Text Dominant":
                 worded[text(row, "problem_index", "id")] = text(row, "question")
 
-    def convert(row: Row) -> Mapping[str, Any] | None:
+    def convert(row: Row) -> ItemRow | None:
         version = optional(row, "problem_version")
         if problem_version != "all" and version and version != problem_version:
             return None
@@ -68,7 +74,7 @@ def mathverse(
         about = metadata if isinstance(metadata, Mapping) else {}
         question = text(row, "question")
         answer = text(row, "answer")
-        item: dict[str, object] = {
+        item: ItemRow = {
             "id": f"{problem}:{version}" if problem_version == "all" else problem,
             "type": str(about.get("subfield") or about.get("subject") or ""),
             "input": question,

@@ -7,13 +7,13 @@ text; other answers must equal the gold answer, apart from case, spaces and oute
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     HubFiles,
+    ItemRow,
     data_root_of,
     optional,
     read_any,
@@ -73,12 +73,12 @@ def mmrb(
     check_detail(image_detail)
     root = data_root_of(reference, data_root)
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> ItemRow:
         paths = row.values.get("image_paths")
         if not isinstance(paths, list) or not paths:
             raise InputError(f"{row.where}: no image_paths.")
         steps = row.values.get("reasoning_steps")
-        item: dict[str, object] = {
+        item: ItemRow = {
             "id": row_id(row),
             "type": optional(row, "subtask"),
             "input": text(row, "question"),

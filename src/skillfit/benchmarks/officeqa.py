@@ -38,6 +38,7 @@ from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
     HubFiles,
+    ItemRow,
     optional,
     packaged_text,
     required_model,
@@ -106,14 +107,15 @@ def officeqa(
     folders = cache(lambda: _folders(reference, data_dirs))
     grader = OfficeAnswer.model_validate({"extract": ["tag", "last_line"]})
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> ItemRow:
         names = _listed(row.values.get("source_files"))
-        item: dict[str, object] = {
+        item: ItemRow = {
             "id": text(row, "uid", "id"),
             "type": optional(row, "difficulty", "category"),
             "answers": [text(row, "ground_truth", "answer")],
+            "input": text(row, "question"),
         }
-        parts = [text(row, "question")]
+        parts = [item["input"]]
         if search_mode == "offline":
             item["files"] = {f"docs/{name}": str(_document(row, name, folders())) for name in names}
             parts.append("Documents: " + ", ".join(f"docs/{name}" for name in names))

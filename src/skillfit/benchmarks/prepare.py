@@ -28,6 +28,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import httpx
 
+from skillfit.atomic_write import write_whole
 from skillfit.benchmarks.benchmark import (
     FOLDERS_COLUMN,
     MANIFEST,
@@ -42,7 +43,6 @@ from skillfit.benchmarks.benchmark import (
 )
 from skillfit.errors import InputError
 from skillfit.models.wire import image_media_type
-from skillfit.skill.document import write_whole
 from skillfit.tasks.item import Split
 from skillfit.tasks.rows import Row, folder_rows
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field, PrivateAttr
 
-from skillfit.benchmarks.benchmark import find_in_data
+from skillfit.benchmarks.benchmark import ItemRow, find_in_data
 from skillfit.errors import InputError
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
@@ -177,9 +177,7 @@ def right_option(given: Any, options: Sequence[Option]) -> Option | None:
     return next((option for option in options if option.text == wanted), None)
 
 
-def with_options(
-    item: Mapping[str, object], options: Sequence[Option], gold: Any, where: str
-) -> dict[str, object]:
+def with_options(item: ItemRow, options: Sequence[Option], gold: Any, where: str) -> ItemRow:
     """An item as a multiple-choice question. The answer is the label of the option that `gold`
     names.
     """

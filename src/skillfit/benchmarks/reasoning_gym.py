@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from skillfit.benchmarks.benchmark import ItemRow
 from skillfit.errors import InputError, did_you_mean
 from skillfit.models.json_text import JsonObject
 from skillfit.tasks.graders.base import Extract
@@ -65,8 +66,12 @@ def _dataset(name: str, settings: Mapping[str, object]) -> Any:
         raise InputError(f"env.tasks: reasoning_gym:{name}: {error}.") from error
 
 
-def _row(name: str, at: int, entry: Mapping[str, Any]) -> dict[str, object]:
-    row: dict[str, object] = {"id": f"{name}-{at}", "input": str(entry["question"]), "index": at}
+class _EntryRow(ItemRow):
+    index: int  # in the data set
+
+
+def _row(name: str, at: int, entry: Mapping[str, Any]) -> _EntryRow:
+    row: _EntryRow = {"id": f"{name}-{at}", "input": str(entry["question"]), "index": at}
     answer = entry.get("answer")
     return row if answer is None else {**row, "answers": [str(answer)]}
 

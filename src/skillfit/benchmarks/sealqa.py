@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skillfit.benchmarks.benchmark import Benchmark, HubFiles, optional, text
+from skillfit.benchmarks.benchmark import Benchmark, HubFiles, ItemRow, optional, text
 from skillfit.benchmarks.questions import match_or_judge
 from skillfit.errors import InputError
 from skillfit.tasks.item import stable_hash
@@ -36,6 +36,10 @@ BENCHMARK = Benchmark(
 )
 
 
+class _QuestionRow(ItemRow):
+    question: str  # for the judge, without the search results
+
+
 def sealqa(
     reference: SourceReference, *, max_evidence_chars: int = 24000, judge: bool = True
 ) -> TaskSource:
@@ -45,7 +49,7 @@ def sealqa(
     if max_evidence_chars < 1:
         raise InputError("env.task_args: max_evidence_chars must be positive.")
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> _QuestionRow:
         question = text(row, "question")
         evidence = show_results(row.values.get("search_results"))[:max_evidence_chars]
         parts = [f"## Search results\n\n{evidence}"] if evidence else []

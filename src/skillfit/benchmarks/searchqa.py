@@ -6,13 +6,12 @@ SQuAD's exact match; the soft score is the token F1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     HubFiles,
+    ItemRow,
     optional,
     skillopt_splits,
     text,
@@ -39,7 +38,7 @@ def searchqa(reference: SourceReference, *, max_context_chars: int = 6000) -> Ta
     if max_context_chars < 1:
         raise InputError("env.task_args: max_context_chars must be positive.")
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> ItemRow:
         answers = row.values.get("answers")
         if not isinstance(answers, list) or not answers:
             raise InputError(f"{row.where}: answers must be a list with at least one answer.")

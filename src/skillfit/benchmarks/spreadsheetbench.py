@@ -28,7 +28,7 @@ import re
 import shutil
 import sys
 import zipfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -40,6 +40,7 @@ from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
     HubFiles,
+    ItemRow,
     data_root_of,
     find_in_data,
     optional,
@@ -322,6 +323,12 @@ BENCHMARK = Benchmark(
 )
 
 
+class _WorkbookRow(ItemRow):
+    workbooks: str  # the folder with inputs and expected results
+    answer_position: str
+    answer_sheet: str
+
+
 def spreadsheetbench(
     reference: SourceReference,
     *,
@@ -345,13 +352,13 @@ def spreadsheetbench(
     root = data_root_of(reference, data_root)
     grader = WorkbookGrader(program_timeout=program_timeout)
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> _WorkbookRow:
         folder = _folder(row, root)
         position = optional(row, "answer_position")
         sheet = optional(row, "answer_sheet")
         first = cases_in(folder)[0].input
         place = f"{position}{f' on sheet {sheet}' if sheet and '!' not in position else ''}"
-        item: dict[str, object] = {
+        item: _WorkbookRow = {
             "id": text(row, "id"),
             "type": optional(row, "instruction_type"),
             "input": f"{text(row, 'instruction')}\n\nThe result is checked at: {place}\n\n"
@@ -426,7 +433,7 @@ class CodeRounds(Evaluator):
     async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
         dialogue = Dialogue(required_model(self.model, "spreadsheetbench"), item, seed)
         messages = (system_message(self.prompt, skill), *item.messages)
-        workbook = cases_in(Path(str(item.content()["workbooks"])))[0].input
+        workbook = _cases(item)[0].input
         answer = ""
         for _ in range(self.max_turns):
             reply = await dialogue.ask(messages)

@@ -30,13 +30,14 @@ from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, NotRequired
 
 from skillfit.agents.agent import system_message
 from skillfit.benchmarks.benchmark import (
     Benchmark,
     Dialogue,
     HubFiles,
+    ItemRow,
     data_root_of,
     extract_tar,
     find_in_data,
@@ -431,6 +432,13 @@ BENCHMARK = Benchmark(
 )
 
 
+class _IssueRow(ItemRow):
+    test_patch: str
+    FAIL_TO_PASS: list[str]
+    PASS_TO_PASS: list[str]
+    repository: NotRequired[str]  # the folder with the files of the base state
+
+
 def swebench(
     reference: SourceReference,
     *,
@@ -449,11 +457,11 @@ def swebench(
         require_docker()
     root = data_root_of(reference, repo_root)
 
-    def convert(row: Row) -> Mapping[str, Any]:
+    def convert(row: Row) -> _IssueRow:
         parts = [text(row, "problem_statement")]
         if hints and optional(row, "hints_text"):
             parts.append(f"## Discussion\n\n{optional(row, 'hints_text')}")
-        item = {
+        item: _IssueRow = {
             "id": text(row, "instance_id"),
             "type": optional(row, "repo"),
             "input": "\n\n".join(parts),

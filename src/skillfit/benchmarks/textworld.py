@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from skillfit.benchmarks.benchmark import prepared
-from skillfit.benchmarks.game_player import GameEvaluator, game_item, need_engine
+from skillfit.benchmarks.game_player import GameEvaluator, GameRow, game_item, need_engine
 from skillfit.benchmarks.game_process import Game
 from skillfit.errors import InputError, did_you_mean
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
@@ -80,7 +80,7 @@ def textworld(
     return TaskSource(load, {"env": env})
 
 
-def _files(path: Path) -> Iterator[dict[str, object]]:
+def _files(path: Path) -> Iterator[GameRow]:
     found = [path] if path.is_file() else sorted(path.glob("*.z8"))
     if not found:
         raise InputError(f"{path}: no .z8 files in this folder.")
@@ -89,7 +89,7 @@ def _files(path: Path) -> Iterator[dict[str, object]]:
         yield game_item(file.stem, f"A text game: {file.stem}", "", game)
 
 
-def _made(family: str, settings: dict[str, int | str], seed: int) -> dict[str, object]:
+def _made(family: str, settings: dict[str, int | str], seed: int) -> GameRow:
     options = "-".join(f"{name}_{value}" for name, value in sorted(settings.items()))
     name = f"{family}-{options}-seed_{seed}"
     game = Game(

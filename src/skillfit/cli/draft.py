@@ -369,7 +369,7 @@ def _kept(decisions: Sequence[_Decision]) -> list[_Decision]:
 
 def _write(out: Path, drafts: Drafts, decisions: Sequence[_Decision]) -> list[_Decision]:
     """Write the tasks file. Two drafts that were edited into the same task are one."""
-    from skillfit.skill.document import write_whole
+    from skillfit.atomic_write import write_whole
 
     kept = list({decision.task.id: decision for decision in _kept(decisions)}.values())
     if not kept:

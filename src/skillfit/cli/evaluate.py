@@ -12,6 +12,7 @@ import typer
 from skillfit.cli.output import Json, Overrides, console, show, table
 from skillfit.cli.train import RunOption, attend, read
 from skillfit.errors import Exit
+from skillfit.plain_text import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -95,7 +96,7 @@ def estimate(
 
     from skillfit.api import default_run
     from skillfit.gate.ship import MOST_REPEATS
-    from skillfit.training.estimate import budget_options
+    from skillfit.training.estimate import budget_options, small_caps
     from skillfit.training.estimate import estimate as estimate_plan
     from skillfit.training.plan import SplitSizes
 
@@ -103,17 +104,10 @@ def estimate(
     plan, task, budget = inputs.plan(), inputs.task, inputs.config.budget
     cost = _measured_cost(run or default_run(inputs))
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
-    planned = estimate_plan(
-        inputs.config,
-        task,
-        inputs.skill,
-        plan,
-        cost,
-        repeats,
-        pools_edits=inputs.pools_edits,
-        asks_optimizer=inputs.parts.asks_optimizer,
-    )
+    abilities = inputs.abilities
+    planned = estimate_plan(inputs.config, task, inputs.skill, plan, cost, repeats, abilities)
     found, reached = planned.within(budget), planned.reached(budget)
+    small = small_caps(inputs.config, task, inputs.skill, plan, cost, abilities)
     sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
     options = budget_options(inputs.config, sizes) if budget.rollouts is None else []
     data = {
@@ -126,6 +120,7 @@ def estimate(
         "reached_caps": [
             {"cap": one.name, "at": one.cap, "ends_early": one.ends_early} for one in reached
         ],
+        "too_small": [asdict(one) for one in small],
         "options": [
             {"rollouts": one.rollouts, "plan": asdict(one.plan) if one.plan else None}
             for one in options
@@ -137,6 +132,7 @@ def estimate(
         f"{plan.total_steps} steps, {_span(found.rollouts)} rollouts, "
         f"{_span(found.minutes, _minutes)} minutes. {_RANGES}",
         *_cap_notes(budget.rollouts, reached),
+        *map(str, small),
         *_estimate_notes(found, inputs.config.train.lag),
     ]
     shown: list[RenderableType] = [costs, "\n".join(notes)]
@@ -473,7 +469,7 @@ def _table(event: AblationFinished) -> RenderableType:
                 f"{unit.low:+.3f} … {unit.high:+.3f}",
                 unit.tokens,
                 unit.decision,
-                text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…",
+                shorten(text, _SHOWN),
             )
         )
     return table(("line", "worth", "80 %", "tokens", "", "text"), rows)

@@ -157,7 +157,7 @@ def _config(agent: str, optimizer: str, env: dict[str, Any], found: RecognisedTa
 
 
 def _write(files: dict[Path, str]) -> None:
-    from skillfit.skill.document import write_whole
+    from skillfit.atomic_write import write_whole
 
     there = [str(path) for path in files if path.exists()]
     if there:
@@ -192,13 +192,13 @@ def _summary(
 
 def _described(found: RecognisedTasks) -> list[str]:
     """What was recognised: rows as they will be sent, the grader and how it did."""
-    from skillfit.plain_text import visible
+    from skillfit.plain_text import shorten, visible
 
     lines = [f"{found.count} items in {found.path} ({found.format})."]
     for row in found.examples:
         lines.append(f"--- {row.id}")
-        lines += [visible(message.content)[:300] for message in row.messages]
-        lines.append(f"expected: {visible(', '.join(row.expected))[:120]}")
+        lines += [shorten(visible(message.content), 300) for message in row.messages]
+        lines.append(f"expected: {shorten(visible(', '.join(row.expected)), 120)}")
     lines.append(f"Grader: {found.grader.setting}: {found.grader.why}")
     trial = found.grader.trial
     if trial is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skillfit.atomic_write import write_whole
 from skillfit.cli.output import (
     Json,
     ResultLine,
@@ -27,9 +28,9 @@ from skillfit.cli.output import (
     warn,
 )
 from skillfit.errors import InputError
-from skillfit.plain_text import visible
+from skillfit.plain_text import one_line, visible
 from skillfit.skill import Skill, rewrite, without_placeholder
-from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document, write_whole
+from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -142,7 +143,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
                 edit.id,
                 edit.status,
                 "" if edit.mean is None else f"{edit.mean:+.3f}",
-                visible(" ".join(edit.text.split()))[:90],
+                one_line(visible(edit.text), 90),
             )
             for edit in story.edits
         ]
@@ -213,10 +214,10 @@ def export(
     from collections import Counter
     from contextlib import closing
 
+    from skillfit.atomic_write import write_whole
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.directory import RunDirectory
     from skillfit.run.events import ItemsRead, RolloutFinished
-    from skillfit.skill.document import write_whole
 
     folder = out or run / "exported"
     inputs: dict[str, str] = {}

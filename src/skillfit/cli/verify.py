@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skillfit.atomic_write import write_whole
 from skillfit.cli.evaluate import Repeats, measure
 from skillfit.cli.output import Json, Overrides, show
 from skillfit.cli.train import read, stored
 from skillfit.errors import Exit, InputError
-from skillfit.skill.document import write_whole
 
 if TYPE_CHECKING:
     from skillfit.run.budget import Spending

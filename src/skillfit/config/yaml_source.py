@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from skillfit.errors import InputError
+from skillfit.plain_text import shorten
 from skillfit.skill.document import read_regular_file
 
 BASE = "_base_"
@@ -110,7 +111,7 @@ def read_overrides(
         return settings
     for text in overrides:
         key, equals, value = text.partition("=")
-        shown = text if len(text) <= 100 else f"{text[:99]}…"
+        shown = shorten(text, 100)
         if not equals or not all(key.split(".")):
             raise InputError(f"The override {shown!r} is not of the form key.sub=value.")
         place = SettingPlace(f"command-line override {shown}", Path.cwd())

@@ -51,6 +51,7 @@ from skillfit.models.protocol import (
     TimedOut,
     Usage,
 )
+from skillfit.plain_text import one_line, shorten
 
 # Seconds before a retry while the endpoint is down or crowded: doubles with every failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
@@ -245,7 +246,7 @@ def check_reply(reply: Reply, model_id: str, *, repeatable: bool = False) -> Rep
     the same request would get the same reply, so one that was cut off is not asked for again.
     """
     if reply.finish_reason == "refused":
-        reason = " ".join(reply.text[:200].split()) or "no reason given"
+        reason = one_line(reply.text, 200) or "no reason given"
         raise Refused(f"{model_id} refused: {reason}", usage=reply.usage)
     if reply.finish_reason == "length":
         failure = CutOff if repeatable else BadReply
@@ -336,10 +337,10 @@ def _with_complaint(request: Request, reply: Reply, error: ValueError) -> Reques
 
 def _reason(error: ValueError) -> str:
     if not isinstance(error, ValidationError):
-        return str(error)[:_MAX_REASON]
+        return shorten(str(error), _MAX_REASON)
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     lines = [
         f"{'.'.join(map(str, problem['loc'])) or 'reply'}: {problem['msg']}"
         for problem in problems[:_MAX_PROBLEMS]
     ]
-    return "; ".join(lines)[:_MAX_REASON]
+    return shorten("; ".join(lines), _MAX_REASON)

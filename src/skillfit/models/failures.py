@@ -33,6 +33,7 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.models.secrets import redact
+from skillfit.plain_text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +218,10 @@ def read_json(text: str, content_type: str, where: str) -> JsonObject:
     try:
         body = parse_json(text)
     except ValueError as error:
+        shown = one_line(text, _MAX_SAID)
         if "json" not in content_type:
             raise NoReply(
-                redact(f"{where} answered with {content_type or 'something'}: {_shown(text)}"),
+                redact(f"{where} answered with {content_type or 'something'}: {shown}"),
                 hint="Check the base_url: it usually ends in /v1.",
                 usage=Usage(calls=1),
             ) from error
@@ -228,10 +230,11 @@ def read_json(text: str, content_type: str, where: str) -> JsonObject:
                 f"The answer of {where} broke off after {len(text)} characters."
             ) from error
         raise NoReply(
-            redact(f"{where} answered with JSON that cannot be read ({error}): {_shown(text)}")
+            redact(f"{where} answered with JSON that cannot be read ({error}): {shown}")
         ) from error
     if not isinstance(body, dict):
-        raise NoReply(redact(f"{where} answered with JSON that is no reply: {_shown(text)}"))
+        shown = one_line(text, _MAX_SAID)
+        raise NoReply(redact(f"{where} answered with JSON that is no reply: {shown}"))
     return body
 
 
@@ -239,17 +242,12 @@ def provider_message(body: Any) -> str:
     """The provider's own words in an error body."""
     if not isinstance(body, Mapping):
         text = str(body or "")[:_MAX_SEARCHED]
-        return _shown(re.sub(r"<[^<>]*>", " ", text))
+        return one_line(re.sub(r"<[^<>]*>", " ", text), _MAX_SAID)
     inner = body.get("error", body.get("base_resp", body))
     if isinstance(inner, Mapping):
         words = [inner.get(name) for name in ("message", "status_msg", "detail", "msg")]
         inner = next((word for word in words if word), inner)
-    return _shown(inner if isinstance(inner, str) else _as_text(inner))
-
-
-def _shown(text: str) -> str:
-    """A text from outside in one line that is short enough for a message."""
-    return " ".join(text[:_MAX_SEARCHED].split())[:_MAX_SAID]
+    return one_line(inner if isinstance(inner, str) else _as_text(inner), _MAX_SAID)
 
 
 def _as_text(body: Any) -> str:

@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.json_text import JsonObject
 from skillfit.models.secrets import remember_secret, remember_setting
+from skillfit.plain_text import shorten
 
 Role = Literal["agent", "optimizer", "judge"]
 FinishReason = Literal["stop", "length", "tool_calls", "refused", "other"]
@@ -462,7 +463,7 @@ class Setup:
             )
         if url and not _is_address(url):
             raise InputError(
-                f"{setting} is {url.partition('?')[0][:200]!r}: not an address.",
+                f"{setting} is {shorten(url.partition('?')[0], 200)!r}: not an address.",
                 hint="Give a complete one, for example http://127.0.0.1:8000/v1.",
             )
         for name, value in parse_qsl(urlsplit(url).query):

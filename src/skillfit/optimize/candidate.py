@@ -17,7 +17,7 @@ from math import cos, pi
 from typing import Literal
 
 from skillfit.models.json_text import JsonObject
-from skillfit.optimize.context import Context, cut
+from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import (
     PATCH_REPLY,
     Call,
@@ -35,6 +35,7 @@ from skillfit.optimize.optimizer import (
     union,
     without_duplicates,
 )
+from skillfit.plain_text import head_and_tail
 from skillfit.rollout.outcome import gather
 from skillfit.run.events import EditsSelected
 from skillfit.run.records import SelectionDecision, SkillCandidate, Suggestion
@@ -321,7 +322,7 @@ def _prompt(
     tokens = estimate_tokens("\n".join(lines))
     if tokens > room:
         share = int(room / tokens * sum(map(len, lines)) / len(lines))
-        lines = [cut(line, share) for line in lines]
+        lines = [head_and_tail(line, share) for line in lines]
     return f"{known}\n\n{sections(proposals=chr(10).join(lines))}"
 
 

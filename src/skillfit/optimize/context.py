@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from skillfit.optimize.optimizer import Patch, union
+from skillfit.plain_text import head_and_tail
 from skillfit.rollout.outcome import Arm, Outcome
 from skillfit.run.records import EditEffect, FailurePattern, ProposalRecord, StepMemory
 from skillfit.skill import Edit, Skill, estimate_tokens
 from skillfit.tasks.item import Item, Step
 
 _REPEATED = 80  # shorter texts are not worth a placeholder and could match by chance
-_CUT_MARK = 40  # room the mark itself needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +98,6 @@ def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
     return shares
 
 
-def cut(text: str, room: int, head: float = 0.5) -> str:
-    """`text` within `room` characters: its head and tail, and between them how much is missing."""
-    if len(text) <= room:
-        return text
-    keep = max(0, room - _CUT_MARK)
-    first = int(keep * head)
-    last = keep - first
-    missing = len(text) - keep
-    return f"{text[:first]}\n[… {missing:,} characters cut …]\n{text[len(text) - last :]}"
-
-
 def failure_reason(outcome: Outcome) -> str:
     """What the grader lets the optimizer know about a score below full marks."""
     if outcome.score is None or outcome.succeeded:
@@ -174,7 +163,9 @@ class _Parts:
         if len(self.text()) <= room:
             return self
         shortened = [
-            replace(one, verdict=cut(one.verdict, max(room // (3 * len(self.attempts)), 200)))
+            replace(
+                one, verdict=head_and_tail(one.verdict, max(room // (3 * len(self.attempts)), 200))
+            )
             for one in self.attempts
         ]
         fixed = len(self.title) + sum(len(one.label) + len(one.verdict) + 10 for one in shortened)
@@ -183,10 +174,10 @@ class _Parts:
         )
         # The end of a trajectory usually shows what went wrong: it gets the larger half.
         attempts = [
-            replace(one, steps=cut(one.steps, share, head=0.4))
+            replace(one, steps=head_and_tail(one.steps, share, head=0.4))
             for one, share in zip(shortened, steps, strict=True)
         ]
-        return _Parts(self.title, cut(self.task, task), tuple(attempts))
+        return _Parts(self.title, head_and_tail(self.task, task), tuple(attempts))
 
 
 def _beside(item: Item) -> str:
@@ -272,7 +263,7 @@ def failure_patterns(
     for item, reason in failed.items():
         if item not in described:
             by_reason.setdefault(
-                cut(reason.partition(":")[0].partition("\n")[0].strip(), 120), []
+                head_and_tail(reason.partition(":")[0].partition("\n")[0].strip(), 120), []
             ).append(item)
     rest = [FailurePattern(reason, len(items), tuple(items)) for reason, items in by_reason.items()]
     return tuple(sorted([*patterns.values(), *rest], key=lambda pattern: -pattern.count))
@@ -287,7 +278,7 @@ def render_memory(entries: Sequence[StepMemory], room: int = _ROOM) -> str:
         text = _entry(entry)
         if shown and sum(map(len, shown)) + len(text) > room:
             break
-        shown.insert(0, cut(text, room))
+        shown.insert(0, head_and_tail(text, room))
     left_out = len(entries) - len(shown)
     return "\n\n".join([*([f"({left_out} earlier steps left out)"] if left_out else []), *shown])
 
@@ -303,10 +294,12 @@ def _entry(entry: StepMemory) -> str:
         )
     ]
     for pattern in entry.failure_patterns:
-        described = f": {cut(pattern.description, _EDIT_ROOM)}" if pattern.description else ""
+        described = (
+            f": {head_and_tail(pattern.description, _EDIT_ROOM)}" if pattern.description else ""
+        )
         lines.append(f"- failed {pattern.count}x, {pattern.pattern}{described}")
     for proposal in entry.rejected_edits:
-        lines.append(f"- rejected: {cut(_proposal_text(proposal), _EDIT_ROOM)}")
+        lines.append(f"- rejected: {head_and_tail(_proposal_text(proposal), _EDIT_ROOM)}")
     for effect in entry.decided:
         lines.append(f"- {effect.status}: {effect_line(effect)}")
     return "\n".join(lines)
@@ -324,7 +317,7 @@ def effect_line(effect: EditEffect) -> str:
     else:
         interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
         measured = f"{effect.mean:+.2f} ({interval}) after {effect.rollouts} rollouts"
-    return f"{cut(_edit_text(effect.edit), _EDIT_ROOM)}: {measured}"
+    return f"{head_and_tail(_edit_text(effect.edit), _EDIT_ROOM)}: {measured}"
 
 
 def _proposal_text(proposal: ProposalRecord) -> str:

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
 from skillfit.optimize.optimizer import render, sections
+from skillfit.plain_text import one_line
 from skillfit.skill import Skill
 from skillfit.tasks.graders import build_grader
 from skillfit.tasks.graders.answers import normalized
@@ -139,7 +140,7 @@ def _other_files(skill: Skill) -> str:
 
 
 def _bullets(inputs: Sequence[str]) -> str:
-    return "\n".join(f"- {' '.join(text.split())[:_SHOWN]}" for text in inputs)
+    return "\n".join(f"- {one_line(text, _SHOWN)}" for text in inputs)
 
 
 def _different(tasks: Sequence[DraftTask], earlier: Sequence[str]) -> list[DraftTask]:

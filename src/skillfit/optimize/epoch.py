@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from skillfit.optimize.context import ItemAttempts, cut, failure_reason, render_cases
+from skillfit.optimize.context import ItemAttempts, failure_reason, render_cases
 from skillfit.optimize.optimizer import (
     Call,
     MetaSkillReply,
@@ -30,6 +30,7 @@ from skillfit.optimize.optimizer import (
     sections,
     union,
 )
+from skillfit.plain_text import head_and_tail
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.records import PairRecord
 from skillfit.skill import Skill, slow_update_text
@@ -73,7 +74,7 @@ class Pair:
             category=self.kind,
             prev_hard=self.previous.value(),
             curr_hard=self.current.value(),
-            task=cut(self.item.input, _SHOWN_TASK),
+            task=head_and_tail(self.item.input, _SHOWN_TASK),
             prev_soft=self.previous.value("soft"),
             curr_soft=self.current.value("soft"),
             prev_answer=_answer(self.previous),
@@ -84,7 +85,7 @@ class Pair:
 
 
 def _answer(outcome: Outcome) -> str:
-    return cut(outcome.attempt.answer, _SHOWN_TASK) if outcome.attempt else ""
+    return head_and_tail(outcome.attempt.answer, _SHOWN_TASK) if outcome.attempt else ""
 
 
 @dataclass(frozen=True, slots=True)

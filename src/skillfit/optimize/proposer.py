@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from math import log, sqrt
 from typing import Any, Protocol
 
-from skillfit.optimize.context import Context, ItemAttempts, cut
+from skillfit.optimize.context import Context, ItemAttempts
 from skillfit.optimize.optimizer import Optimizer, Patch, Proposal
 from skillfit.optimize.reflect import Reflection, group_by_item, reflect
+from skillfit.plain_text import head_and_tail
 from skillfit.rollout.outcome import Outcome, StepRollouts, gather
 from skillfit.run.events import Event, ReflectionFinished
 from skillfit.skill import MAX_EXAMPLES, Example, Skill, apply_edits, example_edit, examples
@@ -49,7 +50,11 @@ def solved_examples(items: Sequence[Item], outcomes: Iterable[Outcome] = ()) -> 
         answer = own.get(item.id) or next(iter(item.answers), "")
         if answer.strip() and item.input.strip() and not item.attachments():
             found.append(
-                Example(cut(item.input.strip(), _SIDE), cut(answer.strip(), _SIDE), item.id)
+                Example(
+                    head_and_tail(item.input.strip(), _SIDE),
+                    head_and_tail(answer.strip(), _SIDE),
+                    item.id,
+                )
             )
     return tuple(found)
 

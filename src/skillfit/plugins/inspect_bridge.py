@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from skillfit.atomic_write import write_whole
 from skillfit.errors import SkillfitError
 from skillfit.models.protocol import (
     BadRequest,
@@ -33,7 +34,6 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.skill import Skill
-from skillfit.skill.document import write_whole
 from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
 
 InspectRole = Literal["agent", "judge"]

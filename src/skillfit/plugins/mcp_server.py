@@ -23,6 +23,7 @@ from skillfit import __version__
 from skillfit.errors import SkillfitError
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
+from skillfit.plain_text import shorten
 from skillfit.report import RunStory, open_run, read_story
 from skillfit.run.control import in_use, stop_run
 from skillfit.run.directory import JOURNAL
@@ -351,7 +352,7 @@ def _brief(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_brief(item) for item in value]
     if isinstance(value, str) and len(value) > _LONG:
-        return f"{value[:_LONG]}… ({len(value)} characters)"
+        return f"{shorten(value, _LONG)} ({len(value)} characters)"
     return value
 
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 
 from skillfit.errors import InputError
 from skillfit.extensions import call_factory, find_extension, name_of, takes
+from skillfit.plain_text import shorten
 from skillfit.run.events import (
     EvaluationFinished,
     Event,
@@ -317,7 +318,9 @@ class MLflowTracker:
             return
         tags = {"skillfit.run": event.run}
         self._run = client.create_run(number, tags=tags, run_name=event.run).info.run_id
-        settings = [Param(name, value[:_LONGEST]) for name, value in parameters(event).items()]
+        settings = [
+            Param(name, shorten(value, _LONGEST)) for name, value in parameters(event).items()
+        ]
         client.log_batch(self._run, params=settings)
 
     def _finish(self, event: RunFinished, at: int) -> None:

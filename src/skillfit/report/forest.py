@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from skillfit.plain_text import visible
+from skillfit.plain_text import shorten, visible
 from skillfit.report.story import EditSummary, EffectPoint
 from skillfit.report.verdict_text import points
 
@@ -77,9 +77,7 @@ def axis_span(rows: Sequence[ForestRow]) -> float:
 
 
 def _row(row: ForestRow, span: float, longest: int) -> Markup:
-    text = visible(row.label)
-    if len(text) > longest:
-        text = text[: longest - 1].rstrip() + "…"
+    text = shorten(visible(row.label), longest)
     label = Markup('<a href="{}">{}</a>').format(row.href, text) if row.href else text
     note = Markup("<small>{}</small>").format(visible(row.note)) if row.note else Markup("")
     badge = _badge(row.status)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
+from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.models.protocol import ModelSpec
@@ -43,7 +44,6 @@ from skillfit.report.verdict_text import (
 from skillfit.run.events import AblationFinished
 from skillfit.run.records import UnitWorth
 from skillfit.skill import diff
-from skillfit.skill.document import write_whole
 from skillfit.skill.regions import code_fence
 
 _ITEMS = 600  # listed in the file

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from skillfit.gate import GateSettings
+from skillfit.plain_text import head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
 from skillfit.report.story_evidence import row_value
 from skillfit.rollout.outcome import Outcome
@@ -345,10 +346,12 @@ def short_trajectory(outcome: Outcome) -> Trajectory:
     before = sum(len(turn.text) for turn in full.turns)
     after = sum(min(len(turn.text), _TEXT) for turn in turns)
     return Trajectory(
-        turns=tuple(Turn(turn.speaker, turn.who, _cut(turn.text)) for turn in turns),
-        feedback=_cut(full.feedback),
-        evidence=tuple(_cut(line) for line in full.evidence[:5]),
-        failure=_cut(full.failure),
+        turns=tuple(
+            Turn(turn.speaker, turn.who, head_and_tail(turn.text, _TEXT, 2 / 3)) for turn in turns
+        ),
+        feedback=head_and_tail(full.feedback, _TEXT, 2 / 3),
+        evidence=tuple(head_and_tail(line, _TEXT, 2 / 3) for line in full.evidence[:5]),
+        failure=head_and_tail(full.failure, _TEXT, 2 / 3),
         cut=before - after,
     )
 
@@ -396,9 +399,3 @@ def _readable(arguments: str) -> str:
     if len(value) == 1 and isinstance(only := next(iter(value.values())), str):
         return only
     return json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def _cut(text: str) -> str:
-    if len(text) <= _TEXT:
-        return text
-    return f"{text[: _TEXT * 2 // 3]}\n…\n{text[-_TEXT // 3 :]}"

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from skillfit.plain_text import visible
+from skillfit.plain_text import shorten, visible
 from skillfit.report.story_items import Side
 from skillfit.report.verdict_text import dollars, duration, percent, points
 from skillfit.run.records import in_words
@@ -39,10 +39,6 @@ def code_marks(text: str) -> Markup:
         Markup("<code>{}</code>" if at % 2 else "{}").format(part) for at, part in enumerate(parts)
     ]
     return Markup("").join(shown)
-
-
-def shorten(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
 def side_score(side: Side) -> str:

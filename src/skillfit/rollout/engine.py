@@ -27,6 +27,7 @@ from skillfit.agents.agent import Agent
 from skillfit.errors import InfrastructureError, SkillfitError
 from skillfit.models.failures import MACHINERY, is_fatal, is_machinery, policy
 from skillfit.models.protocol import AnswerPending, ModelError, Usage
+from skillfit.plain_text import shorten
 from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker
 from skillfit.rollout.metering import RolloutMeter
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
@@ -512,6 +513,6 @@ def _event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
         tokens=outcome.usage.tokens,
         usd=outcome.usage.usd,
         edits=list(plan.request.arm.edits),
-        answer=outcome.attempt.answer[:_SHOWN] if outcome.attempt else "",
-        feedback=outcome.score.feedback[:_SHOWN] if outcome.score else "",
+        answer=shorten(outcome.attempt.answer, _SHOWN) if outcome.attempt else "",
+        feedback=shorten(outcome.score.feedback, _SHOWN) if outcome.score else "",
     )

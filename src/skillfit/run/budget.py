@@ -40,10 +40,16 @@ class BudgetReached(SkillfitError):
 
     exit_code = Exit.BUDGET
 
-    def __init__(self, cap: Cap, spent: float, limit: float, held: float = 0.0) -> None:
-        kept = f", {_amount(cap, held)} kept for the ship test" if held else ""
+    def __init__(
+        self, cap: Cap, spent: float, limit: float, held: float = 0.0, wanted: float = 0.0
+    ) -> None:
+        amounts = [f"{_amount(cap, spent)} used"]
+        if held:
+            amounts.append(f"{_amount(cap, held)} kept for the ship test")
+        if cap in ("usd", "tokens") and wanted:
+            amounts.append(f"the next call may take up to {_amount(cap, wanted)}")
         super().__init__(
-            f"The budget of {_amount(cap, limit)} is reached ({_amount(cap, spent)} used{kept}).",
+            f"The budget of {_amount(cap, limit)} is reached ({', '.join(amounts)}).",
             hint=f"Raise budget.{cap} and run the same command again: it resumes from here.",
         )
         self.cap = cap
@@ -236,6 +242,7 @@ class Budget:
         self._on_warning = on_warning
         self._stopped_by: SkillfitError | None = None
         self._held = Amounts()
+        self._held_minutes = 0.0
         self._waits: set[asyncio.Timeout] = set()
         self._share = self._spending.open(journal)
         self._opened = self._saved = self._spending.clock()
@@ -393,14 +400,14 @@ class Budget:
                 timeout.reschedule(asyncio.get_running_loop().time())
             self._spending.wake()
 
-    def hold_back(self, amounts: Amounts) -> None:
+    def hold_back(self, amounts: Amounts, minutes: float = 0.0) -> None:
         """Keep this much of every cap for later (the ship test): until `release_held`, attempts
-        that would use it meet `BudgetReached`.
+        that would use it meet `BudgetReached`. Attempts in flight may finish.
         """
-        self._held = amounts
+        self._held, self._held_minutes = amounts, minutes
 
     def release_held(self) -> None:
-        self._held = Amounts()
+        self._held, self._held_minutes = Amounts(), 0.0
         self._spending.wake()
 
     def close(self) -> None:
@@ -412,10 +419,13 @@ class Budget:
     # Caps
 
     def _refuse_what_cannot_fit(self, need: Amounts) -> None:
-        for limit in self._limits():
-            wanted, held = getattr(need, limit.cap), getattr(self._held, limit.cap)
-            if limit.spent + wanted > limit.cap_value - held + _EPSILON:
-                raise BudgetReached(limit.cap, limit.spent, limit.cap_value, held)
+        limit, held = self._caps.minutes, self._held_minutes
+        if limit is not None and held and self._spending.minutes >= limit - held:
+            raise BudgetReached("minutes", self._spending.minutes, limit, held)
+        for one in self._limits():
+            wanted, kept = getattr(need, one.cap), getattr(self._held, one.cap)
+            if one.spent + wanted > one.cap_value - kept + _EPSILON:
+                raise BudgetReached(one.cap, one.spent, one.cap_value, kept, wanted)
 
     def _fits_beside_those_in_flight(self, need: Amounts) -> bool:
         return all(

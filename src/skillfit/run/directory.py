@@ -22,10 +22,12 @@ from typing import Any, Literal, TypeVar
 
 import pydantic_core
 
+from skillfit.atomic_write import replace_file
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
 from skillfit.models.secrets import hide_keys_in_use
+from skillfit.plain_text import shorten
 from skillfit.run.card import KINDS, CardKeeper, RunCard, fold, recorded_card, with_cost
 from skillfit.run.control import LOCK, RunLock, in_use, read_requests
 from skillfit.run.events import (
@@ -139,22 +141,10 @@ class RunDirectory:
         data = self._redact(text).encode()
         try:
             with _explained(target):
-                self._replace_file(target, data)
+                replace_file(target, data, scratch=self.path / _SCRATCH)
         except InputError as error:
             self.journal.fail(error)
             raise
-
-    def _replace_file(self, target: Path, data: bytes) -> None:
-        if target.is_file() and target.read_bytes() == data:
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = self.path / _SCRATCH / target.name
-        scratch.parent.mkdir(exist_ok=True)
-        with scratch.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(target)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a value as an indented JSON file; NaN becomes null."""
@@ -291,8 +281,7 @@ def _changed_run(path: Path, changes: list[IdentityChange]) -> InputError:
 
 
 def _short(value: Any) -> str:
-    text = pydantic_core.to_json(value).decode()
-    return text if len(text) <= 120 else f"{text[:117]}…"
+    return shorten(pydantic_core.to_json(value).decode(), 120)
 
 
 def _as_recorded(identity: Mapping[str, Any], redact: Redact) -> JsonObject:

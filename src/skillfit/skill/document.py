@@ -1,19 +1,17 @@
 """The skill: a markdown document with optional frontmatter, and the files of its folder.
 
-The second part of the module reads skills from disk, with limits on size and place, and writes
-files atomically. The third part shows the differences between two skills, as a unified diff and as
-lines for a page. The text of a diff is exact, so that `patch` and `git apply` accept it. Pass it
-through `skillfit.plain_text.visible` before printing it to a terminal: the skill may contain
-control characters.
+The second part of the module reads skills from disk, with limits on size and place. The third part
+shows the differences between two skills, as a unified diff and as lines for a page. The text of a
+diff is exact, so that `patch` and `git apply` accept it. Pass it through
+`skillfit.plain_text.visible` before printing it to a terminal: the skill may contain control
+characters.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import stat
-import tempfile
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +22,7 @@ from typing import Any, Literal
 
 import yaml
 
+from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 
 # Frontmatter is a block between `---` lines at the very top whose first entry looks like `key:`.
@@ -346,36 +345,6 @@ def folder_name(name: str) -> str:
     """
     without_accents = re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", name))
     return re.sub(r"[^a-z0-9]+", "-", without_accents.lower()).strip("-")[:64].rstrip("-")
-
-
-def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a file atomically: it appears complete or not at all. A file that already has this
-    content and mode is not touched.
-    """
-    try:
-        _write(path, data, mode)
-    except OSError as error:
-        hint = "Check the path, its permissions, and the free space on the disk."
-        raise InputError(f"Cannot write {path}: {error.strerror}.", hint=hint) from error
-
-
-def _write(path: Path, data: bytes, mode: int | None) -> None:
-    old = stat.S_IMODE(path.stat().st_mode) if path.is_file() else None
-    mode = mode if mode is not None else old if old is not None else 0o644
-    if old == mode and path.read_bytes() == data:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 _SIGNS = {"same": " ", "removed": "-", "added": "+"}

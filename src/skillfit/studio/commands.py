@@ -22,12 +22,14 @@ from typing import Any
 
 import yaml
 
+from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.providers.handoff import Pending, pending
+from skillfit.plain_text import shorten
 from skillfit.run.card import RESUMABLE
 from skillfit.run.control import SteeringRequest, in_use, request_steering
 from skillfit.run.directory import JOURNAL, read_listed
-from skillfit.skill.document import DOCUMENT_NAMES, write_whole
+from skillfit.skill.document import DOCUMENT_NAMES
 
 START_LOG = ".start.log"  # output of the process that was started, in the run directory
 _PROGRAM = (sys.executable, "-m", "skillfit")
@@ -295,7 +297,7 @@ def check_run_name(name: str) -> str:
     """A name for a new run or config: letters, digits, dots, dashes, no folders."""
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"{name[:80]!r} cannot be the name of a run.",
+            f"{shorten(name, 80)!r} cannot be the name of a run.",
             hint="Use up to 80 letters, digits, dots, dashes and underscores.",
         )
     return name
@@ -310,7 +312,7 @@ def check_settings(folders: Folders, settings: Mapping[str, Any]) -> None:
         if _CODE_KEYS.search(key):
             raise _refused(key, "may only stand in a config file")
         if _CODE_VALUE.match(text):
-            raise _refused(key, f"names a program or code ({text[:60]!r})")
+            raise _refused(key, f"names a program or code ({shorten(text, 60)!r})")
         if key == "env.agent" and text not in _OWN_AGENTS:
             raise _refused(key, f"may be {' or '.join(_OWN_AGENTS)}; other agents are programs")
         if key.startswith("model.") and text.startswith("cli/"):
@@ -329,7 +331,9 @@ def check_overrides(folders: Folders, overrides: Sequence[str]) -> None:
     for word in overrides:
         key, sign, text = word.partition("=")
         if not sign or key.startswith("-"):
-            raise InputError(f"{word[:80]!r} is not an override.", hint="Write key.sub=value.")
+            raise InputError(
+                f"{shorten(word, 80)!r} is not an override.", hint="Write key.sub=value."
+            )
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:

@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 import yaml
 
+from skillfit.atomic_write import write_whole
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
+from skillfit.plain_text import shorten
 from skillfit.studio.commands import PATH_KEYS, Folders, check_run_name, check_settings
 
 # Asked for at the top of the form, in this order; all other keys are below, by section.
@@ -182,7 +184,7 @@ class NewRun:
                     f"{path.name} exists already.",
                     hint="Choose another name, or start from that file.",
                 )
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
         return path
 
 
@@ -202,5 +204,7 @@ def _parsed(one: FormField, text: str) -> Any:
         try:
             return yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise InputError(f"{one.key}: {text[:60]!r} cannot be read: {error}.") from error
+            raise InputError(
+                f"{one.key}: {shorten(text, 60)!r} cannot be read: {error}."
+            ) from error
     return text

@@ -19,6 +19,7 @@ from typing import Any
 
 from skillfit.errors import InputError
 from skillfit.models.protocol import Message, Reply, Request
+from skillfit.plain_text import one_line
 from skillfit.tasks.graders import build_grader, golds, without_judges
 from skillfit.tasks.graders.answers import normalized
 from skillfit.tasks.item import (
@@ -277,7 +278,7 @@ def _columns(
 
 def _shown(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return " ".join(text.split())[:80]
+    return one_line(text, 80)
 
 
 def _example(item: Item) -> ExampleRow:

@@ -1,6 +1,5 @@
-"""Calling a user's Python code.
-
-Functions that are not async are called in a thread. Exceptions they raise become failures.
+"""Calling a user's Python code: functions that are not async are called in a thread, and exceptions
+they raise become failures.
 """
 
 from __future__ import annotations

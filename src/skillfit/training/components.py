@@ -26,6 +26,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.optimize.optimizer import Optimizer, Patch, Payload
 from skillfit.optimize.proposer import Proposer
+from skillfit.plain_text import shorten
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, Tally, gather
 from skillfit.run.budget import Amounts, Budget
 from skillfit.run.control import SteeringRequest
@@ -35,10 +36,11 @@ from skillfit.run.records import SkillCandidate, Suggestion, TokenCounts
 from skillfit.skill import EXAMPLE_OP, Edit, Skill
 from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
 from skillfit.tasks.task import Task
-from skillfit.training.plan import Place, Plan, RolloutPlan
+from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
+from skillfit.training.plan import COMPOSE_PASSES, Place, Plan, RolloutPlan
+from skillfit.training.replaceable import Abilities
 
 Emit = Callable[[Event], None]
-_SAFETY = 1.2  # the ship test may cost this much more than rollouts did so far
 
 
 class Interrupted(SkillfitError):
@@ -236,7 +238,7 @@ def _leak_event(step: int, text: str, leaks: Sequence[Leak]) -> Discarded:
     return Discarded(
         step=step,
         stage="leak_check",
-        what=text[:200],
+        what=shorten(text, 200),
         reason=f"carries {', '.join(kinds)}",
         evidence=" | ".join(leak.evidence for leak in leaks),
     )
@@ -332,31 +334,42 @@ class Closing:
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
     _reserved: bool = False
 
-    def reserve_ship_test(self, run: Components) -> None:
+    def reserve_ship_test(self, run: Components, steps: int) -> None:
         """Keep a part of the budget for the ship test, sized by what rollouts cost so far.
 
-        At most half of a cap is kept; where that is too little, the test gets fewer repeats.
+        At most half of a cap is kept, and no more than leaves room for the first step, or than is
+        left after `steps` of them. Where that is too little, the test gets fewer repeats.
         """
         caps, stats = run.config.budget, run.engine.stats
         if not run.config.evaluation.ship_test or not stats.scored:
             return
-        items = len(run.task.selection)
         most = MOST_REPEATS if self.rollout_plan is None else self.rollout_plan.ship_repeats
-        for repeats in range(most, 0, -1):
-            rollouts = (1 + run.config.evaluation.finalists) * repeats * items + 2 * items
-            share = rollouts / stats.scored * _SAFETY
-            used = stats.usage
-            need = Amounts(
-                usd=(used.usd or 0.0) * share,
-                tokens=ceil(used.tokens * share),
-                calls=ceil(used.calls * share),
-                rollouts=rollouts,
-            )
-            self.ship_repeats = repeats
-            if _fits_half(need, caps):
-                break
-        self.budget.hold_back(_at_most_half(need, caps))
+        needs = {repeats: _ship_need(run, repeats) for repeats in range(most, 0, -1)}
+        halves = [repeats for repeats, need in needs.items() if _fits(need, caps, 0.5)] or [1]
+        used = self._used_by(run, steps)
+        fitting = [repeats for repeats in halves if _fits(used + needs[repeats], caps, 1)]
+        if fitting:
+            self.ship_repeats = fitting[0]
+        else:  # before the first step, a shorter test would not make room for it either
+            self.ship_repeats = halves[-1] if steps else halves[0]
+        need = needs[self.ship_repeats]
+        minutes = self.budget.minutes / stats.scored * need.rollouts if steps else 0.0
+        self.budget.hold_back(_at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2))
         self._reserved = True
+
+    def _used_by(self, run: Components, steps: int) -> Amounts:
+        """What will be used after the first step; after others, the calls so far. From what the
+        rollouts used, not from the bill: a resumed run must decide the same.
+        """
+        if self.rollout_plan is not None:
+            return Amounts()  # the plan has room for its steps and the ship test
+        stats = run.engine.stats
+        cost = RolloutCost.mean(stats.scored, stats.usage)
+        abilities = Abilities.of(run.gate, run.proposer)
+        step = step_cost(run.config, run.task, run.initial, run.plan, cost, abilities)
+        if not steps:
+            return Amounts.of(stats.usage + step.rollouts + step.optimizer + step.reserved)
+        return Amounts(calls=stats.usage.calls + steps * step.optimizer.calls)
 
     def release_ship_test(self) -> bool:
         """Free what was kept; False when nothing was."""
@@ -365,6 +378,19 @@ class Closing:
             engine.resume()
         reserved, self._reserved = self._reserved, False
         return reserved
+
+
+def _ship_need(run: Components, repeats: int) -> Amounts:
+    """What the ship test takes, and the comparison before it, by what rollouts cost so far."""
+    items, stats = len(run.task.selection), run.engine.stats
+    rollouts = (1 + run.config.evaluation.finalists) * repeats * items + COMPOSE_PASSES * items
+    share = rollouts / stats.scored * SHIP_SAFETY
+    return Amounts(
+        usd=(stats.usage.usd or 0.0) * share,
+        tokens=ceil(stats.usage.tokens * share),
+        calls=ceil(stats.usage.calls * share),
+        rollouts=rollouts,
+    )
 
 
 def _at_most_half(need: Amounts, caps: BudgetSection) -> Amounts:
@@ -376,14 +402,15 @@ def _at_most_half(need: Amounts, caps: BudgetSection) -> Amounts:
     )
 
 
-def _fits_half(need: Amounts, caps: BudgetSection) -> bool:
+def _fits(need: Amounts, caps: BudgetSection, share: float) -> bool:
+    """Whether this is at most a share of every cap."""
     pairs = [
         (need.usd, caps.usd),
         (need.tokens, caps.tokens),
         (need.calls, caps.calls),
         (need.rollouts, caps.rollouts),
     ]
-    return all(cap is None or amount <= cap / 2 for amount, cap in pairs)
+    return all(cap is None or amount <= cap * share for amount, cap in pairs)
 
 
 @dataclass(frozen=True, slots=True)

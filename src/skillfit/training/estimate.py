@@ -14,12 +14,14 @@ from skillfit.config.schema import BudgetSection, Config
 from skillfit.errors import InputError
 from skillfit.gate.samples import detectable_effect, repeats_for
 from skillfit.gate.ship import ASSUMED_NOISE, MOST_REPEATS, WANTED_EFFECT
-from skillfit.models import Prices, Role, Usage
+from skillfit.models import Prices, Role, Usage, context_window_of
 from skillfit.models.protocol import ModelSpec
+from skillfit.optimize.optimizer import REPLY_TOKENS
 from skillfit.run.events import RolloutFinished
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
 from skillfit.training.plan import (
+    COMPOSE_PASSES,
     PREFLIGHT_ITEMS,
     PREFLIGHT_REPEATS,
     Plan,
@@ -28,8 +30,13 @@ from skillfit.training.plan import (
     plan_rollouts,
     selection_passes,
 )
+from skillfit.training.replaceable import BUILT_IN_ABILITIES, Abilities
 
 _SAMPLE = 50  # items whose length is looked at
+_BYTES = 4  # of a token; a reservation counts the bytes of a prompt as tokens
+SHIP_SAFETY = 1.2  # the ship test may cost this much more than rollouts did so far
+_STEP = ("rollout", "diagnosis", "gate")  # stages of a step that roll out
+_PROBES = 3  # calls that find out whether the models can be reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,23 +181,18 @@ def estimate(
     plan: Plan,
     cost: RolloutCost | None = None,
     ship_repeats: int = MOST_REPEATS,
-    *,
-    pools_edits: bool = True,
-    asks_optimizer: bool = True,
+    abilities: Abilities = BUILT_IN_ABILITIES,
 ) -> RunEstimate:
     """The estimate of a plan. `cost`: what a rollout cost in `skillfit check`. `ship_repeats`: how
-    often the ship test may repeat an item, where `budget.rollouts` limits it. `pools_edits`: of the
-    gate. `asks_optimizer`: whether the proposer calls the optimizer's model.
+    often the ship test may repeat an item, where `budget.rollouts` limits it. `abilities`: of the
+    gate and the proposer.
     """
-    rollouts = _rollouts(config, task, plan, ship_repeats, pools_edits)
+    rollouts = _rollouts(config, task, plan, ship_repeats, abilities)
     together = sum(rollouts.values(), _NOTHING).at_most(config.budget.rollouts)
-    sample = task.items[:_SAMPLE]
-    item_tokens = sum(estimate_tokens(item.input) for item in sample) / max(1, len(sample))
+    item_tokens = _item_tokens(task)
     one = _one_rollout(config, skill, item_tokens, cost)
     rows = [one.times(count, stage) for stage, count in rollouts.items()]
-    others = []
-    if config.model.optimizer is not None and asks_optimizer:
-        others += _optimizer_rows(config, plan, skill, item_tokens)
+    others = _optimizer_rows(config, task, skill, plan, abilities)
     summed = list(others)
     if config.model.judge is not None:
         # With a second grader both grade the rollouts of the ship test.
@@ -209,6 +211,154 @@ def estimate(
         together,
         cost.rollouts if cost else 0,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SmallCap:
+    """A cap without room for one step and the ship test."""
+
+    name: str
+    cap: float
+    least: float  # what the check, the baseline, one step and a short ship test take
+    enough: float  # a value that has room for them
+    call: float = 0.0  # the most that one optimizer call may take of it
+
+    @property
+    def certain(self) -> bool:
+        """Calls are counted, and a call that could pass a cap is never made. The other amounts are
+        estimates.
+        """
+        return self.name == "calls" or self.cap < self.call
+
+    def __str__(self) -> str:
+        cap, least, enough = (self._shown(one) for one in (self.cap, self.least, self.enough))
+        call = self._shown(self.call)
+        if self.cap < self.call:
+            return (
+                f"budget.{self.name}: {cap} is less than one optimizer call may take ({call}), so "
+                f"none could be made. {enough} would be enough for one step and the ship test; a "
+                "smaller model.optimizer.max_tokens needs less."
+            )
+        if self.certain:
+            return (
+                f"budget.{self.name}: {cap} is too little for one step and the ship test, which "
+                f"take at least {least}. {enough} would be enough."
+            )
+        return (
+            f"budget.{self.name}: {cap} may be too little for one step and the ship test, which "
+            f"take about {least}, with {call} in reserve for each optimizer call. {enough} would "
+            "be enough."
+        )
+
+    def _shown(self, amount: float) -> str:
+        if self.name != "usd":
+            return f"{amount:,.0f}"
+        return f"${amount:.2f}" if amount >= 0.1 else f"${amount:.3g}"
+
+
+def small_caps(
+    config: Config,
+    task: Task,
+    skill: Skill,
+    plan: Plan,
+    cost: RolloutCost | None = None,
+    abilities: Abilities = BUILT_IN_ABILITIES,
+) -> list[SmallCap]:
+    """The caps that end the run before it can show anything."""
+    short = plan.first_steps(1)
+    whole = estimate(config, task, skill, short, cost, 1, abilities).total
+    stages = ("preflight", "baseline", *_STEP, "ship")
+    rollouts = _total(_rollout_rows(stages, config, task, skill, short, cost, abilities))
+    optimizer = _total(_optimizer_rows(config, task, skill, short, abilities))
+    least = _total([rollouts, optimizer])
+    call = _reserved_call(config, task, skill, abilities)
+    found = []
+    calls, fewest = config.budget.calls, ceil(rollouts.calls.low + optimizer.calls.typical)
+    if calls is not None and calls < fewest + _PROBES:
+        enough = max(whole.calls.high, rollouts.calls.high + optimizer.calls.high)
+        found.append(SmallCap("calls", calls, fewest + _PROBES, ceil(enough) + _PROBES))
+    tokens = config.budget.tokens
+    if tokens is not None and tokens < least.tokens.typical + call.tokens:
+        most = whole.tokens.high + call.tokens
+        found.append(SmallCap("tokens", tokens, least.tokens.typical, most, call.tokens))
+    usd = config.budget.usd
+    if usd is not None and least.usd is not None and whole.usd is not None:
+        reserved = call.usd or 0.0
+        if usd < least.usd.typical + reserved:
+            dollars = whole.usd.high + reserved
+            found.append(SmallCap("usd", usd, least.usd.typical, dollars, reserved))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What a step may take."""
+
+    rollouts: Usage
+    optimizer: Usage
+    reserved: Usage  # for one optimizer call while it runs
+
+
+def step_cost(
+    config: Config,
+    task: Task,
+    skill: Skill,
+    plan: Plan,
+    cost: RolloutCost | None,
+    abilities: Abilities = BUILT_IN_ABILITIES,
+) -> StepCost:
+    """What the first step of a plan may take."""
+    one = plan.first_steps(1)
+    parts = (
+        _total(_rollout_rows(_STEP, config, task, skill, one, cost, abilities)),
+        _total(_optimizer_rows(config, task, skill, one, abilities)),
+    )
+    rollouts, optimizer = (
+        Usage(
+            calls=ceil(part.calls.high),
+            input=ceil(part.tokens.typical),
+            usd=part.usd.typical if part.usd else None,
+        )
+        for part in parts
+    )
+    probes = Usage(calls=_PROBES)
+    reserved = _reserved_call(config, task, skill, abilities)
+    return StepCost(rollouts + probes, optimizer, reserved)
+
+
+def _rollout_rows(
+    stages: Sequence[str],
+    config: Config,
+    task: Task,
+    skill: Skill,
+    plan: Plan,
+    cost: RolloutCost | None,
+    abilities: Abilities,
+) -> list[EstimateRow]:
+    """The rollouts of some stages. Ship test: what is held back for one rollout per item."""
+    planned = _rollouts(config, task, plan, 1, abilities)
+    counts = {stage: count.typical for stage, count in planned.items()}
+    if counts["ship"]:
+        counts["ship"] += COMPOSE_PASSES * len(task.selection)
+        counts["ship"] *= SHIP_SAFETY
+    rollouts = Range.exactly(sum(counts[stage] for stage in stages))
+    item_tokens = _item_tokens(task)
+    rows = [_one_rollout(config, skill, item_tokens, cost).times(rollouts, "total")]
+    if config.model.judge is not None:
+        rows.append(_judge_row(config, rollouts, item_tokens))
+    return rows
+
+
+def _reserved_call(config: Config, task: Task, skill: Skill, abilities: Abilities) -> Usage:
+    """What is reserved for one optimizer call: the bytes of its prompt, and its longest reply."""
+    spec = config.model.optimizer
+    counted = spec is not None and not spec.id.startswith(("cli/", "handoff"))
+    if spec is None or not counted or not abilities.asks_optimizer:
+        return Usage()
+    window = spec.context_window or context_window_of(spec.id)
+    reply = min(spec.max_tokens or REPLY_TOKENS, window // 2)
+    prompt = ceil(_BYTES * _optimizer_prompt(config, skill, _item_tokens(task)).typical)
+    return Prices(config.model.prices).priced(spec.id, Usage(input=prompt, output=reply))
 
 
 def _total(rows: Sequence[EstimateRow]) -> EstimateRow:
@@ -270,9 +420,13 @@ def _one_rollout(
     return _OneRollout(calls, turns * (prompt + _REPLY), usd, turns * _SECONDS)
 
 
-def _optimizer_rows(
-    config: Config, plan: Plan, skill: Skill, item_tokens: float
-) -> list[EstimateRow]:
+def _item_tokens(task: Task) -> float:
+    """The length of a typical item."""
+    sample = task.items[:_SAMPLE]
+    return sum(estimate_tokens(item.input) for item in sample) / max(1, len(sample))
+
+
+def _optimizer_prompt(config: Config, skill: Skill, item_tokens: float) -> Range:
     shown = config.gradient.minibatch_size * (item_tokens + _REPLY.typical)
     prompt = Range(
         skill.tokens + 800,
@@ -282,6 +436,15 @@ def _optimizer_rows(
     spec = config.model.optimizer
     if spec is not None and spec.id.startswith("cli/"):
         prompt += _CLI_OPTIMIZER_PROMPT
+    return prompt
+
+
+def _optimizer_rows(
+    config: Config, task: Task, skill: Skill, plan: Plan, abilities: Abilities
+) -> list[EstimateRow]:
+    if config.model.optimizer is None or not abilities.asks_optimizer:
+        return []
+    prompt = _optimizer_prompt(config, skill, _item_tokens(task))
     calls = _optimizer_calls(config, plan)
     return [
         _row(config, "optimizer", stage, count, prompt, _PROPOSAL) for stage, count in calls.items()
@@ -304,14 +467,14 @@ def _row(
 
 
 def _rollouts(
-    config: Config, task: Task, plan: Plan, ship_repeats: int, pools_edits: bool
+    config: Config, task: Task, plan: Plan, ship_repeats: int, abilities: Abilities
 ) -> dict[str, Range]:
     """Rollouts per stage."""
     evaluation, optimizer, gradient = config.evaluation, config.optimizer, config.gradient
     selection, test = len(task.selection), len(task.test)
     steps, epochs = plan.total_steps, len(plan.epochs)
     items = sum(len(batch.items) for batch in plan.batches)
-    strict = not pools_edits
+    strict = not abilities.pools_edits
     rewrites = not strict and optimizer.skill_update_mode != "patch"
     # A rewrite gets a paired test: up to two passes for each of the two skills.
     passes = 1 if strict else 4 if rewrites else selection_passes(selection)

@@ -23,7 +23,7 @@ from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.item import Grader, stable_hash, weights_of
 from skillfit.tasks.load import find_source
 from skillfit.training.plan import Plan, RolloutPlan, SplitSizes, plan_rollouts
-from skillfit.training.replaceable import Replaced, RunParts, gate_settings
+from skillfit.training.replaceable import Abilities, Replaced, RunParts, gate_settings
 
 GraderLike = str | Mapping[str, Any] | Grader | Callable[..., Any]
 
@@ -73,9 +73,10 @@ class Inputs:
         return RunParts(self.config, self.replaced)
 
     @property
-    def pools_edits(self) -> bool:
-        """Whether the gate pools edits and decides them one by one."""
-        return _pools_edits(self.config, self.task, self.parts)
+    def abilities(self) -> Abilities:
+        """What gate and proposer say about themselves."""
+        settings = gate_settings(self.config, self.task)
+        return self.parts.abilities(self.task.selection, settings)
 
     def identity(self) -> JsonObject:
         """What makes a run this run, in parts, so that a change can be named."""
@@ -114,10 +115,6 @@ def _other_parts(inputs: Inputs) -> JsonObject:
         agent = describe_part(None, env.agent, Path(env.folder))
     ship = inputs.ship_task.grader if inputs.ship_task else None
     return {"agent": agent, "ship_grader": ship.describe() if ship else None}
-
-
-def _pools_edits(config: Config, task: Task, parts: RunParts) -> bool:
-    return parts.pools_edits(task.selection, gate_settings(config, task))
 
 
 def _limited(config: Config, task: Task) -> tuple[Task, RolloutPlan | None]:
@@ -207,13 +204,14 @@ def read_inputs(
     if agent is None and env.agent not in AGENTS:
         agent = load_agent(env.agent, Path(env.folder))
     parts = RunParts(config, replaced or Replaced())
+    gating = gate_settings(config, task)
     if training:
-        parts.check(task.selection, gate_settings(config, task))
+        parts.check(task.selection, gating)
     _refuse_missing_models(config, task, agent, training and parts.needs_optimizer)
     _refuse_unused_settings_of_agents(config, task, agent)
     if training:
         _refuse_unknown_must_pass(config, task)
-        _refuse_what_cannot_act(config, parts, _pools_edits(config, task, parts))
+        _refuse_what_cannot_act(config, parts, parts.pools_edits(task.selection, gating))
     return Inputs(
         config, skill, task, deferred, ship_task, agent, parts.given, rollout_plan=rollout_plan
     )

@@ -45,6 +45,21 @@ ExecutorLike = Callable[..., Executor] | Executor
 
 
 @dataclass(frozen=True, slots=True)
+class Abilities:
+    """What gate and proposer say about themselves that decides what a plan takes."""
+
+    pools_edits: bool  # of the gate
+    asks_optimizer: bool  # whether the proposer may call the optimizer's model
+
+    @classmethod
+    def of(cls, gate: Gate, proposer: Proposer) -> Abilities:
+        return cls(gate.pools_edits, asks_optimizer(proposer))
+
+
+BUILT_IN_ABILITIES = Abilities(pools_edits=True, asks_optimizer=True)  # screening and reflect
+
+
+@dataclass(frozen=True, slots=True)
 class Replaced:
     """Parts given from Python. None: the config names the part."""
 
@@ -87,11 +102,6 @@ class RunParts:
         return bool(getattr(self._find_proposer()[0], "needs_optimizer", False))
 
     @property
-    def asks_optimizer(self) -> bool:
-        """Whether the proposer may call the optimizer's model."""
-        return asks_optimizer(self._find_proposer()[0])
-
-    @property
     def needs_patch_mode(self) -> bool:
         """Whether the proposer's edits have no effect when the optimizer rewrites the skill."""
         return bool(getattr(self._find_proposer()[0], "needs_patch_mode", False))
@@ -110,6 +120,12 @@ class RunParts:
         arguments = (address,) if "://" in address and self.given.executor is None else ()
         found, source = self._find_executor()
         return cast(Executor, build_part("executor", found, Executor, *arguments, source=source))
+
+    def abilities(self, items: Sequence[Item], settings: GateSettings) -> Abilities:
+        """What the gate and the proposer say about themselves."""
+        return Abilities(
+            self.pools_edits(items, settings), asks_optimizer(self._find_proposer()[0])
+        )
 
     def check(self, items: Sequence[Item], settings: GateSettings) -> None:
         """Raise an error for a part that cannot be found or made, before anything is spent. The

@@ -29,7 +29,7 @@ from skillfit.gate.samples import Samples, item_differences, within_item_varianc
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending, BadReply, Message, Model, NoReply, Request, Role
-from skillfit.optimize.proposer import asks_optimizer
+from skillfit.plain_text import shorten
 from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
@@ -43,11 +43,12 @@ from skillfit.tasks.item import Attempt, Item, TaskFailure, count_unreviewed
 from skillfit.tasks.task import Task, prove_gold
 from skillfit.training.assemble import Assembled, Listener, assemble
 from skillfit.training.components import Components, Control, raise_if_skipped
-from skillfit.training.estimate import RolloutCost, estimate
+from skillfit.training.estimate import RolloutCost, estimate, small_caps
 from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, unfinished
 from skillfit.training.inputs import Inputs
 from skillfit.training.loop import train
 from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, Place, RolloutPlan
+from skillfit.training.replaceable import Abilities
 from skillfit.training.state import TrainingState
 
 _SHOWN = 400  # characters of an item's text
@@ -106,10 +107,10 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
         try:
             async for current in train(run, state):
                 state = current
-                closing.reserve_ship_test(run)
+                closing.reserve_ship_test(run, len(state.records))
         except BudgetReached as reached:
-            if state.baseline is None or not closing.release_ship_test():
-                raise
+            if not state.records or not closing.release_ship_test():
+                raise  # nothing was tried yet, so there is nothing to compare
             return await finish(run, closing, state, cut_short=reached)
         return await finish(run, closing, state)
     except BudgetReached as reached:
@@ -123,10 +124,17 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
 
 
 async def _preflight(ready: Assembled, force: bool) -> tuple[CheckResult, ...]:
-    """Wrong keys and model names end every run here, before it spends."""
+    """Wrong keys and model names end every run here, before it spends. So does a budget that has no
+    room for a step.
+    """
     if not ready.components.config.evaluation.preflight:
         await probe(ready)
         return ()
+    budget = _budget(ready.components, None)
+    if budget.verdict == "stop" and not force:
+        raise PreflightStopped(
+            f"Nothing was spent. {budget.message}", hint="Raise the budget, or use --force."
+        )
     report = await run_preflight(ready)
     if report.verdict == "stop" and not force:
         reasons = [check.message for check in report.checks if check.verdict == "stop"]
@@ -145,7 +153,12 @@ def _items(task: Task) -> list[ItemRecord]:
 def _item(item: Item, split: str) -> ItemRecord:
     expected = "\n".join(item.answers) or item.reference
     return ItemRecord(
-        item.id, split, item.type, item.input[:_SHOWN], expected[:_SHOWN], item.weight
+        item.id,
+        split,
+        item.type,
+        shorten(item.input, _SHOWN),
+        shorten(expected, _SHOWN),
+        item.weight,
     )
 
 
@@ -199,7 +212,7 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
             *_isolation(run.config),
             *await _gold(run, ready.closing.ship_task),
             *await _tried(run),
-            _cost(run, ready.closing.rollout_plan),
+            *_costs(run, ready.closing.rollout_plan),
         ]
     report = PreflightReport(overall(found), tuple(found))
     run.emit(PreflightFinished(verdict=report.verdict, checks=found))
@@ -393,21 +406,32 @@ async def _empty(task: Task, items: Sequence[Item]) -> list[Outcome]:
     return outcomes
 
 
-def _cost(run: Components, bought: RolloutPlan | None) -> CheckResult:
-    """What the whole plan will take, by what the check's own rollouts cost."""
+def _costs(run: Components, bought: RolloutPlan | None) -> list[CheckResult]:
+    """What the plan takes, by what the check's own rollouts cost, and whether the budget has room
+    for it.
+    """
     stats = run.engine.stats  # of the rollouts that the check made
     cost = RolloutCost.mean(stats.scored, stats.usage)
+    budget = _budget(run, cost)
+    return [_cost(run, bought, cost), *([budget] if budget.verdict != "go" else [])]
+
+
+def _budget(run: Components, cost: RolloutCost | None) -> CheckResult:
+    """Whether every cap has room for one step and the ship test."""
+    abilities = Abilities.of(run.gate, run.proposer)
+    small = small_caps(run.config, run.task, run.initial, run.plan, cost, abilities)
+    level: Level = "stop" if any(cap.certain for cap in small) else "warn" if small else "go"
+    return CheckResult("budget", level, " ".join(map(str, small)))
+
+
+def _cost(run: Components, bought: RolloutPlan | None, cost: RolloutCost | None) -> CheckResult:
+    """What the whole plan will take."""
     repeats = bought.ship_repeats if bought else MOST_REPEATS
-    whole = estimate(
-        run.config,
-        run.task,
-        run.initial,
-        run.plan,
-        cost,
-        repeats,
-        pools_edits=run.gate.pools_edits,
-        asks_optimizer=asks_optimizer(run.proposer),
-    ).total
+    abilities = Abilities.of(run.gate, run.proposer)
+    planned = estimate(
+        run.config, run.task, run.initial, run.plan, cost, repeats, abilities=abilities
+    )
+    whole = planned.total
     if whole.usd is None:
         most = f"{whole.calls.high:,.0f} at the most"
         message = f"The plan takes about {whole.calls.typical:,.0f} calls ({most})."

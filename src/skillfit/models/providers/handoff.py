@@ -11,16 +11,17 @@ An answer is checked when it is read. One that cannot be used is reported and ke
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.json_text import json_candidates, parse_model_json
 from skillfit.models.protocol import AnswerPending, Message, Reply, Request, Setup, Usage
+from skillfit.plain_text import shorten
 
 _ENDINGS = (".answer.json", ".answer.md", ".answer.txt")
 _MAX_SHOWN = 3  # problems named in one message
@@ -121,11 +122,11 @@ class HandoffProvider:
             "messages": [_plain(message) for message in request.messages],
         }
         recorded = json.dumps(fields, ensure_ascii=False, indent=2) + "\n"
-        _write_whole(self._folder / f"{name}.request.json", recorded)
+        write_whole(self._folder / f"{name}.request.json", recorded.encode())
         answer = self._folder / f"{name}{form.ending}"
         if not answer.exists():
-            _write_whole(answer, form.prefilled)
-        _write_whole(self._folder / f"{name}.prompt.md", _prompt(name, request, form))
+            write_whole(answer, form.prefilled.encode())
+        write_whole(self._folder / f"{name}.prompt.md", _prompt(name, request, form).encode())
 
 
 class _Form:
@@ -255,7 +256,8 @@ def _missing(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> 
     if schema.get("type") != "object":
         return
     if not isinstance(value, dict):
-        yield f"An object is needed where it has {json.dumps(value, ensure_ascii=False)[:60]}."
+        present = shorten(json.dumps(value, ensure_ascii=False), 60)
+        yield f"An object is needed where it has {present}."
         return
     for name in schema.get("required", ()):
         if name not in value:
@@ -284,9 +286,3 @@ def _plain(message: Message) -> dict[str, object]:
         "content": message.content,
         "images": [str(image.path) for image in message.images],
     }
-
-
-def _write_whole(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

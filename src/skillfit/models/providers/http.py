@@ -31,6 +31,7 @@ from skillfit.models.protocol import (
     NotReached,
 )
 from skillfit.models.secrets import redact, remember_secret
+from skillfit.plain_text import one_line, shorten
 
 if TYPE_CHECKING:
     import ssl
@@ -133,7 +134,7 @@ class Endpoint:
                 raise BadRequest(
                     redact(
                         f"{self._where} answered {answer.status}: it redirects to "
-                        f"{target[:_MAX_LOCATION]}."
+                        f"{shorten(target, _MAX_LOCATION)}."
                     ),
                     hint="Set base_url to the address that answers; redirects are not followed.",
                 )
@@ -292,7 +293,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 def _described(error: Exception) -> str:
     """The error in one line; aiohttp quotes what the server sent, at any length."""
-    return f"{type(error).__name__} {' '.join(str(error).split())}"[:300]
+    return one_line(f"{type(error).__name__} {error}", 300)
 
 
 def _json_or_text(text: str) -> Any:

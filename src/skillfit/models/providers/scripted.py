@@ -4,13 +4,11 @@ without a server.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import Any
 
 from skillfit.errors import InputError
+from skillfit.extensions import load_object
 from skillfit.models.client import check_reply
 from skillfit.models.protocol import BadReply, Reply, Request, Setup, Usage
 
@@ -68,22 +66,9 @@ class ScriptedModel:
 
 def scripted(setup: Setup) -> ScriptedModel:
     """The provider of `scripted/path.py:name`: the function of that name in that file."""
-    path, _, name = setup.name.rpartition(":")
-    spec = (
-        importlib.util.spec_from_file_location("skillfit_script", path)
-        if Path(path).is_file()
-        else None
-    )
-    if spec is None or spec.loader is None:
-        raise InputError(
-            f"There is no script at {path or setup.name!r}.",
-            hint="Use scripted/path.py:function.",
-        )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function: Any = getattr(module, name, None)
+    function = load_object(setup.name)
     if not callable(function):
-        raise InputError(f"{path} has no function `{name}`.")
+        raise InputError(f"{setup.spec.id}: {setup.name} is not a function.")
     return ScriptedModel(function, id=setup.spec.id)
 
 

@@ -1,0 +1,50 @@
+"""Write files atomically: a file appears complete or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from skillfit.errors import InputError
+
+
+def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write a file atomically. A file that already has this content and mode is not touched.
+
+    Without `mode`, an existing file keeps its mode and a new one gets the default of the process.
+    """
+    try:
+        replace_file(path, data, mode)
+    except OSError as error:
+        hint = "Check the path, its permissions, and the free space on the disk."
+        raise InputError(f"Cannot write {path}: {error.strerror}.", hint=hint) from error
+
+
+def replace_file(
+    path: Path, data: bytes, mode: int | None = None, scratch: Path | None = None
+) -> None:
+    """`write_whole` for callers that handle the OSError themselves.
+
+    The incomplete file is in `scratch`, on the same disk, or beside `path` under a hidden name.
+    """
+    old = stat.S_IMODE(path.stat().st_mode) if path.is_file() else None
+    mode = old if mode is None else mode
+    if old is not None and old == mode and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = path.parent if scratch is None else scratch
+    folder.mkdir(exist_ok=True)
+    temporary = folder / f".writing-{secrets.token_hex(8)}"
+    try:
+        with temporary.open("xb") as file:  # not `mkstemp`, so that the umask decides the mode
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,71 @@
+"""Files appear complete or not at all, with the mode that a user expects."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skillfit.atomic_write import write_whole
+from skillfit.errors import InputError
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_new_file_gets_the_mode_that_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_whole(tmp_path / "private.md", b"text")
+        write_whole(tmp_path / "script.sh", b"text", 0o755)
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "private.md") == 0o600
+    assert mode(tmp_path / "script.sh") == 0o755
+
+
+def test_an_existing_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "kept.md"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert mode(path) == 0o640
+
+
+def test_a_file_with_the_same_content_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "same.md"
+    write_whole(path, b"same")
+    inode = path.stat().st_ino
+    write_whole(path, b"same")
+    assert path.stat().st_ino == inode
+    write_whole(path, b"same", 0o600)
+    assert mode(path) == 0o600
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "old.md"
+    path.write_bytes(b"old")
+    code = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from skillfit.atomic_write import write_whole\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "write_whole(Path(sys.argv[1]), bytes(5000))\n"
+    )
+    argv = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert "Cannot write" in done.stderr
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_path_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match="Cannot write"):
+        write_whole(tmp_path / "file" / "inside.md", b"text")

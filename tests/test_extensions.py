@@ -1,0 +1,70 @@
+"""Parts by name, and the user's own Python files."""
+
+import pytest
+
+from skillfit.errors import InputError
+from skillfit.extensions import find_extension, load_object
+
+GATE = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from beside import LIMIT
+
+
+@dataclass
+class Gate:
+    name: ClassVar[str] = "mine"
+    limit: int = LIMIT
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\ny = 1 / 0\n", r"mine\.py:2: ZeroDivisionError"),
+        ("def f(:\n", r"mine\.py:1: SyntaxError"),
+        ("import sys\nsys.exit(0)\n", r"mine\.py:2: SystemExit: 0"),
+    ],
+)
+def test_a_file_of_the_persons_own_that_breaks_is_named_with_its_line(tmp_path, text, said):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(InputError, match=said):
+        load_object("mine.py:evaluate", tmp_path)
+
+
+def test_a_file_that_was_mended_loads(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("1 / 0\n")
+    with pytest.raises(InputError):
+        load_object("mine.py:answer", tmp_path)
+    file.write_text("answer = 42  # mended\n")
+    assert load_object("mine.py:answer", tmp_path) == 42
+
+
+def test_a_gate_in_a_file_may_be_a_dataclass_and_import_what_is_beside_it(tmp_path):
+    (tmp_path / "gate.py").write_text(GATE)
+    (tmp_path / "beside.py").write_text("LIMIT = 3\n")
+    gate = find_extension("gate", "gate.py:Gate", {}, tmp_path)
+    assert (gate.name, gate().limit) == ("mine", 3)
+
+
+def test_an_error_in_the_file_of_a_gate_is_named_with_its_line(tmp_path):
+    (tmp_path / "broken_gate.py").write_text("x = 1\ny = 1 / 0\n")
+    with pytest.raises(InputError, match=r"broken_gate\.py:2: ZeroDivisionError"):
+        find_extension("gate", "broken_gate.py:Gate", {}, tmp_path)
+
+
+def test_a_missing_file_or_name_says_what_is_there(tmp_path):
+    (tmp_path / "other.py").write_text("class Gate: ...\n")
+    with pytest.raises(InputError, match=r"no_such\.py does not exist"):
+        find_extension("gate", "no_such.py:Gate", {}, tmp_path)
+    with pytest.raises(InputError, match=r"other\.py has no 'Gates'\. It has: Gate\."):
+        find_extension("gate", "other.py:Gates", {}, tmp_path)
+
+
+def test_an_unknown_name_gets_a_suggestion():
+    with pytest.raises(InputError, match=r"Unknown gate 'strickt'\. Did you mean 'strict'\?"):
+        find_extension("gate", "strickt", {"strict": "json:loads"})
