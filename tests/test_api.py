@@ -150,8 +150,8 @@ def test_a_config_file_and_settings_go_together(tmp_path: Path) -> None:
         run="r",
         evaluation={"preflight": False},
     )
-    assert run.finish_reason == "budget" and run.config["budget"]["calls"] == 12
-    assert run.config["train"]["batch_size"] == 20
+    assert run.finish_reason == "budget" and run.config.budget.calls == 12
+    assert run.config.train.batch_size == 20
 
 
 def test_wrong_settings_are_told_by_name() -> None:

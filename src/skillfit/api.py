@@ -31,10 +31,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from skillfit.agents import Agent, as_agent
-from skillfit.config import load_config
+from skillfit.config import Config, load_config
 from skillfit.errors import InputError
 from skillfit.extensions import is_reference
-from skillfit.models.json_text import JsonObject
 from skillfit.plain_text import visible
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
@@ -142,8 +141,9 @@ class Run:
         return next(iter(self._of(RunFinished)), None)
 
     @property
-    def config(self) -> JsonObject:
-        return self.started.config
+    def config(self) -> Config:
+        """The settings of the run: `run.config.train.batch_size`."""
+        return self.started.config.settings
 
     @property
     def summary(self) -> RunSummary | None:

@@ -151,7 +151,7 @@ class ResultLine:
             cut=tuple(summary.cut),
             skill_tokens=dict(summary.skill_tokens),
             rollouts=RolloutsLine(
-                summary.rollouts.get("planned"), summary.config["budget"]["rollouts"]
+                summary.rollouts.get("planned"), summary.config.settings.budget.rollouts
             ),
             usage=UsageLine(used.calls, used.tokens, used.usd),
             wall_s=summary.total_wall_time_s,

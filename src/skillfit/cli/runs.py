@@ -413,7 +413,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
             hint=_why_not(run),
         )
     best = without_placeholder(run.best_skill)
-    began = Path(run.config["env"]["skill"]) if run.config["env"]["skill"] else None
+    began = Path(run.config.env.skill) if run.config.env.skill else None
     named = to or began
     if named is None:
         raise InputError(

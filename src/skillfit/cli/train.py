@@ -123,7 +123,7 @@ def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     from skillfit.api import Run
 
     opened = Run.open(run)
-    inputs = read(opened.config, overrides)
+    inputs = read(opened.started.config.root, overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -27,6 +27,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ModelSpec
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
+M = TypeVar("M", bound=BaseModel)
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 
 
@@ -49,6 +50,10 @@ class ModelSection(Section):
     """Dollars per million tokens that override or extend the bundled table: {model: {input, cached,
     output}}.
     """
+
+    def of_role(self, role: str) -> ModelSpec | None:
+        """The model of a role; None where there is none."""
+        return {"agent": self.agent, "optimizer": self.optimizer, "judge": self.judge}.get(role)
 
 
 class TrainSection(Section):
@@ -434,6 +439,33 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
         (whole[section] if section else whole).pop(name, None)
     _name_files(whole)
     return whole
+
+
+def settings_of_run(recorded: Mapping[str, Any]) -> Config:
+    """The settings that a run recorded. A setting that it did not record, or recorded in a way
+    that this version does not accept, has its default, so runs of other versions can be opened.
+    """
+    return _accepted(Config, recorded) or Config()
+
+
+def _accepted(kind: type[M], recorded: Mapping[str, Any]) -> M | None:
+    """A section with those values that the schema accepts; None when a required one is missing."""
+    values: dict[str, Any] = {}
+    for name, info in kind.model_fields.items():
+        if name not in recorded:
+            continue
+        value, nested = recorded[name], _nested(info.annotation)
+        if nested is not None and isinstance(value, Mapping):
+            value = _accepted(nested, value)
+        values[name] = value
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        refused = {problem["loc"][0] for problem in error.errors()}
+    try:
+        return kind.model_validate({name: values[name] for name in values.keys() - refused})
+    except ValidationError:
+        return None
 
 
 def _describe(model: type[BaseModel], prefix: str) -> Iterator[Key]:

@@ -171,7 +171,7 @@ def parameters(started: RunStarted) -> dict[str, str]:
     return {
         "skillfit.version": started.version,
         "skill.hash": started.skill_hash,
-        **_flat(started.config),
+        **_flat(started.config.root),
     }
 
 

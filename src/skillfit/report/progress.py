@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from skillfit.report.story import RunStory, label_of
+from skillfit.report.story import RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.report.verdict_text import duration
 from skillfit.run.events import (
@@ -22,7 +22,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import in_words
+from skillfit.run.records import in_words, label_of
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 

@@ -7,28 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from skillfit.models.protocol import Usage
 from skillfit.run.card import RESUMABLE
 from skillfit.run.events import AblationFinished, ShipTested
-from skillfit.run.records import AWAITS_APPROVAL, EditStatus, Standing
+from skillfit.run.records import (
+    ACCEPTED,
+    AWAITS_APPROVAL,
+    EditStatus,
+    RecordedConfig,
+    Standing,
+    label_of,
+)
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
 
 # waiting: handoff prompts need answers
 State = Literal["running", "waiting", "stopped", "finished"]
 PointSplit = Literal["selection", "ship", "test"]
-ACCEPTED = ("accept", "accept_new_best", "force_accept")
-
-
-def label_of(name: str) -> str:
-    """A step's or an evaluation's name as people say it: "step 3", "initial"."""
-    for prefix, words in (("step_", "step "), ("slow_update_epoch_", "slow update ")):
-        if name.startswith(prefix):
-            return words + name.removeprefix(prefix).lstrip("0")
-    plain = name.removeprefix("test_").removeprefix("ship_")
-    return plain.replace("baseline", "initial").replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +316,7 @@ class RunStory:
     version: str = ""
     isolation: str = ""  # how agents and graders were kept apart from this machine
     metric: str = "hard"  # hard, soft or mixed: which score every number here is in
-    config: dict[str, Any] = field(default_factory=dict)
+    config: RecordedConfig = field(default_factory=lambda: RecordedConfig({}))
     data: DataSummary = DataSummary()
     total_steps: int = 0
     total_epochs: int = 0
@@ -389,8 +386,8 @@ class RunStory:
     @property
     def caps(self) -> dict[str, float]:
         """The budgets that are set."""
-        budget = self.config.get("budget") or {}
-        return {name: float(cap) for name, cap in budget.items() if cap}
+        budget = self.config.settings.budget
+        return {name: float(cap) for name, cap in budget if cap is not None}
 
     @property
     def running_stage(self) -> StageProgress | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from skillfit.run.events import (
     AblationFinished,
@@ -25,6 +24,7 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.journal import Journal
+from skillfit.run.records import metric_score
 from skillfit.run.store import damaged, dump, load
 
 FACT = "card"
@@ -142,17 +142,16 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
 
 
 def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
-    env, model = _section(event.config, "env"), _section(event.config, "model")
-    evaluation = _section(event.config, "evaluation")
-    metric = str(evaluation.get("gate_metric", "hard"))
-    mixed = float(evaluation.get("gate_mixed_weight", 0.5))
-    models = {role: str(_section(model, role).get("id", "")) for role in _ROLES}
+    settings = event.config.settings
+    metric = settings.evaluation.gate_metric
+    mixed = settings.evaluation.gate_mixed_weight
+    models = {role: event.model_of(role) for role in _ROLES}
     return replace(
         card,
         run=event.run,
         version=event.version,
         skill=event.skill_name,
-        task=str(env.get("tasks") or ""),
+        task=settings.env.tasks,
         models={role: model for role, model in models.items() if model},
         started_at=card.started_at or at,
         total_steps=event.total_steps,
@@ -161,16 +160,11 @@ def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
     )
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = config.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
 def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
     if event.estimate is not None:
         score = event.estimate.mean
     else:
-        score = (1 - card.soft_weight) * event.hard + card.soft_weight * event.soft
+        score = metric_score(card.metric, event.hard, event.soft, card.soft_weight)
     points = {point.name: point for point in card.points}
     points[event.name] = ScorePoint(event.name, score)  # in its old place if it had one
     card = replace(card, points=tuple(points.values()))

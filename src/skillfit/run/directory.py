@@ -40,7 +40,7 @@ from skillfit.run.events import (
 )
 from skillfit.run.files import RunFiles
 from skillfit.run.journal import Journal
-from skillfit.run.records import RunSummary
+from skillfit.run.records import RecordedConfig, RunSummary
 from skillfit.run.store import Redact, RunNotWritable, damaged, disk_full
 
 E = TypeVar("E", bound=Event)
@@ -216,8 +216,8 @@ class RunView:
         return self._last(RunFinished)
 
     @property
-    def config(self) -> JsonObject:
-        return started.config if (started := self.started) else {}
+    def config(self) -> RecordedConfig:
+        return started.config if (started := self.started) else RecordedConfig({})
 
     @property
     def summary(self) -> RunSummary | None:

@@ -248,7 +248,7 @@ async def edit(studio: Studio, request: Request) -> Response:
             operation=_OPERATIONS.get(found.edit.op, found.edit.op),
             behind={row.item: row for row in batch if row.item in found.items},
             decisions=[one for one in story.decisions if one.target == found.id],
-            review=bool(story.config.get("review")),
+            review=story.config.settings.review,
         )
 
     return await asyncio.to_thread(make)

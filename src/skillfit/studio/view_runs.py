@@ -156,7 +156,7 @@ def differing_settings(stories: Sequence[RunStory]) -> list[SettingRow]:
     """Settings whose values differ. Not set and null are the same."""
     flat = [
         {one.key: "" if one.value in _UNSET else one.value.strip('"') for one in settings}
-        for settings in (flat_settings(story.config) for story in stories)
+        for settings in (flat_settings(story.config.root) for story in stories)
     ]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     rows = [SettingRow(key, tuple(one.get(key, "") for one in flat)) for key in keys]

@@ -15,7 +15,6 @@ from skillfit.errors import InputError
 from skillfit.gate.samples import detectable_effect, repeats_for
 from skillfit.gate.ship import ASSUMED_NOISE, MOST_REPEATS, WANTED_EFFECT
 from skillfit.models import Prices, Role, Usage, context_window_of
-from skillfit.models.protocol import ModelSpec
 from skillfit.optimize.optimizer import REPLY_TOKENS
 from skillfit.run.events import RolloutFinished
 from skillfit.skill import Skill, estimate_tokens
@@ -460,7 +459,7 @@ def _row(
     config: Config, role: Role, stage: str, calls: Range, prompt: Range, reply: Range
 ) -> EstimateRow:
     """What a role's calls in a stage take."""
-    spec: ModelSpec | None = getattr(config.model, role)
+    spec = config.model.of_role(role)
     price = Prices(config.model.prices).of(spec.id) if spec else None
     usd = calls * (prompt * price.input + reply * price.output) * 1e-6 if price else None
     return EstimateRow(stage, role, calls, calls * (prompt + reply), usd)
