@@ -133,6 +133,8 @@ def test_control_characters_of_a_model_are_shown_as_escapes() -> None:
 
 def test_spend_names_the_caps_that_are_set() -> None:
     assert spend(Usage(calls=5), {"minutes": 10.0}, 60).endswith("1.0 min of 10 (10%)")
+    assert spend(Usage(usd=0.5), {"usd": 5}, 60).startswith("$0.50 of $5 (10%)")
+    assert "of 20000000 (" in spend(Usage(input=5), {"tokens": 20_000_000}, 60)
 
 
 def test_plain_lines_are_words_for_people() -> None:
@@ -196,3 +198,13 @@ def test_the_live_terminal_draws_a_whole_recorded_run(finished: Path) -> None:
         terminal.say("Stopping.")
     assert isinstance(console.file, io.StringIO)
     assert "ship test" in console.file.getvalue()
+
+
+def test_the_cursor_waits_below_the_frame_where_an_echoed_interrupt_does_no_harm() -> None:
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
+    with LiveTerminal(console) as terminal:
+        terminal(Stored(1, 0.0, STARTED))
+        terminal.say("Stopping.")
+        assert isinstance(console.file, io.StringIO)
+        drawn = console.file.getvalue()
+    assert drawn.rstrip(" ").endswith("╯\x1b[0m\n")

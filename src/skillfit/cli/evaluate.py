@@ -80,7 +80,7 @@ async def _check(
 
     with RunDirectory.open(path, inputs.identity()) as opened:
         async with assemble(inputs, opened, [listener], control) as parts:
-            await probe(parts)
+            await probe(parts, again=True)
             return await run_preflight(parts)
 
 
@@ -464,8 +464,8 @@ def _table(event: AblationFinished) -> RenderableType:
         rows.append(
             (
                 unit.id,
-                f"{unit.mean:+.3f}",
-                f"{unit.low:+.3f} … {unit.high:+.3f}",
+                _signed(unit.mean),
+                f"{_signed(unit.low)} … {_signed(unit.high)}",
                 unit.tokens,
                 unit.decision,
                 shorten(text, _SHOWN),
@@ -481,7 +481,12 @@ def _summary(
     saved = event.tokens_before - event.tokens_after
     score = f"{event.score.mean:.2f} ({max(0.0, event.score.low):.2f} … {event.score.high:.2f})"
     lines = [f"{event.rollouts} rollouts; score of the whole skill about {score}."]
-    if not cut:
+    if event.all_zero:
+        lines.append(
+            "No rollout scored above 0, so nothing can be told about the lines. Run "
+            f"`skillfit check {config}` first."
+        )
+    elif not cut:
         lines.append("Nothing can be cut with confidence; more rollouts narrow the intervals.")
     elif applied:
         lines.append(f"Cut {_parts(len(cut))}: {saved} of {event.tokens_before} tokens saved.")
@@ -500,6 +505,11 @@ def _summary(
         )
     lines.append(f"Report: {report}")
     return "\n".join(lines)
+
+
+def _signed(amount: float) -> str:
+    """Three digits, without a minus sign before 0."""
+    return f"{round(amount, 3) + 0.0:+.3f}"
 
 
 def _parts(count: int) -> str:

@@ -99,7 +99,10 @@ def spend(spent: Usage, caps: Mapping[str, float], seconds: float) -> str:
         else:
             amount_text = f"{int(amount):,} {name if amount != 1 else name.removesuffix('s')}"
         cap = caps.get(name)
-        shown.append(f"{amount_text} of {cap:g} ({amount / cap:.0%})" if cap else amount_text)
+        if cap:
+            limit = f"${cap:g}" if name == "usd" else f"{cap:.10g}"
+            amount_text += f" of {limit} ({amount / cap:.0%})"
+        shown.append(amount_text)
     return "  ".join(shown)
 
 
@@ -247,14 +250,17 @@ class LiveTerminal(Terminal):
         self._builder(stored)
 
     def _draw(self) -> RenderableType:
-        return render(
+        screen = render(
             self._builder.story(),
             self._spent,
             time.monotonic() - self._begun,
             self._console.width,
-            self._console.height,
+            self._console.height - 1,
             self._notice,
         )
+        # The cursor waits on a line of its own. At the end of the frame, the ^C that a terminal
+        # prints would start a new line, and the next drawing would leave a part of this one.
+        return Group(screen, "")
 
     def tick(self, spent: Usage | None = None) -> None:
         self._spent = spent or self._spent

@@ -81,6 +81,8 @@ def _count(things: Sequence[object], name: str) -> str:
 def ablation_sentence(event: AblationFinished) -> str:
     """What `skillfit ablate` found: how much of the skill can go, and whether that was checked."""
     cut = sum(unit.decision == "cut" for unit in event.units)
+    if event.all_zero:
+        return "No rollout scored above 0, so nothing can be told about the parts of the skill."
     if not cut:
         return "No part of the skill can be cut with confidence after these rollouts."
     saved = event.tokens_before - event.tokens_after

@@ -101,17 +101,18 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
     """Preflight, loop and finish. A reached budget still ends with the best that is known."""
     run, closing = ready.components, ready.closing
     state = TrainingState.begin(run.initial)
+    ship_repeats: int | None = None  # None: nothing is kept for the ship test yet
     try:
         state = replace(state, checks=await _preflight(ready, force))
         try:
             async for current in train(run, state):
                 state = current
-                closing.reserve_ship_test(run, len(state.records))
+                ship_repeats = closing.reserve_ship_test(run, len(state.records))
         except BudgetReached as reached:
-            if not state.records or not closing.release_ship_test():
+            if not state.records or ship_repeats is None:
                 raise  # nothing was tried yet, so there is nothing to compare
-            return await finish(run, closing, state, cut_short=reached)
-        return await finish(run, closing, state)
+            return await finish(run, closing, state, ship_repeats, cut_short=reached)
+        return await finish(run, closing, state, ship_repeats)
     except BudgetReached as reached:
         return end_by_budget(run, closing, state, reached)
     except AnswerPending:
@@ -218,9 +219,11 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
     return report
 
 
-async def probe(ready: Assembled) -> None:
+async def probe(ready: Assembled, *, again: bool = False) -> None:
     """One small call per model. Raises what no training could survive: a wrong key, a wrong model
     name, an address where no model answers. What the model replies does not matter.
+
+    A recorded probe is not repeated, unless `again`: a key may have changed since.
     """
     for role, client in ready.probes.items():
         if client.id.partition("/")[0] in _UNPROBED:
@@ -229,6 +232,9 @@ async def probe(ready: Assembled) -> None:
         # small budget has.
         chosen = getattr(ready.components.config.model, role).max_tokens
         request = _probe_request(role, client, chosen or _PROBE_TOKENS)
+        earlier = ready.run.journal.count(f"call/{role}/{request.stage}/")
+        if again and earlier:
+            request = replace(request, purpose=f"{request.purpose} {earlier}")
         try:
             await RecordedModel(client, ready.run.journal, role).complete(request)
         except NoReply:
