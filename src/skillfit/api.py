@@ -37,16 +37,14 @@ from skillfit.extensions import is_reference
 from skillfit.plain_text import visible
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
-    EvaluationFinished,
     Event,
     GateDecided,
     RunFinished,
     RunStarted,
-    SlowUpdateFinished,
     StepFinished,
     Stored,
 )
-from skillfit.run.records import RunSummary
+from skillfit.run.records import RunSummary, in_words
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name
@@ -70,6 +68,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from skillfit.report import RunStory
+    from skillfit.report.story import Point
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -161,13 +160,7 @@ class Run:
     @property
     def best_skill(self) -> Skill:
         """The best skill so far; only its document (a skill's other files never change)."""
-        if self.finished is not None:
-            return Skill.from_text(self.finished.best_skill)
-        carried = {self.started.skill: 0}
-        for stored in (*self._stored(StepFinished), *self._stored(SlowUpdateFinished)):
-            if isinstance(stored.event, StepFinished | SlowUpdateFinished):
-                carried[stored.event.best_skill] = stored.seq
-        return Skill.from_text(max(carried, key=carried.__getitem__))
+        return Skill.from_text(self.story.best_skill)
 
     def skill(self, step: int | str) -> Skill:
         """The skill after a step; 0 or "initial" is the first, "best" what the run returns."""
@@ -186,9 +179,9 @@ class Run:
         return diff_skills(self.skill(old), self.skill(new))
 
     @property
-    def scores(self) -> list[EvaluationFinished]:
-        """Every measurement of a skill on a split, in order."""
-        return self._of(EvaluationFinished)
+    def scores(self) -> tuple[Point, ...]:
+        """Every measurement of a skill on a split, in order, in the gate's metric."""
+        return self.story.points
 
     @property
     def verdicts(self) -> list[GateDecided]:
@@ -201,35 +194,25 @@ class Run:
         import matplotlib.pyplot as plt
 
         axes = ax or plt.subplots()[1]
-        points = [score for score in self.scores if score.split == "selection"]
-        # A rejected candidate has a point of its own; an estimate is of the incumbent.
-        rejected = {
-            verdict.name
-            for verdict in self.verdicts
-            if verdict.decision != "accept" and verdict.candidates
-        }
-        carried = [
-            (at, score.hard) for at, score in enumerate(points) if score.name not in rejected
-        ]
-        axes.plot(*zip(*carried, strict=True), marker="o", label="carried on")
-        if others := [
-            (at, score.hard) for at, score in enumerate(points) if score.name in rejected
-        ]:
+        points = [point for point in self.scores if point.split == "selection"]
+        kept = [(at, point.score) for at, point in enumerate(points) if point.kept]
+        others = [(at, point.score) for at, point in enumerate(points) if not point.kept]
+        axes.plot(*zip(*kept, strict=True), marker="o", label="carried on")
+        if others:
             axes.scatter(*zip(*others, strict=True), marker="x", color="grey", label="not accepted")
-        axes.set_xticks(
-            range(len(points)), [score.name for score in points], rotation=45, ha="right"
-        )
+        labels = [point.label for point in points]
+        axes.set_xticks(range(len(points)), labels, rotation=45, ha="right")
         axes.set_ylabel("selection score")
         axes.legend()
         return axes
 
     def _facts(self) -> list[tuple[str, str]]:
-        scores = [
-            (f"{score.name.replace('_', ' ')} ({score.split})", f"{score.hard:.3f}")
-            for score in self.scores
+        ends = [
+            (f"{point.label} ({point.split})", f"{point.score:.3f}")
+            for point in self.scores
+            if point.name in ("baseline", "final") or point.split != "selection"
         ]
-        named = [pair for pair in scores if pair[0].startswith(("baseline", "final", "test"))]
-        return [("run", str(self.path)), ("result", self.finish_reason.replace("_", " ")), *named]
+        return [("run", str(self.path)), ("result", in_words(self.finish_reason)), *ends]
 
     def __str__(self) -> str:
         diagnosis = (

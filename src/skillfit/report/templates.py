@@ -81,6 +81,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "date": date,
     "thousands": lambda number: f"{number:,}",
+    "amount": lambda number: f"{number:,.12g}",
 }
 
 

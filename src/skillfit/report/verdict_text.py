@@ -7,7 +7,6 @@ training are not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,11 @@ _UNFINISHED = {
     "running": "Running, {where}",
     "waiting": "Waiting for answers to handoff prompts, {where}",
     "stopped": "Stopped {where}; it can be resumed",
+}
+_UNFINISHED_ABLATION = {
+    "running": "Measuring what each part of the skill is worth.",
+    "waiting": "Waiting for answers to handoff prompts before every part of the skill is measured.",
+    "stopped": "Stopped before every part of the skill was measured; it can be resumed.",
 }
 _NOT_VERIFIED = {
     "improved": "The skill scores higher on the selection split; it was not checked on fresh"
@@ -51,6 +55,11 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
+def count(number: int, name: str) -> str:
+    """A number of things: "1 call", "1,200 calls"."""
+    return f"{number:,} {name}" + ("s" if number != 1 else "")
+
+
 def dollars(usd: float | None) -> str:
     if usd is None:
         return ""
@@ -62,6 +71,8 @@ def dollars(usd: float | None) -> str:
 def verdict_sentence(story: RunStory) -> str:
     if story.ablation is not None:
         return ablation_sentence(story.ablation)
+    if story.is_ablation and story.state in _UNFINISHED_ABLATION:
+        return _UNFINISHED_ABLATION[story.state]
     if story.state == "finished":
         return _result(story) + _unproven(story) + _second_grader(story)
     if story.steps_done:
@@ -70,12 +81,8 @@ def verdict_sentence(story: RunStory) -> str:
         where = "before the first step was done"
     told = _UNFINISHED[story.state].format(where=where)
     if story.state == "stopped" and story.to_review:
-        told = f"Waiting for your yes or no to {_count(story.to_review, 'edit')}, {where}"
+        told = f"Waiting for your yes or no to {count(len(story.to_review), 'edit')}, {where}"
     return told + _so_far(story)
-
-
-def _count(things: Sequence[object], name: str) -> str:
-    return f"{len(things)} {name}" + ("s" if len(things) != 1 else "")
 
 
 def ablation_sentence(event: AblationFinished) -> str:
@@ -154,6 +161,7 @@ def _so_far(story: RunStory, note: str = ", not verified") -> str:
 
 
 UNPRICED = "no price known"
+RAISABLE = ("usd", "calls", "tokens", "minutes")  # caps that a run takes up while it goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,10 @@ class Fact:
 def facts(story: RunStory) -> list[Fact]:
     """The numbers at the head of a page."""
     found = []
+    if story.ablation is not None:
+        score = story.ablation.score
+        interval = f"{percent(score.low)} to {percent(score.high)}, the whole skill"
+        found.append(Fact("Score", percent(score.mean), interval))
     for row in comparisons(story):
         if story.changed:
             change = f"{row.difference}, {row.items} items"
@@ -177,11 +189,20 @@ def facts(story: RunStory) -> list[Fact]:
         kept = len({edit.text for edit in story.edits if edit.in_best})
         promoted = len(story.edits_with("promoted"))
         found.append(Fact("Edits", f"{kept} in the skill", f"{tried} tried, {promoted} promoted"))
-    found.append(Fact("Skill", f"{story.tokens[1]} tokens", f"{story.tokens[0]} at the start"))
-    used = f"{story.total.calls:,} calls, {story.total.tokens:,} tokens"
+    found.append(_size(story))
+    used = f"{count(story.total.calls, 'call')}, {count(story.total.tokens, 'token')}"
     found.append(Fact("Cost", dollars(story.total.usd) or UNPRICED, used))
-    found.append(Fact("Time", duration(story.seconds), f"{story.rollouts:,} rollouts"))
+    found.append(Fact("Time", duration(story.seconds), count(story.rollouts, "rollout")))
     return found
+
+
+def _size(story: RunStory) -> Fact:
+    first, last = story.tokens
+    if not story.is_ablation:
+        return Fact("Skill", count(last, "token"), f"{first:,} at the start")
+    shorter = story.ablation.tokens_after if story.ablation else first
+    note = f"{shorter:,} without what can be cut" if shorter != first else "in every call"
+    return Fact("Skill", count(first, "token"), note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,23 +239,57 @@ def _comparison(name: str, items: int, before: float, after: float) -> ScoreComp
     return ScoreComparison(name, items, percent(before), percent(after), change)
 
 
+def budget_use(story: RunStory) -> dict[str, float]:
+    """What the run has used of everything that can have a cap."""
+    return {
+        "usd": story.total.usd or 0.0,
+        "calls": story.total.calls,
+        "tokens": story.total.tokens,
+        "minutes": story.seconds / 60,
+        "rollouts": story.rollouts,
+    }
+
+
+def fullest_cap(story: RunStory) -> str:
+    """The cap of which the largest share is used, of those that can be raised; empty if none is
+    set.
+    """
+    used = budget_use(story)
+    shares = {name: used[name] / cap for name, cap in story.caps.items() if name in RAISABLE}
+    return max(shares, key=shares.__getitem__, default="")
+
+
+def resume_command(story: RunStory, run: str) -> str:
+    """The command that resumes the run in the folder `run`; empty when it is over."""
+    if story.is_over:
+        return ""
+    if story.is_ablation:
+        return f"skillfit ablate {run}/config.json --run {run}"
+    if story.finish_reason == "budget":
+        cap = fullest_cap(story) or "usd"
+        return f"skillfit resume {run} budget.{cap}={2 * story.caps.get(cap, 5):.12g}"
+    return f"skillfit resume {run}"
+
+
 def next_commands(story: RunStory) -> list[str]:
     """Commands that make sense now, with what they do."""
     run = story.path.replace(str(Path.home()), "~")
+    resume = resume_command(story, run)
     lines = []
     if story.state == "stopped" and story.to_review:
         first = story.to_review[0].id
         lines.append(f"skillfit steer {run} approve {first}   # or decline, for each of the edits")
-        lines.append(f"skillfit resume {run}   # when all have their answer")
+        lines.append(f"{resume}   # when all have their answer")
     elif story.state == "stopped":
-        lines.append(f"skillfit resume {run}   # nothing that was paid for is paid again")
+        lines.append(f"{resume}   # nothing that was paid for is paid again")
     elif story.state == "waiting":
-        lines.append(f"skillfit resume {run}   # after the prompts in {run}/handoff are answered")
+        lines.append(f"{resume}   # after the prompts in {run}/handoff are answered")
     elif story.finish_reason == "improved":
         lines.append(f"skillfit apply {run}   # put the skill into its folder")
     elif story.failed:
-        lines.append(f"skillfit resume {run}   # when the cause of the failures is fixed")
+        lines.append(f"{resume}   # when the cause of the failures is fixed")
     elif story.finish_reason == "budget":
-        lines.append(f"skillfit resume {run} budget.usd=10   # with a higher budget")
-    lines.append(f"skillfit train {run}/config.json --run {run}-again   # repeat the run")
+        lines.append(f"{resume}   # with a higher budget")
+    command = "ablate" if story.is_ablation else "train"
+    lines.append(f"skillfit {command} {run}/config.json --run {run}-again   # repeat the run")
     return lines

@@ -14,11 +14,22 @@ from starlette.responses import HTMLResponse, Response
 from skillfit.report import RunStory, open_run
 from skillfit.report.forest import ForestRow, edit_row, effect_history, forest_plot
 from skillfit.report.html_report import html_report, settings_of_config, unit_forest
+from skillfit.report.progress import time_left
 from skillfit.report.score_chart import score_chart
 from skillfit.report.skill_margin import skill_lines, unit_lines
 from skillfit.report.story import EditSummary, SkillVersion
 from skillfit.report.story_evidence import by_effect
-from skillfit.report.verdict_text import dollars, duration, facts, next_commands
+from skillfit.report.verdict_text import (
+    RAISABLE,
+    UNPRICED,
+    budget_use,
+    count,
+    dollars,
+    duration,
+    facts,
+    fullest_cap,
+    next_commands,
+)
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
@@ -44,7 +55,7 @@ _OPERATIONS = {
 }
 _GATES = 15
 _ROLLOUTS = 60
-_PARTS = ("head", "stages", "scores", "pool", "gates", "notices", "cost")
+_PARTS = ("tabs", "head", "stages", "scores", "pool", "gates", "notices", "cost", "about")
 
 
 def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, object]:
@@ -68,6 +79,9 @@ def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, object]
         "gates": story.gates[::-1][:_GATES],
         "gates_cut": max(0, len(story.gates) - _GATES),
         "caps": spending(story),
+        "raisable": RAISABLE,
+        "fullest_cap": fullest_cap(story),
+        "time_left": time_left(story),
         "commands": next_commands(story),
         "starting": studio.starter.is_starting(Path(story.path)),
         "start_failure": studio.starter.failure(Path(story.path)),
@@ -97,23 +111,15 @@ class CapUse:
 
 
 def spending(story: RunStory) -> list[CapUse]:
-    used: dict[str, float | None] = {
-        "usd": story.total.usd,
-        "calls": story.total.calls,
-        "tokens": story.total.tokens,
-        "minutes": story.seconds / 60,
-        "rollouts": story.rollouts,
-    }
+    used = budget_use(story)
     texts = {
-        "usd": dollars(story.total.usd) or "no price known",
-        "calls": f"{story.total.calls:,} calls",
-        "tokens": f"{story.total.tokens:,} tokens",
+        "usd": dollars(story.total.usd) or UNPRICED,
+        "calls": count(story.total.calls, "call"),
+        "tokens": count(story.total.tokens, "token"),
         "minutes": duration(story.seconds),
-        "rollouts": f"{story.rollouts:,} rollouts",
+        "rollouts": count(story.rollouts, "rollout"),
     }
-    return [
-        CapUse(name, text, used[name] or 0.0, story.caps.get(name)) for name, text in texts.items()
-    ]
+    return [CapUse(name, text, used[name], story.caps.get(name)) for name, text in texts.items()]
 
 
 async def run(studio: Studio, request: Request) -> Response:
@@ -140,7 +146,7 @@ async def run_live(studio: Studio, request: Request) -> Response:
         if seen != now:
             seen[:] = now
             context = run_context(studio, name, story)
-            context["csrf"] = studio.session.csrf
+            context |= {"csrf": studio.session.csrf, "here": "run"}
             for part in _PARTS:
                 kept[part] = studio.render(f"run_{part}.html.j2", **context)
         return kept
@@ -260,7 +266,7 @@ async def skill(studio: Studio, request: Request) -> Response:
     def make() -> Response:
         story = studio.story(request)
         query = request.query_params
-        usual = "unproven" if story.unproven_skill else "best"
+        usual = "unproven" if story.unproven_skill else "initial" if story.is_ablation else "best"
         version = _version(story, query.get("version", usual))
         other = _version(story, query["against"]) if query.get("against") else None
         if story.ablation is not None and version.text == story.initial_skill:
