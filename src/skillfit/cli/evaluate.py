@@ -105,9 +105,10 @@ def estimate(
     plan, task, budget = inputs.plan(), inputs.task, inputs.config.budget
     cost = _measured_cost(run or default_run(inputs))
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
-    planned = estimate_plan(inputs.config, task, inputs.skill, plan, cost, repeats)
+    abilities = inputs.abilities
+    planned = estimate_plan(inputs.config, task, inputs.skill, plan, cost, repeats, abilities)
     found, reached = planned.within(budget), planned.reached(budget)
-    small = small_caps(inputs.config, task, inputs.skill, plan, cost)
+    small = small_caps(inputs.config, task, inputs.skill, plan, cost, abilities)
     sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
     options = budget_options(inputs.config, sizes) if budget.rollouts is None else []
     data = {

@@ -63,7 +63,7 @@ def ls(
     listing = list_runs(folder)
     for problem in listing.problems:
         warn(str(problem))
-    lines = [ResultLine.of_listed(listed) for listed in listing.runs]
+    lines = [ResultLine.of_card(listed.path, listed.card) for listed in listing.runs]
     if as_json:
         states = [listed.state for listed in listing.runs]
         data = [{**line.as_json(), "state": at} for line, at in zip(lines, states, strict=True)]
