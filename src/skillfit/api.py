@@ -44,7 +44,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
-from skillfit.run.records import RunSummary, in_words
+from skillfit.run.records import RunSummary, display_name
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name
@@ -212,7 +212,7 @@ class Run:
             for point in self.scores
             if point.name in ("baseline", "final") or point.split != "selection"
         ]
-        return [("run", str(self.path)), ("result", in_words(self.finish_reason)), *ends]
+        return [("run", str(self.path)), ("result", display_name(self.finish_reason)), *ends]
 
     def __str__(self) -> str:
         diagnosis = (

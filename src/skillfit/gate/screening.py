@@ -261,7 +261,7 @@ class ScreeningGate(SkillScores):
             return decisions
         for one in self.pool.pending():
             if one.id in decisions.promote:
-                one.reason = f"{AWAITS_APPROVAL}: {_effect_in_words(one)}"
+                one.reason = f"{AWAITS_APPROVAL}: {_effect_text(one)}"
             elif one.reason.startswith(AWAITS_APPROVAL):  # later rollouts spoke against it
                 one.reason = ""
         approved = tuple(key for key in decisions.promote if self.pool.edits[key].pinned)
@@ -299,16 +299,16 @@ class ScreeningGate(SkillScores):
         before = {one.id for one in self.pool.promoted()}
         for key in decisions.drop:
             if self.pool.edits[key].status != "dropped":
-                self.pool.drop(key, _effect_in_words(self.pool.edits[key]))
+                self.pool.drop(key, _effect_text(self.pool.edits[key]))
         for key, item in (await self._culprits(decisions.promote)).items():
             self.pool.drop(key, f"breaks must-pass item {item}")
         for key in decisions.promote:
             if self.pool.edits[key].status == "pending":
-                self.pool.promote(key, _effect_in_words(self.pool.edits[key]))
+                self.pool.promote(key, _effect_text(self.pool.edits[key]))
         after = {one.id for one in self.pool.promoted()}
-        return self._change_in_words(sorted(after - before), sorted(before - after))
+        return self._change_text(sorted(after - before), sorted(before - after))
 
-    def _change_in_words(self, came: Sequence[str], gone: Sequence[str]) -> str:
+    def _change_text(self, came: Sequence[str], gone: Sequence[str]) -> str:
         """What changed in the incumbent; removals are named by the lines that they cut."""
         cut = [key for key in came if self.pool.edits[key].removal]
         restored = [key for key in gone if self.pool.edits[key].removal]
@@ -531,7 +531,7 @@ def _uncovered(spending: RolloutCount, settings: GateSettings) -> str:
     return f"only {spending.coverage:.0%} of the rollouts were scored (floor {floor:.0%})"
 
 
-def _effect_in_words(one: PoolEdit) -> str:
+def _effect_text(one: PoolEdit) -> str:
     if one.estimate is None:
         return "not measured"
     estimate = one.estimate

@@ -47,10 +47,12 @@ def verdict_sentence(story: RunStory) -> str:
         where = f"after {story.steps_done} of {story.total_steps} steps"
     else:
         where = "before the first step was done"
-    told = _UNFINISHED[story.state].format(where=where)
+    sentence = _UNFINISHED[story.state].format(where=where)
     if story.state == "stopped" and story.to_review:
-        told = f"Waiting for your yes or no to {quantity(len(story.to_review), 'edit')}, {where}"
-    return told + _so_far(story)
+        sentence = (
+            f"Waiting for your yes or no to {quantity(len(story.to_review), 'edit')}, {where}"
+        )
+    return sentence + _so_far(story)
 
 
 def ablation_sentence(event: AblationFinished) -> str:

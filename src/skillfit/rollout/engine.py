@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from skillfit.agents.agent import Agent
 from skillfit.errors import InfrastructureError, SkillfitError
-from skillfit.models.failures import MACHINERY, is_fatal, is_machinery, policy
+from skillfit.models.failures import INFRASTRUCTURE, is_fatal, is_infrastructure, policy
 from skillfit.models.protocol import AnswerPending, ModelError, Usage
 from skillfit.plain_text import shorten
 from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker
@@ -68,10 +68,10 @@ class _Batch:
         self.failed[kind] += 1
         same_kind = self.failed[kind]
         message = f"The last error: {outcome.failure.message}"
-        systemic = is_machinery(kind) or not self.proven
+        systemic = is_infrastructure(kind) or not self.proven
         if systemic and not self.scored and same_kind == self.failed.total() >= _ENOUGH:
             return _stop(f"The first {same_kind} rollouts all failed ({kind}). {message}")
-        broken = sum(self.failed[name] for name in MACHINERY)
+        broken = sum(self.failed[name] for name in INFRASTRUCTURE)
         if broken >= _ENOUGH and broken > (1 - self.coverage_floor) * self.planned:
             needed = f"a coverage of {self.coverage_floor:.0%} cannot be reached"
             return _stop(f"{broken} of {self.planned} rollouts failed: {needed}. {message}")
@@ -485,7 +485,7 @@ def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> 
 
 def _retries(error: ModelError | TaskFailure) -> int:
     """How often a rollout that failed this way runs again. The user's own code is not repeated."""
-    repeated = isinstance(error, ModelError) or is_machinery(error.kind)
+    repeated = isinstance(error, ModelError) or is_infrastructure(error.kind)
     return policy(error.kind).rollout_retries if repeated else 0
 
 

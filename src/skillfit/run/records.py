@@ -575,9 +575,9 @@ _WORDS = {
 }
 
 
-def in_words(name: str) -> str:
-    """A name of the records as people read it. One without words of its own loses its
-    underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3" and
+def display_name(name: str) -> str:
+    """A name in the records as terminal and pages show it. One without an entry in `_WORDS` loses
+    its underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3" and
     "slow_update_epoch_02" becomes "slow update 2".
     """
     return _WORDS.get(name) or re.sub(r"(_epoch)?_0*(?=\d)|_", " ", name)
@@ -586,4 +586,4 @@ def in_words(name: str) -> str:
 def label_of(name: str) -> str:
     """The name of a measurement or decision as people read it: "step 3", "initial", "best"."""
     plain = name.removeprefix("test_").removeprefix("ship_")
-    return in_words("initial" if plain == "baseline" else plain)
+    return display_name("initial" if plain == "baseline" else plain)
