@@ -26,6 +26,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ModelSpec
 
 M = TypeVar("M", bound=BaseModel)
+Metric = Literal["hard", "soft", "mixed"]
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 
 
@@ -154,7 +155,7 @@ class EvaluationSection(Section):
     above. Also a gate's name from another package, or file.py:name."""
     use_gate: bool = True
     """false: accept every edit, still measure the skill and keep the best."""
-    gate_metric: Literal["hard", "soft", "mixed"] = "hard"
+    gate_metric: Metric = "hard"
     """Which score decides."""
     gate_mixed_weight: float = Field(default=0.5, ge=0, le=1)
     """Weight of soft in `mixed`."""
