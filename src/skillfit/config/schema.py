@@ -334,8 +334,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 # What may change between two starts of one run: limits, speed and places. The contents of skill and
-# tasks are compared instead of their paths.
-_FREE = frozenset(
+# tasks are compared instead of their paths. docs/runs.md lists them.
+CHANGEABLE = frozenset(
     {
         "budget",
         "executor",
@@ -353,13 +353,15 @@ _FREE = frozenset(
     }
 )
 # Options of command-line agents that say where and how a program runs on this machine.
-_OF_HERE = frozenset({"file", "program", "login", "readable", "isolation", "concurrency"})
+CHANGEABLE_OF_A_PROGRAM = frozenset(
+    {"file", "program", "login", "readable", "isolation", "concurrency"}
+)
 _ROLES = ("agent", "optimizer", "judge")
-_FREE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
+CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 _MODEL_DEFAULTS = {
     name: value
     for name, value in ModelSpec(id="any/model").model_dump(mode="json").items()
-    if name != "id" and name not in _FREE_OF_A_MODEL
+    if name != "id" and name not in CHANGEABLE_OF_A_MODEL
 }
 
 
@@ -388,15 +390,19 @@ def describe_keys() -> Iterator[Key]:
 def identity(config: Config) -> JsonObject:
     """The part of a config that must stay the same for a run to be resumed."""
     data: JsonObject = config.model_dump(mode="json")
-    for key in _FREE:
+    for key in CHANGEABLE:
         section, _, name = key.rpartition(".")
         (data[section] if section else data).pop(name)
     for role in _ROLES:
         spec = data["model"][role] or {}
-        for name in _FREE_OF_A_MODEL:
+        for name in CHANGEABLE_OF_A_MODEL:
             spec.pop(name, None)
         if str(spec.get("id", "")).startswith("cli/"):
-            kept = {name: value for name, value in spec["options"].items() if name not in _OF_HERE}
+            kept = {
+                name: value
+                for name, value in spec["options"].items()
+                if name not in CHANGEABLE_OF_A_PROGRAM
+            }
             spec["options"] = kept
     # A file of Python is compared by its content, like skill and tasks.
     data["env"]["agent"] = Path(data["env"]["agent"]).name
@@ -417,7 +423,7 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
     for role in _ROLES:
         if isinstance(spec := whole["model"][role], Mapping):
             whole["model"][role] = {**_MODEL_DEFAULTS, **spec}
-    for key in _FREE:
+    for key in CHANGEABLE:
         section, _, name = key.rpartition(".")
         (whole[section] if section else whole).pop(name, None)
     return whole
