@@ -43,6 +43,7 @@ from skillfit.run.records import (
     ItemRecord,
     PatchRecord,
     ProposalRecord,
+    RecordedConfig,
     RunSummary,
     ScoreEstimate,
     Standings,
@@ -82,7 +83,7 @@ def summary(finish_reason: str, **fields: Any) -> RunSummary:
         "version": "1.2.3",
         "finish_reason": finish_reason,
         "diagnosis": "",
-        "config": {},
+        "config": RecordedConfig({}),
         "total_steps": 2,
         "steps_done": 2,
         "total_accepts": 1,
@@ -123,7 +124,7 @@ class WrittenRun:
         self.config = CONFIG | (config or {})
         given: dict[str, Any] = {
             "run": "abc123",
-            "config": self.config,
+            "config": RecordedConfig(self.config),
             "version": "1.2.3",
             "skill": INITIAL,
             "skill_hash": "old",
@@ -452,7 +453,7 @@ def screening_run(
     bulk.emit(
         RunStarted(
             run="big123",
-            config=CONFIG,
+            config=RecordedConfig(CONFIG),
             version="1.2.3",
             skill=INITIAL,
             skill_hash="old",

@@ -15,7 +15,7 @@ from skillfit.report.score_chart import score_chart, sparkline
 from skillfit.report.story_items import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import AblationFinished
-from skillfit.run.records import Evidence, ScoreEstimate, UnitWorth
+from skillfit.run.records import Evidence, RecordedConfig, ScoreEstimate, UnitWorth
 from skillfit.tasks.item import Attempt, Score, Step
 from tests.report.runs import BEST, INITIAL, WrittenRun, before_first_event, improved, screening_run
 
@@ -82,7 +82,7 @@ async def test_a_shared_report_has_no_path_of_this_machine(tmp_path: Path) -> No
         "model": {"agent": {"id": "local//models/small.gguf"}},
         "env": {"corpus": "/papers/all"},
     }
-    story = replace(read_story(path), config=local)
+    story = replace(read_story(path), config=RecordedConfig(local))
     text = "local//models/small.gguf read /papers/all/one.pdf"
     assert without_paths(text, story) == "local/small.gguf read all/one.pdf"
 

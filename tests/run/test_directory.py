@@ -253,7 +253,7 @@ def test_a_folder_without_permission_is_said() -> None:
 def test_the_view_for_faces_follows_a_run_from_outside(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as run:
         view = RunDirectory.read(tmp_path / "run")
-        assert (view.run_id, view.config, view.finished, view.summary) == (
+        assert (view.run_id, view.config.root, view.finished, view.summary) == (
             run.run_id,
             {},
             None,
@@ -261,7 +261,7 @@ def test_the_view_for_faces_follows_a_run_from_outside(tmp_path: Path) -> None:
         )
         run.events.emit(started(seed=1))
         run.events.emit(Warned(what="w", message="m"))
-        assert view.config == {"seed": 1}
+        assert view.config.root == {"seed": 1}
         run.events.emit(
             RunFinished(
                 finish_reason="improved",

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from skillfit.config import Config, load_config
+from skillfit.config.schema import EvaluationSection
+from skillfit.models.protocol import ModelSpec
 from skillfit.models.secrets import remember_secret
 from skillfit.run.events import (
     EventLog,
@@ -20,6 +23,7 @@ from skillfit.run.events import (
     Warned,
     as_json,
 )
+from skillfit.run.records import RecordedConfig
 from tests.support.records import run_started, run_summary
 
 ROLLOUT = RolloutFinished(
@@ -88,11 +92,11 @@ def test_a_run_that_goes_on_has_not_finished_and_may_finish_otherwise(path: Path
     log.emit(FINISHED)
     log.go_on()
     assert [type(stored.event) for stored in log.read()] == [RunStarted]
-    log.emit(replace(STARTED, config={"budget": {"usd": 2}}))
+    log.emit(replace(STARTED, config=RecordedConfig({"budget": {"usd": 2}})))
     log.emit(replace(FINISHED, finish_reason="improved"))
     events = [stored.event for stored in log.read()]
     assert [type(event) for event in events] == [RunStarted, RunFinished]
-    assert events[0].config == {"budget": {"usd": 2}}
+    assert events[0].config.root == {"budget": {"usd": 2}}
 
 
 def test_a_kind_of_a_newer_version_is_told_as_unknown_and_stops_nobody(path: Path) -> None:
@@ -170,5 +174,43 @@ NAMED = "---\nname: reasoning-gym\n---\nThink.\n"
     ],
 )
 def test_a_run_names_its_skill_as_people_do(path: str | None, text: str, name: str) -> None:
-    started = replace(STARTED, config={"env": {"skill": path}}, skill=text)
+    started = replace(STARTED, config=RecordedConfig({"env": {"skill": path}}), skill=text)
     assert started.skill_name == name
+
+
+OTHER_VERSION = {
+    "model": {
+        "agent": {"id": "openai/small", "removed_option": 1},
+        "optimizer": {"temperature": 0.5},
+        "judge": None,
+    },
+    "evaluation": {"gate_metric": "mixed", "gate_mixed_weight": "a third", "removed": True},
+    "env": {"skill": None, "tasks": "tasks.jsonl"},
+    "removed_section": {"x": 1},
+}
+
+
+def test_settings_of_a_run_of_another_version_are_read_as_far_as_they_can_be() -> None:
+    recorded = RecordedConfig(OTHER_VERSION)
+    settings, defaults = recorded.settings, Config()
+    assert settings.evaluation == EvaluationSection(gate_metric="mixed")
+    assert (settings.env.tasks, settings.env.skill) == ("tasks.jsonl", "")
+    assert settings.train == defaults.train
+    assert settings.model.agent == ModelSpec(id="openai/small")
+    assert settings.model.optimizer is None, "a model without an id is none"
+
+
+def test_a_config_is_stored_as_it_was_recorded(path: Path) -> None:
+    log = EventLog(path)
+    log.emit(run_started(config=OTHER_VERSION))
+    [stored] = log.read()
+    assert isinstance(stored.event, RunStarted)
+    assert stored.event.config.root == OTHER_VERSION
+    assert as_json(stored)["config"] == OTHER_VERSION
+
+
+def test_the_settings_of_a_run_are_those_it_was_started_with() -> None:
+    config = load_config({"model": {"agent": "openai/small"}, "train": {"batch_size": 3}}, {})
+    recorded = RecordedConfig.of(config)
+    assert recorded.root == config.model_dump(mode="json")
+    assert recorded.settings == config

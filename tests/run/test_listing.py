@@ -25,7 +25,7 @@ from skillfit.run.events import (
     ShipTested,
     Warned,
 )
-from skillfit.run.records import RunSummary, ScoreEstimate
+from skillfit.run.records import RecordedConfig, RunSummary, ScoreEstimate
 from skillfit.run.store import DamagedRun
 from tests.support.records import run_started, ship_tested
 
@@ -72,7 +72,7 @@ def ending() -> RunFinished:
         version="1",
         finish_reason="improved",
         diagnosis="It is better.",
-        config=CONFIG,
+        config=RecordedConfig(CONFIG),
         total_steps=6,
         steps_done=1,
         total_accepts=1,
@@ -121,7 +121,7 @@ async def test_points_are_in_the_metric_of_the_gate(
 ) -> None:
     config = {**CONFIG, "evaluation": {"gate_metric": metric, "gate_mixed_weight": 0.5}}
     with RunDirectory.open(tmp_path / "run", IDENTITY) as run:
-        run.events.emit(replace(started(run.run_id), config=config))
+        run.events.emit(replace(started(run.run_id), config=RecordedConfig(config)))
         run.events.emit(replace(measured("baseline", 0.25), soft=0.75))
         estimate = ScoreEstimate(0.6, 0.5, 0.7, estimated=True)
         run.events.emit(replace(measured("step_0001", 0.25), estimate=estimate))

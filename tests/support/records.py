@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from skillfit.run.events import RunStarted, ShipTested
-from skillfit.run.records import Evidence, RunSummary, Standings, StepRecord
+from skillfit.run.records import Evidence, RecordedConfig, RunSummary, Standings, StepRecord
 
 
 def standings(**fields: Any) -> Standings:
@@ -41,7 +41,7 @@ def run_summary(**fields: Any) -> RunSummary:
         "version": "skillfit-0",
         "finish_reason": "improved",
         "diagnosis": "",
-        "config": {},
+        "config": RecordedConfig({}),
         "total_steps": 1,
         "steps_done": 1,
         "total_accepts": 1,
@@ -63,7 +63,8 @@ def run_started(**fields: Any) -> RunStarted:
         "total_epochs": 1,
         "steps_per_epoch": 1,
     }
-    return RunStarted(**{**given, **fields})
+    given |= fields
+    return RunStarted(**{**given, "config": RecordedConfig(given["config"])})
 
 
 def ship_tested(**fields: Any) -> ShipTested:

@@ -30,7 +30,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
-from skillfit.run.records import TokenCounts, UsageTotals
+from skillfit.run.records import RecordedConfig, TokenCounts, UsageTotals
 from tests.report.runs import BEST, improved
 from tests.support.records import run_started, run_summary, standings, step_record
 
@@ -243,7 +243,7 @@ def test_opentelemetry_gets_run_step_and_stage_with_genai_attributes(
         "record": step_record(tokens=tokens, standings=standings(best_score=0.5)),
     }
     said = [
-        RunStarted(run="r1", config={"model": model}, **shared),
+        RunStarted(run="r1", config=RecordedConfig({"model": model}), **shared),
         StageStarted(epoch=0, step=0, stage="baseline"),
         StageFinished(epoch=0, step=0, stage="baseline", seconds=1.0),
         StageStarted(epoch=1, step=1, stage="reflect"),

@@ -33,7 +33,8 @@ Force = Annotated[bool, typer.Option("--force", help="Train even if the prefligh
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        "--track", help="mlflow, wandb, tensorboard, otel or jsonl:FILE; may be given again."
+        "--track",
+        help="mlflow, wandb, tensorboard, otel, jsonl:FILE or file.py:name; may be given again.",
     ),
 ]
 T = TypeVar("T")
@@ -122,7 +123,7 @@ def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     from skillfit.api import Run
 
     opened = Run.open(run)
-    inputs = read(opened.config, overrides)
+    inputs = read(opened.started.config.root, overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 

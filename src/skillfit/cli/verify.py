@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from skillfit.run.budget import Spending
     from skillfit.run.directory import RunView
     from skillfit.run.events import RolloutFinished
+    from skillfit.run.records import RecordedConfig
     from skillfit.skill import Skill
     from skillfit.training.inputs import Inputs
 
@@ -34,7 +35,7 @@ _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, a
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    config: dict[str, Any]
+    config: RecordedConfig
     skill: str  # the best skill's document
     means: dict[str, float]  # selection item -> mean score, from the freshest rollouts there are
 
@@ -51,7 +52,7 @@ class Record:
                 f"The run in {path} has not finished.", hint=f"Resume with: skillfit resume {path}"
             )
         best = stored(path).skill.with_document(run.best_skill).hash
-        second = run.config["evaluation"].get("ship_grader") is not None
+        second = run.config.evaluation.ship_grader is not None
         scores: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -79,17 +80,20 @@ class Record:
                 f"The run in {path} has no measurement of its best skill on the selection split."
             )
         return cls(
-            run.config,
+            run.started.config,
             run.best_skill.text,
             {item: mean(values) for item, values in sorted(measured.items())},
         )
 
     @classmethod
     def read(cls, path: Path) -> Record:
+        from skillfit.run.records import RecordedConfig
+
         try:
-            record = cls(**json.loads(path.read_text(encoding="utf-8")))
-            return replace(record, config=_with_paths(record.config, path.parent, _from_folder))
-        except (OSError, ValueError, TypeError) as error:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            record = cls(**{**data, "config": RecordedConfig(data["config"])})
+            return record.with_paths(path.parent, _from_folder)
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{path} is neither a run nor a record of one.",
                 hint="Write one: skillfit verify RUN --save FILE",
@@ -97,20 +101,17 @@ class Record:
 
     def write(self, path: Path) -> None:
         """Paths are written relative to the file, so that a record works in every checkout."""
-        portable = replace(self, config=_with_paths(self.config, path.parent, _to_folder))
-        text = json.dumps(asdict(portable), indent=1, ensure_ascii=False) + "\n"
-        write_whole(path, text.encode())
+        portable = self.with_paths(path.parent, _to_folder)
+        data = {"config": portable.config.root, "skill": self.skill, "means": self.means}
+        write_whole(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
 
-
-def _with_paths(
-    config: dict[str, Any], folder: Path, convert: Callable[[str, Path], str]
-) -> dict[str, Any]:
-    """The config with the paths of skill, tasks and corpus converted."""
-    env = {
-        key: convert(value, folder.resolve()) if key in _PATHS and value else value
-        for key, value in config["env"].items()
-    }
-    return {**config, "env": env}
+    def with_paths(self, folder: Path, convert: Callable[[str, Path], str]) -> Record:
+        """The record with the paths of skill, tasks and corpus converted."""
+        env = {
+            key: convert(value, folder.resolve()) if key in _PATHS and value else value
+            for key, value in self.config.root["env"].items()
+        }
+        return replace(self, config=type(self.config)({**self.config.root, "env": env}))
 
 
 def _to_folder(path: str, folder: Path) -> str:
@@ -189,7 +190,7 @@ def verify(
     if save is not None:
         record.write(save)
         return show({"record": str(save)}, f"Wrote {save}.", as_json)
-    inputs = read(record.config, overrides, training=False)
+    inputs = read(record.config.root, overrides, training=False)
     best = inputs.skill.with_document(Skill.from_text(record.skill))
     checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)
     found, verdict = checked.comparison, "regression" if checked.regression else "ok"

@@ -11,6 +11,7 @@ from skillfit.gate.ship import ShipResult, ship_test
 from skillfit.gate.strict import StrictGate
 from skillfit.gate.verdict import (
     Arm,
+    Begun,
     Candidate,
     EditEffect,
     Evidence,
@@ -25,6 +26,7 @@ from skillfit.gate.verdict import (
 
 __all__ = [
     "Arm",
+    "Begun",
     "Candidate",
     "Diagnosis",
     "EditEffect",

@@ -12,11 +12,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any
 
+from skillfit.errors import InputError
 from skillfit.gate.verdict import (
     Arm,
+    Begun,
     Candidate,
+    EditEffect,
     Evidence,
     GateSettings,
     Measure,
@@ -300,9 +302,11 @@ class RolloutCount:
 class SkillScores:
     """The skills a gate carried on with, their measurements, and which one is best.
 
-    Base class of both gates: `baseline`, `begin`, `adopt`, `best`, `tally` and `noise` of the
-    protocol.
+    Base class of gates: all members of the `Gate` protocol except `judge`, for a gate without a
+    pool of edits.
     """
+
+    pools_edits = False
 
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         self.items, self.settings = list(items), settings
@@ -333,8 +337,12 @@ class SkillScores:
         self._initial = self._best = self._incumbent = skill
         return (await self.record(skill)).tally()
 
-    def begin(self, name: str, candidate: Candidate | None) -> asyncio.Future[Any] | None:
-        return None  # everything waits for `judge`
+    def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
+        """Every training rollout runs under the incumbent."""
+        return [Arm(self.incumbent)] * (len(items) * repeats)
+
+    def begin(self, name: str, candidate: Candidate | None) -> Begun | None:
+        return None
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
         """Carry on with a skill. It is measured, unless `like` is: then both share one record."""
@@ -364,6 +372,15 @@ class SkillScores:
         """The best skill, then earlier incumbents, latest first; never the initial skill."""
         ranked = {skill.hash: skill for skill in [self.best, *reversed(self._carried.values())]}
         return [skill for key, skill in ranked.items() if key != self.initial.hash]
+
+    async def compose(self) -> list[Skill]:
+        return self.carried()
+
+    def effects(self) -> tuple[EditEffect, ...]:
+        return ()
+
+    def steer(self, action: str, key: str, text: str = "") -> None:
+        raise InputError("This gate has no pool of edits.")
 
     def known(self, skill: Skill) -> Samples:
         if skill.hash not in self._known:

@@ -12,7 +12,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from skillfit.errors import InputError
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
@@ -29,6 +28,7 @@ from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, SkillScores,
 from skillfit.gate.verdict import (
     Action,
     Arm,
+    Begun,
     Candidate,
     Decision,
     EditEffect,
@@ -50,15 +50,15 @@ INTERACTION_SD = 0.03  # points by which a composed skill may differ from the su
 
 
 @dataclass(slots=True)
-class _Judgement:
-    """A judgement that has begun: the state before it, and its selection rollouts."""
+class _Judgement(Begun):
+    """A judgement that has begun, with the state before it."""
 
+    running: asyncio.Task[list[Outcome]] | None
     old: Arm
     old_score: float
     spending: RolloutCount
     document: bool  # the candidate is a whole document, not a list of edits
-    arms: list[tuple[Arm, Item]] = field(default_factory=list)
-    running: asyncio.Task[list[Outcome]] | None = None
+    arms: list[tuple[Arm, Item]] = field(default_factory=list)  # of the rollouts that run
 
 
 class ScreeningGate(SkillScores):
@@ -68,12 +68,6 @@ class ScreeningGate(SkillScores):
 
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         super().__init__(measure, items, settings)
-        if unknown := set(settings.must_pass) - {item.id for item in items}:
-            names = ", ".join(sorted(unknown))
-            raise InputError(
-                f"evaluation.must_pass names items that are not in the selection split: {names}.",
-                hint="Give them `split: selection`, or take them off the list.",
-            )
         self._selection = SelectionItems.of([item.id for item in items], settings.weights)
         self._family: Family = "logistic" if settings.metric == "hard" else "linear"
         self._trials = TrialTable()
@@ -84,7 +78,6 @@ class ScreeningGate(SkillScores):
         self._base_of: dict[str, tuple[str, ...]] = {}  # skill hash -> columns of its base
         self._documents: list[str] = []  # columns of whole-document changes
         self._final: Arm | None = None  # the best of the final skills, once they are composed
-        self._begun: dict[str, _Judgement] = {}
 
     # State
 
@@ -213,15 +206,15 @@ class ScreeningGate(SkillScores):
 
     # Judging
 
-    def begin(self, name: str, candidate: Candidate | None) -> asyncio.Future[Any] | None:
+    def begin(self, name: str, candidate: Candidate | None) -> _Judgement:
         """Let the candidate's edits join the pool, and start the selection rollouts."""
         old = self.pool.incumbent
         changes = candidate is not None and candidate.skill.hash != old.skill.hash
         document = candidate is not None and not candidate.edits and changes
         spending = RolloutCount(self.sampler)
-        begun = self._begun[name] = _Judgement(old, self._score().mean, spending, document)
+        begun = _Judgement(None, old, self._score().mean, spending, document)
         if document:
-            return None
+            return begun
         if candidate is not None:
             self.pool.join(candidate)
         if not self.settings.use_gate:
@@ -232,14 +225,17 @@ class ScreeningGate(SkillScores):
             arms = self._arms(f"{self.settings.seed}/{name}/selection", items)
             begun.arms = list(zip(arms, items, strict=True))
             begun.running = self.sampler.start(begun.arms)
-        return begun.running
+        return begun
 
     async def judge(
-        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
+        self,
+        name: str,
+        candidate: Candidate | None,
+        training: Sequence[Observation] = (),
+        begun: Begun | None = None,
     ) -> Verdict:
-        if name not in self._begun:
-            self.begin(name, candidate)
-        begun = self._begun.pop(name)
+        if not isinstance(begun, _Judgement):
+            begun = self.begin(name, candidate)
         spending, old, old_score = begun.spending, begun.old, begun.old_score
         self._observe(training)
         if candidate is not None and begun.document:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skillfit.errors import InputError
 from skillfit.gate.samples import (
     TOLERANCE,
     RolloutCount,
@@ -18,17 +17,14 @@ from skillfit.gate.samples import (
 )
 from skillfit.gate.verdict import (
     Action,
-    Arm,
+    Begun,
     Candidate,
     Decision,
-    EditEffect,
     Evidence,
     Observation,
     Standing,
     Verdict,
 )
-from skillfit.skill import Skill
-from skillfit.tasks.item import Item
 
 
 class StrictGate(SkillScores):
@@ -36,14 +32,12 @@ class StrictGate(SkillScores):
     still measured, and the best one kept.
     """
 
-    pools_edits = False
-
-    def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
-        """Every training rollout runs under the incumbent."""
-        return [Arm(self.incumbent)] * (len(items) * repeats)
-
     async def judge(
-        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
+        self,
+        name: str,
+        candidate: Candidate | None,
+        training: Sequence[Observation] = (),
+        begun: Begun | None = None,
     ) -> Verdict:
         spending = RolloutCount(self.sampler)
         incumbent = self.incumbent
@@ -84,15 +78,6 @@ class StrictGate(SkillScores):
             score=self.known(self.incumbent).estimate(),
             standings=(standing,),
         )
-
-    async def compose(self) -> list[Skill]:
-        return self.carried()
-
-    def effects(self) -> tuple[EditEffect, ...]:
-        return ()
-
-    def steer(self, action: str, key: str, text: str = "") -> None:
-        raise InputError("The strict gate has no pool of edits.")
 
     def decide(self, new: Samples, old: Samples) -> tuple[Decision, str]:
         """The decision about a candidate, and its reason. Override it for another rule."""

@@ -19,6 +19,7 @@ from skillfit.tasks.item import Item
 
 __all__ = [
     "Arm",
+    "Begun",
     "Candidate",
     "EditEffect",
     "EditStatus",
@@ -117,8 +118,18 @@ class Verdict:
         return self.decision == "accept"
 
 
+@dataclass(slots=True)
+class Begun:
+    """A judgement that has begun. Gates may add to it what `judge` needs."""
+
+    running: asyncio.Future[Any] | None  # its selection rollouts
+
+
 class Gate(Protocol):
-    """Decides how training continues. All is a function of seed, names and measured scores."""
+    """Decides how training continues. All is a function of seed, names and measured scores.
+
+    `SkillScores` (samples.py) is a base class with everything but `judge`.
+    """
 
     async def baseline(self, skill: Skill) -> Tally:
         """Measure the initial skill on the selection items; it is incumbent and best from here."""
@@ -128,18 +139,22 @@ class Gate(Protocol):
         """The arm of each training rollout: all items of the first repeat, then of the next."""
         ...
 
-    def begin(self, name: str, candidate: Candidate | None) -> asyncio.Future[Any] | None:
+    def begin(self, name: str, candidate: Candidate | None) -> Begun | None:
         """Start the rollouts of a judgement that do not depend on the step's training scores.
 
-        `judge` follows with the same name and candidate. Meanwhile the loop may start the training
-        rollouts of the next step. Returns what runs now, if anything.
+        `judge` follows with the same name and candidate, and with what this returns. Meanwhile the
+        loop may start the training rollouts of the next step. None: everything waits for `judge`.
         """
         ...
 
     async def judge(
-        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
+        self,
+        name: str,
+        candidate: Candidate | None,
+        training: Sequence[Observation] = (),
+        begun: Begun | None = None,
     ) -> Verdict:
-        """Decide about a step. None: the step proposed nothing new."""
+        """Decide about a step. No candidate: the step proposed nothing new."""
         ...
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
+from skillfit.amounts import dollars
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
@@ -37,12 +38,11 @@ from skillfit.report.verdict_text import (
     UNPRICED,
     ablation_sentence,
     comparisons,
-    dollars,
     facts,
     next_commands,
 )
 from skillfit.run.events import AblationFinished
-from skillfit.run.records import UnitWorth
+from skillfit.run.records import RecordedConfig, UnitWorth
 from skillfit.skill import diff
 from skillfit.skill.regions import code_fence
 
@@ -131,15 +131,11 @@ def _pages(rows: Sequence[Row]) -> list[Sequence[Row]]:
 
 def without_paths(text: str, story: RunStory) -> str:
     """The page without the folders of this machine: only file names are left."""
-    env = story.config.get("env", {})
-    named = [
-        story.data.skill,
-        story.data.tasks,
-        *(str(env.get(key)) for key in ("folder", "corpus")),
-    ]
-    for spec in story.config.get("model", {}).values():
-        if isinstance(spec, dict):  # local/PATH.gguf names a file of this machine
-            named.append(str(spec.get("id", "")).partition("/")[2])
+    env, models = story.config.settings.env, story.config.settings.model
+    named = [story.data.skill, story.data.tasks, env.folder, env.corpus]
+    for spec in (models.agent, models.optimizer, models.judge):
+        if spec is not None:  # local/PATH.gguf names a file of this machine
+            named.append(spec.id.partition("/")[2])
     folders = {str(Path(story.path).parent), str(Path.home()), str(Path.cwd())}
     for path in named:
         if path.startswith("/"):
@@ -228,14 +224,14 @@ class Settings:
     default: tuple[Setting, ...]
 
 
-def settings_of_config(config: Mapping[str, Any]) -> Settings:
+def settings_of_config(config: RecordedConfig) -> Settings:
     usual = {
         setting.key: setting.value for setting in flat_settings(Config().model_dump(mode="json"))
     }
     for role in ("agent", "optimizer", "judge"):
         for setting in flat_settings(ModelSpec(id="").model_dump(mode="json"), f"model.{role}."):
             usual.setdefault(setting.key, setting.value)
-    pairs = flat_settings(config)
+    pairs = flat_settings(config.root)
     home = str(Path.home())
     shown = [Setting(pair.key, pair.value.replace(home, "~").strip('"')) for pair in pairs]
     same = [usual.get(pair.key) == pair.value for pair in pairs]

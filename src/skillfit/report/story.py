@@ -7,28 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from skillfit.models.protocol import Usage
 from skillfit.run.card import RESUMABLE
 from skillfit.run.events import AblationFinished, ShipTested
-from skillfit.run.records import AWAITS_APPROVAL, EditStatus, Standing
+from skillfit.run.records import (
+    ACCEPTED,
+    AWAITS_APPROVAL,
+    EditStatus,
+    RecordedConfig,
+    Standing,
+    label_of,
+)
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
 
 # waiting: handoff prompts need answers
 State = Literal["running", "waiting", "stopped", "finished"]
 PointSplit = Literal["selection", "ship", "test"]
-ACCEPTED = ("accept", "accept_new_best", "force_accept")
-
-
-def label_of(name: str) -> str:
-    """A step's or an evaluation's name as people say it: "step 3", "initial"."""
-    for prefix, words in (("step_", "step "), ("slow_update_epoch_", "slow update ")):
-        if name.startswith(prefix):
-            return words + name.removeprefix(prefix).lstrip("0")
-    plain = name.removeprefix("test_").removeprefix("ship_")
-    return plain.replace("baseline", "initial").replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +316,7 @@ class RunStory:
     version: str = ""
     isolation: str = ""  # how agents and graders were kept apart from this machine
     metric: str = "hard"  # hard, soft or mixed: which score every number here is in
-    config: dict[str, Any] = field(default_factory=dict)
+    config: RecordedConfig = field(default_factory=lambda: RecordedConfig({}))
     data: DataSummary = DataSummary()
     total_steps: int = 0
     total_epochs: int = 0
@@ -356,15 +353,24 @@ class RunStory:
         return self.finish_reason == "infrastructure"
 
     @property
+    def is_ablation(self) -> bool:
+        """Whether `skillfit ablate` made this run: it measures a skill and has no steps."""
+        return self.ablation is not None or (self.has_begun and not self.total_steps)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has said what it is going to do. Its directory is there before that."""
+        return bool(self.config)
+
+    @property
     def is_over(self) -> bool:
         """Whether the run has ended for good: there is nothing to resume."""
         return self.state == "finished" and self.finish_reason not in RESUMABLE
 
     @property
     def to_review(self) -> tuple[EditSummary, ...]:
-        """Edits that wait for a person's yes or no and have none yet."""
-        decided = {one.target for one in self.decisions if not one.done}
-        waiting = [edit for edit in self.edits if edit.awaits_approval and edit.id not in decided]
+        """Edits that wait for a person's yes or no."""
+        waiting = [edit for edit in self.edits if edit.awaits_approval]
         return () if self.is_over else tuple(waiting)
 
     @property
@@ -389,8 +395,8 @@ class RunStory:
     @property
     def caps(self) -> dict[str, float]:
         """The budgets that are set."""
-        budget = self.config.get("budget") or {}
-        return {name: float(cap) for name, cap in budget.items() if cap}
+        budget = self.config.settings.budget
+        return {name: float(cap) for name, cap in budget if cap is not None}
 
     @property
     def running_stage(self) -> StageProgress | None:

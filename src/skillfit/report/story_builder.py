@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import singledispatchmethod
-from typing import cast
 
-from skillfit.gate import GateSettings
 from skillfit.report.story import (
     DataSummary,
     GateSummary,
@@ -21,8 +19,7 @@ from skillfit.report.story import (
     SkillVersion,
     StageProgress,
 )
-from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook
-from skillfit.rollout.outcome import Metric
+from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook, scoring
 from skillfit.run.events import (
     AblationFinished,
     CandidateBuilt,
@@ -44,6 +41,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
+from skillfit.run.records import RecordedConfig
 from skillfit.skill import estimate_tokens
 
 _RECENT_STEPS = 5  # whose mean duration predicts the next ones
@@ -92,17 +90,13 @@ class StoryBuilder:
         self._versions["initial"] = SkillVersion(
             "initial", "initial skill", event.skill, event.skill_hash
         )
-        evaluation = event.config.get("evaluation", {})
-        self.scores.settings = GateSettings(
-            metric=cast(Metric, str(evaluation.get("gate_metric", "hard"))),
-            mixed_weight=float(evaluation.get("gate_mixed_weight", 0.5)),
-        )
-        env = event.config.get("env", {})
+        self.scores.settings = scoring(event.config)
+        env = event.config.settings.env
         self._data = replace(
             self._data,
-            skill=str(env.get("skill") or ""),
-            tasks=str(env.get("tasks") or ""),
-            grader=_grader_name(env.get("grader")),
+            skill=env.skill,
+            tasks=env.tasks,
+            grader=_grader_name(env.grader),
             splits=event.splits,
         )
 
@@ -311,6 +305,11 @@ class StoryBuilder:
 
     def _listed_versions(self, unproven: str) -> tuple[SkillVersion, ...]:
         versions = list(self._versions.values())
+        if not self._started.total_steps:  # an ablation
+            shorter = self._ablation.shorter_skill if self._ablation else ""
+            if shorter:
+                versions.append(SkillVersion("shorter", "without what can be cut", shorter))
+            return tuple(versions)
         if unproven and unproven != self._best:
             versions.append(SkillVersion("unproven", "found, unproven", unproven))
         if versions:
@@ -341,7 +340,7 @@ class StoryBuilder:
 
 _NOT_STARTED = RunStarted(
     run="",
-    config={},
+    config=RecordedConfig({}),
     version="",
     skill="",
     skill_hash="",

@@ -37,7 +37,7 @@ from skillfit.run.events import (
     ShipTested,
     Stored,
 )
-from skillfit.run.records import EditEffect, EditStatus
+from skillfit.run.records import EditEffect, EditStatus, RecordedConfig
 from skillfit.skill import Skill
 from skillfit.skill.edits import example_of
 from skillfit.skill.regions import examples
@@ -137,6 +137,12 @@ class ScoreBook:
     def _type_score(self, event: EvaluationFinished | None, name: str) -> float | None:
         found = event.by_type.get(name) if event else None
         return None if found is None else self.settings.value(found.hard_acc, found.soft_acc)
+
+
+def scoring(config: RecordedConfig) -> GateSettings:
+    """The metric that a run's scores are in."""
+    evaluation = config.settings.evaluation
+    return GateSettings(metric=evaluation.gate_metric, mixed_weight=evaluation.gate_mixed_weight)
 
 
 def row_value(settings: GateSettings, row: RolloutFinished) -> float:

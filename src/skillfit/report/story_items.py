@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from skillfit.gate import GateSettings
 from skillfit.plain_text import head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
-from skillfit.report.story_evidence import row_value
+from skillfit.report.story_evidence import row_value, scoring
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import EventLog, ItemsRead, RolloutFinished, RunStarted
 from skillfit.run.journal import Journal
@@ -118,19 +118,12 @@ def listed_items(events: EventLog) -> dict[str, ItemRecord]:
     return {record.id: record for read in events.found(ItemsRead) for record in read.items}
 
 
-def settings_of(story: RunStory) -> GateSettings:
-    """The metric of the run, for reading single rollouts."""
-    weight = float(story.config.get("evaluation", {}).get("gate_mixed_weight", 0.5))
-    metrics = {"hard": 0.0, "soft": 1.0, "mixed": weight}
-    return GateSettings(metric="mixed", mixed_weight=metrics.get(story.metric, 0.0))
-
-
 def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
     """Items under both skills: of the selection split on fresh rollouts where there were some, else
     on the baseline; of the test split where it was read.
     """
     initial = _initial_hash(events)
-    settings, records = settings_of(story), listed_items(events)
+    settings, records = scoring(story.config), listed_items(events)
     summaries: list[ItemSummary] = []
     for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
         found = (events.found(RolloutFinished, phase) for phase in phases)
@@ -249,7 +242,7 @@ class ItemMatrix:
 
 def read_matrix(events: EventLog, story: RunStory, most: int = 24) -> ItemMatrix:
     """How every item went over the run, in at most about `most` columns of steps."""
-    settings = settings_of(story)
+    settings = scoring(story.config)
     last = max(1, story.total_steps, story.steps_done)
     width = -(-last // most)
     initial = _initial_hash(events)

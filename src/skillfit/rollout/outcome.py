@@ -15,9 +15,9 @@ from skillfit.models.protocol import Usage
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score
 
-Metric = Literal["hard", "soft", "mixed"]
 Key = TypeVar("Key")
 Result = TypeVar("Result")
+Metric = Literal["hard", "soft", "mixed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +75,14 @@ class Outcome:
         """Full marks on the hard score. A fraction below 1 is a failure to learn from."""
         return self.score is not None and self.score.hard >= 1.0
 
-    def value(self, metric: Metric = "hard", mixed_weight: float = 0.5) -> float | None:
-        """The score under a metric, None when there is none."""
-        if self.score is None:
-            return None
-        if metric == "hard":
-            return self.score.hard
-        if metric == "soft":
-            return self.score.soft
-        return (1 - mixed_weight) * self.score.hard + mixed_weight * self.score.soft
+    @property
+    def hard(self) -> float | None:
+        """The hard score, None when there is no score."""
+        return None if self.score is None else self.score.hard
+
+    @property
+    def soft(self) -> float | None:
+        return None if self.score is None else self.score.soft
 
 
 @dataclass(frozen=True, slots=True)

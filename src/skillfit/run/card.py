@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from skillfit.run.events import (
     AblationFinished,
@@ -25,6 +24,7 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.journal import Journal
+from skillfit.run.records import RunSummary, ShipSummary, metric_score
 from skillfit.run.store import damaged, dump, load
 
 FACT = "card"
@@ -60,6 +60,16 @@ class ShipGain:
     high: float
     gap: float | None = None  # with a second grader: gain under the training grader minus this
     repeats: int = 1  # fresh rollouts an item and skill; 0: there was nothing to compare
+
+    @classmethod
+    def of(cls, tested: ShipTested | ShipSummary) -> ShipGain:
+        low, high = tested.interval
+        return cls(tested.verdict, tested.difference, low, high, tested.gap, tested.repeats)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """None when there were no fresh rollouts."""
+        return (self.low, self.high) if self.repeats else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +141,7 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
     if isinstance(event, StepFinished):
         return replace(card, steps_done=max(card.steps_done, event.step))
     if isinstance(event, ShipTested):
-        low, high = event.interval
-        gain = ShipGain(event.verdict, event.difference, low, high, event.gap, event.repeats)
-        return replace(card, ship=gain)
+        return replace(card, ship=ShipGain.of(event))
     if isinstance(event, AblationFinished):
         return replace(card, finish_reason="ablation", finished_at=stored.at)
     if isinstance(event, RunFinished):
@@ -142,17 +150,16 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
 
 
 def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
-    env, model = _section(event.config, "env"), _section(event.config, "model")
-    evaluation = _section(event.config, "evaluation")
-    metric = str(evaluation.get("gate_metric", "hard"))
-    mixed = float(evaluation.get("gate_mixed_weight", 0.5))
-    models = {role: str(_section(model, role).get("id", "")) for role in _ROLES}
+    settings = event.config.settings
+    metric = settings.evaluation.gate_metric
+    mixed = settings.evaluation.gate_mixed_weight
+    models = {role: event.model_of(role) for role in _ROLES}
     return replace(
         card,
         run=event.run,
         version=event.version,
         skill=event.skill_name,
-        task=str(env.get("tasks") or ""),
+        task=settings.env.tasks,
         models={role: model for role, model in models.items() if model},
         started_at=card.started_at or at,
         total_steps=event.total_steps,
@@ -161,16 +168,11 @@ def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
     )
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = config.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
 def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
     if event.estimate is not None:
         score = event.estimate.mean
     else:
-        score = (1 - card.soft_weight) * event.hard + card.soft_weight * event.soft
+        score = metric_score(card.metric, event.hard, event.soft, card.soft_weight)
     points = {point.name: point for point in card.points}
     points[event.name] = ScorePoint(event.name, score)  # in its old place if it had one
     card = replace(card, points=tuple(points.values()))
@@ -180,13 +182,17 @@ def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
 
 
 def _finished(card: RunCard, event: RunFinished, at: float) -> RunCard:
-    summary = event.summary
+    ended = replace(
+        card, finish_reason=event.finish_reason, diagnosis=event.diagnosis, finished_at=at
+    )
+    return with_summary(ended, event.summary)
+
+
+def with_summary(card: RunCard, summary: RunSummary) -> RunCard:
+    """The card with the results of a finished run."""
     baseline = summary.baseline_selection_score
     return replace(
         card,
-        finish_reason=event.finish_reason,
-        diagnosis=event.diagnosis,
-        finished_at=at,
         best_step=summary.best_step,
         selection=ScorePair(
             card.selection.baseline if baseline is None else baseline,

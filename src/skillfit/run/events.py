@@ -7,7 +7,6 @@ so an event is stored once. Another process can follow the log while the run is 
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,6 +27,7 @@ from skillfit.run.records import (
     PairRecord,
     PatchRecord,
     ProposalRecord,
+    RecordedConfig,
     RunSummary,
     ScoreEstimate,
     SelectionDecision,
@@ -74,7 +74,7 @@ class Event:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     run: str
-    config: JsonObject
+    config: RecordedConfig
     version: str
     skill: str  # full text of the initial skill
     skill_hash: str
@@ -87,8 +87,7 @@ class RunStarted(Event):
     @property
     def skill_name(self) -> str:
         """What people call the skill: the name in its frontmatter, else its folder or file."""
-        env = self.config.get("env", {})
-        path = Path(str(env.get("skill") or ""))
+        path = Path(self.config.settings.env.skill)
         in_folder = path.name in DOCUMENT_NAMES
         title = path.parent.name if in_folder else path.name.removesuffix(".md")
         blank = "a blank skill" if not self.skill.strip() else "a skill"
@@ -100,7 +99,8 @@ class RunStarted(Event):
 
     def model_of(self, role: str) -> str:
         """The id of a role's model; empty where there is none."""
-        return str((self.config.get("model", {}).get(role) or {}).get("id", ""))
+        spec = self.config.settings.model.of_role(role)
+        return spec.id if spec is not None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +308,7 @@ class AblationFinished(Event):
     shorter_skill: str  # the skill without them; empty when nothing can be cut
     comparison: Evidence | None = None  # the shorter skill against the whole one, fresh rollouts
     holds: bool | None = None  # None: not compared; whether the shorter skill is as good
+    all_zero: bool = False  # no rollout scored above 0, so nothing can be told about the parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -508,12 +509,9 @@ def _key_range(kind: type[Event], *identity: object) -> tuple[str, str]:
 
 def as_json(stored: Stored) -> JsonObject:
     """The line a tracker or `events.jsonl` gets."""
-    return {
-        "seq": stored.seq,
-        "at": stored.at,
-        "kind": type(stored.event).__name__,
-        **dataclasses.asdict(stored.event),
-    }
+    kind = type(stored.event)
+    fields: JsonObject = from_json(dump(kind, stored.event))
+    return {"seq": stored.seq, "at": stored.at, "kind": kind.__name__, **fields}
 
 
 def _same(old: str, new: str) -> bool:

@@ -93,7 +93,7 @@ class RunFiles:
 
     @_on.register
     def _(self, event: RunStarted) -> None:
-        self._update_mode = event.config.get("optimizer", {}).get("skill_update_mode", "patch")
+        self._update_mode = event.config.settings.optimizer.skill_update_mode
         self._directory.write_json("config.json", event.config)
         self._directory.write_text("skills/skill_v0000.md", event.skill)
 

@@ -10,13 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ConfigDict, RootModel
 
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
 from skillfit.skill import Edit
 
+if TYPE_CHECKING:
+    from skillfit.config.schema import Config
+
 EditStatus = Literal["pending", "promoted", "dropped"]
+ACCEPTED = ("accept", "accept_new_best", "force_accept")  # actions that change the incumbent
 
 # The field that holds the proposals of each update mode, in replies and in the files of a run.
 PAYLOAD_FIELD: Mapping[str, str] = {
@@ -24,6 +31,12 @@ PAYLOAD_FIELD: Mapping[str, str] = {
     "rewrite_from_suggestions": "revise_suggestions",
     "full_rewrite_minibatch": "skill_candidates",
 }
+
+
+def metric_score(metric: str, hard: float, soft: float, mixed_weight: float) -> float:
+    """A score under the gate's metric. `mixed_weight` is the weight of soft in `mixed`."""
+    weight = {"hard": 0.0, "soft": 1.0}.get(metric, mixed_weight)
+    return (1 - weight) * hard + weight * soft
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,6 +468,25 @@ class UsageTotals:
         return cls(usage.calls, usage.tokens, usage.input, usage.cached, usage.output, usage.usd)
 
 
+class RecordedConfig(RootModel[JsonObject]):
+    """The settings of a run. `root` is the JSON as it was written, maybe by another version;
+    `settings` is what this version reads from it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def of(cls, config: Config) -> RecordedConfig:
+        return cls(config.model_dump(mode="json"))
+
+    @cached_property
+    def settings(self) -> Config:
+        """Typed. Settings that were not recorded have their defaults."""
+        from skillfit.config.schema import settings_of_run  # here: a list of runs needs no schema
+
+        return settings_of_run(self.root)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """summary.json. Usage counts over all resumes of the run."""
@@ -462,7 +494,7 @@ class RunSummary:
     version: str
     finish_reason: str
     diagnosis: str
-    config: JsonObject  # the settings, as config.json
+    config: RecordedConfig  # the settings, as config.json
     total_steps: int
     steps_done: int
     total_accepts: int
@@ -545,6 +577,13 @@ _WORDS = {
 
 def in_words(name: str) -> str:
     """A name of the records as people read it. One without words of its own loses its
-    underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3".
+    underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3" and
+    "slow_update_epoch_02" becomes "slow update 2".
     """
-    return _WORDS.get(name) or re.sub(r"_0*(?=\d)|_", " ", name)
+    return _WORDS.get(name) or re.sub(r"(_epoch)?_0*(?=\d)|_", " ", name)
+
+
+def label_of(name: str) -> str:
+    """The name of a measurement or decision as people read it: "step 3", "initial", "best"."""
+    plain = name.removeprefix("test_").removeprefix("ship_")
+    return in_words("initial" if plain == "baseline" else plain)

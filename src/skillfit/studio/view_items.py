@@ -194,7 +194,7 @@ def full_item(folders: Folders, story: RunStory, item_id: str) -> FullItem | Non
     found = path.stat()
     if found.st_size > _LARGEST_FILE:
         return None
-    fields = story.config.get("env", {}).get("fields") or {}
+    fields = story.config.settings.env.fields
     try:
         items = _read_items(path, found.st_mtime_ns, tuple(sorted(fields.items())))
     except SkillfitError:  # the file changed since the run; its events are all there is

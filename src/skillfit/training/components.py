@@ -1,7 +1,8 @@
 """The parts of a run that do work, and small things around them.
 
-`Components` bundles what the loop's functions are handed. No component holds training state: that
-is `TrainingState`, which the functions take and return.
+`Components` bundles what the loop's functions are handed. What a step finds out is in
+`TrainingState`, which the functions take and return. Three components count or keep something of
+their own: the gate its pool and evidence, the engine its statistics, the leak filter its refusals.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
 from skillfit.tasks.task import Task
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
 from skillfit.training.plan import COMPOSE_PASSES, Place, Plan, RolloutPlan
+from skillfit.training.replaceable import Abilities
 
 Emit = Callable[[Event], None]
 
@@ -253,7 +255,10 @@ def _written_text(payload: Payload) -> str:
 class SelectionRollouts:
     """The gate's way to measure skills: one rollout per (skill, item) pair.
 
-    `during` says which stage and step the rollouts belong to, and counts what they use.
+    A gate does not know in which stage it is asked. The stage says so with
+    `with selection.during(phase, step, usage):` around its call of the gate: rollouts that start in
+    that block carry phase and step in their events, and are counted in `usage`. No decision
+    depends on it.
     """
 
     def __init__(self, engine: Rollouts, run: Path) -> None:
@@ -320,7 +325,7 @@ class Components:
         return Stage(self.emit, place, name, total, log)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Closing:
     """What only the end of a run needs."""
 
@@ -329,32 +334,29 @@ class Closing:
     ship_task: Task | None  # the same items under the second grader, where there is one
     ship_engine: Rollouts | None
     engines: Sequence[Rollouts] = ()
-    ship_repeats: int = MOST_REPEATS  # rollouts per item and skill that the budget has room for
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
-    _reserved: bool = False
 
-    def reserve_ship_test(self, run: Components, steps: int) -> None:
+    def reserve_ship_test(self, run: Components, steps: int) -> int | None:
         """Keep a part of the budget for the ship test, sized by what rollouts cost so far.
 
         At most half of a cap is kept, and no more than leaves room for the first step, or than is
-        left after `steps` of them. Where that is too little, the test gets fewer repeats.
+        left after `steps` of them. Where that is too little, the test gets fewer repeats. Returns
+        the repeats (rollouts per item and skill) that there is room for; None: nothing is kept.
         """
         caps, stats = run.config.budget, run.engine.stats
         if not run.config.evaluation.ship_test or not stats.scored:
-            return
+            return None
         most = MOST_REPEATS if self.rollout_plan is None else self.rollout_plan.ship_repeats
         needs = {repeats: _ship_need(run, repeats) for repeats in range(most, 0, -1)}
         halves = [repeats for repeats, need in needs.items() if _fits(need, caps, 0.5)] or [1]
         used = self._used_by(run, steps)
         fitting = [repeats for repeats in halves if _fits(used + needs[repeats], caps, 1)]
-        if fitting:
-            self.ship_repeats = fitting[0]
-        else:  # before the first step, a shorter test would not make room for it either
-            self.ship_repeats = halves[-1] if steps else halves[0]
-        need = needs[self.ship_repeats]
+        if not fitting:  # before the first step, a shorter test would not make room for it either
+            fitting = [halves[-1] if steps else halves[0]]
+        need = needs[fitting[0]]
         minutes = self.budget.minutes / stats.scored * need.rollouts if steps else 0.0
         self.budget.hold_back(_at_most_half(need, caps), min(minutes, (caps.minutes or 0.0) / 2))
-        self._reserved = True
+        return fitting[0]
 
     def _used_by(self, run: Components, steps: int) -> Amounts:
         """What will be used after the first step; after others, the calls so far. From what the
@@ -364,18 +366,17 @@ class Closing:
             return Amounts()  # the plan has room for its steps and the ship test
         stats = run.engine.stats
         cost = RolloutCost.mean(stats.scored, stats.usage)
-        step = step_cost(run.config, run.task, run.initial, run.plan, cost)
+        abilities = Abilities.of(run.gate, run.proposer)
+        step = step_cost(run.config, run.task, run.initial, run.plan, cost, abilities)
         if not steps:
             return Amounts.of(stats.usage + step.rollouts + step.optimizer + step.reserved)
         return Amounts(calls=stats.usage.calls + steps * step.optimizer.calls)
 
-    def release_ship_test(self) -> bool:
-        """Free what was kept; False when nothing was."""
+    def release_ship_test(self) -> None:
+        """Free what was kept."""
         self.budget.release_held()
         for engine in self.engines:
             engine.resume()
-        reserved, self._reserved = self._reserved, False
-        return reserved
 
 
 def _ship_need(run: Components, repeats: int) -> Amounts:

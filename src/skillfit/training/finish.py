@@ -15,7 +15,7 @@ from skillfit.gate import Facts, ShipResult, diagnose, ship_test
 from skillfit.gate.diagnosis import Diagnosis
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import NotMeasured, detectable_effect
-from skillfit.gate.ship import planned_rollouts
+from skillfit.gate.ship import MOST_REPEATS, planned_rollouts
 from skillfit.optimize.proposer import (
     AnalystProposer,
     AnalystsAndExamples,
@@ -54,10 +54,12 @@ async def finish(
     run: Components,
     closing: Closing,
     state: TrainingState,
+    most_repeats: int | None,
     cut_short: BudgetReached | None = None,
 ) -> RunFinished:
     """Compose, ship test, test split, verdict.
 
+    `most_repeats`: what the part of the budget that was kept for the ship test has room for.
     `cut_short`: the cap that ended training early. The ship test still runs, on what was kept for
     it; without an improvement the run counts as ended by its budget.
     """
@@ -65,7 +67,7 @@ async def finish(
     # A run that its budget cut short comes here again after a resume, with other requests.
     place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
     waiting = [edit.id for edit in run.gate.effects() if edit.awaits_approval]
-    await follow_requests(run, place, needed=waiting)
+    state = await follow_requests(run, place, state, needed=waiting)
     state, final = await _validate(run, state)
     with run.stage(Place(), "compose"), run.selection.during("compose", 0, UsageByStage()):
         finalists = await run.gate.compose()
@@ -75,7 +77,8 @@ async def finish(
         second_grader=closing.ship_engine is not None,
     )
     compared = not run.gate.pools_edits or run.gate.incumbent.hash != run.initial.hash
-    repeats = ship_repeats(closing.ship_repeats, run.config.evaluation.finalists, compared)
+    finalist_count = run.config.evaluation.finalists
+    repeats = ship_repeats(most_repeats or MOST_REPEATS, finalist_count, compared)
     ship = await _ship(run, finalists, fresh, repeats)
     found = _found(run, finalists, ship)
     ending = _ending(run, found, ship, final)

@@ -53,8 +53,8 @@ class InFlight:
         running: list[asyncio.Future[Any]] = list(self.learning.values())
         for step in self.started.values():
             running += step.rollouts.all_running()
-        if self.judging is not None and self.judging.running is not None:
-            running.append(self.judging.running)
+        if self.judging and self.judging.begun and self.judging.begun.running:
+            running.append(self.judging.begun.running)
         await settle(running)
 
 
@@ -84,8 +84,7 @@ async def take_step(
     step then start with the selection rollouts of this one, so that none wait for its slowest.
     """
     lag = run.config.train.lag
-    await follow_requests(run, planned.name)
-    state = state.with_incumbent(run.gate.incumbent)
+    state = await follow_requests(run, planned.name, state)
     skill = state.skill
     context = context_of(run, planned, state)
 

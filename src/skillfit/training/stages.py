@@ -17,10 +17,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from skillfit.amounts import quantity
 from skillfit.errors import Exit, InputError, SkillfitError
-from skillfit.gate import Candidate, Observation, Verdict
+from skillfit.gate import Begun, Candidate, Observation, Verdict
 from skillfit.optimize.candidate import Selection, Update, apply, edit_budget, selection_event
 from skillfit.optimize.candidate import aggregate as merge_patches
 from skillfit.optimize.candidate import select as select_proposals
@@ -358,7 +358,7 @@ class Judging:
     """A judgement that has begun."""
 
     stage: Stage
-    running: asyncio.Future[Any] | None  # its selection rollouts
+    begun: Begun | None  # what the gate has started
 
 
 def begin_judging(
@@ -387,7 +387,9 @@ async def judge(
     if judging is None:
         return None
     with judging.stage:
-        return await decide(run, planned.place, planned.name, candidate, training, log.usage)
+        return await decide(
+            run, planned.place, planned.name, candidate, training, log.usage, begun=judging.begun
+        )
 
 
 async def decide(
@@ -398,10 +400,11 @@ async def decide(
     training: Sequence[Observation],
     usage: UsageByStage,
     phase: str = "gate",
+    begun: Begun | None = None,
 ) -> Verdict:
     """The gate's verdict, emitted with its evidence."""
     with run.selection.during(phase, place.step, usage):
-        verdict = await run.gate.judge(name, candidate, training)
+        verdict = await run.gate.judge(name, candidate, training, begun)
     run.emit(
         GateDecided(
             name=name,
@@ -469,7 +472,7 @@ def recorded_requests(journal: Journal, run: Path) -> NewRequests:
 
 
 def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
-    count = f"{len(edits)} edits wait" if len(edits) != 1 else "1 edit waits"
+    count = quantity(len(edits), "edit waits", "edits wait")
     return ReviewPending(
         f"{count} for your yes or no (review: true): {', '.join(edits)}.",
         hint=f"Decide with `skillfit steer {run} approve {edits[0]}` (or decline) or in"
@@ -477,9 +480,12 @@ def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
     )
 
 
-async def follow_requests(run: Components, place: str, needed: Sequence[str] = ()) -> None:
-    """Carry out the requests that arrived since the last call. `needed`: edits without which it
-    raises ReviewPending.
+async def follow_requests(
+    run: Components, place: str, state: TrainingState, needed: Sequence[str] = ()
+) -> TrainingState:
+    """Carry out the requests that arrived since the last call. A request may change the incumbent.
+
+    Raises ReviewPending when an edit in `needed` got no yes or no.
     """
     for request in await run.new_requests(place, needed):
         try:
@@ -496,6 +502,7 @@ async def follow_requests(run: Components, place: str, needed: Sequence[str] = (
                 command=request.command(run.path),
             )
         )
+    return state.with_incumbent(run.gate.incumbent)
 
 
 def _follow(run: Components, request: SteeringRequest) -> None:

@@ -35,7 +35,7 @@ from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, PreflightFinished, RunFinished, RunStarted, Warned
 from skillfit.run.journal import RecordedModel
-from skillfit.run.records import CheckResult, ItemRecord, RunSummary
+from skillfit.run.records import CheckResult, ItemRecord, RecordedConfig, RunSummary
 from skillfit.sandbox.isolation import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
@@ -48,6 +48,7 @@ from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, u
 from skillfit.training.inputs import Inputs
 from skillfit.training.loop import train
 from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, Place, RolloutPlan
+from skillfit.training.replaceable import Abilities
 from skillfit.training.state import TrainingState
 
 _SHOWN = 400  # characters of an item's text
@@ -101,17 +102,18 @@ async def _train(ready: Assembled, force: bool) -> RunFinished:
     """Preflight, loop and finish. A reached budget still ends with the best that is known."""
     run, closing = ready.components, ready.closing
     state = TrainingState.begin(run.initial)
+    ship_repeats: int | None = None  # None: nothing is kept for the ship test yet
     try:
         state = replace(state, checks=await _preflight(ready, force))
         try:
             async for current in train(run, state):
                 state = current
-                closing.reserve_ship_test(run, len(state.records))
+                ship_repeats = closing.reserve_ship_test(run, len(state.records))
         except BudgetReached as reached:
-            if not state.records or not closing.release_ship_test():
+            if not state.records or ship_repeats is None:
                 raise  # nothing was tried yet, so there is nothing to compare
-            return await finish(run, closing, state, cut_short=reached)
-        return await finish(run, closing, state)
+            return await finish(run, closing, state, ship_repeats, cut_short=reached)
+        return await finish(run, closing, state, ship_repeats)
     except BudgetReached as reached:
         return end_by_budget(run, closing, state, reached)
     except AnswerPending:
@@ -165,7 +167,7 @@ def _started(run: Components, run_id: str) -> RunStarted:
     task = run.task
     return RunStarted(
         run=run_id,
-        config=run.config.model_dump(mode="json"),
+        config=RecordedConfig.of(run.config),
         version=__version__,
         skill=run.initial.text,
         skill_hash=run.initial.hash,
@@ -218,9 +220,11 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
     return report
 
 
-async def probe(ready: Assembled) -> None:
+async def probe(ready: Assembled, *, again: bool = False) -> None:
     """One small call per model. Raises what no training could survive: a wrong key, a wrong model
     name, an address where no model answers. What the model replies does not matter.
+
+    A recorded probe is not repeated, unless `again`: a key may have changed since.
     """
     for role, client in ready.probes.items():
         if client.id.partition("/")[0] in _UNPROBED:
@@ -229,6 +233,9 @@ async def probe(ready: Assembled) -> None:
         # small budget has.
         chosen = getattr(ready.components.config.model, role).max_tokens
         request = _probe_request(role, client, chosen or _PROBE_TOKENS)
+        earlier = ready.run.journal.count(f"call/{role}/{request.stage}/")
+        if again and earlier:
+            request = replace(request, purpose=f"{request.purpose} {earlier}")
         try:
             await RecordedModel(client, ready.run.journal, role).complete(request)
         except NoReply:
@@ -417,7 +424,8 @@ def _costs(run: Components, bought: RolloutPlan | None) -> list[CheckResult]:
 
 def _budget(run: Components, cost: RolloutCost | None) -> CheckResult:
     """Whether every cap has room for one step and the ship test."""
-    small = small_caps(run.config, run.task, run.initial, run.plan, cost)
+    abilities = Abilities.of(run.gate, run.proposer)
+    small = small_caps(run.config, run.task, run.initial, run.plan, cost, abilities)
     level: Level = "stop" if any(cap.certain for cap in small) else "warn" if small else "go"
     return CheckResult("budget", level, " ".join(map(str, small)))
 
@@ -425,7 +433,11 @@ def _budget(run: Components, cost: RolloutCost | None) -> CheckResult:
 def _cost(run: Components, bought: RolloutPlan | None, cost: RolloutCost | None) -> CheckResult:
     """What the whole plan will take."""
     repeats = bought.ship_repeats if bought else MOST_REPEATS
-    whole = estimate(run.config, run.task, run.initial, run.plan, cost, repeats).total
+    abilities = Abilities.of(run.gate, run.proposer)
+    planned = estimate(
+        run.config, run.task, run.initial, run.plan, cost, repeats, abilities=abilities
+    )
+    whole = planned.total
     if whole.usd is None:
         most = f"{whole.calls.high:,.0f} at the most"
         message = f"The plan takes about {whole.calls.typical:,.0f} calls ({most})."

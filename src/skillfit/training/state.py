@@ -16,8 +16,10 @@ from skillfit.optimize.context import render_memory
 from skillfit.rollout.outcome import Tally
 from skillfit.run.journal import Spend
 from skillfit.run.records import (
+    ACCEPTED,
     CheckResult,
     EpochStats,
+    RecordedConfig,
     RunSummary,
     ShipSummary,
     Standings,
@@ -127,7 +129,7 @@ def summarise(
         version=f"skillfit-{__version__}",
         finish_reason=finish_reason,
         diagnosis=diagnosis,
-        config=run.config.model_dump(mode="json"),
+        config=RecordedConfig.of(run.config),
         total_steps=run.plan.total_steps,
         steps_done=len(state.records),
         total_accepts=actions.accepts,
@@ -238,7 +240,7 @@ class ActionCounts:
 def count_actions(records: Sequence[StepRecord]) -> ActionCounts:
     actions = [record.action for record in records]
     return ActionCounts(
-        sum(action in ("accept", "accept_new_best", "force_accept") for action in actions),
+        sum(action in ACCEPTED for action in actions),
         sum(action in ("reject", "inconclusive") for action in actions),
         sum(action.startswith("skip") for action in actions),
     )
