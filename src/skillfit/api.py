@@ -14,18 +14,26 @@ import asyncio
 import html
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from skillfit.agents import Agent, CallableAgent
+from skillfit.agents import Agent, as_agent
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
-from skillfit.optimize.proposer import ProposerFactory
+from skillfit.extensions import is_reference
 from skillfit.plain_text import visible
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
@@ -44,10 +52,16 @@ from skillfit.tasks import Item, Task
 from skillfit.tasks.item import stable_hash
 from skillfit.training.assemble import Listener
 from skillfit.training.components import Control
-from skillfit.training.inputs import GateFactory, Inputs, read_inputs
+from skillfit.training.inputs import GraderLike, Inputs, read_inputs
 from skillfit.training.measure import Measured
 from skillfit.training.measure import evaluate as measure
-from skillfit.training.plan import BatchSampler
+from skillfit.training.replaceable import (
+    ExecutorLike,
+    GateFactory,
+    ProposerLike,
+    Replaced,
+    SamplerLike,
+)
 from skillfit.training.start import start
 
 if TYPE_CHECKING:
@@ -232,9 +246,12 @@ async def train_async(
     settings: Mapping[str, Any] | None = None,
     force_new: bool = False,
     force: bool = False,
-    gate: GateFactory | None = None,
-    proposer: ProposerFactory | None = None,
-    sampler: BatchSampler | None = None,
+    grader: GraderLike | None = None,
+    gate: str | GateFactory | None = None,
+    proposer: str | ProposerLike | None = None,
+    sampler: str | SamplerLike | None = None,
+    executor: str | ExecutorLike | None = None,
+    trackers: Sequence[str | Callable[..., Any]] = (),
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
     progress: bool = True,
@@ -249,9 +266,11 @@ async def train_async(
     {usd, calls, rollouts, tokens, minutes}. run: the directory; without one, runs/ and a name of
     the settings' own. config: a YAML file or mapping to start from. settings: what to change in it,
     `{"optimizer.learning_rate": 2}`; sections may be given by name too: `train={"num_epochs": 2}`,
-    `recipe="lite"`. force: train although the preflight says stop. gate, proposer, sampler: your
-    own parts (docs/extending.md). listeners: called with every event. progress: print lines about
-    the run on stderr, as `skillfit train --plain` does.
+    `recipe="lite"`. force: train although the preflight says stop. grader, gate, proposer, sampler,
+    executor: a part of your own, as a class, an object or a function, or its name as in the config
+    (docs/extending.md). trackers: names as for `--track`, classes, objects or functions; they are
+    closed at the end. listeners: functions that are called with every event. progress: print lines
+    about the run on stderr, as `skillfit train --plain` does.
     """
     changed = {**(settings or {}), **sections}
     inputs = prepare(
@@ -262,19 +281,39 @@ async def train_async(
         budget=budget,
         config=config,
         settings=changed,
+        grader=grader,
+        gate=gate,
+        proposer=proposer,
+        sampler=sampler,
+        executor=executor,
     )
-    inputs = replace(inputs, gate=gate, proposer=proposer, sampler=sampler)
     path = Path(run) if run else default_run(inputs)
     async with _lines_on_stderr(progress) as lines:
-        await start(
-            inputs,
-            path,
-            force_new=force_new,
-            force=force,
-            listeners=[*listeners, *lines],
-            control=control,
-        )
+        with _tracking(trackers, path) as tracking:
+            await start(
+                inputs,
+                path,
+                force_new=force_new,
+                force=force,
+                listeners=[*tracking, *listeners, *lines],
+                control=control,
+            )
     return Run.open(path)
+
+
+@contextmanager
+def _tracking(trackers: Sequence[str | Callable[..., Any]], path: Path) -> Iterator[list[Listener]]:
+    if not trackers:
+        yield []
+        return
+    from skillfit.plugins.trackers import make_tracker
+
+    with ExitStack() as closing:
+        made = []
+        for tracker in trackers:
+            made.append(make_tracker(tracker, path))
+            closing.callback(made[-1].close)
+        yield list(made)
 
 
 @asynccontextmanager
@@ -309,6 +348,8 @@ async def evaluate_async(
     run: str | Path | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    grader: GraderLike | None = None,
+    executor: str | ExecutorLike | None = None,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
     **sections: Any,
@@ -325,7 +366,14 @@ async def evaluate_async(
     first = next(iter(skills.values()))
     changed = {**(settings or {}), **sections}
     inputs = prepare(
-        skill=first, task=task, agent=agent, config=config, settings=changed, training=False
+        skill=first,
+        task=task,
+        agent=agent,
+        config=config,
+        settings=changed,
+        grader=grader,
+        executor=executor,
+        training=False,
     )
     path = Path(run) if run else default_run(inputs, "evaluate")
     return await measure(
@@ -367,14 +415,31 @@ def prepare(
     budget: str | float | Mapping[str, float] | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    grader: GraderLike | None = None,
+    gate: str | GateFactory | None = None,
+    proposer: str | ProposerLike | None = None,
+    sampler: str | SamplerLike | None = None,
+    executor: str | ExecutorLike | None = None,
     training: bool = True,
 ) -> Inputs:
     """Settings, skill and task, read and checked; nothing is spent. Without `training` no optimizer
     is needed.
     """
     given = dict(settings or {})
-    if isinstance(agent, str | Mapping):
+    if isinstance(agent, str) and is_reference(agent):
+        given["env.agent"] = agent
+    elif isinstance(agent, str | Mapping):
         given["model.agent"] = agent
+    if isinstance(grader, str | Mapping):
+        given["env.grader"], grader = grader, None
+    for key, part in (
+        ("evaluation.gate", gate),
+        ("optimizer.proposer", proposer),
+        ("train.sampler", sampler),
+        ("executor", executor),
+    ):
+        if isinstance(part, str):
+            given[key] = part
     if optimizer is not None:
         given["model.optimizer"] = optimizer
     if isinstance(task, str | Path):
@@ -388,6 +453,13 @@ def prepare(
         skill=None if skill is None else as_skill(skill),
         task=None if isinstance(task, str | Path) else task,
         agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
+        grader=grader,
+        replaced=Replaced(
+            gate=None if isinstance(gate, str) else gate,
+            proposer=None if isinstance(proposer, str) else proposer,
+            sampler=None if isinstance(sampler, str) else sampler,
+            executor=None if isinstance(executor, str) else executor,
+        ),
         training=training,
     )
 
@@ -399,10 +471,6 @@ def as_skill(skill: SkillLike) -> Skill:
     return Skill.from_text(skill) if isinstance(skill, str) and "\n" in skill else Skill.load(skill)
 
 
-def as_agent(agent: Agent | Callable[..., Any]) -> Agent:
-    return cast(Agent, agent) if hasattr(agent, "attempt") else CallableAgent(agent)
-
-
 def default_run(inputs: Inputs, kind: str = "") -> Path:
     """The directory that the config names, or runs/NAME-HASH. In the second case the same settings,
     skill and tasks resume in the same directory, and others get one of their own. NAME is that of
@@ -411,7 +479,10 @@ def default_run(inputs: Inputs, kind: str = "") -> Path:
     if inputs.config.run:
         return Path(f"{inputs.config.run}-{kind}" if kind else inputs.config.run)
     name = folder_name(inputs.skill.name) or "skill"
-    parts = [name, kind, stable_hash(inputs.identity())[:6]]
+    identity = inputs.identity()
+    if not any(identity["parts"].values()):
+        del identity["parts"]  # nothing is replaced: the name is that of earlier versions
+    parts = [name, kind, stable_hash(identity)[:6]]
     return Path("runs") / "-".join(part for part in parts if part)
 
 
