@@ -191,7 +191,7 @@ _REDRAW = 0.25  # seconds between two drawings of the live screen
 
 
 class Terminal:
-    """Base: shows nothing but what it is asked to say."""
+    """Base class: prints only what `say` is given."""
 
     _display: AbstractContextManager[Any] = nullcontext()
 

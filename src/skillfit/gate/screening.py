@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from skillfit.amounts import with_interval
 from skillfit.errors import InputError
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import (
@@ -262,7 +263,7 @@ class ScreeningGate(SkillScores):
         for one in self.pool.pending():
             if one.id in decisions.promote:
                 one.reason = f"{AWAITS_APPROVAL}: {_effect_text(one)}"
-            elif one.reason.startswith(AWAITS_APPROVAL):  # later rollouts spoke against it
+            elif one.reason.startswith(AWAITS_APPROVAL):  # later rollouts lowered its estimate
                 one.reason = ""
         approved = tuple(key for key in decisions.promote if self.pool.edits[key].pinned)
         return Decisions(approved, decisions.drop)
@@ -474,7 +475,7 @@ class ScreeningGate(SkillScores):
         return "reject", "the new document is not better than the incumbent"
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """Go on from a skill that no verdict chose. With `like` its measurements stay valid;
+        """Continue with a skill that no verdict chose. With `like` its measurements stay valid;
         otherwise the skill gets a pass over the selection items.
         """
         self._base = self._columns(self.pool.incumbent)
@@ -535,7 +536,7 @@ def _effect_text(one: PoolEdit) -> str:
     if one.estimate is None:
         return "not measured"
     estimate = one.estimate
-    interval = f"{estimate.mean:+.3f} ({estimate.low:+.3f} ... {estimate.high:+.3f})"
+    interval = with_interval(estimate.mean, estimate.low, estimate.high)
     if one.removal:
         return f"score without this text {interval}, in {estimate.rollouts} rollouts"
     return f"effect {interval}"

@@ -1,4 +1,4 @@
-"""What a run says about itself line by line: for `--plain`, for logs, and for runs from Python."""
+"""The progress of a run as lines of text: for `--plain`, for logs, and for runs from Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 
 
 class ProgressLines:
-    """A listener that hands lines to `write`. What a resumed run replays is not said again."""
+    """A listener that hands lines to `write`. Events that a resumed run replays print nothing."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write

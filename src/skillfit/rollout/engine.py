@@ -307,7 +307,7 @@ class Rollouts:
             pending = self._queue[0]
             if not pending.done() and not self._replay(pending):
                 if self._in_flight == self._max_in_flight:
-                    return  # goes on when one of these ends
+                    return  # continues when one of these ends
                 self._in_flight += 1
                 work, context = self._outcome(pending.plan), pending.plan.batch.context.copy()
                 task = asyncio.get_running_loop().create_task(work, context=context)
@@ -362,7 +362,9 @@ class Rollouts:
         return outcome
 
     def _count(self, plan: _Planned, outcome: Outcome) -> InfrastructureError | None:
-        """Tell everybody about an outcome. Returns the reason to stop the run, if there is one."""
+        """Report an outcome to everyone who waits for it. Returns the reason to stop the run, if
+        there is one.
+        """
         self._events.emit(_event(plan, outcome))
         self.stats.add(plan.key, plan.request.arm.skill.hash, outcome)
         self._proven = self._proven or outcome.status == "scored"

@@ -1,7 +1,7 @@
 """The event log of a run: the one source for terminal, studio, report, trackers and files.
 
 Events are typed data. Each has a key; the deterministic loop emits the same key again on replay,
-so an event is stored once. Another process can follow the log while the run is going on:
+so an event is stored once. Another process can follow the log while the run is running:
 `EventLog.open_readonly(path).read(after=seq)`.
 """
 
@@ -308,7 +308,7 @@ class AblationFinished(Event):
     shorter_skill: str  # the skill without them; empty when nothing can be cut
     comparison: Evidence | None = None  # the shorter skill against the whole one, fresh rollouts
     holds: bool | None = None  # None: not compared; whether the shorter skill is as good
-    all_zero: bool = False  # no rollout scored above 0, so nothing can be told about the parts
+    all_zero: bool = False  # no rollout scored above 0, so nothing is known about the parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
