@@ -7,14 +7,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from skillfit.api import Run
 from skillfit.config import load_config
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
 from tests.cli.cli_project import SMALL, Shell, process
-from tests.support.chat_server import ChatServer
+from tests.support.chat_server import Call, ChatServer
 
 
 @pytest.fixture
@@ -375,6 +375,26 @@ def test_check_tries_the_optimizers_key_too_before_any_rollout(
     ] == []
 
 
+def test_check_tries_a_key_that_changed_since_the_last_check(
+    shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(call: Call) -> str | Response:
+        if call.headers["authorization"] != "Bearer the-right-key":
+            return JSONResponse({"error": {"message": "Incorrect API key"}}, 401)
+        return "billing"
+
+    monkeypatch.setenv("OPENAI_API_KEY", "the-right-key")
+    with ChatServer(answer) as server:
+        line = ("check", config, "model.agent=openai/a", f"model.agent.base_url={server.url}")
+        assert shell(*line, "--run", "r").code in (0, 9)
+        asked = len(server.calls)
+        assert shell(*line, "--run", "r").code in (0, 9)
+        assert len(server.calls) == asked + 1  # nothing but the key is tried again
+        monkeypatch.setenv("OPENAI_API_KEY", "a-wrong-key")
+        refused = shell(*line, "--run", "r")
+    assert refused.code == 6 and "Incorrect API key" in refused.err
+
+
 def test_init_writes_a_project_that_loads_and_never_writes_over_one(
     shell: Shell, tmp_path: Path
 ) -> None:
@@ -395,6 +415,18 @@ def test_init_uses_a_skill_that_is_there(shell: Shell, run: Path) -> None:
         "skill: ./project/triage-tickets" in Path("skillfit.yaml").read_text()
         and not Path("my-skill").exists()
     )
+
+
+def test_init_takes_the_columns_that_the_user_names(shell: Shell, run: Path) -> None:
+    lines = [f"Is {at} even?,What about {at}?,{at % 2 == 0}" for at in range(30)]
+    Path("odd.csv").write_text("\n".join(["one,two,three", *lines]))
+    skill = ("--skill", skill_of(run).parent, "--tasks", "odd.csv")
+    assert "--field input=YOUR_COLUMN" in shell("init", *skill).err
+    assert "expected NAME=COLUMN" in shell("init", *skill, "--field", "input").err
+    assert "unknown field 'inptu'" in shell("init", *skill, "--field", "inptu=one").err
+    said = shell("init", *skill, "--field", "input=two", "--field", "answers=three")
+    assert said.code == 0 and "What about 0?" in said.out
+    assert load_config("skillfit.yaml").env.fields == {"input": "two", "answers": "three"}
 
 
 @pytest.mark.parametrize("name", ["w #1", "a: {b", "{x}", "'quoted'", "null", "näive \U0001f600"])

@@ -322,7 +322,7 @@ async def test_minutes_can_be_held_back_too(path: Path) -> None:
     now[0] = 5.9 * 60
     await spend(budget)
     now[0] = 6.1 * 60
-    with pytest.raises(BudgetReached, match=r"6.1 minutes used, 4.0 minutes kept for the ship"):
+    with pytest.raises(BudgetReached, match=r"6.1 min used, 4.0 min kept for the ship"):
         await spend(budget)
     async with budget.sending():  # what is in flight may finish
         pass

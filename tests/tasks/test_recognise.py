@@ -243,3 +243,29 @@ async def test_a_spreadsheet_is_refused_with_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         await recognise(tmp_path / "tasks.xlsx")
     assert "CSV" in refused.value.hint
+
+
+async def test_columns_with_names_of_ones_own_are_guessed_and_that_is_said(tmp_path: Path) -> None:
+    lines = ["Case No.,What the citizen wrote,Right bin"]
+    for at in range(12):
+        thing, waste_bin = (("jar", "glass"), ("peel", "bio"), ("box", "paper"))[at % 3]
+        lines.append(f"W/{at},Where do I throw the {thing} number {at}?,{waste_bin}")
+    found = await recognised(tmp_path, "\n".join(lines), "waste.csv")
+    assert found.fields == {
+        "id": "Case No.",
+        "input": "What the citizen wrote",
+        "answers": "Right bin",
+    }
+    assert len(found.problems) == 3
+    assert "task texts are taken from the column 'What the citizen wrote'" in found.problems[2]
+
+
+async def test_the_input_is_not_guessed_where_two_columns_could_be_it(tmp_path: Path) -> None:
+    rows = [
+        {"first": f"This is the text {at} of it.", "second": f"And this is text {at} too."}
+        for at in range(8)
+    ]
+    (tmp_path / "t.jsonl").write_text(jsonl(rows))
+    with pytest.raises(InputError, match="no input") as refused:
+        await recognise(tmp_path / "t.jsonl")
+    assert "--field input=" in refused.value.hint

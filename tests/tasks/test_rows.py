@@ -60,6 +60,15 @@ def test_a_missing_input_names_the_line_the_columns_and_the_way_out(tmp_path: Pa
         load(path)
 
 
+def test_a_column_that_env_fields_names_and_no_row_has_is_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "t.jsonl", [{"input": "a", "gold": "x"}, {"input": "b"}])
+    assert [item.answers for item in load(path, answers="gold")] == [("x",), ()]
+    with pytest.raises(InputError, match=r"env\.fields\.answers: no row has a column 'golds'"):
+        load(path, answers="golds")
+    with pytest.raises(InputError, match=r"t\.jsonl:1: no column 'text', which env\.fields\.input"):
+        load(write_jsonl(tmp_path / "t.jsonl", [{"query": "a"}]), input="text")
+
+
 def test_a_malformed_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"input": "a"}\n\n{"input": \n')
     with pytest.raises(InputError, match=r"t\.jsonl:3: not valid JSON"):

@@ -65,3 +65,10 @@ async def test_a_skill_without_removable_text_is_refused(
     world = make_world(rows=ROWS, skill=fenced)
     with pytest.raises(InputError, match="no part"):
         await ablate(world.inputs(), tmp_path / "run")
+
+
+async def test_where_no_rollout_scores_nothing_is_cut(make_world: MakeWorld) -> None:
+    world = make_world("env.grader={regex: {pattern: '^never this$'}}", rows=ROWS, skill=SKILL)
+    found = await ablate(world.inputs(), world.folder / "run", rollouts=240)
+    assert found.event.all_zero and found.shorter is None
+    assert {unit.decision for unit in found.event.units} == {"unsure"}

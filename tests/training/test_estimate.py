@@ -16,7 +16,14 @@ def of(world: World, *settings: str) -> RunEstimate:
     bought = material.rollout_plan
     repeats = bought.ship_repeats if bought else MOST_REPEATS
     plan = material.plan()
-    return estimate(material.config, material.task, material.skill, plan, ship_repeats=repeats)
+    return estimate(
+        material.config,
+        material.task,
+        material.skill,
+        plan,
+        ship_repeats=repeats,
+        abilities=material.abilities,
+    )
 
 
 def calls_of(found: RunEstimate, role: Role) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from skillfit.amounts import dollars, quantity
 from skillfit.cli.output import Json, console, show, warn
 from skillfit.errors import Exit, InputError, SkillfitError
 
@@ -266,7 +267,7 @@ def _decide(
     asking = sys.stdin.isatty() and not as_json
     if open_tasks and not yes and not asking:
         raise InputError(
-            f"{_tasks(len(open_tasks), 'drafted task')} must be reviewed.",
+            f"{quantity(len(open_tasks), 'drafted task')} must be reviewed.",
             hint="Run the command in a terminal, or take them unread with --yes.",
         )
     for task in open_tasks:
@@ -393,15 +394,11 @@ def _grader(drafts: Drafts, decisions: Sequence[_Decision]) -> GraderSetting:
     return asyncio.run(fitting_grader(drafts.check, tasks))
 
 
-def _tasks(count: int, name: str = "task") -> str:
-    return f"{count} {name}{'' if count == 1 else 's'}"
-
-
 def _summary(data: Mapping[str, Any], skill: Path, writer: _Writer, folder: Path) -> str:
     cost = data["usage"]["usd"]
     lines = [
-        f"Wrote {_tasks(data['written'])} to {data['tasks']}"
-        + (f" (${cost:.2f})." if cost else ".")
+        f"Wrote {quantity(data['written'], 'task')} to {data['tasks']}"
+        + (f" ({dollars(cost)})." if cost else ".")
     ]
     if data["unreviewed"]:
         lines.append(

@@ -14,6 +14,8 @@ from skillfit.cli.output import Json, show
 from skillfit.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from skillfit.tasks.recognise import RecognisedTasks
 
 _SKILL = """\
@@ -60,6 +62,13 @@ def init(
     grader: Annotated[
         str, typer.Option(help="How answers are graded; default: proposed from the answers.")
     ] = "",
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--field",
+            help="A column: input=COLUMN, answers=COLUMN; may be given again.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start a project. Reads your tasks file, shows three rows as the agent will get them, proposes
@@ -73,7 +82,10 @@ def init(
     files: dict[Path, str] = {}
     named = _skill(folder, skill, files)
     tasks = tasks or _own_evals(skill)
-    found = _recognised(tasks, grader, folder) if tasks is not None else None
+    fields = _fields(field or ())
+    if fields and tasks is None:
+        raise InputError("--field is for a tasks file.", hint="Give it with --tasks.")
+    found = _recognised(tasks, fields, grader, folder) if tasks is not None else None
     env = _env(folder, tasks, found, grader, files)
     files[folder / CONFIG] = _config(agent, optimizer, {"skill": named, **env}, found)
     _write(files)
@@ -115,14 +127,30 @@ def _relative(path: Path, folder: Path) -> str:
     return relative if relative.startswith(".") else f"./{relative}"
 
 
-def _recognised(tasks: Path, grader: str, folder: Path) -> RecognisedTasks:
+def _fields(given: Sequence[str]) -> dict[str, str]:
+    """`NAME=COLUMN` options, for env.fields."""
+    from skillfit.tasks.item import checked_fields
+
+    fields = {}
+    for option in given:
+        name, equals, column = option.partition("=")
+        if not equals or not column:
+            raise InputError(f"--field {option}: expected NAME=COLUMN, as in input=query.")
+        fields[name.strip()] = column.strip()
+    return checked_fields(fields)
+
+
+def _recognised(
+    tasks: Path, fields: Mapping[str, str], grader: str, folder: Path
+) -> RecognisedTasks:
     import asyncio
 
     from skillfit.tasks.recognise import recognise
 
     if not tasks.exists():
         raise InputError(f"{tasks} does not exist.", hint="Give your tasks file with --tasks.")
-    return asyncio.run(recognise(tasks, grader=_setting(grader) if grader else None, base=folder))
+    chosen = _setting(grader) if grader else None
+    return asyncio.run(recognise(tasks, fields=fields, grader=chosen, base=folder))
 
 
 def _setting(text: str) -> Any:

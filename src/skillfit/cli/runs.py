@@ -63,7 +63,7 @@ def ls(
     listing = list_runs(folder)
     for problem in listing.problems:
         warn(str(problem))
-    lines = [ResultLine.of_listed(listed) for listed in listing.runs]
+    lines = [ResultLine.of_card(listed.path, listed.card) for listed in listing.runs]
     if as_json:
         states = [listed.state for listed in listing.runs]
         data = [{**line.as_json(), "state": at} for line, at in zip(lines, states, strict=True)]
@@ -113,11 +113,14 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
     show(data, Group(*_shown(story)), as_json)
     if not as_json:
         finished = opened.finished
-        print(
-            line.in_words(finished.diagnosis)
-            if finished
-            else f"{story.verdict}\nResume with: skillfit resume {run}"
-        )
+        print(line.in_words(finished.diagnosis) if finished else _unfinished(story, run))
+
+
+def _unfinished(story: RunStory, run: Path) -> str:
+    from skillfit.report.verdict_text import resume_command
+
+    resume = resume_command(story, str(run)) if story.state != "running" else ""
+    return f"{story.verdict}\nResume with: {resume}" if resume else story.verdict
 
 
 def _shown(story: RunStory) -> list[RenderableType]:
@@ -348,11 +351,12 @@ def steer(
 
 def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
     """The answer to a handoff prompt, from a file or from stdin."""
+    from skillfit.amounts import quantity
     from skillfit.studio.commands import answer_prompt
 
     text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()
     left = answer_prompt(run, prompt_id, text)
-    rest = f"{left} more wait." if left else f"Resume the run: skillfit resume {run}"
+    rest = f"{quantity(left, 'prompt')} left." if left else f"Resume the run: skillfit resume {run}"
     show({"answered": prompt_id, "waiting": left}, f"Answered {prompt_id}. {rest}", as_json)
 
 

@@ -33,7 +33,8 @@ Force = Annotated[bool, typer.Option("--force", help="Train even if the prefligh
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        "--track", help="mlflow, wandb, tensorboard, otel or jsonl:FILE; may be given again."
+        "--track",
+        help="mlflow, wandb, tensorboard, otel, jsonl:FILE or file.py:name; may be given again.",
     ),
 ]
 T = TypeVar("T")

@@ -181,12 +181,16 @@ def _resolve_paths(data: dict[str, Any], settings: PlacedSettings) -> None:
     """Make paths in the settings absolute, so that they do not depend on the current folder."""
     if data.get("run"):
         data["run"] = _absolute(data["run"], settings.place("run"))
+    if data.get("executor"):
+        data["executor"] = _resolve_functions(data["executor"], settings.place("executor"))
     for key, resolve in (
         ("env.skill", _absolute),
         ("env.tasks", _resolve_tasks),
         ("env.grader", _resolve_functions),
         ("env.agent", _resolve_functions),
         ("env.corpus", _absolute),
+        ("train.sampler", _resolve_functions),
+        ("optimizer.proposer", _resolve_functions),
         ("evaluation.gate", _resolve_functions),
         ("evaluation.ship_grader", _resolve_functions),
     ):

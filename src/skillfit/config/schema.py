@@ -22,9 +22,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from skillfit.extensions import extension_names, is_extension, is_reference
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ModelSpec
 
+_AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 M = TypeVar("M", bound=BaseModel)
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 
@@ -196,8 +198,8 @@ class EnvSection(Section):
     the judge, where there is one; all others are the agent's model.
     """
     grader: str | dict[str, Any] | None = None
-    """The name of a grader, {name: settings}, or a list of graders under `all`, `any` or `mean`.
-    Default: exact; for evals.json, checklist.
+    """The name of a grader, {name: settings}, file.py:name, or a list of graders under `all`, `any`
+    or `mean`. Default: exact; for evals.json, checklist.
     """
     folder: str = ""
     """The folder in which `command:` and `inspect:` tasks run and where their relative paths start.
@@ -206,8 +208,8 @@ class EnvSection(Section):
     fields: dict[str, str] = Field(default_factory=dict)
     """Which columns of your tasks are used: {input: question, answers: gold}."""
     agent: str = "chat"
-    """How the skill is used: chat, tools or cli (`cli/…` models imply it), or an agent of your own
-    in Python, as file.py:name.
+    """How the skill is used: chat, tools or cli (`cli/…` models imply it). Also an agent's name
+    from another package, or file.py:name.
     """
     corpus: str = ""
     """tools, cli: a folder of documents that every rollout may read, as corpus/ in its workspace.
@@ -259,8 +261,9 @@ class EnvSection(Section):
     @field_validator("agent")
     @classmethod
     def _known_agent(cls, value: str) -> str:
-        if value not in ("chat", "tools", "cli") and ".py:" not in value:
-            raise ValueError("it is chat, tools, cli, or file.py:name for an agent of your own")
+        if value not in _AGENTS and not is_extension("agent", value):
+            known = ", ".join([*_AGENTS, *extension_names("agent")])
+            raise ValueError(f"it is {known}, or file.py:name for an agent of your own")
         return value
 
 
@@ -297,7 +300,9 @@ class Config(Section):
     `runs/`, named after the skill and the settings.
     """
     executor: str = "local"
-    """Where rollouts run: local, ray (a cluster on this machine) or ray://HOST:PORT."""
+    """Where rollouts run: local, ray (a cluster on this machine) or ray://HOST:PORT. Also an
+    executor's name from another package, or file.py:name.
+    """
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -397,9 +402,22 @@ def identity(config: Config) -> JsonObject:
         if str(spec.get("id", "")).startswith("cli/"):
             kept = {name: value for name, value in spec["options"].items() if name not in _OF_HERE}
             spec["options"] = kept
-    # A file of Python is compared by its content, like skill and tasks.
-    data["env"]["agent"] = Path(data["env"]["agent"]).name
+    _name_files(data)
     return data
+
+
+def _name_files(data: JsonObject) -> None:
+    """Leave the folders out of file.py:name. The files are compared by content, like skill and
+    tasks.
+    """
+    for section, name in (
+        ("env", "agent"),
+        ("evaluation", "gate"),
+        ("optimizer", "proposer"),
+        ("train", "sampler"),
+    ):
+        if is_reference(str(data[section][name])):
+            data[section][name] = Path(data[section][name]).name
 
 
 def completed_identity(recorded: JsonObject) -> JsonObject:
@@ -419,6 +437,7 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
     for key in _FREE:
         section, _, name = key.rpartition(".")
         (whole[section] if section else whole).pop(name, None)
+    _name_files(whole)
     return whole
 
 

@@ -353,15 +353,24 @@ class RunStory:
         return self.finish_reason == "infrastructure"
 
     @property
+    def is_ablation(self) -> bool:
+        """Whether `skillfit ablate` made this run: it measures a skill and has no steps."""
+        return self.ablation is not None or (self.has_begun and not self.total_steps)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has said what it is going to do. Its directory is there before that."""
+        return bool(self.config)
+
+    @property
     def is_over(self) -> bool:
         """Whether the run has ended for good: there is nothing to resume."""
         return self.state == "finished" and self.finish_reason not in RESUMABLE
 
     @property
     def to_review(self) -> tuple[EditSummary, ...]:
-        """Edits that wait for a person's yes or no and have none yet."""
-        decided = {one.target for one in self.decisions if not one.done}
-        waiting = [edit for edit in self.edits if edit.awaits_approval and edit.id not in decided]
+        """Edits that wait for a person's yes or no."""
+        waiting = [edit for edit in self.edits if edit.awaits_approval]
         return () if self.is_over else tuple(waiting)
 
     @property

@@ -305,6 +305,11 @@ class StoryBuilder:
 
     def _listed_versions(self, unproven: str) -> tuple[SkillVersion, ...]:
         versions = list(self._versions.values())
+        if not self._started.total_steps:  # an ablation
+            shorter = self._ablation.shorter_skill if self._ablation else ""
+            if shorter:
+                versions.append(SkillVersion("shorter", "without what can be cut", shorter))
+            return tuple(versions)
         if unproven and unproven != self._best:
             versions.append(SkillVersion("unproven", "found, unproven", unproven))
         if versions:

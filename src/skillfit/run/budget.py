@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from skillfit.amounts import budget_amount
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.protocol import Role, Usage
 from skillfit.run.journal import Journal
@@ -43,13 +44,13 @@ class BudgetReached(SkillfitError):
     def __init__(
         self, cap: Cap, spent: float, limit: float, held: float = 0.0, wanted: float = 0.0
     ) -> None:
-        amounts = [f"{_amount(cap, spent)} used"]
+        amounts = [f"{budget_amount(cap, spent)} used"]
         if held:
-            amounts.append(f"{_amount(cap, held)} kept for the ship test")
+            amounts.append(f"{budget_amount(cap, held)} kept for the ship test")
         if cap in ("usd", "tokens") and wanted:
-            amounts.append(f"the next call may take up to {_amount(cap, wanted)}")
+            amounts.append(f"the next call may take up to {budget_amount(cap, wanted)}")
         super().__init__(
-            f"The budget of {_amount(cap, limit)} is reached ({', '.join(amounts)}).",
+            f"The budget of {budget_amount(cap, limit)} is reached ({', '.join(amounts)}).",
             hint=f"Raise budget.{cap} and run the same command again: it resumes from here.",
         )
         self.cap = cap
@@ -470,8 +471,8 @@ class Budget:
             if (cap, percent) not in self._spending.warned:
                 self._spending.warned.add((cap, percent))
                 message = (
-                    f"{percent} % of the budget of {_amount(cap, limit)} is used "
-                    f"({_amount(cap, spent)})."
+                    f"{percent} % of the budget of {budget_amount(cap, limit)} is used "
+                    f"({budget_amount(cap, spent)})."
                 )
                 self._on_warning(BudgetWarning(cap, percent, message))
 
@@ -505,9 +506,3 @@ def refuse_unpriced(caps: Caps, unpriced: Iterable[str]) -> None:
 def _countable(*numbers: float | None) -> bool:
     """Whether every number is finite and not negative; None is an unknown price."""
     return all(number is None or (math.isfinite(number) and number >= 0) for number in numbers)
-
-
-def _amount(cap: Cap, value: float) -> str:
-    if cap == "usd":
-        return f"${value:.4f}" if 0 < value < 0.1 else f"${value:.2f}"
-    return f"{value:,.1f} minutes" if cap == "minutes" else f"{int(value):,} {cap}"

@@ -24,7 +24,7 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.journal import Journal
-from skillfit.run.records import metric_score
+from skillfit.run.records import RunSummary, ShipSummary, metric_score
 from skillfit.run.store import damaged, dump, load
 
 FACT = "card"
@@ -60,6 +60,16 @@ class ShipGain:
     high: float
     gap: float | None = None  # with a second grader: gain under the training grader minus this
     repeats: int = 1  # fresh rollouts an item and skill; 0: there was nothing to compare
+
+    @classmethod
+    def of(cls, tested: ShipTested | ShipSummary) -> ShipGain:
+        low, high = tested.interval
+        return cls(tested.verdict, tested.difference, low, high, tested.gap, tested.repeats)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """None when there were no fresh rollouts."""
+        return (self.low, self.high) if self.repeats else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +141,7 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
     if isinstance(event, StepFinished):
         return replace(card, steps_done=max(card.steps_done, event.step))
     if isinstance(event, ShipTested):
-        low, high = event.interval
-        gain = ShipGain(event.verdict, event.difference, low, high, event.gap, event.repeats)
-        return replace(card, ship=gain)
+        return replace(card, ship=ShipGain.of(event))
     if isinstance(event, AblationFinished):
         return replace(card, finish_reason="ablation", finished_at=stored.at)
     if isinstance(event, RunFinished):
@@ -174,13 +182,17 @@ def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
 
 
 def _finished(card: RunCard, event: RunFinished, at: float) -> RunCard:
-    summary = event.summary
+    ended = replace(
+        card, finish_reason=event.finish_reason, diagnosis=event.diagnosis, finished_at=at
+    )
+    return with_summary(ended, event.summary)
+
+
+def with_summary(card: RunCard, summary: RunSummary) -> RunCard:
+    """The card with the results of a finished run."""
     baseline = summary.baseline_selection_score
     return replace(
         card,
-        finish_reason=event.finish_reason,
-        diagnosis=event.diagnosis,
-        finished_at=at,
         best_step=summary.best_step,
         selection=ScorePair(
             card.selection.baseline if baseline is None else baseline,

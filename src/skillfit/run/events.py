@@ -308,6 +308,7 @@ class AblationFinished(Event):
     shorter_skill: str  # the skill without them; empty when nothing can be cut
     comparison: Evidence | None = None  # the shorter skill against the whole one, fresh rollouts
     holds: bool | None = None  # None: not compared; whether the shorter skill is as good
+    all_zero: bool = False  # no rollout scored above 0, so nothing can be told about the parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

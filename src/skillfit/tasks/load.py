@@ -62,7 +62,8 @@ class TaskSettings:
 
     tasks: str | Task
     base: Path = Path()  # the folder that relative paths start from: the config's
-    grader: str | Mapping[str, Any] | Grader | None = None  # None: exact; for evals.json checklist
+    # None: exact; for evals.json checklist
+    grader: str | Mapping[str, Any] | Grader | Callable[..., Any] | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
     splits: SplitSettings = field(default_factory=SplitSettings)
     task_args: Mapping[str, Any] = field(default_factory=dict)  # options of a named source

@@ -126,7 +126,8 @@ async def recognise(
         odd = next(row for row in rows if not isinstance(row.values, Mapping))
         raise InputError(f"{odd.where}: expected an object, found {type(odd.values).__name__}.")
     mapped = propose_fields(tables) | dict(fields or {})
-    about_answers = _guess_answers(tables, mapped)
+    guesses = [*_guess_by_words(tables, mapped), *_guess_input(tables, mapped)]
+    guesses += _guess_answers(tables, mapped)
     items = items_of(rows, mapped)
     proposal = await propose_grader(items) if grader is None else await _chosen(grader, items, base)
     if proposal.compares_reference and not all(item.reference for item in items):
@@ -140,14 +141,18 @@ async def recognise(
         fields=mapped,
         grader=proposal,
         examples=tuple(_example(item) for item in items[:_SHOWN]),
-        problems=(*about_answers, *_problems(items, proposal)),
+        problems=(*guesses, *_problems(items, proposal)),
     )
 
 
 def read_items(path: Path) -> list[Item]:
     """The items of a tasks file or folder, with its columns recognised."""
     _, rows = _read(path)
-    return items_of(rows, propose_fields([row.values for row in rows]))
+    tables = [row.values for row in rows]
+    mapped = propose_fields(tables)
+    _guess_by_words(tables, mapped)
+    _guess_input(tables, mapped)
+    return items_of(rows, mapped)
 
 
 def _read(path: Path) -> tuple[str, list[Row]]:
@@ -182,21 +187,91 @@ def propose_fields(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return proposed
 
 
-def _guess_answers(rows: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> list[str]:
-    """Where no column is called like answers: take the only one that is left over, and say so."""
-    known = {name for row in rows[:_LOOKED_AT] for name in canonical(row, fields)}
-    if known & {"answers", "reference", "expectations", "assertions"}:
-        return []
+# Words in a column's name that say what it is, for names such as "Case No." or "Right label".
+_TELLING_WORDS: Mapping[str, frozenset[str]] = {
+    "id": frozenset({"id", "no", "nr"}),
+    "answers": frozenset(
+        {"answer", "answers", "gold", "expected", "correct", "right", "truth", "label", "target"}
+    ),
+}
+_FEWEST_WORDS = 3  # of a typical task text
+_CLEARLY_LONGER = 1.5
+
+
+def _known(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> set[str]:
+    """The canonical fields that are read from some column."""
+    return {name for row in rows[:_LOOKED_AT] for name in canonical(row, fields)}
+
+
+def _left_over(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> list[str]:
+    """The columns that are read as nothing."""
     usual = {column for candidates in COLUMNS.values() for column in candidates}
     names = dict.fromkeys(str(column) for row in rows for column in row)
-    left = [name for name in names if name not in usual and name not in fields.values()]
-    if len(left) == 1 and all(_is_answer(row.get(left[0])) for row in rows):
+    return [name for name in names if name not in usual and name not in fields.values()]
+
+
+def _guessed(name: str, column: str) -> str:
+    what = {"id": "The ids are", "input": "The task texts are", "answers": "The answers are"}[name]
+    return f"{what} taken from the column {column!r}: change env.fields.{name} if not so."
+
+
+def _guess_by_words(rows: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> list[str]:
+    """Take a column by a word in its name, where only one has such a word and its values fit."""
+    fits = {"id": _short_names, "answers": _all_answers}
+    guesses = []
+    for name, words in _TELLING_WORDS.items():
+        if name in _known(rows, fields):
+            continue
+        named = [
+            column
+            for column in _left_over(rows, fields)
+            if words & set(_simplified(column).split("_"))
+            and fits[name]([row.get(column) for row in rows])
+        ]
+        if len(named) == 1:
+            fields[name] = named[0]
+            guesses.append(_guessed(name, named[0]))
+    return guesses
+
+
+def _guess_input(rows: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> list[str]:
+    """Where no column is called like an input: take the one with clearly the longest texts."""
+    if _known(rows, fields) & {"input", "messages"}:
+        return []
+    lengths = {
+        column: median(len(row[column]) for row in rows)
+        for column in _left_over(rows, fields)
+        if all(isinstance(row.get(column), str) for row in rows)
+    }
+    longest = sorted(lengths, key=lambda column: -lengths[column])
+    if not longest or median(len(row[longest[0]].split()) for row in rows) < _FEWEST_WORDS:
+        return []
+    if len(longest) > 1 and lengths[longest[0]] < _CLEARLY_LONGER * lengths[longest[1]]:
+        return []
+    fields["input"] = longest[0]
+    return [_guessed("input", longest[0])]
+
+
+def _guess_answers(rows: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> list[str]:
+    """Where no column is called like answers: take the only one that is left over, and say so."""
+    if _known(rows, fields) & {"answers", "reference", "expectations", "assertions"}:
+        return []
+    left = _left_over(rows, fields)
+    if len(left) == 1 and _all_answers([row.get(left[0]) for row in rows]):
         fields["answers"] = left[0]
-        return [f"The answers are taken from the column {left[0]!r}: change env.fields if not so."]
+        return [_guessed("answers", left[0])]
     if not left:
         return []
     named = ", ".join(map(repr, left))
     return [f"No column is read as the answers. Name one in env.fields.answers: {named}."]
+
+
+def _all_answers(values: Sequence[Any]) -> bool:
+    return all(_is_answer(value) for value in values)
+
+
+def _short_names(values: Sequence[Any]) -> bool:
+    return _all_different(values) and not any(" " in str(value) for value in values)
 
 
 def _is_answer(value: Any) -> bool:

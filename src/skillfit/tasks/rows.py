@@ -119,8 +119,13 @@ def items_of(
     fields = checked_fields(fields)
     items: list[Item] = []
     places: dict[str, str] = {}
+    missing = dict(fields)  # whose column no row has
+    columns: Iterable[Any] = ()
     for row in rows:
         item = _item(row, fields, corpus)
+        if missing:
+            columns = row.values
+            missing = {name: column for name, column in missing.items() if column not in columns}
         if item.id in places:
             has_id = "id" in canonical(row.values, fields)
             problem = f"id {item.id!r} is used twice" if has_id else "the same row stands twice"
@@ -130,6 +135,11 @@ def items_of(
             )
         places[item.id] = row.where
         items.append(item)
+    for name, column in missing.items() if items else ():
+        raise InputError(
+            f"env.fields.{name}: no row has a column {column!r}.",
+            hint=f"Columns: {', '.join(map(str, columns))}.",
+        )
     return items
 
 
@@ -137,7 +147,7 @@ def _item(row: Row, fields: Mapping[str, str], corpus: Path | None) -> Item:
     if not isinstance(row.values, Mapping):
         raise InputError(f"{row.where}: expected an object, found {type(row.values).__name__}.")
     content = canonical(row.values, fields)
-    _check_content(content, row)
+    _check_content(content, row, fields.get("input"))
     meaning = without_placement(content)
     item_id = str(content["id"]) if "id" in content else _hash(meaning, row)[:12]
     attached = "files" in content or "images" in content
@@ -163,15 +173,20 @@ def _hash(value: Any, row: Row) -> str:
         raise InputError(f"{row.where}: nested too deeply.") from error
 
 
-def _check_content(content: Mapping[str, Any], row: Row) -> None:
+def _check_content(content: Mapping[str, Any], row: Row, mapped: str | None) -> None:
     if "messages" in content:
         _check_messages(content["messages"], row.where)
     if "input" not in content and not content.get("messages"):
         columns = ", ".join(map(str, row.values)) or "none"
+        if mapped is not None:
+            raise InputError(
+                f"{row.where}: no column {mapped!r}, which env.fields.input names.",
+                hint=f"Columns here: {columns}.",
+            )
         raise InputError(
             f"{row.where}: no input. Columns here: {columns}.",
-            hint="Name one `input`, `prompt`, `question` or `messages`, "
-            "or map it: env.fields: {input: YOUR_COLUMN}.",
+            hint="Name one `input`, `prompt`, `question` or `messages`, or map it: "
+            "env.fields: {input: YOUR_COLUMN} (for skillfit init: --field input=YOUR_COLUMN).",
         )
     if content.get("image_detail", "auto") not in _DETAILS:
         raise InputError(

@@ -27,6 +27,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from zlib import crc32
 
+from skillfit.amounts import quantity
 from skillfit.errors import InputError
 from skillfit.tasks.item import Item, Split
 
@@ -523,8 +524,8 @@ def _checked(
     train, selection, test = (tuple(divided[name]) for name in SPLITS)
     warnings = list(warnings)
     few = len(selection) < MIN_SELECTION
-    noun = "item" if len(selection) == 1 else "items"
-    counts = f"{len(selection)} selection {noun} (train {len(train)}, test {len(test)})"
+    found = quantity(len(selection), "selection item")
+    counts = f"{found} (train {len(train)}, test {len(test)})"
     if few and allow_fit_only:
         train = selection = tuple(item.in_split("train") for item in (*train, *selection))
         warnings.append(

@@ -10,16 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from skillfit.agents import Agent, build_agent
-from skillfit.agents.cli_agent import CliAgent
 from skillfit.config import Config
-from skillfit.extensions import find_extension
-from skillfit.gate import Gate, GateSettings, LeakIndex
+from skillfit.gate import LeakIndex
 from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, connect
 from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
-from skillfit.optimize.proposer import Proposer, ProposerParts
-from skillfit.rollout import Executor, LocalExecutor, Rollouts
+from skillfit.optimize.proposer import ProposerParts
+from skillfit.rollout import Executor, Rollouts
 from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetWarning, Caps, Spending, refuse_unpriced
 from skillfit.run.directory import RunDirectory
@@ -27,7 +25,6 @@ from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
-from skillfit.tasks.item import weights_of
 from skillfit.training.components import (
     BothGraders,
     Closing,
@@ -39,20 +36,10 @@ from skillfit.training.components import (
     SelectionRollouts,
 )
 from skillfit.training.inputs import Inputs
-from skillfit.training.plan import selection_passes
+from skillfit.training.replaceable import gate_settings
 from skillfit.training.stages import recorded_requests
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
-GATES = {
-    "screening": "skillfit.gate.screening:ScreeningGate",
-    "strict": "skillfit.gate.strict:StrictGate",
-}
-PROPOSERS = {
-    "reflect": "skillfit.optimize.proposer:AnalystProposer",
-    "examples": "skillfit.optimize.proposer:ExampleProposer",
-    "both": "skillfit.optimize.proposer:AnalystsAndExamples",
-}
-EXECUTORS = {"ray": "skillfit.plugins.ray_executor:RayExecutor"}
 Listener = Callable[[Stored], None]
 
 
@@ -101,11 +88,18 @@ async def assemble(
             initial=inputs.skill,
             plan=inputs.plan(),
             engine=engines[0],
-            gate=_gate(inputs, selection, settings),
+            gate=inputs.parts.gate(selection, inputs.task.selection, settings),
             gate_settings=settings,
             selection=selection,
             optimizer=optimizer,
-            proposer=_proposer(inputs, optimizer, run),
+            proposer=inputs.parts.proposer(
+                ProposerParts(
+                    optimizer,
+                    inputs.task.train,
+                    config.optimizer.max_skill_tokens,
+                    run.events.emit,
+                )
+            ),
             leaks=LeakFilter(index, run.events.emit, config.optimizer.max_skill_tokens),
             emit=run.events.emit,
             check_stop=check_stop,
@@ -226,7 +220,7 @@ class _Models:
             self.budget,
             price=self.price_of_agent,
             capped=self.caps.usd is not None or self.caps.tokens is not None,
-            limits_itself=getattr(agent, "limits_itself", False),
+            limits_itself=agent is not None and agent.limits_itself,
             usd_per_rollout=usd,
         )
 
@@ -282,7 +276,7 @@ def _rollouts(
     in_sight = "agent" in inputs.deferred or (
         agent is not None and agent.recorded and task.evaluator is None
     )
-    executor = _executor(config.executor)
+    executor = inputs.parts.executor()
     return Rollouts(
         task,
         agent,
@@ -302,9 +296,8 @@ def _most_in_flight(agent: Agent | None, executor: Executor, concurrency: int) -
     """How many rollouts may run at the same time. `model.concurrency` limits requests; a rollout
     that waits or is graded needs no request slot. A program is limited by the machine too.
     """
-    if isinstance(agent, CliAgent):
-        return min(concurrency, agent.slots(executor.cores))
-    return 2 * concurrency
+    slots = agent.slots(executor.cores) if agent is not None else None
+    return 2 * concurrency if slots is None else min(concurrency, slots)
 
 
 def _shipping(inputs: Inputs) -> Task | None:
@@ -313,33 +306,6 @@ def _shipping(inputs: Inputs) -> Task | None:
     if task is None or task.grader is None or trained is None:
         return task
     return task.with_grader(BothGraders(task.grader, trained))
-
-
-def _executor(name: str) -> Executor:
-    if name == "local":
-        return LocalExecutor()
-    kind = name.partition("://")[0]
-    executor: Executor = find_extension("executor", kind, EXECUTORS)(name)
-    return executor
-
-
-def _gate(inputs: Inputs, selection: SelectionRollouts, settings: GateSettings) -> Gate:
-    make = inputs.gate or find_extension(
-        "gate", inputs.config.evaluation.gate, GATES, inputs.folder
-    )
-    gate: Gate = make(selection, inputs.task.selection, settings)
-    return gate
-
-
-def _proposer(inputs: Inputs, optimizer: Optimizer | None, run: RunDirectory) -> Proposer:
-    settings = inputs.config.optimizer
-    make = inputs.proposer or find_extension(
-        "proposer", settings.proposer, PROPOSERS, inputs.folder
-    )
-    proposer: Proposer = make(
-        ProposerParts(optimizer, inputs.task.train, settings.max_skill_tokens, run.events.emit)
-    )
-    return proposer
 
 
 def _optimizer(config: Config, model: Model, run: RunDirectory) -> Optimizer:
@@ -351,24 +317,6 @@ def _optimizer(config: Config, model: Model, run: RunDirectory) -> Optimizer:
         config.gradient,
         config.optimizer,
         (spec.max_tokens if spec else None) or REPLY_TOKENS,
-    )
-
-
-def gate_settings(config: Config, task: Task) -> GateSettings:
-    """What a gate needs to know of the config and the task."""
-    evaluation = config.evaluation
-    return GateSettings(
-        metric=evaluation.gate_metric,
-        mixed_weight=evaluation.gate_mixed_weight,
-        coverage_floor=evaluation.coverage_floor,
-        must_pass=evaluation.must_pass,
-        max_skill_tokens=config.optimizer.max_skill_tokens,
-        use_gate=evaluation.use_gate,
-        seed=config.train.seed,
-        weights=weights_of(task.items),
-        passes=selection_passes(len(task.selection)),
-        review=config.review,
-        prune_initial=config.optimizer.prune_initial,
     )
 
 

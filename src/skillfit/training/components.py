@@ -39,6 +39,7 @@ from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
 from skillfit.tasks.task import Task
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
 from skillfit.training.plan import COMPOSE_PASSES, Place, Plan, RolloutPlan, planned_lag
+from skillfit.training.replaceable import Abilities
 
 Emit = Callable[[Event], None]
 
@@ -370,7 +371,8 @@ class Closing:
             return Amounts()  # the plan has room for its steps and the ship test
         stats = run.engine.stats
         cost = RolloutCost.mean(stats.scored, stats.usage)
-        step = step_cost(run.config, run.task, run.initial, run.plan, cost)
+        abilities = Abilities.of(run.gate, run.proposer)
+        step = step_cost(run.config, run.task, run.initial, run.plan, cost, abilities)
         if not steps:
             return Amounts.of(stats.usage + step.rollouts + step.optimizer + step.reserved)
         return Amounts(calls=stats.usage.calls + steps * step.optimizer.calls)

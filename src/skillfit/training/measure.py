@@ -41,10 +41,11 @@ from skillfit.skill.units import Granularity, Unit, units, without
 from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
-from skillfit.training.assemble import Listener, gate_settings, open_rollouts
+from skillfit.training.assemble import Listener, open_rollouts
 from skillfit.training.components import Control, Interrupted, Stage, raise_if_skipped
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import Place
+from skillfit.training.replaceable import gate_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +239,7 @@ class _Ablation:
         self._trials = TrialTable()
         self._without: Counter[str] = Counter()  # scored rollouts without a unit
         self._scored = 0
+        self._highest = 0.0  # score of a rollout
 
     async def roll_out(self, total: int) -> None:
         """`total` rollouts, in rounds that use each item once. A reached budget ends them early."""
@@ -275,6 +277,7 @@ class _Ablation:
         self._trials.add(outcome.item_id, arm.edits, value)
         self._without.update(arm.edits)
         self._scored += 1
+        self._highest = max(self._highest, value)
 
     def measured(self) -> AblationFinished:
         """The worth of every unit, from all rollouts."""
@@ -297,6 +300,7 @@ class _Ablation:
             tokens_before=self._skill.tokens,
             tokens_after=shorter.tokens if shorter else self._skill.tokens,
             shorter_skill=shorter.text if shorter else "",
+            all_zero=self._highest <= 0,
         )
 
     def _worth(
@@ -308,7 +312,8 @@ class _Ablation:
             return UnitWorth(*place, 0.0, -1.0, 1.0, 0.5, 0, "unsure")
         change = Change({key: 1.0}, present=False, rollouts=count)
         removal = selection.effects(posterior, [], [change])[0]
-        cut = is_harmless(removal)
+        # Where nothing is ever solved, no part can show what it is worth.
+        cut = is_harmless(removal) and self._highest > 0
         keep = -removal.high > 0
         return UnitWorth(
             *place,

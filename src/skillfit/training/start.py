@@ -48,6 +48,7 @@ from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, u
 from skillfit.training.inputs import Inputs
 from skillfit.training.loop import train
 from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, Place, RolloutPlan
+from skillfit.training.replaceable import Abilities
 from skillfit.training.state import TrainingState
 
 _SHOWN = 400  # characters of an item's text
@@ -219,9 +220,11 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
     return report
 
 
-async def probe(ready: Assembled) -> None:
+async def probe(ready: Assembled, *, again: bool = False) -> None:
     """One small call per model. Raises what no training could survive: a wrong key, a wrong model
     name, an address where no model answers. What the model replies does not matter.
+
+    A recorded probe is not repeated, unless `again`: a key may have changed since.
     """
     for role, client in ready.probes.items():
         if client.id.partition("/")[0] in _UNPROBED:
@@ -230,6 +233,9 @@ async def probe(ready: Assembled) -> None:
         # small budget has.
         chosen = getattr(ready.components.config.model, role).max_tokens
         request = _probe_request(role, client, chosen or _PROBE_TOKENS)
+        earlier = ready.run.journal.count(f"call/{role}/{request.stage}/")
+        if again and earlier:
+            request = replace(request, purpose=f"{request.purpose} {earlier}")
         try:
             await RecordedModel(client, ready.run.journal, role).complete(request)
         except NoReply:
@@ -418,7 +424,8 @@ def _costs(run: Components, bought: RolloutPlan | None) -> list[CheckResult]:
 
 def _budget(run: Components, cost: RolloutCost | None) -> CheckResult:
     """Whether every cap has room for one step and the ship test."""
-    small = small_caps(run.config, run.task, run.initial, run.plan, cost)
+    abilities = Abilities.of(run.gate, run.proposer)
+    small = small_caps(run.config, run.task, run.initial, run.plan, cost, abilities)
     level: Level = "stop" if any(cap.certain for cap in small) else "warn" if small else "go"
     return CheckResult("budget", level, " ".join(map(str, small)))
 
@@ -426,7 +433,11 @@ def _budget(run: Components, cost: RolloutCost | None) -> CheckResult:
 def _cost(run: Components, bought: RolloutPlan | None, cost: RolloutCost | None) -> CheckResult:
     """What the whole plan will take."""
     repeats = bought.ship_repeats if bought else MOST_REPEATS
-    whole = estimate(run.config, run.task, run.initial, run.plan, cost, repeats).total
+    abilities = Abilities.of(run.gate, run.proposer)
+    planned = estimate(
+        run.config, run.task, run.initial, run.plan, cost, repeats, abilities=abilities
+    )
+    whole = planned.total
     if whole.usd is None:
         most = f"{whole.calls.high:,.0f} at the most"
         message = f"The plan takes about {whole.calls.typical:,.0f} calls ({most})."
