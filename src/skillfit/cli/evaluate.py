@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skillfit.amounts import dollars, duration, quantity, rounded
 from skillfit.cli.output import Json, Overrides, console, show, table
 from skillfit.cli.train import RunOption, attend, read
 from skillfit.errors import Exit
@@ -130,7 +131,7 @@ def estimate(
     costs = table(names, [_cost_row(row) for row in (*found.rows, found.total)])
     notes = [
         f"{plan.total_steps} steps, {_span(found.rollouts)} rollouts, "
-        f"{_span(found.minutes, _minutes)} minutes. {_RANGES}",
+        f"{_span(found.minutes, lambda minutes: duration(60 * minutes))}. {_RANGES}",
         *_cap_notes(budget.rollouts, reached),
         *map(str, small),
         *_estimate_notes(found, inputs.config.train.lag),
@@ -165,7 +166,7 @@ def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]
     if rollouts is not None:
         lines.append(f"budget.rollouts: all stages together make at most {rollouts:,} rollouts.")
     for one in reached:
-        form = _dollars if one.name == "usd" else _amount
+        form = dollars if one.name == "usd" else rounded
         if one.ends_early:
             lines.append(
                 f"budget.{one.name} ({form(one.cap)}) ends the run early: the whole plan typically "
@@ -213,23 +214,8 @@ def _options_table(options: list[BudgetOption]) -> RenderableType:
     return table(("--rollouts", "buys", "", ""), rows)
 
 
-def _amount(number: float) -> str:
-    """A count with the digits that an estimate has."""
-    if number < 10_000:
-        return f"{number:,.0f}"
-    return f"{number / 1e3:,.0f}k" if number < 999_500 else f"{number / 1e6:,.1f}M"
-
-
-def _dollars(amount: float) -> str:
-    return f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
-
-
-def _minutes(minutes: float) -> str:
-    return f"{minutes:,.1f}" if minutes < 10 else f"{minutes:,.0f}"
-
-
 def _cost_row(row: EstimateRow) -> tuple[str, ...]:
-    usd = "no price known" if row.usd is None else _span(row.usd, _dollars)
+    usd = "no price known" if row.usd is None else _span(row.usd, dollars)
     return (row.stage, row.role, _span(row.calls), _span(row.tokens), usd)
 
 
@@ -248,7 +234,7 @@ def _as_list(span: Range) -> list[float]:
     return [round(span.low, 4), round(span.typical, 4), round(span.high, 4)]
 
 
-def _span(span: Range, form: Callable[[float], str] = _amount) -> str:
+def _span(span: Range, form: Callable[[float], str] = rounded) -> str:
     typical, low, high = form(span.typical), form(span.low), form(span.high)
     if low == high:
         return typical
@@ -482,6 +468,7 @@ def _summary(
     saved = event.tokens_before - event.tokens_after
     score = f"{event.score.mean:.2f} ({max(0.0, event.score.low):.2f} … {event.score.high:.2f})"
     lines = [f"{event.rollouts} rollouts; score of the whole skill about {score}."]
+    parts = quantity(len(cut), "part")
     if event.all_zero:
         lines.append(
             "No rollout scored above 0, so nothing can be told about the lines. Run "
@@ -490,7 +477,7 @@ def _summary(
     elif not cut:
         lines.append("Nothing can be cut with confidence; more rollouts narrow the intervals.")
     elif applied:
-        lines.append(f"Cut {_parts(len(cut))}: {saved} of {event.tokens_before} tokens saved.")
+        lines.append(f"Cut {parts}: {saved} of {event.tokens_before} tokens saved.")
         if event.comparison is not None:
             lines.append(
                 f"On {event.comparison.rollouts} fresh rollouts the score changed by "
@@ -501,7 +488,7 @@ def _summary(
         lines.append("Nothing was cut: the shorter skill did worse on fresh rollouts.")
     else:
         lines.append(
-            f"{_parts(len(cut))} can go: {saved} of {event.tokens_before} tokens per call. "
+            f"{parts} can go: {saved} of {event.tokens_before} tokens per call. "
             f"Cut them with: skillfit ablate {config} --apply"
         )
     lines.append(f"Report: {report}")
@@ -511,10 +498,6 @@ def _summary(
 def _signed(amount: float) -> str:
     """Three digits, without a minus sign before 0."""
     return f"{round(amount, 3) + 0.0:+.3f}"
-
-
-def _parts(count: int) -> str:
-    return f"{count} parts" if count != 1 else "1 part"
 
 
 COMMANDS = (check, estimate, eval_, ablate)

@@ -222,9 +222,9 @@ class ResultLine:
         return [line]
 
     def _cost(self) -> str:
-        from skillfit.report.verdict_text import duration
+        from skillfit.amounts import dollars, duration
 
         amounts = [f"{self.usage.calls or 0:,} calls", f"{self.usage.tokens or 0:,} tokens"]
         if self.usage.usd:
-            amounts.append(f"${self.usage.usd:.2f}")
+            amounts.append(dollars(self.usage.usd))
         return ", ".join([*amounts, duration(self.wall_s or 0)])

@@ -351,12 +351,12 @@ def steer(
 
 def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
     """The answer to a handoff prompt, from a file or from stdin."""
-    from skillfit.report.verdict_text import count
+    from skillfit.amounts import quantity
     from skillfit.studio.commands import answer_prompt
 
     text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()
     left = answer_prompt(run, prompt_id, text)
-    rest = f"{count(left, 'prompt')} left." if left else f"Resume the run: skillfit resume {run}"
+    rest = f"{quantity(left, 'prompt')} left." if left else f"Resume the run: skillfit resume {run}"
     show({"answered": prompt_id, "waiting": left}, f"Answered {prompt_id}. {rest}", as_json)
 
 

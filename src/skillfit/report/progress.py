@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from skillfit.amounts import duration, quantity, with_interval
 from skillfit.report.story import RunStory
 from skillfit.report.story_builder import StoryBuilder
-from skillfit.report.verdict_text import duration
 from skillfit.run.events import (
     Discarded,
     EvaluationFinished,
@@ -116,7 +116,7 @@ def _started(event: RunStarted) -> str:
     agent = event.model_of("agent") or "your agent"
     practice = " (practice models, no language model)" if agent.startswith("practice/") else ""
     what = f"Training {event.skill_name} for {agent}{practice}"
-    steps = f"{event.total_steps} step{'s' if event.total_steps != 1 else ''}"
+    steps = quantity(event.total_steps, "step")
     return f"{what}: {splits} items, {steps}."
 
 
@@ -131,7 +131,7 @@ def _decided(event: GateDecided) -> str:
         score = f"score about {event.score.mean:.3f}" if event.score else ""
         return f"{name}: {score}; {event.reason} (edits: {', '.join(counts)})"
     found, (low, high) = event.evidence, event.evidence.interval
-    difference = f"{found.difference:+.3f} ({low:+.2f} … {high:+.2f})"
+    difference = with_interval(found.difference, low, high)
     counts_text = f"{len(found.fixed)} fixed, {len(found.broken)} broken"
     if not found.fixed and not found.broken and (found.higher or found.lower):
         counts_text = f"{found.higher} items better, {found.lower} worse"
@@ -143,7 +143,7 @@ def _shipped(event: ShipTested) -> str:
     if not event.repeats:
         return f"ship test: {event.verdict}: {event.reason}"
     low, high = event.interval
-    line = f"ship test: {event.verdict}, {event.difference:+.3f} ({low:+.2f} … {high:+.2f})"
+    line = f"ship test: {event.verdict}, {with_interval(event.difference, low, high)}"
     if event.gap is not None:
         line += f"; {event.difference + event.gap:+.3f} under the training grader"
     return line

@@ -15,9 +15,9 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from skillfit.amounts import dollars, duration, percent, points
 from skillfit.plain_text import shorten, visible
 from skillfit.report.story_items import Side
-from skillfit.report.verdict_text import dollars, duration, percent, points
 from skillfit.run.records import in_words
 
 ASSETS = Path(__file__).parent / "assets"
@@ -81,7 +81,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "date": date,
     "thousands": lambda number: f"{number:,}",
-    "amount": lambda number: f"{number:,.12g}",
 }
 
 

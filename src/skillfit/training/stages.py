@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from skillfit.amounts import quantity
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.gate import Begun, Candidate, Observation, Verdict
 from skillfit.optimize.candidate import Selection, Update, apply, edit_budget, selection_event
@@ -471,7 +472,7 @@ def recorded_requests(journal: Journal, run: Path) -> NewRequests:
 
 
 def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
-    count = f"{len(edits)} edits wait" if len(edits) != 1 else "1 edit waits"
+    count = quantity(len(edits), "edit waits", "edits wait")
     return ReviewPending(
         f"{count} for your yes or no (review: true): {', '.join(edits)}.",
         hint=f"Decide with `skillfit steer {run} approve {edits[0]}` (or decline) or in"
