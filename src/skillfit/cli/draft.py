@@ -198,15 +198,17 @@ async def _drafted(
     control: Control,
 ) -> Drafts:
     import skillfit.agents  # noqa: F401  registers cli/…
+    from skillfit.config.schema import BudgetSection
     from skillfit.models import Prices, connect
     from skillfit.models.protocol import AnswerPending
     from skillfit.models.providers.handoff import waiting
     from skillfit.optimize.draft_tasks import draft_tasks
-    from skillfit.run.budget import Budget, Caps, refuse_unpriced
+    from skillfit.run.budget import Budget, refuse_unpriced
     from skillfit.run.journal import RecordedModel
     from skillfit.training.components import Interrupted
 
-    caps, prices = Caps(usd=usd), Prices(writer.prices)
+    # Not validated: 0 dollars, which a config refuses, are enough for a model that is free.
+    caps, prices = BudgetSection.model_construct(usd=usd), Prices(writer.prices)
     refuse_unpriced(caps, [writer.spec.id] if prices.of(writer.spec.id) is None else [])
     budget = Budget(caps, journal)
     control.on_stop(lambda: budget.stop(Interrupted(None)))

@@ -28,6 +28,7 @@ from skillfit.models.protocol import ModelSpec
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 M = TypeVar("M", bound=BaseModel)
+Metric = Literal["hard", "soft", "mixed"]
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 
 
@@ -156,7 +157,7 @@ class EvaluationSection(Section):
     above. Also a gate's name from another package, or file.py:name."""
     use_gate: bool = True
     """false: accept every edit, still measure the skill and keep the best."""
-    gate_metric: Literal["hard", "soft", "mixed"] = "hard"
+    gate_metric: Metric = "hard"
     """Which score decides."""
     gate_mixed_weight: float = Field(default=0.5, ge=0, le=1)
     """Weight of soft in `mixed`."""
@@ -338,8 +339,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 # What may change between two starts of one run: limits, speed and places. The contents of skill and
-# tasks are compared instead of their paths.
-_FREE = frozenset(
+# tasks are compared instead of their paths. docs/runs.md lists them.
+CHANGEABLE = frozenset(
     {
         "budget",
         "executor",
@@ -357,13 +358,15 @@ _FREE = frozenset(
     }
 )
 # Options of command-line agents that say where and how a program runs on this machine.
-_OF_HERE = frozenset({"file", "program", "login", "readable", "isolation", "concurrency"})
+CHANGEABLE_OF_A_PROGRAM = frozenset(
+    {"file", "program", "login", "readable", "isolation", "concurrency"}
+)
 _ROLES = ("agent", "optimizer", "judge")
-_FREE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
+CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 _MODEL_DEFAULTS = {
     name: value
     for name, value in ModelSpec(id="any/model").model_dump(mode="json").items()
-    if name != "id" and name not in _FREE_OF_A_MODEL
+    if name != "id" and name not in CHANGEABLE_OF_A_MODEL
 }
 
 
@@ -392,15 +395,19 @@ def describe_keys() -> Iterator[Key]:
 def identity(config: Config) -> JsonObject:
     """The part of a config that must stay the same for a run to be resumed."""
     data: JsonObject = config.model_dump(mode="json")
-    for key in _FREE:
+    for key in CHANGEABLE:
         section, _, name = key.rpartition(".")
         (data[section] if section else data).pop(name)
     for role in _ROLES:
         spec = data["model"][role] or {}
-        for name in _FREE_OF_A_MODEL:
+        for name in CHANGEABLE_OF_A_MODEL:
             spec.pop(name, None)
         if str(spec.get("id", "")).startswith("cli/"):
-            kept = {name: value for name, value in spec["options"].items() if name not in _OF_HERE}
+            kept = {
+                name: value
+                for name, value in spec["options"].items()
+                if name not in CHANGEABLE_OF_A_PROGRAM
+            }
             spec["options"] = kept
     _name_files(data)
     return data
@@ -434,7 +441,7 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
     for role in _ROLES:
         if isinstance(spec := whole["model"][role], Mapping):
             whole["model"][role] = {**_MODEL_DEFAULTS, **spec}
-    for key in _FREE:
+    for key in CHANGEABLE:
         section, _, name = key.rpartition(".")
         (whole[section] if section else whole).pop(name, None)
     _name_files(whole)

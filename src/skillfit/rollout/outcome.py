@@ -17,7 +17,6 @@ from skillfit.tasks.item import Attempt, Item, Score
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
-Metric = Literal["hard", "soft", "mixed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from skillfit.amounts import budget_amount
+from skillfit.config.schema import BudgetSection
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.protocol import Role, Usage
 from skillfit.run.journal import Journal
@@ -54,29 +55,6 @@ class BudgetReached(SkillfitError):
             hint=f"Raise budget.{cap} and run the same command again: it resumes from here.",
         )
         self.cap = cap
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """The limits of a run. None: no limit."""
-
-    usd: float | None = None
-    tokens: int | None = None
-    calls: int | None = None
-    minutes: float | None = None
-    rollouts: int | None = None
-
-    def changed(self, cap: str, value: float) -> Caps:
-        """These limits with another one for `cap`."""
-        if cap == "usd":
-            return replace(self, usd=value)
-        if cap == "minutes":
-            return replace(self, minutes=value)
-        if cap == "tokens":
-            return replace(self, tokens=int(value))
-        if cap == "calls":
-            return replace(self, calls=int(value))
-        return replace(self, rollouts=int(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +208,7 @@ class Budget:
 
     def __init__(
         self,
-        caps: Caps,
+        caps: BudgetSection,
         journal: Journal,
         *,
         spending: Spending | None = None,
@@ -253,10 +231,11 @@ class Budget:
 
     def set_cap(self, cap: str, value: float) -> None:
         """Change a cap during the run."""
-        names = [each.name for each in fields(Caps)]
+        names = tuple(BudgetSection.model_fields)
         if cap not in names:
             raise InputError(f"Unknown cap {cap!r}.", hint=f"Caps: {', '.join(names)}.")
-        self._caps = self._caps.changed(cap, value)
+        limit = value if cap in ("usd", "minutes") else int(value)
+        self._caps = self._caps.model_copy(update={cap: limit})
         self._spending.wake()
 
     @property
@@ -444,7 +423,7 @@ class Budget:
                 yield _Limit(cap, value, getattr(spent, cap), getattr(in_flight, cap))
 
     def _keep(self) -> None:
-        if self._caps != Caps():
+        if any(limit is not None for _, limit in self._caps):
             share = self._share
             sums = {"counted": share.counted, "lost": share.lost, "in_flight": share.in_flight}
             kept = {name: asdict(amounts) for name, amounts in sums.items()}
@@ -485,7 +464,7 @@ class _Limit:
     in_flight: float
 
 
-def refuse_unpriced(caps: Caps, unpriced: Iterable[str]) -> None:
+def refuse_unpriced(caps: BudgetSection, unpriced: Iterable[str]) -> None:
     """A cap in dollars cannot be held for a model without a known price: refuse it before anything
     is spent.
     """

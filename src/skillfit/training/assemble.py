@@ -19,7 +19,7 @@ from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
 from skillfit.optimize.proposer import ProposerParts
 from skillfit.rollout import Executor, Rollouts
 from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
-from skillfit.run.budget import Budget, BudgetWarning, Caps, Spending, refuse_unpriced
+from skillfit.run.budget import Budget, BudgetWarning, Spending, refuse_unpriced
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
@@ -178,7 +178,7 @@ class _Models:
         closing: AsyncExitStack,
         spending: Spending | None = None,
     ) -> None:
-        caps = Caps(**config.budget.model_dump())
+        caps = config.budget
         self._config, self._run, self._closing = config, run, closing
         self._prices = Prices(config.model.prices)
         self._limiters = Limiters()
