@@ -71,10 +71,10 @@ class TrainSection(Section):
     sampler: str = "shuffled"
     """Which items each step uses: shuffled, balanced (every batch has a similar mix of types), a
     sampler's name from another package, or file.py:name."""
-    lag: int = Field(default=0, ge=0)
+    lag: int | None = Field(default=None, ge=0)
     """Steps between a reflection and its edits joining the pool (screening). With 1 or more the
-    next rollouts do not wait for the optimizer, which saves time and costs some gain per
-    rollout."""
+    next rollouts do not wait for the optimizer, which saves time, and in short runs costs some
+    gain per rollout. Default: 2 in runs of 16 steps or more, 0 in shorter ones."""
 
 
 class GradientSection(Section):

@@ -105,6 +105,19 @@ class Plan:
         return Plan(tuple(epochs))
 
 
+LONG_RUN = 16  # steps from which a lag costs no measurable gain (bench/gate, "lag")
+LONG_RUN_LAG = 2
+
+
+def planned_lag(setting: int | None, steps: int, pools_edits: bool) -> int:
+    """By how many steps edits join later than they were written. Without a setting it is decided
+    by the length of the run; a gate without a pool of edits needs them in their own step.
+    """
+    if setting is not None:
+        return setting
+    return LONG_RUN_LAG if pools_edits and steps >= LONG_RUN else 0
+
+
 class BatchSampler(Protocol):
     """Decides which training items each step rolls out."""
 
