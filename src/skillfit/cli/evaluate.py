@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Ablation, Measured
+    from skillfit.training.plan import Plan
     from skillfit.training.start import PreflightReport
 
 
@@ -134,7 +135,8 @@ def estimate(
         f"{_span(found.minutes, lambda minutes: duration(60 * minutes))}. {_RANGES}",
         *_cap_notes(budget.rollouts, reached),
         *map(str, small),
-        *_estimate_notes(found, inputs.config.train.lag),
+        _cost_basis(found),
+        *_lag_notes(inputs, plan),
     ]
     shown: list[RenderableType] = [costs, "\n".join(notes)]
     if options:
@@ -180,19 +182,25 @@ def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]
     return lines
 
 
-def _estimate_notes(found: RunEstimate, lag: int) -> list[str]:
-    basis = (
-        f"The cost of a rollout is the mean of {found.measured} measured ones."
-        if found.measured
-        else "The cost of a rollout is assumed; `skillfit check` measures it."
-    )
-    waiting = (
+def _lag_notes(inputs: Inputs, plan: Plan) -> list[str]:
+    from skillfit.training.plan import planned_lag
+
+    if not inputs.abilities.pools_edits:
+        return []
+    lag = planned_lag(inputs.config.train.lag, plan.total_steps, pools_edits=True)
+    if lag:
+        steps = f"{lag} steps" if lag > 1 else "one step"
+        return [f"train.lag: edits join {steps} later, so that rollouts do not wait for them."]
+    return [
         "train.lag: 1 lets rollouts continue while the optimizer writes: faster, with less gain "
         "per rollout (docs/loop.md)."
-        if not lag
-        else f"train.lag: {lag}: rollouts do not wait for the optimizer."
-    )
-    return [basis, waiting]
+    ]
+
+
+def _cost_basis(found: RunEstimate) -> str:
+    if found.measured:
+        return f"The cost of a rollout is the mean of {found.measured} measured ones."
+    return "The cost of a rollout is assumed; `skillfit check` measures it."
 
 
 def _options_table(options: list[BudgetOption]) -> RenderableType:
@@ -471,7 +479,7 @@ def _summary(
     parts = quantity(len(cut), "part")
     if event.all_zero:
         lines.append(
-            "No rollout scored above 0, so nothing can be told about the lines. Run "
+            "No rollout scored above 0, so nothing is known about the lines. Run "
             f"`skillfit check {config}` first."
         )
     elif not cut:

@@ -38,7 +38,7 @@ from skillfit.skill import EXAMPLE_OP, Edit, Skill
 from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
 from skillfit.tasks.task import Task
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
-from skillfit.training.plan import COMPOSE_PASSES, Place, Plan, RolloutPlan
+from skillfit.training.plan import COMPOSE_PASSES, Place, Plan, RolloutPlan, planned_lag
 from skillfit.training.replaceable import Abilities
 
 Emit = Callable[[Event], None]
@@ -320,6 +320,11 @@ class Components:
     budget: Budget
     # Requests of the user since the last call (stages.recorded_requests)
     new_requests: Callable[[str, Sequence[str]], Awaitable[list[SteeringRequest]]]
+
+    @property
+    def lag(self) -> int:
+        """By how many steps edits join later than they were written."""
+        return planned_lag(self.config.train.lag, self.plan.total_steps, self.gate.pools_edits)
 
     def stage(self, place: Place, name: str, total: int = 0, log: StepLog | None = None) -> Stage:
         return Stage(self.emit, place, name, total, log)

@@ -273,7 +273,7 @@ async def update(
     """The candidate that the selected proposals and skillfit's own edits make of the incumbent."""
     proposals = selection.proposals if selection else ()
     if not proposals and not own_edits:
-        if planned.step <= run.config.train.lag:
+        if planned.step <= run.lag:
             return Updated(None, "skip_lag")
         return Updated(None, "skip_no_patches" if selection is None else "skip_no_change")
     with run.stage(planned.place, "update", log=log):
