@@ -80,7 +80,7 @@ async def _check(
     from skillfit.training.assemble import assemble
     from skillfit.training.start import probe, run_preflight
 
-    with RunDirectory.open(path, inputs.identity()) as opened:
+    with RunDirectory.open(path, inputs.identity().as_json()) as opened:
         async with assemble(inputs, opened, [listener], control) as parts:
             await probe(parts, again=True)
             return await run_preflight(parts)
@@ -479,7 +479,7 @@ def _summary(
     parts = quantity(len(cut), "part")
     if event.all_zero:
         lines.append(
-            "No rollout scored above 0, so nothing can be told about the lines. Run "
+            "No rollout scored above 0, so nothing is known about the lines. Run "
             f"`skillfit check {config}` first."
         )
     elif not cut:

@@ -81,7 +81,7 @@ async def start(
     Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer): the run is saved,
     and the same call resumes it. `force` trains even if the preflight says stop.
     """
-    with RunDirectory.open(path, inputs.identity(), force_new=force_new) as run:
+    with RunDirectory.open(path, inputs.identity().as_json(), force_new=force_new) as run:
         async with assemble(inputs, run, listeners, control or Control()) as ready:
             components = ready.components
             components.emit(_started(components, run.run_id))
@@ -221,8 +221,8 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
 
 
 async def probe(ready: Assembled, *, again: bool = False) -> None:
-    """One small call per model. Raises what no training could survive: a wrong key, a wrong model
-    name, an address where no model answers. What the model replies does not matter.
+    """One small call per model. Raises what would make every call of a run fail: a wrong key, a
+    wrong model name, an address where no model answers. What the model replies does not matter.
 
     A recorded probe is not repeated, unless `again`: a key may have changed since.
     """
