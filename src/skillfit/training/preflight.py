@@ -1,5 +1,5 @@
-"""The check before a run, which is also `skillfit check`. It spends a few rollouts of training items
-to find out whether this is worth training.
+"""The check before a run, which is also `skillfit check`: a few rollouts of training items show
+whether this is worth training.
 """
 
 from __future__ import annotations
