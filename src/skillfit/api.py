@@ -44,7 +44,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
-from skillfit.run.records import RunSummary, in_words
+from skillfit.run.records import RunSummary, display_name
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name
@@ -92,7 +92,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """The run in a directory; an error that says so when there is none."""
+        """The run in a directory. Raises an error when there is none."""
         run = cls(Path(path).absolute())
         if not run.has_started:
             raise InputError(
@@ -110,7 +110,7 @@ class Run:
     @cached_property
     def _read(self) -> dict[type[Event], list[Stored]]:
         """The events that were asked for, by kind. Rollouts, of which there may be very many, are
-        read only when somebody asks for them.
+        read only when they are used.
         """
         return {}
 
@@ -212,7 +212,7 @@ class Run:
             for point in self.scores
             if point.name in ("baseline", "final") or point.split != "selection"
         ]
-        return [("run", str(self.path)), ("result", in_words(self.finish_reason)), *ends]
+        return [("run", str(self.path)), ("result", display_name(self.finish_reason)), *ends]
 
     def __str__(self) -> str:
         diagnosis = (
@@ -382,9 +382,7 @@ async def evaluate_async(
 
 
 def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The same function for people without an event loop, or with one that is running already, as
-    notebooks have.
-    """
+    """The same function for callers without an event loop, or with a running one (notebooks)."""
 
     @wraps(work)
     def wait(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""A failure of the machinery is not a score."""
+"""A failure of the infrastructure is not a score."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Promise 3: a failure of the machinery is not a score. And what stops a run stops it before it
-spends more.
+"""Promise 3: a failure of the infrastructure is not a score. A failure that stops a run stops it
+before more is spent.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Who uses the skill: chat, a loop of tool calls, coding-agent programs, any Python code.
+"""The agents that use a skill: chat, a loop of tool calls, coding-agent programs, any Python code.
 
 `build_agent` makes the agent that the settings ask for.
 """

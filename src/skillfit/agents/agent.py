@@ -69,8 +69,8 @@ class Agent(Protocol):
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         """Let the agent work on the item.
 
-        Raises a `ModelError` (such as `AgentFailure`) when the machinery failed: that is a failed
-        rollout and never an answer. A time limit cancels this call.
+        Raises a `ModelError` (such as `AgentFailure`) when the infrastructure failed: that is a
+        failed rollout and never an answer. A time limit cancels this call.
         """
         ...
 
@@ -115,7 +115,7 @@ class BaseAgent:
 
 
 class AgentFailure(ModelError):
-    """The agent's machinery failed. `kind` is one of agent, command, config, limit, sandbox,
+    """The agent's infrastructure failed. `kind` is one of agent, command, config, limit, sandbox,
     timeout.
     """
 

@@ -479,7 +479,7 @@ def _summary(
     parts = quantity(len(cut), "part")
     if event.all_zero:
         lines.append(
-            "No rollout scored above 0, so nothing can be told about the lines. Run "
+            "No rollout scored above 0, so nothing is known about the lines. Run "
             f"`skillfit check {config}` first."
         )
     elif not cut:

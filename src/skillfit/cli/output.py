@@ -181,7 +181,7 @@ class ResultLine:
             del data["ship"]["gap"]
         return data
 
-    def in_words(self, diagnosis: str) -> str:
+    def as_text(self, diagnosis: str) -> str:
         """The result for people: verdict, scores, cost, next commands."""
         lines = [f"{self.finish_reason.replace('_', ' ')}: {diagnosis}"]
         metric = "" if self.metric in (None, "hard") else f" ({self.metric} score)"

@@ -27,7 +27,7 @@ from skillfit.report.story import EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.report.verdict_text import UNPRICED, cap_uses
 from skillfit.run.events import RolloutFinished, Stored, Warned
-from skillfit.run.records import in_words
+from skillfit.run.records import display_name
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
 _ROLLOUTS = ("preflight", "baseline", "rollout", "gate", "compose", "final", "ship", "test")
@@ -111,7 +111,7 @@ def _stages(story: RunStory) -> Table:
         if stage.seconds_left:
             pace = f"{duration(stage.seconds_left)} left"
         style = "green" if stage.over else "bold"
-        name = in_words(stage.stage)
+        name = display_name(stage.stage)
         table.add_row(
             Text(("✓ " if stage.over else "▸ ") + name, style), bar, f"{count}  {pace}".strip()
         )
@@ -146,7 +146,7 @@ def _gates(gates: Sequence[GateSummary]) -> Table:
         found = ""
         if gate.probability is not None:
             found = with_interval(gate.difference, low, high)
-        decision = in_words(gate.action)
+        decision = display_name(gate.action)
         reason = f": {gate.reason}" if gate.reason else ""
         table.add_row(gate.label, found, f"{decision}{reason}")
     return table
@@ -191,7 +191,7 @@ _REDRAW = 0.25  # seconds between two drawings of the live screen
 
 
 class Terminal:
-    """Base: shows nothing but what it is asked to say."""
+    """Base class: prints only what `say` is given."""
 
     _display: AbstractContextManager[Any] = nullcontext()
 

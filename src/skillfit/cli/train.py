@@ -281,7 +281,7 @@ def _spent(path: Path) -> Iterator[Callable[[], Any]]:
 def report(result: Result, as_json: bool) -> None:
     """Say how it went and what to do next, and end with the run's exit code."""
     line = ResultLine.of(result.run, result.finish_reason, result.summary)
-    show(line.as_json(), line.in_words(result.diagnosis), as_json)
+    show(line.as_json(), line.as_text(result.diagnosis), as_json)
     raise typer.Exit(int(result.exit_code))
 
 

@@ -121,7 +121,7 @@ class OptimizerSection(Section):
     max_skill_tokens: int | None = Field(default=None, gt=0)
     """Edits that would grow the skill beyond this are skipped."""
     prune_initial: bool = False
-    """Let paragraphs of the initial skill go: each is left out of about 10 % of the rollouts, and
+    """Remove paragraphs of the initial skill: each is left out of about 10 % of the rollouts, and
     cut once that is unlikely to cost score. Needs evaluation.gate: screening.
     """
     use_slow_update: bool = True
@@ -131,7 +131,7 @@ class OptimizerSection(Section):
     slow_update_samples: int = Field(default=20, ge=1)
     """Training items that this comparison rolls out."""
     slow_update_gate_with_selection: bool = True
-    """Put the lesson through the gate; false: carry it unasked, and measure it."""
+    """Put the lesson through the gate; false: add it without a decision, and measure it."""
     longitudinal_pair_policy: Literal["mixed", "changed", "unchanged"] = "mixed"
     """Which pairs are shown: all, those whose result changed, or those where it did not."""
     use_meta_skill: bool = True
@@ -153,7 +153,7 @@ class OptimizerSection(Section):
 class EvaluationSection(Section):
     gate: str = "screening"
     """screening: every rollout carries some pending edits, and a regression measures the effect of
-    each; strict: the reference rule, one pass per candidate, accepted if its mean is strictly
+    each; strict: SkillOpt's rule, one pass per candidate, accepted if its mean is strictly
     above. Also a gate's name from another package, or file.py:name."""
     use_gate: bool = True
     """false: accept every edit, still measure the skill and keep the best."""
@@ -308,7 +308,7 @@ class Config(Section):
 
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
-    # The reference system's defaults and decisions, for reproduction.
+    # SkillOpt's defaults and decisions, for reproduction.
     "paper": {
         "optimizer": {
             "learning_rate": 4,

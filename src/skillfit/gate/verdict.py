@@ -1,8 +1,8 @@
 """The vocabulary of the gate: candidates and observations go in, verdicts come out.
 
-A gate decides how training goes on: which edits enter the skill, and which skill is carried to the
-next step. `ScreeningGate` (default) measures every edit in every rollout; `StrictGate` is the
-reference rule.
+A gate decides how training continues: which edits enter the skill, and which skill is carried to
+the next step. `ScreeningGate` (default) measures every edit in every rollout; `StrictGate` is
+SkillOpt's rule.
 """
 
 from __future__ import annotations

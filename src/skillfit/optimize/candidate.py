@@ -2,7 +2,7 @@
 
 - Aggregate: the patches become one. Failures are merged with failures and successes with successes,
   then both together.
-- Select: at most an edit budget of proposals goes on. The edit budget is the learning rate, and
+- Select: at most an edit budget of proposals is kept. The edit budget is the learning rate, and
   `edit_budget` is its schedule. The optimizer ranks the proposals only where there are more than
   the budget allows.
 - Update: the selected proposals become a candidate skill. Protected regions never change.

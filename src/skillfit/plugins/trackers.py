@@ -338,7 +338,7 @@ class MLflowTracker:
 class TensorBoardTracker:
     """TensorBoard event files: one folder per run below the given one (default: tensorboard).
 
-    What a resumed run reports again has its old step and time, so its points fall onto themselves.
+    What a resumed run reports again has its old step and time, so its points replace the old ones.
     """
 
     def __init__(self, where: str, run: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a run says about itself line by line: for `--plain`, for logs, and for runs from Python."""
+"""The progress of a run as lines of text: for `--plain`, for logs, and for runs from Python."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import in_words, label_of
+from skillfit.run.records import display_name, label_of
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 
 
 class ProgressLines:
-    """A listener that hands lines to `write`. What a resumed run replays is not said again."""
+    """A listener that hands lines to `write`. Events that a resumed run replays print nothing."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -62,7 +62,7 @@ class ProgressLines:
         if stage is None:
             return
         where = f"step {stage.step}, " if stage.step else ""
-        name = in_words(stage.stage)
+        name = display_name(stage.stage)
         total = f" of {stage.total}" if stage.total >= stage.done else ""
         done = f": {stage.done}{total} rollouts" if stage.total else ""
         left = time_left(story)
@@ -99,9 +99,9 @@ def event_lines(event: Event) -> list[str]:
         return [_decided(event)]
     if isinstance(event, StepFinished):
         skipped = event.action.startswith("skip")
-        return [f"step {event.step}: {in_words(event.action)}"] if skipped else []
+        return [f"step {event.step}: {display_name(event.action)}"] if skipped else []
     if isinstance(event, SlowUpdateFinished):
-        return [f"slow update after epoch {event.epoch}: {in_words(event.action)}"]
+        return [f"slow update after epoch {event.epoch}: {display_name(event.action)}"]
     if isinstance(event, ShipTested):
         return [_shipped(event)]
     if isinstance(event, PersonDecided):
@@ -135,7 +135,7 @@ def _decided(event: GateDecided) -> str:
     counts_text = f"{len(found.fixed)} fixed, {len(found.broken)} broken"
     if not found.fixed and not found.broken and (found.higher or found.lower):
         counts_text = f"{found.higher} items better, {found.lower} worse"
-    decision = in_words(event.decision)
+    decision = display_name(event.decision)
     return f"{name}: {decision}, {difference}, {counts_text}, {found.rollouts} rollouts"
 
 

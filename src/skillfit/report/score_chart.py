@@ -1,5 +1,5 @@
-"""The score curve as SVG: skills the loop went on with, skills it rejected, and the comparisons at
-the end, each with its interval. Also the small curve of a run list.
+"""The score curve as SVG: skills the loop continued with, skills it rejected, and the comparisons
+at the end, each with its interval. Also the small curve of a run list.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Point:
     low: float
     high: float
     items: int
-    decision: str = "accept"  # whether the loop went on with this skill
+    decision: str = "accept"  # whether the loop continued with this skill
     estimated: bool = False  # predicted by the regression over all rollouts
 
     @property
@@ -139,7 +139,7 @@ class EditSummary:
 
     @property
     def awaits_approval(self) -> bool:
-        """Whether only a person's yes is missing (`review: true`)."""
+        """Whether it waits only for a person's approval (`review: true`)."""
         return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
 
     @property
@@ -359,7 +359,7 @@ class RunStory:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the run has said what it is going to do. Its directory is there before that."""
+        """Whether the run has recorded its start. Its directory exists before that."""
         return bool(self.config)
 
     @property
@@ -417,7 +417,7 @@ class RunStory:
 
     def selected(self) -> SelectionScores | None:
         """Scores on the selection split: what the end of the run says, or the last point of the
-        curve that the loop went on with.
+        curve that the loop continued with.
         """
         first = self.point("baseline")
         if self.selection is not None or first is None:

@@ -47,17 +47,19 @@ def verdict_sentence(story: RunStory) -> str:
         where = f"after {story.steps_done} of {story.total_steps} steps"
     else:
         where = "before the first step was done"
-    told = _UNFINISHED[story.state].format(where=where)
+    sentence = _UNFINISHED[story.state].format(where=where)
     if story.state == "stopped" and story.to_review:
-        told = f"Waiting for your yes or no to {quantity(len(story.to_review), 'edit')}, {where}"
-    return told + _so_far(story)
+        sentence = (
+            f"Waiting for your yes or no to {quantity(len(story.to_review), 'edit')}, {where}"
+        )
+    return sentence + _so_far(story)
 
 
 def ablation_sentence(event: AblationFinished) -> str:
     """What `skillfit ablate` found: how much of the skill can go, and whether that was checked."""
     cut = sum(unit.decision == "cut" for unit in event.units)
     if event.all_zero:
-        return "No rollout scored above 0, so nothing can be told about the parts of the skill."
+        return "No rollout scored above 0, so nothing is known about the parts of the skill."
     if not cut:
         return "No part of the skill can be cut with confidence after these rollouts."
     saved = event.tokens_before - event.tokens_after
@@ -129,7 +131,7 @@ def _so_far(story: RunStory, note: str = ", not verified") -> str:
 
 
 UNPRICED = "no price known"
-RAISABLE = ("usd", "calls", "tokens", "minutes")  # caps that a run takes up while it goes on
+RAISABLE = ("usd", "calls", "tokens", "minutes")  # caps that can be raised while a run is running
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ class Spending:
             self._waiting.discard(waiter)
 
     def wake(self) -> None:
-        """Let everybody who waits in `changed` look again."""
+        """Wake everyone who waits in `changed`."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
@@ -201,7 +201,7 @@ class Reserved:
 
 
 class Budget:
-    """The meter that every model and rollout asks before an attempt and tells after it.
+    """The meter: models and rollouts reserve before each attempt and settle after it.
 
     Counts over all resumes of the run, and over all runs that share its `spending`.
     """
@@ -373,7 +373,7 @@ class Budget:
             raise BudgetReached("minutes", limit, limit) from None
 
     def stop(self, reason: SkillfitError) -> None:
-        """Let nothing new through: waits end with `reason`, attempts in flight finish."""
+        """Allow nothing new: waits end with `reason`, attempts in flight finish."""
         if self._stopped_by is None:
             self._stopped_by = reason
             for timeout in [wait for wait in self._waits if not wait.expired()]:
@@ -382,7 +382,7 @@ class Budget:
 
     def hold_back(self, amounts: Amounts, minutes: float = 0.0) -> None:
         """Keep this much of every cap for later (the ship test): until `release_held`, attempts
-        that would use it meet `BudgetReached`. Attempts in flight may finish.
+        that would use it raise `BudgetReached`. Attempts in flight may finish.
         """
         self._held, self._held_minutes = amounts, minutes
 

@@ -117,7 +117,7 @@ class RunDirectory:
             self.journal.set_fact("run", secrets.token_hex(6))
         self.resumed = before is not None and not changes
         self.run_id = self.journal.fact("run", str) or ""
-        self.events.go_on()
+        self.events.resume()
         self._card.reopen(new=not self.resumed)
 
     @staticmethod

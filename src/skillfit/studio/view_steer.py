@@ -126,7 +126,7 @@ async def _start(
 
 
 async def starting(studio: Studio, request: Request) -> Response:
-    """Until the run has its journal: its process is on the way, or says why it failed."""
+    """The page until the run has its journal: its process is starting, or failed with a reason."""
     name = str(request.path_params["name"])
     try:
         run = studio.folders.resolve(studio.library.folder / check_run_name(name))

@@ -196,9 +196,7 @@ class _Models:
         closing.callback(self.budget.close)
 
     def price_of_agent(self, usage: Usage) -> Usage:
-        """What a program used, in dollars: its own word where it gives one, else by the price of
-        its model.
-        """
+        """What a program used, in dollars: as it reports them, else by the price of its model."""
         spec = self._config.model.agent
         return (
             usage if usage.usd is not None or spec is None else self._prices.priced(spec.id, usage)
@@ -268,9 +266,7 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
 def _rollouts(
     inputs: Inputs, task: Task, agent: Agent | None, models: _Models, run: RunDirectory
 ) -> Rollouts:
-    """Agents and tasks whose model calls happen out of our sight are metered and billed by the
-    rollout.
-    """
+    """The rollout engine. It meters whole rollouts where skillfit does not see the model calls."""
     config = inputs.config
     in_sight = "agent" in inputs.deferred or (
         agent is not None and agent.recorded and task.evaluator is None

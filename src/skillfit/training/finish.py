@@ -112,7 +112,7 @@ def end_by_budget(
 
 
 def _with_cap(diagnosis: Diagnosis, reached: BudgetReached) -> str:
-    """The diagnosis and the cap. Both advise to raise the cap; the cap's own words name it."""
+    """The diagnosis and the cap. Both advise to raise the cap; the cap's message names it."""
     text = diagnosis.message if diagnosis.cause.startswith("budget") else str(diagnosis)
     return f"{text} {reached}"
 
@@ -288,7 +288,7 @@ async def _tests(run: Components, state: TrainingState, ending: Ending) -> Mappi
 def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> str:
     if ending.ship is not None:
         return "unverified" if run.task.fit_only else ending.ship.verdict.replace(" ", "_")
-    # Without a ship test the gate's own scores decide, as in the reference.
+    # Without a ship test the gate's own scores decide, as in SkillOpt.
     before, after = _values(run, state, ending)
     return "improved" if after > before else "no_improvement"
 

@@ -50,8 +50,8 @@ from skillfit.training.replaceable import gate_settings
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One skill on one split. Item means are averaged over repeats first, so that repeats never
-    pose as items.
+    """One skill on one split. Item means are averaged over repeats first, so that repeats do not
+    count as items.
     """
 
     name: str

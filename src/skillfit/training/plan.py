@@ -1,7 +1,7 @@
 """The plan of a run: the items that each step rolls out, and what a number of rollouts buys.
 
 A pure function of the items and the settings. A batch sampler decides it; `ShuffledBatches` is the
-default. Its shuffles and batch seeds equal the reference's, so `recipe: paper` uses the same items
+default. Its shuffles and batch seeds equal SkillOpt's, so `recipe: paper` uses the same items
 in the same order.
 
 With `budget.rollouts`, `plan_rollouts` decides about steps, batches and selection items. Fixed

@@ -77,8 +77,8 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
 
 
 async def probe(ready: Assembled, *, again: bool = False) -> None:
-    """One small call per model. Raises what no training could survive: a wrong key, a wrong model
-    name, an address where no model answers. What the model replies does not matter.
+    """One small call per model. Raises what would make every call of a run fail: a wrong key, a
+    wrong model name, an address where no model answers. What the model replies does not matter.
 
     A recorded probe is not repeated, unless `again`: a key may have changed since.
     """
