@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Ablation, Measured
     from skillfit.training.plan import Plan
-    from skillfit.training.start import PreflightReport
+    from skillfit.training.preflight import PreflightReport
 
 
 ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
@@ -78,9 +78,9 @@ async def _check(
 ) -> PreflightReport:
     from skillfit.run.directory import RunDirectory
     from skillfit.training.assemble import assemble
-    from skillfit.training.start import probe, run_preflight
+    from skillfit.training.preflight import probe, run_preflight
 
-    with RunDirectory.open(path, inputs.identity()) as opened:
+    with RunDirectory.open(path, inputs.identity().as_json()) as opened:
         async with assemble(inputs, opened, [listener], control) as parts:
             await probe(parts, again=True)
             return await run_preflight(parts)

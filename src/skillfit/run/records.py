@@ -13,7 +13,13 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ConfigDict, RootModel
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    RootModel,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
@@ -237,6 +243,25 @@ class PatchRecord:
     success_patterns: tuple[str, ...] = ()
     appendix_notes: tuple[str, ...] = ()
     merge_level: int = 0
+
+
+class RewriteRecord(BaseModel):
+    """What a model wrote in a rewrite mode, as rewrite_result.json shows it. A field that the mode
+    does not have is not written; in patch mode none is.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    title: str = ""
+    reasoning: str = ""
+    change_summary: tuple[str, ...] = ()
+    new_skill: str = ""
+
+    @model_serializer(mode="wrap")
+    def _fields_that_are_set(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        return {
+            name: value for name, value in handler(self).items() if name in self.model_fields_set
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,6 @@ from skillfit.run.journal import RecordedModel
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
 from skillfit.training.components import (
-    BothGraders,
-    Closing,
     Components,
     Control,
     CountedModel,
@@ -37,7 +35,8 @@ from skillfit.training.components import (
 )
 from skillfit.training.inputs import Inputs
 from skillfit.training.replaceable import gate_settings
-from skillfit.training.stages import recorded_requests
+from skillfit.training.ship_rollouts import BothGraders, Closing
+from skillfit.training.steering import recorded_requests
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
 Listener = Callable[[Stored], None]

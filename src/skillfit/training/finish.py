@@ -27,18 +27,18 @@ from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
 from skillfit.skill import Skill, without_placeholder
 from skillfit.training.components import (
-    Closing,
     Components,
     SelectionRollouts,
-    ShipRollouts,
     UsageByStage,
     raise_if_skipped,
 )
 from skillfit.training.measure import Measured
 from skillfit.training.plan import Place, ship_repeats
-from skillfit.training.stages import follow_requests
-from skillfit.training.state import ComparedTallies, Ending, TrainingState, count_actions, summarise
+from skillfit.training.ship_rollouts import Closing, ShipRollouts
+from skillfit.training.state import TrainingState
+from skillfit.training.steering import follow_requests
 from skillfit.training.step_end import emit_score
+from skillfit.training.summary import ComparedTallies, Ending, count_actions, summarise
 
 EXIT_OF = {
     "improved": Exit.OK,

@@ -27,7 +27,6 @@ from skillfit.training.stages import (
     aggregate,
     begin_judging,
     context_of,
-    follow_requests,
     judge,
     note_edits,
     observations,
@@ -37,6 +36,7 @@ from skillfit.training.stages import (
     update,
 )
 from skillfit.training.state import TrainingState
+from skillfit.training.steering import follow_requests
 from skillfit.training.step_end import close_step, measure_baseline
 
 
