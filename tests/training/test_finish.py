@@ -22,7 +22,6 @@ from skillfit.run.events import (
 )
 from skillfit.training.start import PreflightStopped
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import (
     SKILL,
     World,
@@ -34,6 +33,7 @@ from tests.training.practice_project import (
     system,
     task,
 )
+from tests.training.world_fixture import MakeWorld
 
 ALONE = (
     "evaluation.gate=strict",

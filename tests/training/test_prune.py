@@ -5,8 +5,8 @@ from __future__ import annotations
 from skillfit.cli.output import ResultLine
 from skillfit.run.events import GateDecided, StepFinished, Stored
 from skillfit.training.components import Control, Interrupted
-from tests.training.making import MakeWorld
 from tests.training.practice_project import differences, items, readable
+from tests.training.world_fixture import MakeWorld
 
 STORIES = [f"Story {number} is long and names nothing of use." for number in range(5)]
 BLOATED = "\n\n".join(["# Colours", *STORIES, "- red means r.", "Answer with one letter."]) + "\n"

@@ -12,7 +12,7 @@ of this schema.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -381,7 +381,6 @@ class Key:
     default: Any  # None also for settings without a default
     doc: str
     limits: str = ""  # of a number, for example `>= 1`
-    recipes: Mapping[str, Any] = field(default_factory=dict)  # values in recipes that set the key
 
     @property
     def section(self) -> str:
@@ -499,7 +498,6 @@ def _describe(model: type[BaseModel], prefix: str) -> Iterator[Key]:
                 _default(info),
                 " ".join((info.description or "").split()),
                 _limits(info),
-                _recipes(key),
             )
         if nested is not None:
             yield from _describe(nested, f"{key}.")
@@ -529,15 +527,6 @@ def _limits(info: FieldInfo) -> str:
         elif isinstance(rule, annotated_types.Le):
             limits.append(f"<= {rule.le}")
     return " and ".join(limits)
-
-
-def _recipes(key: str) -> dict[str, Any]:
-    section, _, name = key.partition(".")
-    return {
-        recipe: settings[section][name]
-        for recipe, settings in RECIPES.items()
-        if name and name in settings.get(section, {})
-    }
 
 
 def _type(annotation: Any) -> str:
