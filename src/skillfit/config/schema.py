@@ -361,6 +361,8 @@ CHANGEABLE = frozenset(
 CHANGEABLE_OF_A_PROGRAM = frozenset(
     {"file", "program", "login", "readable", "isolation", "concurrency"}
 )
+# Settings that were added with a default that does something else than versions without them.
+_EARLIER_BEHAVIOUR = {"train": {"lag": 0}}
 _ROLES = ("agent", "optimizer", "judge")
 CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 _MODEL_DEFAULTS = {
@@ -431,7 +433,7 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
     added since the run started has its default: that is how the run was made.
     """
     whole = identity(Config())
-    for section, values in recorded.items():
+    for section, values in with_earlier_behaviour(recorded).items():
         known = whole.get(section)
         if isinstance(known, dict) and isinstance(values, Mapping):
             whole[section] = {**known, **values}
@@ -447,11 +449,22 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
     return whole
 
 
-def settings_of_run(recorded: Mapping[str, Any]) -> Config:
+def with_earlier_behaviour(recorded: JsonObject) -> JsonObject:
+    """A recorded config with a value for each setting that it does not have and whose default now
+    does something else than the version that recorded it.
+    """
+    whole = dict(recorded)
+    for section, values in _EARLIER_BEHAVIOUR.items():
+        if isinstance(whole.get(section), Mapping):
+            whole[section] = {**values, **whole[section]}
+    return whole
+
+
+def settings_of_run(recorded: JsonObject) -> Config:
     """The settings that a run recorded. A setting that it did not record, or recorded in a way
     that this version does not accept, has its default, so runs of other versions can be opened.
     """
-    return _accepted(Config, recorded) or Config()
+    return _accepted(Config, with_earlier_behaviour(recorded)) or Config()
 
 
 def _accepted(kind: type[M], recorded: Mapping[str, Any]) -> M | None:
