@@ -405,7 +405,7 @@ def test_init_writes_a_project_that_loads_and_never_writes_over_one(
     assert shell("estimate", "new/skillfit.yaml", "budget.usd=null").code == 0
     Path("new/my-skill/SKILL.md").write_text("# Mine\n")
     refused = shell("init", "new")
-    assert refused.code == 2 and "there already" in refused.err
+    assert refused.code == 2 and "exists already" in refused.err
     assert Path("new/my-skill/SKILL.md").read_text() == "# Mine\n"
 
 

@@ -341,10 +341,10 @@ def steer(
     if action == "answer":
         return _answer(run, target, text, as_json)
     request = steer_run(run, action, target, text)
-    when = "after its present step" if in_use(run) else "when it is resumed"
+    when = "after its current step" if in_use(run) else "when it is resumed"
     return show(
         {"number": request.number, "action": action, "target": target, "text": text},
-        f"Noted. The run takes it up {when}.",
+        f"Recorded. The run follows it {when}.",
         as_json,
     )
 
@@ -559,9 +559,7 @@ def apply(
     kept = make_change(change)
     request_steering(opened.path, "apply", str(change.document))
     data: dict[str, Any] = {"applied": str(change.document), "backup": str(kept), "diff": found}
-    return show(
-        data, f"Changed {change.document}. Take it back with: skillfit apply {run} --undo", as_json
-    )
+    return show(data, f"Changed {change.document}. Undo with: skillfit apply {run} --undo", as_json)
 
 
 def _confirmed(document: Path) -> bool:
