@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.report import RunFollower, StoryBuilder, open_run, read_story
 from skillfit.report.skill_margin import skill_lines, worth_of
-from skillfit.report.story import EditSummary, RunStory
+from skillfit.report.story import Cost, EditSummary, RunStory
 from skillfit.report.story_evidence import _stands_in
 from skillfit.report.story_items import (
     count_changes,
@@ -19,6 +20,7 @@ from skillfit.report.story_items import (
     rollouts_of_item,
     worst_first,
 )
+from skillfit.report.verdict_text import fullest_cap, next_commands
 from skillfit.run.control import in_use, request_steering
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import (
@@ -285,7 +287,7 @@ async def test_a_terminal_fed_with_every_event_counts_as_a_reader_does(tmp_path:
             builder(stored)
     live, read = builder.story(), read_story(path)
     assert live.stages == read.stages
-    assert (live.rollouts, live.rollouts_failed) == (read.rollouts, read.rollouts_failed)
+    assert live.rollouts == read.rollouts
     assert live.points == read.points
 
 
@@ -339,6 +341,37 @@ def test_requests_of_people_stand_in_the_story_until_the_run_takes_them_up(
     first, second = read_story(tmp_path / "run").decisions
     assert (first.action, first.target, first.done) == ("veto", "s0001e01", True)
     assert (second.action, second.text, second.done) == ("reword", "- Say it in one word.", False)
+
+
+def test_a_stop_is_done_when_the_run_has_stopped(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    request_steering(tmp_path / "run", "stop")
+    assert not read_story(tmp_path / "run").decisions[0].done
+    run.close()
+    assert read_story(tmp_path / "run").decisions[0].done
+
+
+def test_an_ablation_that_has_not_finished_claims_no_steps(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", total_epochs=0, steps_per_epoch=0)
+    assert read_story(tmp_path / "run").verdict == "Measuring what each part of the skill is worth."
+    run.close()
+    story = read_story(tmp_path / "run")
+    assert story.verdict.startswith("Stopped before every part of the skill was measured")
+    assert [version.name for version in story.versions] == ["initial"]
+    at = story.path
+    assert [line.partition("   #")[0] for line in next_commands(story)] == [
+        f"skillfit ablate {at}/config.json --run {at}",
+        f"skillfit ablate {at}/config.json --run {at}-again",
+    ]
+
+
+def test_a_reached_budget_is_the_one_to_raise(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", {"budget": {"calls": 2500000, "usd": 3.0}})
+    run.finish("budget", INITIAL)
+    run.close()
+    story = replace(read_story(tmp_path / "run"), total=Cost("total", calls=2500000, usd=0.5))
+    assert fullest_cap(story) == "calls"
+    assert next_commands(story)[0].startswith(f"skillfit resume {story.path} budget.calls=5000000 ")
 
 
 def test_a_damaged_journal_is_an_error_that_names_the_run(tmp_path: Path) -> None:

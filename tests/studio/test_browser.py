@@ -398,6 +398,28 @@ def test_what_a_run_does_appears_on_open_pages(
         assert page.evaluate("window.untouched"), "the page was not loaded again"
 
 
+def test_the_pool_of_an_open_page_grows_and_ends_with_the_run(
+    chromium: Browser, site: RunningStudio, folder: Path
+) -> None:
+    """The slider over the steps is at hand after the second one, and stays at the latest."""
+    (folder / "grow.yaml").write_text("train: {seed: 42}\n")
+    command = [sys.executable, "-m", "skillfit", "train", "grow.yaml", *PROJECT, *ONE_STEP]
+    with window(chromium, site) as opened:
+        page = opened.open("/?sort=name")
+        settings = ["train.num_epochs=2", "--run", "runs/growing", "--json"]
+        with subprocess.Popen([*command, *settings], cwd=folder, stdout=subprocess.DEVNULL):
+            page.get_by_role("link", name="growing").click()
+            page.evaluate("window.untouched = true")
+            expect(page.locator("h1")).to_contain_text(re.compile("^(The skill|No imp|It is not)"))
+        slider = page.get_by_label(re.compile("After step"))
+        expect(slider).to_be_visible()
+        assert slider.input_value() == slider.get_attribute("max")
+        expect(page.locator("#pool-now")).to_have_text(slider.input_value())
+        expect(page.get_by_text("Open an edit to pin")).to_have_count(0)
+        expect(page.locator("[data-part=about]")).to_contain_text("Ended")
+        assert page.evaluate("window.untouched"), "the page was not loaded again"
+
+
 def test_runs_are_chosen_and_compared(chromium: Browser, site: RunningStudio) -> None:
     with window(chromium, site) as opened:
         page = opened.open("/?sort=name")

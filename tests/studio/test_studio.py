@@ -14,13 +14,13 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.report.read_story import read_story
 from skillfit.run.control import read_requests
-from skillfit.run.events import GateDecided, PersonDecided, StageStarted
+from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.skill import Edit
 from skillfit.studio.access import Session
 from skillfit.studio.web_app import make_app, serve
 from tests.report.runs import BEST, INITIAL, WrittenRun, improved, screening_run
-from tests.studio.server import csrf_of, studio, studio_process
+from tests.studio.server import csrf_of, practice_project, studio, studio_process
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202e'
 PAGES = (
@@ -331,7 +331,7 @@ def test_a_handoff_prompt_is_answered_from_a_terminal(tmp_path: Path) -> None:
         done = subprocess.run([*command, *words], input=given, capture_output=True, text=True)
         return done.stdout + done.stderr
 
-    assert "1 more wait." in answer("merge-1", str(tmp_path / "mine.md"))
+    assert "1 prompt left." in answer("merge-1", str(tmp_path / "mine.md"))
     assert "No prompt 'merge-1'" in answer("merge-1", given="again")
     assert "Resume the run" in answer("merge-2", given="{}")
     assert (run / "handoff" / "merge-1.answer.md").read_text() == "[]"
@@ -405,6 +405,108 @@ def test_edits_under_review_are_approved_or_declined(tmp_path: Path) -> None:
         assert "skillfit steer run approve s0001e01" in client.post("/act/run", data=form).text
     run.close()
     assert [one.action for one in read_requests(tmp_path / "run")] == ["approve"]
+
+
+def test_a_run_under_review_is_listed_as_such_and_goes_on_to_the_next_edit(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", {"review": True})
+    effects = [
+        EditEffect(
+            id=name,
+            step=1,
+            edit=Edit("append", "", f"- Rule {name}."),
+            status="pending",
+            mean=0.1,
+            low=0.02,
+            high=0.18,
+            probability=0.95,
+            rollouts=60,
+            reason="waiting for approval: +0.100",
+        )
+        for name in ("s0001e01", "s0001e02")
+    ]
+    run.emit(
+        GateDecided(
+            name="step_0001",
+            step=1,
+            decision="reject",
+            reason="no edit was promoted",
+            evidence=Evidence(),
+            effects=effects,
+        )
+    )
+    run.close()
+    with browser(tmp_path) as client:
+        listed = client.get("/").text
+        assert "waiting for review" in listed and "waiting for answers" not in listed
+        form = {"csrf": csrf_of(client), "do": "approve", "target": "s0001e01"}
+        page = client.post("/act/run", data=form).text
+        assert "yes or no to 1 edit," in page
+        assert page.count("waiting for approval") == 1
+        assert "approved, waits for the run to take it up" in page
+        page = client.post("/act/run", data={**form, "do": "decline", "target": "s0001e02"}).text
+        assert "waiting for approval" not in page and ">Resume</button>" in page
+
+
+def test_an_ablation_is_shown_without_steps_scores_and_an_optimizer(tmp_path: Path) -> None:
+    practice_project(tmp_path)
+    (tmp_path / "parts.yaml").write_text(
+        "model: {agent: practice/agent}\n"
+        "env: {skill: ./triage, tasks: ./tasks.jsonl, grader: exact}\n"
+    )
+    command = [sys.executable, "-m", "skillfit", "ablate", "parts.yaml", "--run", "runs/parts"]
+    subprocess.run([*command, "--rollouts", "24"], cwd=tmp_path, check=True, capture_output=True)
+    with browser(tmp_path / "runs", tmp_path) as client:
+        page = client.get("/run/parts").text
+        assert "Worth of each part" in page and "the whole skill" in page
+        for untrue in ("trained with", "worked examples", "Pool of edits", "skillfit train"):
+            assert untrue not in page
+        for heading in ("Steps", "Scores"):
+            assert f"<h2>{heading}</h2>" not in page
+        assert "best so far" not in client.get("/skill/parts").text
+        assert "has no new skill to apply" in client.get("/apply/parts").text
+
+
+def test_a_stopped_ablation_is_resumed_as_an_ablation(tmp_path: Path) -> None:
+    WrittenRun(tmp_path / "parts", total_epochs=0, steps_per_epoch=0).close()
+    with browser(tmp_path) as client:
+        page = client.get("/run/parts").text
+        assert ">Resume</button>" in page and "new budget" not in page
+        form = {"csrf": csrf_of(client), "do": "resume"}
+        assert f"skillfit ablate {tmp_path}/parts/config.json" in (
+            client.post("/act/parts", data=form).text
+        )
+
+
+async def test_a_run_that_compared_nothing_has_no_gain(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "none")
+    run.measured("baseline", "old", 0.25)
+    run.emit(
+        ShipTested(
+            verdict="no improvement",
+            reason="nothing to compare",
+            difference=0.0,
+            interval=(0.0, 0.0),
+            p_value=1.0,
+            repeats=0,
+            skill_hash="old",
+            evidence=Evidence(),
+        )
+    )
+    run.finish("no_improvement", INITIAL)
+    run.close()
+    await improved(tmp_path / "other")
+    with browser(tmp_path) as client:
+        text = client.get("/").text
+        assert "+0.0" not in text and "not verified" not in text
+        assert "+0.0" not in client.get("/compare?run=none&run=other").text
+
+
+def test_a_refused_action_looks_like_one(tmp_path: Path) -> None:
+    WrittenRun(tmp_path / "run").close()
+    with browser(tmp_path) as client:
+        form = {"csrf": csrf_of(client), "do": "budget", "target": "calls", "text": "many"}
+        page = client.post("/act/run", data=form).text
+        assert '<p class="message bad" role="status">&#39;many&#39; is not a budget.' in page
 
 
 async def test_a_skill_outside_the_folders_is_not_changed(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ give the story, the journal gives the bill: failed attempts and all resumes are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 
 from skillfit.models.providers.handoff import pending
-from skillfit.report.story import Cost, Notice, PersonDecision, RunStory
+from skillfit.report.story import Cost, EditSummary, Notice, PersonDecision, RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.report.verdict_text import verdict_sentence
 from skillfit.run.control import read_requests
@@ -71,17 +71,20 @@ class RunFollower:
             )
             for kind, count in self._costs.retries.most_common()
         ]
+        state = state_of(self.path, finished=self._builder.finished)
+        decisions = _with_requests(self.path, story.decisions, running=state == "running")
         story = replace(
             story,
             run=run_id or story.run,
             path=str(self.path),
-            state=state_of(self.path, finished=self._builder.finished),
+            state=state,
             isolation=self._isolation,
             costs=costs,
             total=reduce(Cost.plus, costs, Cost("total")),
             notices=(*story.notices, *retried),
             prompts=len(pending(self.path / "handoff")),
-            decisions=_with_requests(self.path, story.decisions),
+            decisions=decisions,
+            edits=tuple(_with_decision(edit, decisions) for edit in story.edits),
         )
         return replace(story, verdict=verdict_sentence(story))
 
@@ -105,7 +108,9 @@ def open_run(path: Path) -> Iterator[RunView]:
         yield view
 
 
-def _with_requests(path: Path, recorded: tuple[PersonDecision, ...]) -> tuple[PersonDecision, ...]:
+def _with_requests(
+    path: Path, recorded: tuple[PersonDecision, ...], *, running: bool
+) -> tuple[PersonDecision, ...]:
     """What the run recorded, then what it has not taken up yet."""
     numbers = {decision.number for decision in recorded}
     requests = [request for request in read_requests(path) if request.number not in numbers]
@@ -117,13 +122,32 @@ def _with_requests(path: Path, recorded: tuple[PersonDecision, ...]) -> tuple[Pe
             request.text,
             request.command(path.name),
             request.at,
-            done=request.action in ("apply", "undo"),
+            done=request.action in ("apply", "undo") or (request.action == "stop" and not running),
         )
         for request in requests
     ]
     return (*recorded, *waiting)
 
 
+def _with_decision(edit: EditSummary, decisions: Sequence[PersonDecision]) -> EditSummary:
+    """An edit under review that a person has decided on waits for the run, not for a person."""
+    answers = [
+        one.action
+        for one in decisions
+        if not one.done and one.target == edit.id and one.action in _ANSWERS
+    ]
+    if not answers or not edit.awaits_approval:
+        return edit
+    return replace(edit, reason=f"{_ANSWERS[answers[-1]]}, waits for the run to take it up")
+
+
+_ANSWERS = {
+    "approve": "approved",
+    "decline": "declined",
+    "pin": "pinned",
+    "veto": "vetoed",
+    "reword": "reworded",
+}
 _SUMS = """
 SELECT stage, role, model, max(seq), sum(calls), sum(tokens), sum(usd),
        sum(usd IS NULL AND calls > 0)

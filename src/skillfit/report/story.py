@@ -39,7 +39,7 @@ class Point:
     low: float
     high: float
     items: int
-    decision: str = "accept"  # whether the loop went on with this skill
+    decision: str = "accept"  # whether the loop continued with this skill
     estimated: bool = False  # predicted by the regression over all rollouts
 
     @property
@@ -139,7 +139,7 @@ class EditSummary:
 
     @property
     def awaits_approval(self) -> bool:
-        """Whether only a person's yes is missing (`review: true`)."""
+        """Whether it waits only for a person's approval (`review: true`)."""
         return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
 
     @property
@@ -346,11 +346,20 @@ class RunStory:
     notices: tuple[Notice, ...] = ()
     graded: bool = False  # some scores are neither 0 nor 1
     rollouts: int = 0
-    rollouts_failed: int = 0
 
     @property
     def failed(self) -> bool:
         return self.finish_reason == "infrastructure"
+
+    @property
+    def is_ablation(self) -> bool:
+        """Whether `skillfit ablate` made this run: it measures a skill and has no steps."""
+        return self.ablation is not None or (self.has_begun and not self.total_steps)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has recorded its start. Its directory exists before that."""
+        return bool(self.config)
 
     @property
     def is_over(self) -> bool:
@@ -359,9 +368,8 @@ class RunStory:
 
     @property
     def to_review(self) -> tuple[EditSummary, ...]:
-        """Edits that wait for a person's yes or no and have none yet."""
-        decided = {one.target for one in self.decisions if not one.done}
-        waiting = [edit for edit in self.edits if edit.awaits_approval and edit.id not in decided]
+        """Edits that wait for a person's yes or no."""
+        waiting = [edit for edit in self.edits if edit.awaits_approval]
         return () if self.is_over else tuple(waiting)
 
     @property
@@ -408,7 +416,7 @@ class RunStory:
 
     def selected(self) -> SelectionScores | None:
         """Scores on the selection split: what the end of the run says, or the last point of the
-        curve that the loop went on with.
+        curve that the loop continued with.
         """
         first = self.point("baseline")
         if self.selection is not None or first is None:

@@ -35,6 +35,14 @@ _MESSAGES = 100  # kept until the page that shows them is loaded
 _LARGEST_FORM = 2_000_000  # bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What an action said, for the next page."""
+
+    text: str
+    failed: bool
+
+
 class Studio:
     """One studio: its folders, its session, and how pages are made."""
 
@@ -44,7 +52,7 @@ class Studio:
         self.folders = Folders.of(project, runs)
         self.session = session
         self.starter = Starter()
-        self._messages: OrderedDict[str, str] = OrderedDict()
+        self._messages: OrderedDict[str, Message] = OrderedDict()
         self.templates: Environment = make_environment("skillfit.studio", "skillfit.report")
         self.templates.globals |= {
             "run_url": run_url,
@@ -58,15 +66,15 @@ class Studio:
     def page(
         self, request: Request, template: str, /, status: int = 200, **context: object
     ) -> Response:
-        message = self._messages.pop(request.query_params.get("message", ""), "")
+        message = self._messages.pop(request.query_params.get("message", ""), None)
         text = self.render(template, csrf=self.session.csrf, message=message, **context)
         return HTMLResponse(text, status)
 
-    def go_to(self, url: str, message: str = "") -> Response:
+    def go_to(self, url: str, message: str = "", *, failed: bool = False) -> Response:
         """Redirect after a change, with a message for the next page."""
         if message:
             key = secrets.token_urlsafe(9)
-            self._messages[key] = message
+            self._messages[key] = Message(message, failed)
             while len(self._messages) > _MESSAGES:
                 self._messages.popitem(last=False)
             url += f"{'&' if '?' in url else '?'}message={key}"
@@ -155,7 +163,7 @@ def stream_parts(request: Request, look: Look) -> Response:
 
 async def _changes(request: Request, look: Look) -> AsyncIterator[str]:
     shown: dict[str, str] = {}
-    heard = time.monotonic()
+    last_sent = time.monotonic()
     while not await request.is_disconnected():
         began = time.monotonic()
         try:
@@ -167,9 +175,9 @@ async def _changes(request: Request, look: Look) -> AsyncIterator[str]:
         changed = {name: part for name, part in parts.items() if shown.get(name) != part}
         if changed:
             shown |= changed
-            heard = time.monotonic()
+            last_sent = time.monotonic()
             yield f"event: parts\ndata: {json.dumps(changed)}\n\n"
-        elif time.monotonic() - heard > _QUIET:
-            heard = time.monotonic()
+        elif time.monotonic() - last_sent > _QUIET:
+            last_sent = time.monotonic()
             yield ": still here\n\n"
         await asyncio.sleep(min(_MOST, max(_LEAST, _REST * took)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -14,11 +13,12 @@ from starlette.responses import HTMLResponse, Response
 from skillfit.report import RunStory, open_run
 from skillfit.report.forest import ForestRow, edit_row, effect_history, forest_plot
 from skillfit.report.html_report import html_report, settings_of_config, unit_forest
+from skillfit.report.progress import time_left
 from skillfit.report.score_chart import score_chart
 from skillfit.report.skill_margin import skill_lines, unit_lines
 from skillfit.report.story import EditSummary, SkillVersion
 from skillfit.report.story_evidence import by_effect
-from skillfit.report.verdict_text import dollars, duration, facts, next_commands
+from skillfit.report.verdict_text import RAISABLE, cap_uses, facts, fullest_cap, next_commands
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
@@ -44,7 +44,7 @@ _OPERATIONS = {
 }
 _GATES = 15
 _ROLLOUTS = 60
-_PARTS = ("head", "stages", "scores", "pool", "gates", "notices", "cost")
+_PARTS = ("tabs", "head", "stages", "scores", "pool", "gates", "notices", "cost", "about")
 
 
 def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, object]:
@@ -67,7 +67,10 @@ def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, object]
         "dropped_count": len(dropped),
         "gates": story.gates[::-1][:_GATES],
         "gates_cut": max(0, len(story.gates) - _GATES),
-        "caps": spending(story),
+        "caps": cap_uses(story.total, story.seconds, story.caps, story.rollouts),
+        "raisable": RAISABLE,
+        "fullest_cap": fullest_cap(story),
+        "time_left": time_left(story),
         "commands": next_commands(story),
         "starting": studio.starter.is_starting(Path(story.path)),
         "start_failure": studio.starter.failure(Path(story.path)),
@@ -84,36 +87,6 @@ def _pool(name: str, story: RunStory, edits: list[EditSummary]) -> str:
 def _forest(name: str, edits: list[EditSummary]) -> str:
     rows = [edit_row(edit, run_url("edit", name, id=edit.id)) for edit in edits]
     return forest_plot(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class CapUse:
-    """What was used of one kind, beside the cap where one is set."""
-
-    name: str
-    text: str
-    used: float
-    cap: float | None
-
-
-def spending(story: RunStory) -> list[CapUse]:
-    used: dict[str, float | None] = {
-        "usd": story.total.usd,
-        "calls": story.total.calls,
-        "tokens": story.total.tokens,
-        "minutes": story.seconds / 60,
-        "rollouts": story.rollouts,
-    }
-    texts = {
-        "usd": dollars(story.total.usd) or "no price known",
-        "calls": f"{story.total.calls:,} calls",
-        "tokens": f"{story.total.tokens:,} tokens",
-        "minutes": duration(story.seconds),
-        "rollouts": f"{story.rollouts:,} rollouts",
-    }
-    return [
-        CapUse(name, text, used[name] or 0.0, story.caps.get(name)) for name, text in texts.items()
-    ]
 
 
 async def run(studio: Studio, request: Request) -> Response:
@@ -140,7 +113,7 @@ async def run_live(studio: Studio, request: Request) -> Response:
         if seen != now:
             seen[:] = now
             context = run_context(studio, name, story)
-            context["csrf"] = studio.session.csrf
+            context |= {"csrf": studio.session.csrf, "here": "run"}
             for part in _PARTS:
                 kept[part] = studio.render(f"run_{part}.html.j2", **context)
         return kept
@@ -260,7 +233,7 @@ async def skill(studio: Studio, request: Request) -> Response:
     def make() -> Response:
         story = studio.story(request)
         query = request.query_params
-        usual = "unproven" if story.unproven_skill else "best"
+        usual = "unproven" if story.unproven_skill else "initial" if story.is_ablation else "best"
         version = _version(story, query.get("version", usual))
         other = _version(story, query["against"]) if query.get("against") else None
         if story.ablation is not None and version.text == story.initial_skill:

@@ -12,13 +12,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from skillfit.models.providers.handoff import pending
 from skillfit.plain_text import visible
 from skillfit.report import RunStory
 from skillfit.report.html_report import flat_settings
 from skillfit.report.score_chart import compare_chart, sparkline
 from skillfit.report.story import EditSummary
 from skillfit.report.story_evidence import by_effect
-from skillfit.run.card import RunCard
+from skillfit.run.card import RunCard, ShipGain
 from skillfit.skill import diff_hunks
 from skillfit.studio.library import NamedRun, NoSuchRun, RunIndex
 from skillfit.studio.site import Page, Studio, number_in, page_of, stream_parts
@@ -38,12 +39,20 @@ class RunRow:
     state: str
     card: RunCard
     curve: Markup
+    reviewing: bool = False  # a waiting run: for a yes or no to edits, not for answers
+
+    @property
+    def ship(self) -> ShipGain | None:
+        """The result on fresh rollouts, if there were some."""
+        return self.card.ship if self.card.ship is not None and self.card.ship.repeats else None
 
     @property
     def gain(self) -> float | None:
-        """On fresh rollouts if there were some, else on the selection split."""
+        """On fresh rollouts if there were some, else on the selection split; None when nothing
+        better was found that could be compared.
+        """
         if self.card.ship is not None:
-            return self.card.ship.difference
+            return self.ship.difference if self.ship else None
         pair = self.card.selection
         if pair.baseline is None or pair.best is None:
             return None
@@ -59,7 +68,9 @@ class RunRow:
 def _row(run: NamedRun) -> RunRow:
     listed, card = run.listed, run.listed.card
     state = "failed" if card.finish_reason == "infrastructure" else listed.state
-    return RunRow(run.name, state, card, sparkline([point.score for point in card.points]))
+    reviewing = state == "waiting" and bool(card.to_review) and not pending(listed.path / "handoff")
+    curve = sparkline([point.score for point in card.points])
+    return RunRow(run.name, state, card, curve, reviewing)
 
 
 def _number(value: float | None) -> float:
@@ -141,7 +152,7 @@ class ComparedRun:
         if self.story.ship is not None:
             return self.story.ship.difference
         scores = self.story.selected()
-        return scores.best - scores.initial if scores else None
+        return scores.best - scores.initial if scores and self.story.changed else None
 
 
 @dataclass(frozen=True, slots=True)

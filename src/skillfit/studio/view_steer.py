@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from skillfit.amounts import quantity
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending, pending
 from skillfit.report import RunStory
@@ -125,7 +126,7 @@ async def _start(
 
 
 async def starting(studio: Studio, request: Request) -> Response:
-    """Until the run has its journal: its process is on the way, or says why it failed."""
+    """The page until the run has its journal: its process is starting, or failed with a reason."""
     name = str(request.path_params["name"])
     try:
         run = studio.folders.resolve(studio.library.folder / check_run_name(name))
@@ -147,7 +148,7 @@ async def starting(studio: Studio, request: Request) -> Response:
 
 def _has_started(studio: Studio, name: str) -> bool:
     try:
-        return bool(studio.library.story(name).run)
+        return studio.library.story(name).has_begun
     except SkillfitError:
         return False
 
@@ -162,27 +163,28 @@ async def act(studio: Studio, request: Request) -> Response:
     back = run_url("run", name)
     try:
         if do in _STEERING:
-            back = run_url("edit", name, id=target)
+            if do not in ("approve", "decline"):  # the run's page has the others to review
+                back = run_url("edit", name, id=target)
             message = await asyncio.to_thread(_steer, run, do, target, text)
         elif do == "stop":
             await asyncio.to_thread(stop_run, run)
             message = "Stopping: what is in progress finishes and is saved."
         elif do == "budget":
-            message = _budget(studio, run, target, text)
+            message = await asyncio.to_thread(_budget, studio, run, target, text)
         elif do == "resume":
-            message = _resume(studio, run, [])
+            message = await asyncio.to_thread(_resume, studio, run, [])
         elif do in ("apply", "undo"):
             back = run_url("apply", name)
             message = await _apply(studio, run, do)
         elif do == "answer":
             back = run_url("handoff", name)
             left = await asyncio.to_thread(answer_prompt, run, target, text)
-            rest = f"{left} more wait." if left else "Resume the run now."
+            rest = f"{quantity(left, 'prompt')} left." if left else "Resume the run now."
             message = f"Answered {target}. {rest}"
         else:
             raise HTTPException(400, f"Unknown action {do!r}.")
     except SkillfitError as error:
-        message = str(error)
+        return studio.go_to(back, str(error), failed=True)
     return studio.go_to(back, message)
 
 
@@ -201,7 +203,10 @@ def _budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
 
 
 def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:
-    arguments = ["resume", str(run), *overrides, "--json"]
+    if studio.library.follow(run).story().is_ablation:
+        arguments = ["ablate", str(run / "config.json"), "--run", str(run), "--json"]
+    else:
+        arguments = ["resume", str(run), *overrides, "--json"]
     studio.starter.start(run, arguments, folder=studio.project)
     return f"Resumed with: {as_typed(arguments)}"
 
@@ -212,7 +217,7 @@ async def _apply(studio: Studio, run: Path, do: str) -> str:
     arguments = ["apply", str(run), "--undo" if do == "undo" else "--yes"]
     result = await run_command(arguments, folder=studio.project)
     if result.error:
-        return result.error
+        raise InputError(result.error)
     done = "Put back the former text" if do == "undo" else "Changed the skill"
     return f"{done}: {story.data.skill}. The same as: {result.command}"
 

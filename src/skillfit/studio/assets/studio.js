@@ -15,7 +15,9 @@ function replacePart(element, html) {
   const chosen = new Set();
   for (const box of element.querySelectorAll("input[type=checkbox]:checked")) chosen.add(box.value);
   const typed = new Map();
-  for (const field of element.querySelectorAll("input[id], select[id]")) typed.set(field.id, field.value);
+  for (const field of element.querySelectorAll("input[id], select[id]")) {
+    if (isChanged(field)) typed.set(field.id, field.value);
+  }
   const places = dotPlaces(element);
   element.innerHTML = html;
   for (const details of element.querySelectorAll("details")) {
@@ -27,8 +29,30 @@ function replacePart(element, html) {
   for (const field of element.querySelectorAll("input[id], select[id]")) {
     if (typed.has(field.id)) field.value = typed.get(field.id);
   }
+  growScrub();
   if (focused) [...element.querySelectorAll(focused.tag)][focused.at]?.focus();
   moveDots(element, places);
+}
+
+function isChanged(field) {
+  if (field.tagName === "INPUT") return field.value !== field.defaultValue;
+  const first = [...field.options].find((option) => option.defaultSelected) ?? field.options[0];
+  return field.value !== first?.value;
+}
+
+// The slider over the steps of the pool. It stays at the latest step when it is there.
+function growScrub() {
+  const scrub = document.querySelector(".scrub");
+  const steps = document.querySelector("[data-pool-steps]");
+  if (!scrub || !steps) return;
+  const [first, last] = steps.dataset.poolSteps.split(" ");
+  const range = scrub.querySelector("input");
+  const latest = scrub.hidden || range.value === range.max;
+  range.min = first;
+  range.max = last;
+  if (latest) range.value = last;
+  if (latest) document.querySelector("#pool-now").textContent = last;
+  scrub.hidden = first === last;
 }
 
 // Which of the elements of its kind has the focus.
