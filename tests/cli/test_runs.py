@@ -113,7 +113,7 @@ def test_undo_refuses_when_somebody_wrote_since(shell: Shell, run: Path) -> None
 def test_apply_refuses_a_run_that_did_not_improve(shell: Shell, config: Path) -> None:
     shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "stopped")
     refused = shell("apply", "stopped", "--yes").err
-    assert "did not show an improvement (budget)" in refused
+    assert "did not show an improvement (budget reached)" in refused
     assert "skillfit show stopped" in refused and "--force" not in refused
     Path("stopped/unproven_skill.md").write_text("# Found\n")
     assert "stopped/unproven_skill.md" in shell("apply", "stopped", "--yes").err

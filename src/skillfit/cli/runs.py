@@ -408,12 +408,12 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
     """
+    from skillfit.run.records import display_name
+
     if run.finish_reason != "improved" and not force:
         raise InputError(
-            (
-                f"The run in {run.path} did not show an improvement "
-                f"({run.finish_reason.replace('_', ' ')})."
-            ),
+            f"The run in {run.path} did not show an improvement "
+            f"({display_name(run.finish_reason)}).",
             hint=_why_not(run),
         )
     best = without_placeholder(run.best_skill)
