@@ -325,7 +325,7 @@ def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
         and file.name != "evals.json"
     ):
         raise InputError(
-            f"{tasks} lies inside the skill folder {skill}: the agent would see the answers.",
+            f"{tasks} is inside the skill folder {skill}: the agent would see the answers.",
             hint="Move it out.",
         )
 
