@@ -51,7 +51,7 @@ def find_extension(
         target = built_in[name]
         return _imported(kind, name, target) if isinstance(target, str) else target
     if is_reference(name):
-        return load_object(name, base)
+        return load_object(name, base, setting=setting)
     installed = _installed(kind, name)
     if not installed:
         raise unknown_extension(kind, name, built_in, setting=setting)
@@ -180,17 +180,21 @@ def name_of(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def load_object(reference: str, base: Path = Path()) -> Any:
-    """The object that `file.py:name` refers to. The file is executed once per process."""
+def load_object(reference: str, base: Path = Path(), *, setting: str = "") -> Any:
+    """The object that `file.py:name` refers to. The file is executed once per process. `setting`
+    is named in messages.
+    """
     file, _, name = reference.rpartition(":")
     path = (base / file).resolve()
     if not path.is_file():
-        raise InputError(f"{reference}: {path} does not exist.", hint="Write path/to/file.py:name.")
+        raise InputError(
+            f"{setting or reference}: {path} does not exist.", hint="Write path/to/file.py:name."
+        )
     module = _load_module(path, path.stat().st_mtime_ns)
     if not hasattr(module, name):
         own = [key for key in vars(module) if not key.startswith("_")]
         raise InputError(
-            f"{path.name} has no {name!r}.",
+            f"{setting}{': ' if setting else ''}{path.name} has no {name!r}.",
             hint=f"It has: {', '.join(own)}.",
         )
     return getattr(module, name)

@@ -75,11 +75,11 @@ def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(
         def tick(self, spent: Usage | None = None) -> None:
             bills.extend([spent.calls] if spent else [])
 
-    material = read(config, [*SMALL, "budget.calls=9"])
+    inputs = read(config, [*SMALL, "budget.calls=9"])
     attend(
         path,
         Billed(Console()),
-        lambda control: start(material, path, force_new=True, control=control),
+        lambda control: start(inputs, path, force_new=True, control=control),
     )
     assert max(bills) <= 9 < before
 

@@ -98,6 +98,7 @@ async def test_without_caps_everything_fits_and_prices_may_be_unknown(path: Path
     budget = Budget(BudgetSection(), Journal(path))
     for _ in range(100):
         await spend(budget, Usage(calls=1, usd=None), Usage(calls=1, usd=None))
+    assert budget.spent.calls == 100
 
 
 async def test_what_earlier_processes_spent_counts(path: Path) -> None:

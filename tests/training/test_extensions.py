@@ -427,6 +427,15 @@ def test_a_run_that_recorded_nothing_about_its_parts_resumes(
     assert named("gate", "parts.py:MyGate", project).finished is not None
 
 
+@pytest.mark.parametrize("kind", ["proposer", "sampler"])
+def test_a_recorded_config_with_a_relative_file_still_finds_it(kind: str, project: Path) -> None:
+    data = load_config(project / "skillfit.yaml").model_dump(mode="json")
+    section, _, name = SETTINGS[kind].partition(".")
+    data[section][name] = f"parts.py:{CLASSES[kind]}"  # as earlier versions recorded it
+    config = load_config(data)
+    assert getattr(getattr(config, section), name) == f"{project / 'parts.py'}:{CLASSES[kind]}"
+
+
 @pytest.fixture
 def edit_identity(here: Path) -> Callable[[Callable[[dict[str, Any]], None]], None]:
     """Changes what the run in `r` recorded about itself."""

@@ -21,7 +21,6 @@ from skillfit.run.events import (
     StageStarted,
 )
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import (
     SKILL,
     Script,
@@ -36,6 +35,7 @@ from tests.training.practice_project import (
     system,
     task,
 )
+from tests.training.world_fixture import MakeWorld
 
 STRICT = (
     "evaluation.gate=strict",

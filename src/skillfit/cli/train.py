@@ -121,9 +121,10 @@ def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     from dataclasses import replace
 
     from skillfit.api import Run
+    from skillfit.config.schema import with_earlier_behaviour
 
     opened = Run.open(run)
-    inputs = read(opened.started.config.root, overrides)
+    inputs = read(with_earlier_behaviour(opened.started.config.root), overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 

@@ -12,7 +12,7 @@ of this schema.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -361,6 +361,8 @@ CHANGEABLE = frozenset(
 CHANGEABLE_OF_A_PROGRAM = frozenset(
     {"file", "program", "login", "readable", "isolation", "concurrency"}
 )
+# Settings that were added with a default that does something else than versions without them.
+_EARLIER_BEHAVIOUR = {"train": {"lag": 0}}
 _ROLES = ("agent", "optimizer", "judge")
 CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 _MODEL_DEFAULTS = {
@@ -379,7 +381,6 @@ class Key:
     default: Any  # None also for settings without a default
     doc: str
     limits: str = ""  # of a number, for example `>= 1`
-    recipes: Mapping[str, Any] = field(default_factory=dict)  # values in recipes that set the key
 
     @property
     def section(self) -> str:
@@ -432,7 +433,7 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
     added since the run started has its default: that is how the run was made.
     """
     whole = identity(Config())
-    for section, values in recorded.items():
+    for section, values in with_earlier_behaviour(recorded).items():
         known = whole.get(section)
         if isinstance(known, dict) and isinstance(values, Mapping):
             whole[section] = {**known, **values}
@@ -448,11 +449,22 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
     return whole
 
 
-def settings_of_run(recorded: Mapping[str, Any]) -> Config:
+def with_earlier_behaviour(recorded: JsonObject) -> JsonObject:
+    """A recorded config with a value for each setting that it does not have and whose default now
+    does something else than the version that recorded it.
+    """
+    whole = dict(recorded)
+    for section, values in _EARLIER_BEHAVIOUR.items():
+        if isinstance(whole.get(section), Mapping):
+            whole[section] = {**values, **whole[section]}
+    return whole
+
+
+def settings_of_run(recorded: JsonObject) -> Config:
     """The settings that a run recorded. A setting that it did not record, or recorded in a way
     that this version does not accept, has its default, so runs of other versions can be opened.
     """
-    return _accepted(Config, recorded) or Config()
+    return _accepted(Config, with_earlier_behaviour(recorded)) or Config()
 
 
 def _accepted(kind: type[M], recorded: Mapping[str, Any]) -> M | None:
@@ -486,7 +498,6 @@ def _describe(model: type[BaseModel], prefix: str) -> Iterator[Key]:
                 _default(info),
                 " ".join((info.description or "").split()),
                 _limits(info),
-                _recipes(key),
             )
         if nested is not None:
             yield from _describe(nested, f"{key}.")
@@ -516,15 +527,6 @@ def _limits(info: FieldInfo) -> str:
         elif isinstance(rule, annotated_types.Le):
             limits.append(f"<= {rule.le}")
     return " and ".join(limits)
-
-
-def _recipes(key: str) -> dict[str, Any]:
-    section, _, name = key.partition(".")
-    return {
-        recipe: settings[section][name]
-        for recipe, settings in RECIPES.items()
-        if name and name in settings.get(section, {})
-    }
 
 
 def _type(annotation: Any) -> str:

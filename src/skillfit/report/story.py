@@ -346,7 +346,6 @@ class RunStory:
     notices: tuple[Notice, ...] = ()
     graded: bool = False  # some scores are neither 0 nor 1
     rollouts: int = 0
-    rollouts_failed: int = 0
 
     @property
     def failed(self) -> bool:

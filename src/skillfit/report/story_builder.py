@@ -275,7 +275,6 @@ class StoryBuilder:
             notices=self._listed_notices(),
             graded=self.rollouts.graded,
             rollouts=self.rollouts.done,
-            rollouts_failed=self.rollouts.failures.total(),
         )
 
     def _seconds(self) -> float:

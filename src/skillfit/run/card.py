@@ -92,7 +92,6 @@ class RunCard:
     models: Mapping[str, str] = field(default_factory=dict)  # role -> model id
     started_at: float = 0.0
     updated_at: float = 0.0
-    finished_at: float | None = None
     total_steps: int = 0
     steps_done: int = 0
     metric: str = "hard"  # what scores are in: hard, soft or mixed
@@ -143,9 +142,9 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
     if isinstance(event, ShipTested):
         return replace(card, ship=ShipGain.of(event))
     if isinstance(event, AblationFinished):
-        return replace(card, finish_reason="ablation", finished_at=stored.at)
+        return replace(card, finish_reason="ablation")
     if isinstance(event, RunFinished):
-        return _finished(card, event, stored.at)
+        return _finished(card, event)
     return card
 
 
@@ -181,10 +180,8 @@ def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
     return card
 
 
-def _finished(card: RunCard, event: RunFinished, at: float) -> RunCard:
-    ended = replace(
-        card, finish_reason=event.finish_reason, diagnosis=event.diagnosis, finished_at=at
-    )
+def _finished(card: RunCard, event: RunFinished) -> RunCard:
+    ended = replace(card, finish_reason=event.finish_reason, diagnosis=event.diagnosis)
     return with_summary(ended, event.summary)
 
 
@@ -234,9 +231,7 @@ class CardKeeper:
 
     def reopen(self, *, new: bool) -> None:
         """The run was resumed, so it has not finished; `new`: as another run, from the start."""
-        unfinished = replace(
-            self._card, finish_reason="", diagnosis="", finished_at=None, ship=None, seconds=None
-        )
+        unfinished = replace(self._card, finish_reason="", diagnosis="", ship=None, seconds=None)
         self._card = RunCard() if new else unfinished
         self.save()
 

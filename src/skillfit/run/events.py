@@ -28,6 +28,7 @@ from skillfit.run.records import (
     PatchRecord,
     ProposalRecord,
     RecordedConfig,
+    RewriteRecord,
     RunSummary,
     ScoreEstimate,
     SelectionDecision,
@@ -229,7 +230,7 @@ class CandidateBuilt(Event):
     skill: str
     skill_hash: str
     report: list[EditResult]
-    rewrite: JsonObject = field(default_factory=dict)  # the reply of a rewrite mode
+    rewrite: RewriteRecord = field(default_factory=RewriteRecord)  # the reply of a rewrite mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

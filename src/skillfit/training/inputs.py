@@ -54,6 +54,68 @@ class DeferredModel:
         return self._model
 
 
+@dataclass(frozen=True, slots=True)
+class TaskIdentity:
+    """Hashes of the items, and how they are graded."""
+
+    train: str
+    selection: str
+    test: str
+    weights: str  # empty: all items count the same
+    grader: JsonObject | None
+    evaluator: JsonObject | None
+
+    @classmethod
+    def of(cls, task: Task) -> TaskIdentity:
+        weights = weights_of(task.items)
+        return cls(
+            train=_fingerprint(task.train),
+            selection=_fingerprint(task.selection),
+            test=_fingerprint(task.test),
+            weights=stable_hash(weights) if weights else "",
+            grader=task.grader.describe() if task.grader else None,
+            evaluator=task.evaluator.describe() if task.evaluator else None,
+        )
+
+    def as_json(self) -> JsonObject:
+        items = {
+            "train items": self.train,
+            "selection items": self.selection,
+            "test items": self.test,
+        }
+        weights = {"weights": self.weights} if self.weights else {}
+        return {**items, **weights, "grader": self.grader, "evaluator": self.evaluator}
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What makes a run this run, in parts, so that a change can be named."""
+
+    config: JsonObject  # the settings that must stay the same
+    skill: str  # hash
+    task: TaskIdentity
+    parts: JsonObject  # replaced parts, as they describe themselves
+    agent: JsonObject | None  # of an agent in Python
+    programs: Mapping[str, str]  # role -> hash of the command-line program's description
+    corpus: str  # hash; empty: no corpus
+
+    def as_json(self) -> JsonObject:
+        """As the journal keeps it, without the parts that a run does not have."""
+        whole: JsonObject = {
+            "config": self.config,
+            "skill": self.skill,
+            "task": self.task.as_json(),
+            "parts": self.parts,
+        }
+        if self.agent is not None:
+            whole["agent"] = self.agent
+        if self.programs:
+            whole["programs"] = dict(self.programs)
+        if self.corpus:
+            whole["corpus"] = self.corpus
+        return whole
+
+
 @dataclass(slots=True)
 class Inputs:
     config: Config
@@ -78,21 +140,17 @@ class Inputs:
         settings = gate_settings(self.config, self.task)
         return self.parts.abilities(self.task.selection, settings)
 
-    def identity(self) -> JsonObject:
-        """What makes a run this run, in parts, so that a change can be named."""
-        whole: JsonObject = {
-            "config": identity(self.config),
-            "skill": self.skill.hash,
-            "task": _task_identity(self.task),
-        }
-        whole["parts"] = {**self.parts.identity(), **_other_parts(self)}
-        if self.agent is not None:
-            whole["agent"] = self.agent.describe()
-        if programs := _programs(self.config):
-            whole["programs"] = programs
-        if self.config.env.corpus:
-            whole["corpus"] = corpus_fingerprint(Path(self.config.env.corpus))
-        return whole
+    def identity(self) -> RunIdentity:
+        corpus = self.config.env.corpus
+        return RunIdentity(
+            config=identity(self.config),
+            skill=self.skill.hash,
+            task=TaskIdentity.of(self.task),
+            parts={**self.parts.identity(), **_other_parts(self)},
+            agent=self.agent.describe() if self.agent is not None else None,
+            programs=_programs(self.config),
+            corpus=corpus_fingerprint(Path(corpus)) if corpus else "",
+        )
 
     def plan(self) -> Plan:
         """Which items each step rolls out."""
@@ -127,8 +185,8 @@ def _limited(config: Config, task: Task) -> tuple[Task, RolloutPlan | None]:
     return task.with_splits(replace(task.split_settings, caps=caps)), plan
 
 
-def _programs(config: Config) -> JsonObject:
-    """The descriptions of the command-line programs that the run uses, by role."""
+def _programs(config: Config) -> dict[str, str]:
+    """Hashes of the descriptions of the command-line programs that the run uses, by role."""
     model = config.model
     roles = {"agent": model.agent, "optimizer": model.optimizer, "judge": model.judge}
     found = {}
@@ -138,18 +196,8 @@ def _programs(config: Config) -> JsonObject:
     return found
 
 
-def _task_identity(task: Task) -> JsonObject:
-    parts: JsonObject = {
-        f"{name} items": stable_hash(sorted(item.fingerprint() for item in getattr(task, name)))
-        for name in ("train", "selection", "test")
-    }
-    if weights := weights_of(task.items):
-        parts["weights"] = stable_hash(weights)
-    return {
-        **parts,
-        "grader": task.grader.describe() if task.grader else None,
-        "evaluator": task.evaluator.describe() if task.evaluator else None,
-    }
+def _fingerprint(items: Iterable[Item]) -> str:
+    return stable_hash(sorted(item.fingerprint() for item in items))
 
 
 def read_inputs(
@@ -277,7 +325,7 @@ def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
         and file.name != "evals.json"
     ):
         raise InputError(
-            f"{tasks} lies inside the skill folder {skill}: the agent would see the answers.",
+            f"{tasks} is inside the skill folder {skill}: the agent would see the answers.",
             hint="Move it out.",
         )
 

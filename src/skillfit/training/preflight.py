@@ -174,7 +174,7 @@ async def _gold(run: Components, ship_task: Task | None) -> list[CheckResult]:
 
 async def _proved(task: Task, name: str, grader: str) -> CheckResult:
     if task.grader is None:
-        message = "The task scores itself: there are no gold answers to prove."
+        message = "The task scores itself: there are no gold answers to check."
         return CheckResult(name, "go", message)
     if without_judges(task.grader) is None:
         return CheckResult(name, "go", "A judge grades: no gold answer was put to it.")

@@ -55,7 +55,7 @@ async def start(
     Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer): the run is saved,
     and the same call resumes it. `force` trains even if the preflight says stop.
     """
-    with RunDirectory.open(path, inputs.identity(), force_new=force_new) as run:
+    with RunDirectory.open(path, inputs.identity().as_json(), force_new=force_new) as run:
         async with assemble(inputs, run, listeners, control or Control()) as ready:
             components = ready.components
             components.emit(_started(components, run.run_id))
