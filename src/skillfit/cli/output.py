@@ -183,7 +183,9 @@ class ResultLine:
 
     def as_text(self, diagnosis: str) -> str:
         """The result for people: verdict, scores, cost, next commands."""
-        lines = [f"{self.finish_reason.replace('_', ' ')}: {diagnosis}"]
+        from skillfit.run.records import display_name
+
+        lines = [f"{display_name(self.finish_reason)}: {diagnosis}"]
         metric = "" if self.metric in (None, "hard") else f" ({self.metric} score)"
         fresh = ", on fresh rollouts" if self.ship.interval else ""
         shown = {f"selection{fresh}{metric}": self.selection, f"test{metric}": self.test}
