@@ -448,6 +448,12 @@ def test_evaluate_takes_parts_too(kind: str, project: Path, here: Path) -> None:
     assert measured.tally.scored == 4 and kind in marks(here)
 
 
+def test_evaluate_needs_no_gate(project: Path) -> None:
+    config = write_config(project, {"evaluation.gate": "nothing.py:Gate"})
+    (measured,) = skillfit.evaluate(project / "SKILL.md", config=config)
+    assert measured.tally.scored == 4
+
+
 def test_no_more_attempts_run_than_the_agent_has_slots_for(project: Path) -> None:
     running, most = 0, 0
 
