@@ -87,7 +87,8 @@ async def probe(ready: Assembled, *, again: bool = False) -> None:
             continue
         # A limit that the user chose is tried as it is; the default one could reserve more than a
         # small budget has.
-        chosen = getattr(ready.components.config.model, role).max_tokens
+        spec = ready.components.config.model.of_role(role)
+        chosen = spec.max_tokens if spec is not None else None
         request = _probe_request(role, client, chosen or _PROBE_TOKENS)
         earlier = ready.run.journal.count(f"call/{role}/{request.stage}/")
         if again and earlier:
