@@ -157,7 +157,8 @@ def _so_far(story: RunStory, note: str = ", not verified") -> str:
     first, best = percent(scores.initial), percent(scores.best)
     if best == first:
         return f"; the initial skill scores {first} on the selection split."
-    return f"; best so far {best}, initial skill {first} on the selection split{note}."
+    label = "best" if story.is_over else "best so far"
+    return f"; {label} {best}, initial skill {first} on the selection split{note}."
 
 
 UNPRICED = "no price known"

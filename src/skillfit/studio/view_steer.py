@@ -116,6 +116,9 @@ def _free_name(studio: Studio) -> str:
 async def _start(
     studio: Studio, request: Request, filled: NewRun, run: Path, words: list[str], *, force: bool
 ) -> Response:
+    if (run / JOURNAL).is_file():
+        problem = f"There is a run named {filled.name} already. Give this one another name."
+        return _form(studio, request, filled, problem=problem)
     forced = ["--force"] if force else []
     arguments = ["train", *words, "--run", str(run), "--json", *forced]
     try:
@@ -134,7 +137,7 @@ async def starting(studio: Studio, request: Request) -> Response:
         raise HTTPException(404, str(error)) from error
     if (run / JOURNAL).is_file() and _has_started(studio, name):
         return studio.go_to(run_url("run", name))
-    alive = studio.starter.is_starting(run)
+    alive = studio.starter.is_starting(run) or in_use(run)
     written = studio.project / f"{name}.yaml"  # by the form, when it did not start from a file
     return studio.page(
         request,
