@@ -559,6 +559,34 @@ def test_items_of_one_skill_are_not_called_compared(tmp_path: Path) -> None:
         assert "not solved 5" in report and "the one that was found" not in report
 
 
+def test_links_lead_nowhere_outside_the_folder(tmp_path: Path) -> None:
+    runs, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
+    WrittenRun(elsewhere / "run").close()
+    secret = elsewhere / "secret.txt"
+    secret.write_text("the secret")
+    (runs / "journal").mkdir(parents=True)
+    (runs / "journal" / "journal.sqlite").symlink_to(elsewhere / "run" / "journal.sqlite")
+    (runs / "folder").symlink_to(elsewhere / "run")
+    (runs / "log").mkdir()
+    (runs / "log" / ".start.log").symlink_to(secret)
+    WrittenRun(runs / "asking", total_epochs=0, steps_per_epoch=0).close()
+    (runs / "asking" / ".start.log").symlink_to(secret)
+    (runs / "asking" / "handoff").mkdir()
+    (runs / "asking" / "handoff" / "merge-1.prompt.md").symlink_to(secret)
+    with browser(runs) as client:
+        assert client.get("/run/journal").status_code == 404
+        assert client.get("/run/folder").status_code == 404
+        listed = client.get("/").text
+        assert "/run/asking" in listed
+        assert "/run/journal" not in listed and "/run/folder" not in listed
+        for page in ("/handoff/asking", "/starting/log"):
+            assert "the secret" not in client.get(page).text
+        form = {"csrf": csrf_of(client), "do": "answer", "target": "merge-1", "text": "mine"}
+        assert "No prompt" in client.post("/act/asking", data=form).text
+        client.post("/act/asking", data={"csrf": form["csrf"], "do": "resume"})
+    assert secret.read_text() == "the secret"
+
+
 async def test_a_skill_outside_the_folders_is_not_changed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.models.providers.handoff import Pending, pending
+from skillfit.models.providers.handoff import Pending
 from skillfit.report import RunStory
 from skillfit.report.verdict_text import count
 from skillfit.run.control import in_use, stop_run
@@ -27,6 +27,7 @@ from skillfit.studio.commands import (
     run_command,
     start_log,
     steer_run,
+    waiting_prompts,
 )
 from skillfit.studio.run_form import NewRun, file_values, main_fields, sections
 from skillfit.studio.site import Studio, run_url
@@ -272,7 +273,7 @@ async def handoff(studio: Studio, request: Request) -> Response:
 
     def make() -> Response:
         story = studio.story(request)
-        prompts = [_waiting(prompt) for prompt in pending(Path(story.path) / "handoff")]
+        prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
         return studio.page(request, "handoff.html.j2", name=name, story=story, prompts=prompts)
 
     return await asyncio.to_thread(make)
