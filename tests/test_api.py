@@ -74,6 +74,8 @@ def test_train_improves_a_skill_and_the_run_can_be_opened_again(tmp_path: Path) 
     assert opened.skill(1).text != opened.initial_skill.text or opened.skill(1).text == SKILL
     names = [score.name for score in opened.scores]
     assert names[0] == "baseline" and {"test_baseline", "test_best"} <= set(names)
+    measured = opened.story.point("baseline")
+    assert measured is not None and f"initial (selection): {measured.score:.3f}" in str(opened)
     assert (
         "improved" in str(opened)
         and "<table>" in opened._repr_html_()

@@ -176,6 +176,8 @@ def choices() -> list[Choice]:
     found = [Choice("defaults", world) for world in (middle, sparse, graded)]
     for lag in (1, 2):
         found += [Choice(f"lag {lag}", world, Plan(lag=lag)) for world in (middle, sparse, graded)]
+    shorter = setting(40, steps=16)
+    found += [Choice(f"16 steps, lag {lag}", shorter, Plan(lag=lag)) for lag in (0, 1, 2)]
     for edits in (4, 8):
         plan = Plan(edits=edits)
         found += [Choice(f"{edits} edits per step", w, plan) for w in (middle, sparse, graded)]

@@ -1,48 +1,60 @@
-"""A gate and a proposer of your own."""
+"""A gate, a proposer and a batch sampler of your own."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
-from skillfit.gate import Candidate, Verdict
-from skillfit.gate.strict import StrictGate
+from skillfit.gate import StrictGate
+from skillfit.gate.samples import Samples
+from skillfit.gate.verdict import Decision
 from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.optimize.proposer import finished_cases
 from skillfit.skill import Edit
+from skillfit.training.plan import ShuffledBatches
 
 
-class TwoPoints(StrictGate):
-    """Accept a candidate only if its mean is at least two points above the incumbent's."""
+class FivePoints(StrictGate):
+    """Accept a candidate only if its mean is at least five points above the incumbent's."""
 
-    async def judge(self, name: str, candidate: Candidate | None, training=()) -> Verdict:
-        if candidate is None:
-            return await super().judge(name, None, training)
-        old = await self.record(self.incumbent)
-        new = await self.record(candidate.skill)
-        if new.score < old.score + 0.02:
-            candidate = None  # too small a gain: the strict rule rejects a missing candidate
-        return await super().judge(name, candidate, training)
+    def decide(self, new: Samples, old: Samples) -> tuple[Decision, str]:
+        decision, reason = super().decide(new, old)
+        gain = new.score - old.score
+        if decision == "accept" and gain < 0.05:
+            return "reject", f"mean {gain:+.4f}: less than five points above the incumbent"
+        return decision, reason
 
 
 class WordRules:
-    """Propose a rule for the word that most failed requests of one team share."""
+    """Propose rules for words that failed requests of one team have and other teams' do not."""
 
     def __init__(self, parts) -> None:
-        self._known = {word.lower() for item in parts.train_items for word in item.answers}
+        self._items = parts.train_items
 
     async def propose(self, skill, rollouts, context) -> list[Patch]:
-        words: dict[str, Counter[str]] = {}
-        items: dict[str, list[str]] = {}
-        for case in await finished_cases(rollouts):
-            if case.failed:
-                team = case.item.answers[0]
-                seen = {word.strip(".,").lower() for word in case.item.input.split()}
-                long_words = {word for word in seen if len(word) > 4}
-                words.setdefault(team, Counter()).update(long_words - self._known)
-                items.setdefault(team, []).append(case.item.id)
+        failed = [case.item for case in await finished_cases(rollouts) if case.failed]
         proposals = []
-        for team, counts in words.items():
-            for word, _ in counts.most_common(2):
+        for team in sorted({item.answers[0] for item in failed}):
+            others = set[str]().union(
+                *(words(item) for item in self._items if item.answers[0] != team)
+            )
+            mine = [item for item in failed if item.answers[0] == team]
+            counts = Counter(word for item in mine for word in words(item))
+            new = [word for word in counts if word not in others and word not in skill.body]
+            for word in sorted(new, key=lambda word: (-counts[word], word))[:4]:
                 edit = Edit("append", content=f"- Mentions of {word} mean {team}.")
-                proposals.append(Proposal(edit, "failure", tuple(items[team])))
+                seen = tuple(item.id for item in mine if word in words(item))
+                proposals.append(Proposal(edit, "failure", seen))
         return [Patch(tuple(proposals), "failure")]
+
+
+def words(item) -> set[str]:
+    """The words of a request that may say something: the longer ones."""
+    return {word for word in re.findall(r"[a-z]+", item.input.lower()) if len(word) > 4}
+
+
+class TeamByTeam(ShuffledBatches):
+    """Fill batches with one team's requests after the other's, so that a step sees one kind."""
+
+    def order(self, items, seed):
+        return tuple(sorted(super().order(items, seed), key=lambda item: item.type))

@@ -40,7 +40,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Names come when they are asked for, so that `import skillfit` costs nothing."""
+    """Names are imported on first use, so that `import skillfit` costs nothing."""
     if name not in _HOMES:
         raise AttributeError(f"module 'skillfit' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

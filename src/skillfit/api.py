@@ -14,31 +14,37 @@ import asyncio
 import html
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from skillfit.agents import Agent, CallableAgent
+from skillfit.agents import Agent, as_agent
 from skillfit.config import Config, load_config
 from skillfit.errors import InputError
-from skillfit.optimize.proposer import ProposerFactory
+from skillfit.extensions import is_reference
 from skillfit.plain_text import visible
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
-    EvaluationFinished,
     Event,
     GateDecided,
     RunFinished,
     RunStarted,
-    SlowUpdateFinished,
     StepFinished,
     Stored,
 )
-from skillfit.run.records import RunSummary
+from skillfit.run.records import RunSummary, display_name
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name
@@ -46,16 +52,23 @@ from skillfit.tasks import Item, Task
 from skillfit.tasks.item import stable_hash
 from skillfit.training.assemble import Listener
 from skillfit.training.components import Control
-from skillfit.training.inputs import GateFactory, Inputs, read_inputs
+from skillfit.training.inputs import GraderLike, Inputs, read_inputs
 from skillfit.training.measure import Measured
 from skillfit.training.measure import evaluate as measure
-from skillfit.training.plan import BatchSampler
+from skillfit.training.replaceable import (
+    ExecutorLike,
+    GateFactory,
+    ProposerLike,
+    Replaced,
+    SamplerLike,
+)
 from skillfit.training.start import start
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from skillfit.report import RunStory
+    from skillfit.report.story import Point
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -79,7 +92,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """The run in a directory; an error that says so when there is none."""
+        """The run in a directory. Raises an error when there is none."""
         run = cls(Path(path).absolute())
         if not run.has_started:
             raise InputError(
@@ -97,7 +110,7 @@ class Run:
     @cached_property
     def _read(self) -> dict[type[Event], list[Stored]]:
         """The events that were asked for, by kind. Rollouts, of which there may be very many, are
-        read only when somebody asks for them.
+        read only when they are used.
         """
         return {}
 
@@ -147,13 +160,7 @@ class Run:
     @property
     def best_skill(self) -> Skill:
         """The best skill so far; only its document (a skill's other files never change)."""
-        if self.finished is not None:
-            return Skill.from_text(self.finished.best_skill)
-        carried = {self.started.skill: 0}
-        for stored in (*self._stored(StepFinished), *self._stored(SlowUpdateFinished)):
-            if isinstance(stored.event, StepFinished | SlowUpdateFinished):
-                carried[stored.event.best_skill] = stored.seq
-        return Skill.from_text(max(carried, key=carried.__getitem__))
+        return Skill.from_text(self.story.best_skill)
 
     def skill(self, step: int | str) -> Skill:
         """The skill after a step; 0 or "initial" is the first, "best" what the run returns."""
@@ -172,9 +179,9 @@ class Run:
         return diff_skills(self.skill(old), self.skill(new))
 
     @property
-    def scores(self) -> list[EvaluationFinished]:
-        """Every measurement of a skill on a split, in order."""
-        return self._of(EvaluationFinished)
+    def scores(self) -> tuple[Point, ...]:
+        """Every measurement of a skill on a split, in order, in the gate's metric."""
+        return self.story.points
 
     @property
     def verdicts(self) -> list[GateDecided]:
@@ -187,35 +194,25 @@ class Run:
         import matplotlib.pyplot as plt
 
         axes = ax or plt.subplots()[1]
-        points = [score for score in self.scores if score.split == "selection"]
-        # A rejected candidate has a point of its own; an estimate is of the incumbent.
-        rejected = {
-            verdict.name
-            for verdict in self.verdicts
-            if verdict.decision != "accept" and verdict.candidates
-        }
-        carried = [
-            (at, score.hard) for at, score in enumerate(points) if score.name not in rejected
-        ]
-        axes.plot(*zip(*carried, strict=True), marker="o", label="carried on")
-        if others := [
-            (at, score.hard) for at, score in enumerate(points) if score.name in rejected
-        ]:
+        points = [point for point in self.scores if point.split == "selection"]
+        kept = [(at, point.score) for at, point in enumerate(points) if point.kept]
+        others = [(at, point.score) for at, point in enumerate(points) if not point.kept]
+        axes.plot(*zip(*kept, strict=True), marker="o", label="carried on")
+        if others:
             axes.scatter(*zip(*others, strict=True), marker="x", color="grey", label="not accepted")
-        axes.set_xticks(
-            range(len(points)), [score.name for score in points], rotation=45, ha="right"
-        )
+        labels = [point.label for point in points]
+        axes.set_xticks(range(len(points)), labels, rotation=45, ha="right")
         axes.set_ylabel("selection score")
         axes.legend()
         return axes
 
     def _facts(self) -> list[tuple[str, str]]:
-        scores = [
-            (f"{score.name.replace('_', ' ')} ({score.split})", f"{score.hard:.3f}")
-            for score in self.scores
+        ends = [
+            (f"{point.label} ({point.split})", f"{point.score:.3f}")
+            for point in self.scores
+            if point.name in ("baseline", "final") or point.split != "selection"
         ]
-        named = [pair for pair in scores if pair[0].startswith(("baseline", "final", "test"))]
-        return [("run", str(self.path)), ("result", self.finish_reason.replace("_", " ")), *named]
+        return [("run", str(self.path)), ("result", display_name(self.finish_reason)), *ends]
 
     def __str__(self) -> str:
         diagnosis = (
@@ -249,9 +246,12 @@ async def train_async(
     settings: Mapping[str, Any] | None = None,
     force_new: bool = False,
     force: bool = False,
-    gate: GateFactory | None = None,
-    proposer: ProposerFactory | None = None,
-    sampler: BatchSampler | None = None,
+    grader: GraderLike | None = None,
+    gate: str | GateFactory | None = None,
+    proposer: str | ProposerLike | None = None,
+    sampler: str | SamplerLike | None = None,
+    executor: str | ExecutorLike | None = None,
+    trackers: Sequence[str | Callable[..., Any]] = (),
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
     progress: bool = True,
@@ -266,9 +266,11 @@ async def train_async(
     {usd, calls, rollouts, tokens, minutes}. run: the directory; without one, runs/ and a name of
     the settings' own. config: a YAML file or mapping to start from. settings: what to change in it,
     `{"optimizer.learning_rate": 2}`; sections may be given by name too: `train={"num_epochs": 2}`,
-    `recipe="lite"`. force: train although the preflight says stop. gate, proposer, sampler: your
-    own parts (docs/extending.md). listeners: called with every event. progress: print lines about
-    the run on stderr, as `skillfit train --plain` does.
+    `recipe="lite"`. force: train although the preflight says stop. grader, gate, proposer, sampler,
+    executor: a part of your own, as a class, an object or a function, or its name as in the config
+    (docs/extending.md). trackers: names as for `--track`, classes, objects or functions; they are
+    closed at the end. listeners: functions that are called with every event. progress: print lines
+    about the run on stderr, as `skillfit train --plain` does.
     """
     changed = {**(settings or {}), **sections}
     inputs = prepare(
@@ -279,19 +281,39 @@ async def train_async(
         budget=budget,
         config=config,
         settings=changed,
+        grader=grader,
+        gate=gate,
+        proposer=proposer,
+        sampler=sampler,
+        executor=executor,
     )
-    inputs = replace(inputs, gate=gate, proposer=proposer, sampler=sampler)
     path = Path(run) if run else default_run(inputs)
     async with _lines_on_stderr(progress) as lines:
-        await start(
-            inputs,
-            path,
-            force_new=force_new,
-            force=force,
-            listeners=[*listeners, *lines],
-            control=control,
-        )
+        with _tracking(trackers, path) as tracking:
+            await start(
+                inputs,
+                path,
+                force_new=force_new,
+                force=force,
+                listeners=[*tracking, *listeners, *lines],
+                control=control,
+            )
     return Run.open(path)
+
+
+@contextmanager
+def _tracking(trackers: Sequence[str | Callable[..., Any]], path: Path) -> Iterator[list[Listener]]:
+    if not trackers:
+        yield []
+        return
+    from skillfit.plugins.trackers import make_tracker
+
+    with ExitStack() as closing:
+        made = []
+        for tracker in trackers:
+            made.append(make_tracker(tracker, path))
+            closing.callback(made[-1].close)
+        yield list(made)
 
 
 @asynccontextmanager
@@ -326,6 +348,8 @@ async def evaluate_async(
     run: str | Path | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    grader: GraderLike | None = None,
+    executor: str | ExecutorLike | None = None,
     listeners: Sequence[Listener] = (),
     control: Control | None = None,
     **sections: Any,
@@ -342,7 +366,14 @@ async def evaluate_async(
     first = next(iter(skills.values()))
     changed = {**(settings or {}), **sections}
     inputs = prepare(
-        skill=first, task=task, agent=agent, config=config, settings=changed, training=False
+        skill=first,
+        task=task,
+        agent=agent,
+        config=config,
+        settings=changed,
+        grader=grader,
+        executor=executor,
+        training=False,
     )
     path = Path(run) if run else default_run(inputs, "evaluate")
     return await measure(
@@ -351,9 +382,7 @@ async def evaluate_async(
 
 
 def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The same function for people without an event loop, or with one that is running already, as
-    notebooks have.
-    """
+    """The same function for callers without an event loop, or with a running one (notebooks)."""
 
     @wraps(work)
     def wait(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -384,14 +413,31 @@ def prepare(
     budget: str | float | Mapping[str, float] | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    grader: GraderLike | None = None,
+    gate: str | GateFactory | None = None,
+    proposer: str | ProposerLike | None = None,
+    sampler: str | SamplerLike | None = None,
+    executor: str | ExecutorLike | None = None,
     training: bool = True,
 ) -> Inputs:
     """Settings, skill and task, read and checked; nothing is spent. Without `training` no optimizer
     is needed.
     """
     given = dict(settings or {})
-    if isinstance(agent, str | Mapping):
+    if isinstance(agent, str) and is_reference(agent):
+        given["env.agent"] = agent
+    elif isinstance(agent, str | Mapping):
         given["model.agent"] = agent
+    if isinstance(grader, str | Mapping):
+        given["env.grader"], grader = grader, None
+    for key, part in (
+        ("evaluation.gate", gate),
+        ("optimizer.proposer", proposer),
+        ("train.sampler", sampler),
+        ("executor", executor),
+    ):
+        if isinstance(part, str):
+            given[key] = part
     if optimizer is not None:
         given["model.optimizer"] = optimizer
     if isinstance(task, str | Path):
@@ -405,6 +451,13 @@ def prepare(
         skill=None if skill is None else as_skill(skill),
         task=None if isinstance(task, str | Path) else task,
         agent=None if agent is None or isinstance(agent, str | Mapping) else as_agent(agent),
+        grader=grader,
+        replaced=Replaced(
+            gate=None if isinstance(gate, str) else gate,
+            proposer=None if isinstance(proposer, str) else proposer,
+            sampler=None if isinstance(sampler, str) else sampler,
+            executor=None if isinstance(executor, str) else executor,
+        ),
         training=training,
     )
 
@@ -416,10 +469,6 @@ def as_skill(skill: SkillLike) -> Skill:
     return Skill.from_text(skill) if isinstance(skill, str) and "\n" in skill else Skill.load(skill)
 
 
-def as_agent(agent: Agent | Callable[..., Any]) -> Agent:
-    return cast(Agent, agent) if hasattr(agent, "attempt") else CallableAgent(agent)
-
-
 def default_run(inputs: Inputs, kind: str = "") -> Path:
     """The directory that the config names, or runs/NAME-HASH. In the second case the same settings,
     skill and tasks resume in the same directory, and others get one of their own. NAME is that of
@@ -428,7 +477,10 @@ def default_run(inputs: Inputs, kind: str = "") -> Path:
     if inputs.config.run:
         return Path(f"{inputs.config.run}-{kind}" if kind else inputs.config.run)
     name = folder_name(inputs.skill.name) or "skill"
-    parts = [name, kind, stable_hash(inputs.identity())[:6]]
+    identity = inputs.identity().as_json()
+    if not any(identity["parts"].values()):
+        del identity["parts"]  # nothing is replaced: the name is that of earlier versions
+    parts = [name, kind, stable_hash(identity)[:6]]
     return Path("runs") / "-".join(part for part in parts if part)
 
 

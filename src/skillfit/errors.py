@@ -32,7 +32,7 @@ MEANINGS = {
     Exit.BUG: "an unexpected error in skillfit",
     Exit.USAGE: "bad input: config, path, tasks, skill, arguments",
     Exit.NO_IMPROVEMENT: "`train` finished; nothing better was found",
-    Exit.INCONCLUSIVE: "`train` finished; it cannot be told whether the skill is better",
+    Exit.INCONCLUSIVE: "`train` finished; the evidence does not show whether the skill is better",
     Exit.BUDGET: "a cap was reached before the planned steps were done",
     Exit.INFRASTRUCTURE: "auth, network, provider or coverage failure",
     Exit.HANDOFF: "waiting for a person: answer files, or edits to review",

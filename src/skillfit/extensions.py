@@ -1,70 +1,201 @@
-"""Find gates, proposers, batch samplers, executors and other replaceable parts by name, and load
-the user's own Python files.
+"""Find and build the parts that users can replace: gates, proposers, batch samplers, graders,
+agents, executors and trackers.
 
-A name is one of skillfit's own, an entry point of another package (group `skillfit.gates`,
-`skillfit.proposers`, …), or `file.py:name` relative to the config file. Nothing is imported
-before its name is used.
+A part is named in one of three ways: by one of skillfit's own names, by an entry point of another
+package (group `skillfit.gates`, `skillfit.proposers`, …), or as `file.py:name`. In a config,
+file.py is relative to the config file; on the command line, to the current folder. Nothing is
+imported before its name is used.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import inspect
+import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from hashlib import sha256
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from skillfit.errors import InputError, did_you_mean
+from skillfit.errors import InputError, SkillfitError, did_you_mean
+
+_REFERENCE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
 
-def find_extension(kind: str, name: str, built_in: Mapping[str, str], base: Path = Path()) -> Any:
+def is_reference(name: str) -> bool:
+    """Whether a name refers to a file of the user: `file.py:name`."""
+    return _REFERENCE.match(name) is not None
+
+
+def find_extension(
+    kind: str,
+    name: str,
+    built_in: Mapping[str, Any],
+    base: Path = Path(),
+    *,
+    setting: str = "",
+) -> Any:
     """The object that `name` stands for. `kind` is the word in messages and groups: "gate".
 
-    `built_in` maps names to "module:attribute"; `base` is the folder that file.py is relative to.
+    `built_in` maps names to objects, or to "module:attribute" if they are imported only when they
+    are used. `base` is the folder that file.py is relative to. `setting` is the key that the user
+    wrote the name at, for messages.
     """
     if name in built_in:
-        return _attribute(kind, name, built_in[name])
-    if ".py:" in name:
-        return load_object(name, base)
-    group = f"skillfit.{kind}s"
-    found = list(entry_points(group=group, name=name))
-    if found:
-        return found[0].load()
-    known = sorted({*built_in, *(entry.name for entry in entry_points(group=group))})
-    raise InputError(
-        f"Unknown {kind} {name!r}.",
-        hint=did_you_mean(name, known) or f"Available: {', '.join(known)}, or file.py:name.",
-    )
-
-
-def _attribute(kind: str, name: str, target: str) -> Any:
-    module, _, attribute = target.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
+        target = built_in[name]
+        return _imported(kind, name, target) if isinstance(target, str) else target
+    if is_reference(name):
+        return load_object(name, base, setting=setting)
+    installed = _installed(kind, name)
+    if not installed:
+        raise unknown_extension(kind, name, built_in, setting=setting)
+    if len({entry.value for entry in installed}) > 1:
+        packages = ", ".join(sorted(entry.dist.name if entry.dist else "?" for entry in installed))
         raise InputError(
-            f"The {kind} {name!r} needs the package {error.name!r}.",
-            hint=f"pip install 'skillfit[{name}]'",
+            f"The {kind} {name!r} is registered by more than one package: {packages}.",
+            hint="Uninstall one of them, or name the class as file.py:name.",
+        )
+    return _loaded(kind, installed[0])
+
+
+def is_extension(kind: str, name: str) -> bool:
+    """Whether a name that is not built in can be looked up: file.py:name or an entry point."""
+    return is_reference(name) or bool(_installed(kind, name))
+
+
+def extension_names(kind: str) -> list[str]:
+    """The names that other packages offer."""
+    return sorted(entry_points(group=_group(kind)).names)
+
+
+def unknown_extension(
+    kind: str, name: str, built_in: Mapping[str, Any], *, setting: str = ""
+) -> InputError:
+    """The error for a name that stands for nothing, with the names that there are."""
+    known = sorted({*built_in, *extension_names(kind)})
+    hint = did_you_mean(name, known) or f"Available: {', '.join(known)}, or file.py:name."
+    if name.endswith(".py"):
+        hint = f"Write the name of the {kind} in that file too: {name}:NAME."
+    where = f" ({setting})" if setting else ""
+    return InputError(f"Unknown {kind} {name!r}{where}.", hint=hint)
+
+
+def build_part(kind: str, found: Any, protocol: type, *arguments: Any, source: str = "") -> Any:
+    """The part itself. `found` is a class or function that makes it, or the part as an object.
+
+    A class or function is called with `arguments`, or with none if it takes none. The result must
+    have the members of `protocol`. `source` is what the user wrote, for messages.
+    """
+    source = source or name_of(found)
+    part = found
+    if isinstance(found, type) or (callable(found) and missing_members(found, protocol)):
+        part = call_factory(kind, found, arguments, source)
+    if missing := missing_members(part, protocol):
+        expected = f"an object with {', '.join(_members(protocol))}"
+        raise InputError(
+            f"The {kind} {source} has no {missing[0]!r}: it is {type(part).__name__}.",
+            hint=f"Give {expected}, or a class or function that makes one (docs/extending.md).",
+        )
+    return part
+
+
+def call_factory(
+    kind: str, make: Callable[..., Any], arguments: tuple[Any, ...], source: str
+) -> Any:
+    """Call a user's class or function with the arguments, or with none if it takes none. Errors
+    in its code become an `InputError`.
+    """
+    for given in (arguments, ()):
+        if takes(make, *given):
+            break
+    else:
+        types = ", ".join(type(argument).__name__ for argument in arguments)
+        raise InputError(
+            f"The {kind} {source} cannot be made: it takes {inspect.signature(make)}.",
+            hint=f"It is called with ({types}) or without arguments (docs/extending.md)."
+            if types
+            else "It is called without arguments (docs/extending.md).",
+        )
+    try:
+        return make(*given)
+    except (SkillfitError, ModuleNotFoundError, OSError):
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"The {kind} {source} cannot be made: {type(error).__name__}: {error} "
+            f"({Path(last.filename).name}:{last.lineno})",
+            hint="Fix the error in its code.",
         ) from error
 
 
-def load_object(reference: str, base: Path = Path()) -> Any:
-    """The object that `file.py:name` refers to. The file is executed once per process."""
+def takes(make: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether a class or function can be called with these arguments."""
+    try:
+        inspect.signature(make).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a built-in type without a signature
+        return True
+    return True
+
+
+def missing_members(part: Any, protocol: type) -> list[str]:
+    """The members of a protocol that an object lacks. Properties are not evaluated."""
+    if hasattr(type(part), "__getattr__"):
+        return []  # it may delegate to another object
+    absent = object()
+    return [
+        name for name in _members(protocol) if inspect.getattr_static(part, name, absent) is absent
+    ]
+
+
+def describe_part(part: Any, name: str, base: Path = Path()) -> Mapping[str, Any] | None:
+    """What tells a replaced part from others, for the run's identity.
+
+    For `file.py:name` it is the content of the file; for an object given from Python, its
+    `describe()` or its name. None: the name in the settings is enough.
+    """
+    if part is None:
+        match = _REFERENCE.match(name)
+        if match is None:
+            return None
+        content = (base / match["file"]).read_bytes()
+        return {"python": match["name"], "source": hashlib.sha256(content).hexdigest()[:16]}
+    if not isinstance(part, type) and hasattr(part, "describe"):
+        described: Mapping[str, Any] = part.describe()
+        return described
+    kind = part if hasattr(part, "__qualname__") else type(part)
+    return {"python": f"{kind.__module__}:{kind.__qualname__}"}
+
+
+def name_of(function: Any) -> str:
+    """The name of a function, class or object in messages."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def load_object(reference: str, base: Path = Path(), *, setting: str = "") -> Any:
+    """The object that `file.py:name` refers to. The file is executed once per process. `setting`
+    is named in messages.
+    """
     file, _, name = reference.rpartition(":")
     path = (base / file).resolve()
     if not path.is_file():
-        raise InputError(f"{reference}: {path} does not exist.", hint="Write path/to/file.py:name.")
+        raise InputError(
+            f"{setting or reference}: {path} does not exist.", hint="Write path/to/file.py:name."
+        )
     module = _load_module(path, path.stat().st_mtime_ns)
     if not hasattr(module, name):
+        own = [key for key in vars(module) if not key.startswith("_")]
         raise InputError(
-            f"{path.name} has no {name!r}.",
-            hint=f"It has: {', '.join(key for key in vars(module) if not key.startswith('_'))}.",
+            f"{setting}{': ' if setting else ''}{path.name} has no {name!r}.",
+            hint=f"It has: {', '.join(own)}.",
         )
     return getattr(module, name)
 
@@ -74,7 +205,7 @@ def _load_module(path: Path, version: int) -> Any:
     """The file as a module. A new `version` (modification time) loads it again. It is registered
     in `sys.modules` under a unique name, which dataclasses and pickle need.
     """
-    name = f"skillfit_user_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"skillfit_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} cannot be loaded as Python.")
@@ -107,3 +238,38 @@ def errors_in(
         line = lines[-1] if lines else getattr(error, "lineno", None)
         where = f"{path}:{line}" if line else str(path)
         raise InputError(f"{where}: {type(error).__name__}: {error}", hint=hint) from error
+
+
+def _group(kind: str) -> str:
+    return f"skillfit.{kind}s"
+
+
+def _installed(kind: str, name: str) -> list[EntryPoint]:
+    return list(entry_points(group=_group(kind), name=name))
+
+
+def _imported(kind: str, name: str, target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"The {kind} {name!r} needs the package {error.name!r}.",
+            hint=f"pip install 'skillfit[{name}]'",
+        ) from error
+
+
+def _loaded(kind: str, entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except Exception as error:  # importing a package runs its code
+        package = entry.dist.name if entry.dist else entry.module
+        raise InputError(
+            f"The {kind} {entry.name!r} ({entry.value}) of the package {package} cannot be "
+            f"imported: {type(error).__name__}: {error}",
+            hint="Install what the package needs, or fix the package.",
+        ) from error
+
+
+def _members(protocol: type) -> list[str]:
+    return [name for name in vars(protocol) if not name.startswith("_")]

@@ -20,7 +20,7 @@ from skillfit.models import Usage
 from skillfit.run.budget import BudgetReached
 from skillfit.run.directory import RunDirectory
 from skillfit.tasks.item import Attempt
-from skillfit.training.inputs import read_inputs
+from skillfit.training.inputs import RunIdentity, read_inputs
 from tests.agents.stand_in import DESCRIPTION, StandIn
 from tests.sandbox.processes import is_gone, is_running, wait_for
 
@@ -352,7 +352,7 @@ def test_where_a_program_is_installed_does_not_matter_but_its_description_does(
     )
     describe_optimizer(tmp_path)
 
-    def identity(*overrides: str) -> dict[str, Any]:
+    def identity(*overrides: str) -> RunIdentity:
         return read_inputs(load_config(config, overrides)).identity()
 
     before = identity()
@@ -368,7 +368,7 @@ def test_another_corpus_makes_another_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "page.txt").write_text("text")
 
-    def identity(corpus: str) -> dict[str, Any]:
+    def identity(corpus: str) -> RunIdentity:
         overrides = [f"env.corpus={tmp_path / corpus}"]
         return read_inputs(load_config(config, overrides)).identity()
 

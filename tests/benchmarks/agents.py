@@ -16,7 +16,7 @@ from typing import Any
 from skillfit.benchmarks.swebench import files_in
 from skillfit.tasks import Task
 from skillfit.tasks.item import Item
-from tests.benchmarks.lab import Solve, by_question, image_urls, sample_task, tool, user
+from tests.benchmarks.sample_training import Solve, by_question, image_urls, sample_task, tool, user
 from tests.support.chat_server import Call
 
 TAG, BOXED = "I looked.\n<answer>{}</answer>", "I looked, so \\boxed{{{}}}."

@@ -1,5 +1,6 @@
-"""Writes the sample of swebench: two small repositories with bugs, an issue for each bug, the patch
-that fixes it and the hidden tests that show it. Run it after changing anything below:
+"""Writes the items of the swebench sample: an issue for each bug in its two small repositories, the
+patch that fixes it and the hidden tests that show it. Run it after changing a repository or
+anything below:
 
     python -m tests.benchmarks.build_repositories
 
@@ -18,153 +19,6 @@ from pathlib import Path
 import skillfit.benchmarks
 
 SAMPLE = Path(skillfit.benchmarks.__file__).parent / "swebench" / "sample"
-
-WORDMILL = '''"""Small tools for text."""
-
-import re
-
-
-def slug(title):
-    """A title as part of an address: lower case, words joined by hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower())
-
-
-def wrap(text, width):
-    """Lines of at most `width` characters, broken between words."""
-    lines, line = [], ""
-    for word in text.split():
-        if len(line) + len(word) > width:
-            lines.append(line.strip())
-            line = ""
-        line += word + " "
-    return lines
-
-
-def initials(name):
-    """The first letters of a name, in upper case."""
-    return "".join(part[0] for part in name.split(" ")).upper()
-
-
-def count_words(text):
-    """How often each word occurs, whatever its case."""
-    counts = {}
-    for word in re.findall(r"[a-z']+", text):
-        counts[word] = counts.get(word, 0) + 1
-    return counts
-
-
-def shorten(text, limit):
-    """The text, cut to `limit` characters with an ellipsis at the end."""
-    if len(text) < limit:
-        return text
-    return text[:limit] + "…"
-
-
-def is_palindrome(text):
-    """Whether a text reads the same backwards, ignoring case, spaces and punctuation."""
-    letters = text.lower().replace(" ", "")
-    return letters == letters[::-1]
-
-
-def plural(count, word):
-    """`1 item`, `2 items`."""
-    return f"{count} {word}" + ("s" if count > 1 else "")
-'''
-WORDMILL_TESTS = """\
-from wordmill import count_words, initials, is_palindrome, plural, shorten, slug, wrap
-
-
-def test_slug():
-    assert slug("Hello World") == "hello-world"
-
-
-def test_wrap_keeps_short_text_in_order():
-    assert wrap("", 10) == []
-
-
-def test_initials():
-    assert initials("Ada Lovelace") == "AL"
-
-
-def test_count_words():
-    assert count_words("so so") == {"so": 2}
-
-
-def test_shorten_leaves_short_text():
-    assert shorten("ab", 5) == "ab"
-
-
-def test_is_palindrome():
-    assert is_palindrome("never odd or even")
-    assert not is_palindrome("word")
-
-
-def test_plural():
-    assert plural(1, "item") == "1 item"
-    assert plural(3, "item") == "3 items"
-"""
-TALLYBOOK = '''"""A tiny ledger: amounts are whole cents."""
-
-
-def parse_amount(text):
-    """Cents of an amount such as `12.50` or `1,200`."""
-    return int(float(text) * 100)
-
-
-def format_amount(cents):
-    """`1250` as `12.50`."""
-    return f"{cents // 100}.{cents % 100}"
-
-
-def split_evenly(cents, people):
-    """Shares that differ by at most a cent and add up to the whole."""
-    return [cents // people] * people
-
-
-class Ledger:
-    """Entries of accounts."""
-
-    def __init__(self, entries=[]):
-        self.entries = entries
-
-    def add(self, account, cents):
-        self.entries.append((account, cents))
-
-    def balance(self, account):
-        """The sum of all entries of an account."""
-        return sum(cents for name, cents in self.entries if account in name)
-
-    def accounts(self):
-        """All accounts, sorted, each once."""
-        return sorted(name for name, _ in self.entries)
-
-    def largest(self):
-        """The account with the highest balance; None when there are no entries."""
-        return max(self.accounts(), key=self.balance)
-'''
-TALLYBOOK_TESTS = """from tallybook import Ledger, format_amount, parse_amount, split_evenly
-
-
-def test_parse_whole_amounts():
-    assert parse_amount("12") == 1200
-
-
-def test_format_amount():
-    assert format_amount(1250) == "12.50"
-
-
-def test_split_evenly_without_rest():
-    assert split_evenly(900, 3) == [300, 300, 300]
-
-
-def test_balance():
-    ledger = Ledger([])
-    ledger.add("food", 500)
-    ledger.add("rent", 900)
-    assert ledger.balance("food") == 500
-    assert ledger.accounts() == ["food", "rent"]
-    assert ledger.largest() == "rent"
-"""
 
 
 @dataclass(frozen=True)
@@ -291,7 +145,6 @@ BUGS: dict[str, list[Bug]] = {
         ),
     ],
 }  # fmt: skip
-SOURCES = {"wordmill": (WORDMILL, WORDMILL_TESTS), "tallybook": (TALLYBOOK, TALLYBOOK_TESTS)}
 
 
 def diff(folder: Path, files: dict[str, str]) -> str:
@@ -317,16 +170,14 @@ def tests_in(text: str, file: str) -> list[str]:
 
 
 def rows_of(name: str) -> dict[str, list[dict[str, object]]]:
-    source, tests = SOURCES[name]
     module, test_file = f"{name}.py", f"tests/test_{name}.py"
-    target = SAMPLE / "repos" / name
-    (target / "tests").mkdir(parents=True)
-    (target / module).write_text(source, encoding="utf-8")
-    (target / test_file).write_text(tests, encoding="utf-8")
+    repository = SAMPLE / "repos" / name
+    source = (repository / module).read_text(encoding="utf-8")
+    tests = (repository / test_file).read_text(encoding="utf-8")
     rows: dict[str, list[dict[str, object]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / name
-        shutil.copytree(target, folder)
+        shutil.copytree(repository, folder)
         git(folder, "init", "-q")
         git(folder, "add", "--all")
         git(folder, "commit", "-q", "-m", "base")
@@ -351,13 +202,12 @@ def rows_of(name: str) -> dict[str, list[dict[str, object]]]:
 
 
 def main() -> None:
-    shutil.rmtree(SAMPLE, ignore_errors=True)
     splits: dict[str, list[dict[str, object]]] = {}
-    for name in SOURCES:
+    for name in BUGS:
         for split, rows in rows_of(name).items():
             splits.setdefault(split, []).extend(rows)
     for split, rows in splits.items():
-        (SAMPLE / split).mkdir()
+        (SAMPLE / split).mkdir(exist_ok=True)
         text = json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
         (SAMPLE / split / "items.json").write_text(text, encoding="utf-8")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.lab import Lab
+from tests.benchmarks.sample_training import Lab
 
 
 @pytest.fixture(autouse=True)

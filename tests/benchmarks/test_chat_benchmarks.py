@@ -12,7 +12,7 @@ import pytest
 from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.task import prove_gold
 from tests.benchmarks.agents import CHAT, solver
-from tests.benchmarks.lab import LESSON, Lab, image_urls, sample_task
+from tests.benchmarks.sample_training import LESSON, Lab, image_urls, sample_task
 from tests.support.chat_server import Call
 
 WITH_IMAGES = ("docvqa", "mathverse", "babyvision", "mmrb")

@@ -18,7 +18,7 @@ from skillfit.errors import InputError
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.task import Task
-from tests.benchmarks.lab import Lab, sample_task
+from tests.benchmarks.sample_training import Lab, sample_task
 
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010800000000"

@@ -19,7 +19,7 @@ from skillfit.benchmarks.prepare import get, make
 from skillfit.config.task_sources import BENCHMARKS
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.task import prove_gold
-from tests.benchmarks.lab import LESSON, Lab, by_question, sample_task, user
+from tests.benchmarks.sample_training import LESSON, Lab, by_question, sample_task, user
 from tests.support.file_server import FileServer
 
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")

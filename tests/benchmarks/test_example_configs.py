@@ -12,7 +12,7 @@ import pytest
 import skillfit
 from skillfit.tasks import TaskSettings, load_task
 from tests.benchmarks.agents import solver, wrong
-from tests.benchmarks.lab import LESSON, Lab, Solve, by_question, user
+from tests.benchmarks.sample_training import LESSON, Lab, Solve, by_question, user
 
 FOLDER = Path(__file__).parents[2] / "examples" / "benchmarks"
 

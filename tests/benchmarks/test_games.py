@@ -19,7 +19,7 @@ from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Item, TaskFailure
 from tests.benchmarks.agents import solver, task_line, walkthrough, wrong
-from tests.benchmarks.lab import LESSON, Lab, sample_task, user
+from tests.benchmarks.sample_training import LESSON, Lab, sample_task, user
 from tests.support.chat_server import Call
 
 SKILL = Skill.from_text("# Play\n\nWin.\n")

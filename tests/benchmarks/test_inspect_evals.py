@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.lab import LESSON, Lab, tool, user
+from tests.benchmarks.sample_training import LESSON, Lab, tool, user
 from tests.support.chat_server import Call
 
 inspect_evals = pytest.importorskip("inspect_evals")

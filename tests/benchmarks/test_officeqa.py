@@ -31,7 +31,7 @@ from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure
 from skillfit.tasks.task import prove_gold
 from tests.benchmarks.agents import solver, wrong
-from tests.benchmarks.lab import LESSON, Lab, by_question, sample_task, tool, user
+from tests.benchmarks.sample_training import LESSON, Lab, by_question, sample_task, tool, user
 from tests.support.chat_server import Call
 from tests.support.web_app import WebApp
 

@@ -10,7 +10,7 @@ from skillfit.errors import InputError
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt
 from skillfit.tasks.task import prove_gold
-from tests.benchmarks.lab import LESSON, Lab, by_question, user
+from tests.benchmarks.sample_training import LESSON, Lab, by_question, user
 
 pytest.importorskip("reasoning_gym")
 

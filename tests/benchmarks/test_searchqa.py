@@ -9,7 +9,7 @@ from skillfit.errors import InputError
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt
 from skillfit.tasks.task import prove_gold
-from tests.benchmarks.lab import LESSON, Lab, by_question, sample_task, user
+from tests.benchmarks.sample_training import LESSON, Lab, by_question, sample_task, user
 
 
 async def test_gold_answers_score_1_and_wrong_ones_0() -> None:

@@ -27,7 +27,7 @@ from skillfit.config import ConfigWarning
 from skillfit.errors import InputError
 from skillfit.tasks.graders.answers import Anls, Choice, Normalized
 from tests.benchmarks.agents import solver, wrong
-from tests.benchmarks.lab import LESSON, Lab, sample_task
+from tests.benchmarks.sample_training import LESSON, Lab, sample_task
 
 # What SkillOpt's own files set under `env` beside name and skill_init. Six of the benchmarks are in
 # its latest state, all of them in its first release.

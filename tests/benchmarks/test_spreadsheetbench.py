@@ -20,7 +20,7 @@ from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure
 from skillfit.tasks.task import Task, prove_gold
 from tests.benchmarks.agents import COPY, fenced, solver, wrong
-from tests.benchmarks.lab import LESSON, Lab, sample_task, tool, user
+from tests.benchmarks.sample_training import LESSON, Lab, sample_task, tool, user
 from tests.support.chat_server import Call
 
 openpyxl = pytest.importorskip("openpyxl")

@@ -31,7 +31,7 @@ from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure
 from skillfit.tasks.task import Task, prove_gold
 from tests.benchmarks.agents import solver, wrong
-from tests.benchmarks.lab import LESSON, Lab, sample_task
+from tests.benchmarks.sample_training import LESSON, Lab, sample_task
 
 SKILL = Skill.from_text("# Fix\n\nFix it.\n")
 

@@ -95,7 +95,7 @@ def test_the_screen_shows_models_step_progress_and_spend() -> None:
     drawn = screen(STARTED, BASELINE, stage, *(rollout(n) for n in range(10)))
     assert "triage" in drawn and "openai/gpt-5-mini ← openai/gpt-5" in drawn
     assert "step 1 of 6" in drawn and "training rollouts" in drawn and "10 of 40" in drawn
-    assert "120 calls of 1000 (12%)" in drawn and "$0.25" in drawn
+    assert "120 calls of 1,000 (12%)" in drawn and "$0.25" in drawn
 
 
 def test_the_pool_is_shown_with_effects_promoted_edits_first() -> None:
@@ -106,7 +106,7 @@ def test_the_pool_is_shown_with_effects_promoted_edits_first() -> None:
     promoted = next(at for at, line in enumerate(lines) if "green means g." in line)
     pending = next(at for at, line in enumerate(lines) if "- a rule" in line)
     assert promoted < pending
-    assert "+0.04 (+0.01…+0.07)" in lines[promoted]
+    assert "+0.040 (+0.01 … +0.07)" in lines[promoted]
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 20), (120, 50)])
@@ -132,9 +132,9 @@ def test_control_characters_of_a_model_are_shown_as_escapes() -> None:
 
 
 def test_spend_names_the_caps_that_are_set() -> None:
-    assert spend(Usage(calls=5), {"minutes": 10.0}, 60).endswith("1.0 min of 10 (10%)")
-    assert spend(Usage(usd=0.5), {"usd": 5}, 60).startswith("$0.50 of $5 (10%)")
-    assert "of 20000000 (" in spend(Usage(input=5), {"tokens": 20_000_000}, 60)
+    assert spend(Usage(calls=5), {"minutes": 10.0}, 60).endswith("1.0 min of 10 min (10%)")
+    assert spend(Usage(usd=0.5), {"usd": 5}, 60).startswith("$0.50 of $5.00 (10%)")
+    assert "of 20,000,000 (" in spend(Usage(input=5), {"tokens": 20_000_000}, 60)
 
 
 def test_plain_lines_are_words_for_people() -> None:

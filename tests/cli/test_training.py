@@ -75,11 +75,11 @@ def test_a_run_that_starts_anew_is_not_billed_for_the_one_that_was_there(
         def tick(self, spent: Usage | None = None) -> None:
             bills.extend([spent.calls] if spent else [])
 
-    material = read(config, [*SMALL, "budget.calls=9"])
+    inputs = read(config, [*SMALL, "budget.calls=9"])
     attend(
         path,
         Billed(Console()),
-        lambda control: start(material, path, force_new=True, control=control),
+        lambda control: start(inputs, path, force_new=True, control=control),
     )
     assert max(bills) <= 9 < before
 
@@ -137,11 +137,11 @@ def test_a_budget_ends_the_run_with_its_own_code_and_more_budget_goes_on(
 def test_unused_rollouts_of_a_budget_are_explained(tested: bool) -> None:
     ship = ShipLine("inconclusive", 0.1, (-0.1, 0.3)) if tested else ShipLine("no improvement", 0.0)
     line = ResultLine("inconclusive", Path("r"), ship=ship, rollouts=RolloutsLine(171, 240))
-    words = line.in_words("")
+    words = line.as_text("")
     assert "171 of 240 rollouts used." in words
     assert ("there was none to test" in words) == (not tested)
-    assert "rollouts used" not in replace(line, rollouts=RolloutsLine(240, 240)).in_words("")
-    assert "rollouts used" not in replace(line, rollouts=RolloutsLine(171)).in_words("")
+    assert "rollouts used" not in replace(line, rollouts=RolloutsLine(240, 240)).as_text("")
+    assert "rollouts used" not in replace(line, rollouts=RolloutsLine(171)).as_text("")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from skillfit.config import describe_keys
+from skillfit.config.schema import CHANGEABLE, CHANGEABLE_OF_A_MODEL, CHANGEABLE_OF_A_PROGRAM
 from skillfit.errors import Exit
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +116,14 @@ def test_the_reference_lists_every_setting_with_its_meaning(generated: Any) -> N
     ]
     assert missing == []
     assert [key.key for key in describe_keys() if not key.doc.strip()] == []
+
+
+def test_the_page_on_runs_names_the_settings_that_may_change() -> None:
+    page = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+    start = page.index("These settings may change")
+    named = re.findall(r"`([^`]+)`", page[start : page.index("\n\n", start)])
+    assert len(named) == len(set(named))
+    assert set(named) == CHANGEABLE | CHANGEABLE_OF_A_MODEL | CHANGEABLE_OF_A_PROGRAM
 
 
 def test_the_generated_tables_in_the_pages_are_up_to_date() -> None:

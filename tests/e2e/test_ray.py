@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.making import MakeWorld
 from tests.training.practice_project import differences, fingerprint, items, readable
+from tests.training.world_fixture import MakeWorld
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 ray = pytest.importorskip("ray")

@@ -1,4 +1,4 @@
-"""Whole runs the way a person starts them: a config file, its material, the training, the files
+"""Whole runs the way a person starts them: a config file, its inputs, the training, the files
 that come out.
 """
 
@@ -23,8 +23,8 @@ from skillfit.skill import Skill, diff
 from skillfit.training.inputs import read_inputs
 from skillfit.training.start import Result, start
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import SKILL, World, answer, item, items, section, system
+from tests.training.world_fixture import MakeWorld
 
 LEARNED = ("green means g.", "blue means b.", "gold means o.")
 SHORT = {"train": {"num_epochs": 2, "batch_size": 8}}
@@ -52,8 +52,8 @@ def write_config(world: World, settings: Mapping[str, Any]) -> Path:
 
 
 async def train(world: World, force: bool = False, **settings: Any) -> Result:
-    material = read_inputs(load_config(write_config(world, settings)))
-    return await start(material, world.folder / "run", force=force)
+    inputs = read_inputs(load_config(write_config(world, settings)))
+    return await start(inputs, world.folder / "run", force=force)
 
 
 def scored(world: World) -> list[RolloutFinished]:

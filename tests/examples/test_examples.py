@@ -9,12 +9,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import yaml
 
+from skillfit import Run
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import Event, RolloutFinished
+
+E = TypeVar("E", bound=Event)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = ("train.num_epochs=1", "evaluation.preflight=false")
 
@@ -38,6 +44,12 @@ def skillfit(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False
     )
+
+
+def events(run: Path, kind: type[E]) -> list[E]:
+    with closing(RunDirectory.read(run)) as view:
+        found = [stored.event for stored in view.events.of_kind(kind)]
+    return [event for event in found if isinstance(event, kind)]
 
 
 def trained(config: str, overrides: Sequence[str], folder: Path) -> tuple[dict[str, Any], str]:
@@ -165,11 +177,38 @@ def test_every_example_has_a_readme_with_its_commands_and_stands_in_the_list() -
     ] == []
 
 
-def test_a_gate_and_a_proposer_of_ones_own_train_a_skill(examples: Path) -> None:
-    line, best = trained("skillfit.yaml", [], examples / "custom-parts")
+def test_a_gate_a_proposer_and_a_sampler_of_ones_own_train_a_skill(examples: Path) -> None:
+    folder = examples / "custom-parts"
+    line, best = trained("skillfit.yaml", [], folder)
     assert line["finish_reason"] == "improved"
-    verdicts = (examples / "custom-parts" / "runs" / "test").glob("steps/*/verdict.json")
-    assert any(
-        "no candidate" in path.read_text() or "above" in path.read_text() for path in verdicts
+    assert "- Mentions of badge mean access." in best
+    run = Run.open(folder / "runs" / "test")
+    reasons = [verdict.reason for verdict in run.verdicts]
+    assert any("less than five points above the incumbent" in reason for reason in reasons)
+    assert any(verdict.decision == "accept" for verdict in run.verdicts)
+    tasks = (folder / "tasks.jsonl").read_text(encoding="utf-8").splitlines()
+    team_of = {row["id"]: row["type"] for row in map(json.loads, tasks)}
+    teams: dict[int, set[str]] = {}
+    for rollout in events(folder / "runs" / "test", RolloutFinished):
+        if rollout.phase == "rollout":
+            teams.setdefault(rollout.step, set()).add(team_of[rollout.item])
+    assert len(teams) == 8 and all(len(found) == 1 for found in teams.values())
+
+
+def test_the_same_parts_given_from_python_make_the_same_run(examples: Path) -> None:
+    folder = examples / "custom-parts"
+    _, best = trained("skillfit.yaml", [], folder)
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    sources = str(EXAMPLES.parent / "src")
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": sources},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
-    assert "Mentions of" in best
+    assert done.returncode == 0, done.stderr
+    assert Run.open(folder / "runs" / "first").best_skill.text == best

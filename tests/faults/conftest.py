@@ -1,3 +1,3 @@
-from tests.training.making import make_world
+from tests.training.world_fixture import make_world
 
 __all__ = ["make_world"]

@@ -22,13 +22,13 @@ from tests.support.small_disk import (
     on_failing_disk,
     on_small_disk,
 )
-from tests.training.making import MakeWorld
 from tests.training.practice_project import Script, World, answered, fingerprint, items
+from tests.training.world_fixture import MakeWorld
 
 ROOT = Path(__file__).parents[2]
 CONCURRENCY = 16
 PROGRAM = (
-    "import json, sys; from tests.faults.driver import train; "
+    "import json, sys; from tests.faults.killed_training import train; "
     "print(json.dumps(train(json.loads(sys.argv[1]))))"
 )
 

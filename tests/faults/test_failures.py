@@ -1,4 +1,4 @@
-"""A failure of the machinery is not a score."""
+"""A failure of the infrastructure is not a score."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from skillfit.run.events import (
 from skillfit.tasks.item import Item
 from skillfit.training.plan import ShuffledBatches
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import (
     Script,
     World,
@@ -37,6 +36,7 @@ from tests.training.practice_project import (
     readable,
     task,
 )
+from tests.training.world_fixture import MakeWorld
 
 IMPATIENT = ("model.agent.retries=0", "model.optimizer.retries=0")
 SETTINGS = (

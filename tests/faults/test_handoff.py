@@ -14,8 +14,8 @@ from skillfit.errors import Exit
 from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import pending
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import OPTIMIZER, World, fingerprint, items
+from tests.training.world_fixture import MakeWorld
 
 SETTINGS = ("train.num_epochs=2", "gradient.minibatch_size=2")
 

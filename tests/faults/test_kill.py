@@ -104,7 +104,7 @@ def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
     environment = {**os.environ, "OPENAI_API_KEY": "a-key-of-the-tests", "PYTHONPATH": str(ROOT)}
     with ChatServer(Script({"reflect.success": USELESS, "reflect.failure": with_note})) as server:
         driver = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.driver"],
+            [sys.executable, "-m", "tests.faults.killed_training"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

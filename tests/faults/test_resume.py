@@ -21,7 +21,6 @@ from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RolloutFinished, RunFinished, StepFinished, Stored
 from skillfit.training.components import Control, Interrupted
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import (
     SKILL,
     Script,
@@ -31,6 +30,7 @@ from tests.training.practice_project import (
     items,
     readable,
 )
+from tests.training.world_fixture import MakeWorld
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("train.num_epochs=2", "train.batch_size=4", "gradient.minibatch_size=2")
@@ -169,7 +169,7 @@ async def test_two_processes_cannot_write_one_run(make_world: MakeWorld, tmp_pat
         "kill": None,
     }
     program = (
-        "import json, sys; from tests.faults.driver import train; "
+        "import json, sys; from tests.faults.killed_training import train; "
         "print(json.dumps(train(json.loads(sys.argv[1]))))"
     )
     other = subprocess.Popen(  # noqa: ASYNC220

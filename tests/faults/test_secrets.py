@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import Script, items
+from tests.training.world_fixture import MakeWorld
 
 HEADER = "team-header-0123456789"
 

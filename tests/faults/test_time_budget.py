@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse
 
+from skillfit.config.schema import BudgetSection
 from skillfit.models import Message, ModelSpec, Request, Usage, connect
 from skillfit.models.client import Client
-from skillfit.run.budget import Budget, BudgetReached, Caps
+from skillfit.run.budget import Budget, BudgetReached
 from skillfit.run.journal import Journal, RecordedModel
 from tests.support.chat_server import Call, ChatServer, RawServer
-from tests.training.making import MakeWorld
 from tests.training.practice_project import Script
+from tests.training.world_fixture import MakeWorld
 
 pytestmark = pytest.mark.timeout(60)
-SHORT = Caps(minutes=0.05)  # 3 seconds: enough to send the first requests
+SHORT = BudgetSection(minutes=0.05)  # 3 seconds: enough to send the first requests
 
 
 def request(text: str) -> Request:

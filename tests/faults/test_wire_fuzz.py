@@ -26,7 +26,7 @@ from skillfit.models.failures import POLICIES
 from skillfit.models.protocol import ModelError, Reply
 from skillfit.models.providers.practice import practice_answer, practice_reply
 from skillfit.optimize import optimizer as stages
-from tests.models.support import Purse, say, to
+from tests.models.clocks_and_meters import Purse, say, to
 from tests.support.chat_server import (
     Call,
     ChatServer,

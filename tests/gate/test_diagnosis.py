@@ -90,7 +90,7 @@ def test_a_grader_that_sees_is_never_called_blind() -> None:
     """Gold scores 1 and empty answers 0: a useless optimizer says nothing about the grader."""
     found = diagnose(replace(NORMAL, **NONE_HELPED))
     assert "grader" not in str(found)
-    assert "+0.000 (-0.010 … +0.010)" in found.message
+    assert "+0.000 (-0.01 … +0.01)" in found.message
 
 
 def test_commands_in_the_advice_name_the_run() -> None:

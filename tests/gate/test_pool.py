@@ -16,7 +16,7 @@ from skillfit.gate.pool import (
 )
 from skillfit.gate.regression import Contrast, Estimate
 from skillfit.skill import Edit, Skill
-from tests.gate.scripted import items
+from tests.gate.scripted_measure import items
 
 BASE = Skill.from_text("# Skill\n\nAlpha.\n\nBeta.\n\nGamma.\n")
 

@@ -7,7 +7,7 @@ from skillfit.gate.regression import Contrast, Estimate
 from skillfit.rollout.outcome import Failure, Outcome
 from skillfit.skill import Edit, Skill, apply_edits
 from skillfit.tasks.item import Score
-from tests.gate.scripted import BASE, Scripted, by_rule, items
+from tests.gate.scripted_measure import BASE, Scripted, by_rule, items
 
 
 def patch(*rules, step=1, incumbent=BASE, sources=()):

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from skillfit.gate import GateSettings, ship_test
 from skillfit.gate.ship import holm
-from tests.gate.scripted import BASE, Scripted, by_rule, candidate, items
+from tests.gate.scripted_measure import BASE, Scripted, by_rule, candidate, items
 
 GOOD, OTHER = candidate("good").skill, candidate("other").skill
 

@@ -2,7 +2,7 @@ import pytest
 
 from skillfit.gate import Arm, GateSettings, StrictGate
 from skillfit.gate.samples import NotMeasured, Sampler
-from tests.gate.scripted import BASE, Scripted, by_rule, candidate, items
+from tests.gate.scripted_measure import BASE, Scripted, by_rule, candidate, items
 
 
 async def gate_for(measure, count=20, **settings):

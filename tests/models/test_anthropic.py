@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse
 
 from skillfit.models import Image, Message, Request, Tool, ToolCall
 from skillfit.models.protocol import AuthFailed, BadReply, Overloaded, Refused
-from tests.models.support import say, to
+from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import Call, ChatServer
 
 KEY = {"ANTHROPIC_API_KEY": "sk-ant-test-1234567890"}

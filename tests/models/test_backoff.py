@@ -11,7 +11,7 @@ import pytest
 from skillfit.models import Client, Limiters, ModelSpec, Prices, Reply, Request, ScriptedModel
 from skillfit.models.limiter import Limiter
 from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited
-from tests.models.support import SimulatedClock, say
+from tests.models.clocks_and_meters import SimulatedClock, say
 
 
 class Endpoint:

@@ -22,7 +22,7 @@ from skillfit.models.protocol import (
     RateLimited,
     Refused,
 )
-from tests.models.support import InstantClock, OutOfMoney, Purse, say, to
+from tests.models.clocks_and_meters import InstantClock, OutOfMoney, Purse, say, to
 from tests.support.chat_server import Call, ChatServer, RawServer, completion, http
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from skillfit.errors import Exit
 from skillfit.models.failures import (
-    MACHINERY,
+    INFRASTRUCTURE,
     POLICIES,
     can_be_lost,
     classify,
     is_fatal,
-    is_machinery,
+    is_infrastructure,
     is_retried,
     is_unreachable,
     is_unusable,
@@ -164,7 +164,9 @@ def test_every_failure_of_a_model_has_a_policy():
 def test_no_failure_is_both_fatal_and_repeated_or_lost():
     fatal = {kind for kind in POLICIES if is_fatal(kind)}
     assert fatal == {"auth", "quota", "config"}
-    assert not any(is_retried(kind) or can_be_lost(kind) or is_machinery(kind) for kind in fatal)
+    assert not any(
+        is_retried(kind) or can_be_lost(kind) or is_infrastructure(kind) for kind in fatal
+    )
 
 
 def test_a_lost_reply_was_either_unusable_or_out_of_reach():
@@ -184,9 +186,9 @@ def test_a_failure_can_be_made_again_from_its_kind(kind):
     assert type(make_failure("timeout", "again")) is TimedOut
 
 
-def test_failures_of_the_machinery_say_nothing_about_the_skill():
-    assert {"rate_limit", "overloaded", "network", "timeout", "worker", "sandbox"} == MACHINERY
-    assert not is_machinery("refused") and not is_machinery("bad_reply")
+def test_failures_of_the_infrastructure_say_nothing_about_the_skill():
+    assert {"rate_limit", "overloaded", "network", "timeout", "worker", "sandbox"} == INFRASTRUCTURE
+    assert not is_infrastructure("refused") and not is_infrastructure("bad_reply")
 
 
 def test_kinds_of_the_users_own_code_fail_the_rollout_and_nothing_else():

@@ -14,7 +14,7 @@ from skillfit.errors import Exit, InputError
 from skillfit.models import Image, Message, Request, Usage, ask
 from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import Pending, _Form, pending, waiting
-from tests.models.support import InstantClock, Purse, to
+from tests.models.clocks_and_meters import InstantClock, Purse, to
 
 REQUEST = Request(
     (

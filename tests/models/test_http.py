@@ -30,7 +30,7 @@ from skillfit.models.protocol import (
     RateLimited,
 )
 from skillfit.models.providers.http import join, proxy_for
-from tests.models.support import Purse, say, to
+from tests.models.clocks_and_meters import Purse, say, to
 from tests.support.chat_server import ChatServer, RawServer, completion, http
 
 KEY = {"OPENAI_API_KEY": "key-for-the-model-server"}

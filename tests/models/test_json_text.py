@@ -108,9 +108,10 @@ def test_no_text_takes_long(piece: str) -> None:
     for start in ("", "{", "[", '{"a": ', '{"a": "', "{'a': '"):
         text = start + piece * (90_000 // len(piece))
         try:
-            parse_model_json(text)
+            value = parse_model_json(text)
         except ValueError:
             continue
+        assert readable(value)
 
 
 def readable(value: Any) -> bool:

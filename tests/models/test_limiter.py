@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skillfit.models.limiter import COOLDOWN, Limiter, Limiters, endpoint_of
 from skillfit.models.protocol import ModelError, Overloaded, RateLimited
-from tests.models.support import SimulatedClock
+from tests.models.clocks_and_meters import SimulatedClock
 
 
 async def use(

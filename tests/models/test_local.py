@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from skillfit.errors import InfrastructureError, InputError
 from skillfit.models import ModelSpec, ask, connect
 from skillfit.models.providers.local import _running
-from tests.models.support import say
+from tests.models.clocks_and_meters import say
 
 GGUF = os.environ.get("SKILLFIT_TEST_GGUF", "")
 real_model = pytest.mark.skipif(not GGUF, reason="SKILLFIT_TEST_GGUF names no GGUF file")

@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import HTMLResponse, JSONResponse
 
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed, TimedOut, Usage
-from tests.models.support import Purse, say, to
+from tests.models.clocks_and_meters import Purse, say, to
 from tests.support.chat_server import ChatServer, RawServer, completion, http
 
 WHOLE = json.dumps(completion({"content": "fine"}, "m"))

@@ -20,7 +20,7 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.models.wire import MAX_TOKEN_COUNT
-from tests.models.support import Purse, say, to
+from tests.models.clocks_and_meters import Purse, say, to
 from tests.support.chat_server import (
     ChatServer,
     RawServer,

@@ -16,7 +16,7 @@ from skillfit.errors import InputError
 from skillfit.models import ModelSpec, redact
 from skillfit.models.protocol import AuthFailed, BadRequest
 from skillfit.models.secrets import hide_keys_in_use, remember_secret
-from tests.models.support import say, to
+from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import ChatServer
 
 

@@ -15,7 +15,7 @@ from skillfit.models import ScriptedModel, ask
 from skillfit.models.client import reply_form
 from skillfit.models.protocol import BadReply, RateLimited
 from skillfit.models.wire import strict_schema
-from tests.models.support import say, to
+from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import Call, ChatServer
 
 

@@ -22,7 +22,7 @@ from skillfit.models import (
 )
 from skillfit.models.protocol import AuthFailed, Reply
 from skillfit.models.providers.openai_protocols import ollama_address
-from tests.models.support import say, to
+from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import ChatServer, RawServer, http
 
 

@@ -9,7 +9,7 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.models import Image, Message, Request, Tool, ToolCall
 from skillfit.models.protocol import BadReply, Refused
-from tests.models.support import say, to
+from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import ChatServer
 
 JPEG = b"\xff\xd8\xff\xe0" + b"\0" * 20

@@ -171,7 +171,9 @@ async def test_both_sides_are_merged_at_the_same_time():
     it = world(keep_all)
     it.model._script = meet
     patches = [patch("a"), patch("b"), patch("c", "success"), patch("d", "success")]
-    await asyncio.wait_for(aggregate(it.optimizer, SKILL, patches, step=1), 5)
+    merged = await asyncio.wait_for(aggregate(it.optimizer, SKILL, patches, step=1), 5)
+    assert [proposal.payload.content for proposal in merged.proposals] == ["x"]
+    assert len(it.model.requests) == 3
 
 
 @pytest.mark.parametrize(

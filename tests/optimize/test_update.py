@@ -67,7 +67,7 @@ async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
     done = await update(it.optimizer, skill, [SUGGESTION], Context(4, memory="Step 3 was rejected"))
     assert done.changed and "A sum is a total." in done.skill.body
     assert slow_update_text(done.skill) == "Remember the carry."
-    assert done.change_summary == ("clearer",) and done.rewrite["reasoning"] == "r"
+    assert done.change_summary == ("clearer",) and done.rewrite.reasoning == "r"
     (request,) = it.asked("rewrite")
     assert (request.max_tokens, request.reasoning_effort) == (50_000, "high")
     assert "Say what a sum is." in text_of(request) and "Step 3 was rejected" in text_of(request)
@@ -119,7 +119,7 @@ async def test_full_rewrites_take_the_first_usable_candidate():
     assert (
         done.skill.body.startswith("# B") and slow_update_text(done.skill) == "Remember the carry."
     )
-    assert done.rewrite["title"] == "b" and not it.model.requests
+    assert done.rewrite.title == "b" and not it.model.requests
 
 
 async def test_full_rewrites_without_a_usable_candidate_leave_none():

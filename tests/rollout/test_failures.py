@@ -1,5 +1,5 @@
-"""Promise 3: a failure of the machinery is not a score. And what stops a run stops it before it
-spends more.
+"""Promise 3: a failure of the infrastructure is not a score. A failure that stops a run stops it
+before more is spent.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from skillfit.agents import AgentFailure, AttemptContext
+from skillfit.config.schema import BudgetSection
 from skillfit.errors import InfrastructureError, SkillfitError
 from skillfit.models.protocol import (
     AnswerPending,
@@ -25,7 +26,7 @@ from skillfit.models.protocol import (
 )
 from skillfit.rollout import Failure, requests_for
 from skillfit.rollout.executor import WorkerLost
-from skillfit.run.budget import Budget, BudgetReached, Caps
+from skillfit.run.budget import Budget, BudgetReached
 from skillfit.tasks.item import Item, TaskFailure
 from tests.rollout.scripted_agents import SKILL, World, items, right
 
@@ -121,7 +122,7 @@ async def test_errors_that_meet_everybody_stop_the_run_before_it_spends(
 async def test_a_spent_budget_stops_the_run_at_its_cap_and_keeps_what_was_paid(
     world: World,
 ) -> None:
-    budget = Budget(Caps(calls=5), world.journal)
+    budget = Budget(BudgetSection(calls=5), world.journal)
     paid = 0
 
     async def paying(item: Item, context: AttemptContext) -> str:

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillfit.agents import AgentFailure, AttemptContext
+from skillfit.config.schema import BudgetSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
 from skillfit.rollout import requests_for
 from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
-from skillfit.run.budget import Budget, BudgetReached, Caps
+from skillfit.run.budget import Budget, BudgetReached
 from skillfit.run.journal import Journal
 from skillfit.tasks.item import Attempt, Item
 from tests.rollout.scripted_agents import SKILL, World, items, right
@@ -28,7 +29,7 @@ def billed(world: World) -> float:
 
 
 async def until_the_budget_is_reached(world: World, program: object, **meter: object) -> None:
-    budget = Budget(Caps(usd=1), world.journal)
+    budget = Budget(BudgetSection(usd=1), world.journal)
     engine = world.engine(program, meter=RolloutMeter(budget, capped=True, **meter))
     with pytest.raises(BudgetReached):
         await engine.run(requests_for(SKILL, items(30)), phase="rollout", series="step_1")
@@ -79,7 +80,7 @@ async def test_a_program_with_a_limit_of_its_own_is_given_its_reservation(world:
             raise AgentFailure("Reached maximum budget", kind="limit", usage=usage)
         return Attempt(right(item), usage=Usage(calls=1, output=1, usd=cost))
 
-    budget = Budget(Caps(usd=2), world.journal)
+    budget = Budget(BudgetSection(usd=2), world.journal)
     meter = RolloutMeter(budget, capped=True, limits_itself=True)
     outcomes = await world.engine(program, meter=meter).run(
         requests_for(SKILL, items(8)), phase="rollout", series="step_1"
@@ -96,7 +97,7 @@ async def test_a_limit_that_does_not_grow_is_a_failure_and_no_endless_loop(world
     async def program(item: Item, context: AttemptContext) -> Attempt:
         raise AgentFailure("Reached maximum budget", kind="limit", usage=Usage(calls=1))
 
-    budget = Budget(Caps(usd=2), world.journal)
+    budget = Budget(BudgetSection(usd=2), world.journal)
     meter = RolloutMeter(budget, capped=True, limits_itself=True)
     (outcome,) = await world.engine(program, meter=meter).run(
         requests_for(SKILL, items(1)), phase="rollout", series="step_1"
@@ -111,7 +112,7 @@ async def test_a_crash_before_the_cost_is_known_does_not_use_up_the_budget(world
             raise AgentFailure("it crashed", kind="agent")
         return Attempt(right(item), usage=Usage(calls=1, output=1, usd=0.01))
 
-    meter = RolloutMeter(Budget(Caps(usd=1), world.journal), capped=True)
+    meter = RolloutMeter(Budget(BudgetSection(usd=1), world.journal), capped=True)
     outcomes = await world.engine(program, meter=meter).run(
         requests_for(SKILL, items(6)), phase="rollout", series="step_1"
     )
@@ -123,7 +124,7 @@ async def test_a_rollout_that_reports_nothing_is_one_call_of_unknown_price(world
     async def program(item: Item, context: AttemptContext) -> Attempt:
         return Attempt(right(item))
 
-    meter = RolloutMeter(Budget(Caps(), world.journal))
+    meter = RolloutMeter(Budget(BudgetSection(), world.journal))
     (outcome,) = await world.engine(program, meter=meter).run(
         requests_for(SKILL, items(1)), phase="rollout", series="step_1"
     )
@@ -138,7 +139,7 @@ def test_costs_that_differ_by_a_factor_of_five_do_not_pass_the_cap(
 ) -> None:
     async def spend(folder: str) -> float:
         with closing(Journal(Path(folder, "journal.db"))) as journal:
-            budget = Budget(Caps(usd=0.4), journal)
+            budget = Budget(BudgetSection(usd=0.4), journal)
             meter = RolloutMeter(budget, capped=True)
             window = asyncio.Semaphore(at_once)
 
@@ -157,20 +158,24 @@ def test_costs_that_differ_by_a_factor_of_five_do_not_pass_the_cap(
 @pytest.mark.parametrize(
     ("caps", "reports", "has_price", "figure", "refused"),
     [
-        (Caps(usd=1), (), False, None, True),
-        (Caps(usd=1), ("tokens",), False, None, True),
-        (Caps(usd=1), ("tokens",), True, None, False),
-        (Caps(usd=1), ("usd",), False, None, False),
-        (Caps(usd=1), (), False, 0.1, False),
-        (Caps(tokens=1), (), False, None, True),
-        (Caps(tokens=1), (), False, 0.1, True),
-        (Caps(tokens=1), (), False, 0.0, False),
-        (Caps(tokens=1), ("tokens",), False, None, False),
-        (Caps(calls=1, minutes=1), (), False, None, False),
+        (BudgetSection(usd=1), (), False, None, True),
+        (BudgetSection(usd=1), ("tokens",), False, None, True),
+        (BudgetSection(usd=1), ("tokens",), True, None, False),
+        (BudgetSection(usd=1), ("usd",), False, None, False),
+        (BudgetSection(usd=1), (), False, 0.1, False),
+        (BudgetSection(tokens=1), (), False, None, True),
+        (BudgetSection(tokens=1), (), False, 0.1, True),
+        (BudgetSection(tokens=1), (), False, 0.0, False),
+        (BudgetSection(tokens=1), ("tokens",), False, None, False),
+        (BudgetSection(calls=1, minutes=1), (), False, None, False),
     ],
 )
 def test_a_cap_is_refused_where_the_use_cannot_be_seen(
-    caps: Caps, reports: tuple[str, ...], has_price: bool, figure: float | None, refused: bool
+    caps: BudgetSection,
+    reports: tuple[str, ...],
+    has_price: bool,
+    figure: float | None,
+    refused: bool,
 ) -> None:
     def check() -> None:
         refuse_unseen_usage(

@@ -20,11 +20,12 @@ from typing import Any
 import pytest
 
 from skillfit.agents import AgentFailure, AttemptContext
+from skillfit.config.schema import BudgetSection
 from skillfit.extensions import load_object
 from skillfit.models.protocol import Message, Model, NetworkFailed, Reply, Request, Usage
 from skillfit.plugins.ray_executor import RayExecutor
 from skillfit.rollout import Rollouts, gather, requests_for
-from skillfit.run.budget import Budget, BudgetReached, Caps
+from skillfit.run.budget import Budget, BudgetReached
 from skillfit.run.journal import RecordedModel
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, RowAt
@@ -165,7 +166,7 @@ async def test_results_journal_and_limits_are_those_of_a_local_run(
     expected = await engine(local, near, marks).run(
         requests_for(SKILL, items(6)), phase="gate", series="selection"
     )
-    model = Adder(Budget(Caps(calls=6), world.journal))
+    model = Adder(Budget(BudgetSection(calls=6), world.journal))
 
     async def work(executor: RayExecutor) -> Any:
         rollouts = engine(world, model, marks, executor=executor)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skillfit.config.schema import BudgetSection
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.protocol import Usage
 from skillfit.run.budget import (
@@ -20,7 +21,6 @@ from skillfit.run.budget import (
     Budget,
     BudgetReached,
     BudgetWarning,
-    Caps,
     Spending,
     refuse_unpriced,
 )
@@ -40,10 +40,14 @@ async def spend(budget: Budget, bound: Usage = CALL, used: Usage = CALL) -> None
 
 @pytest.mark.parametrize(
     ("caps", "cap"),
-    [(Caps(usd=0.3), "usd"), (Caps(tokens=300), "tokens"), (Caps(calls=3), "calls")],
+    [
+        (BudgetSection(usd=0.3), "usd"),
+        (BudgetSection(tokens=300), "tokens"),
+        (BudgetSection(calls=3), "calls"),
+    ],
 )
 async def test_the_last_call_that_fits_goes_out_and_the_next_is_refused_by_name_of_the_cap(
-    path: Path, caps: Caps, cap: str
+    path: Path, caps: BudgetSection, cap: str
 ) -> None:
     budget = Budget(caps, Journal(path))
     for _ in range(3):
@@ -56,14 +60,14 @@ async def test_the_last_call_that_fits_goes_out_and_the_next_is_refused_by_name_
 
 
 async def test_what_was_reserved_and_not_used_is_there_for_later_calls(path: Path) -> None:
-    budget = Budget(Caps(tokens=1000), Journal(path))
+    budget = Budget(BudgetSection(tokens=1000), Journal(path))
     for _ in range(10):
         await spend(budget, Usage(calls=1, input=900), Usage(calls=1, input=10))
     assert budget.spent.tokens == 100
 
 
 async def test_it_waits_when_only_attempts_in_flight_stand_in_the_way(path: Path) -> None:
-    budget = Budget(Caps(tokens=1000), Journal(path))
+    budget = Budget(BudgetSection(tokens=1000), Journal(path))
     first = await budget.reserve("agent", Usage(calls=1, input=900))
     waiting = asyncio.create_task(budget.reserve("agent", Usage(calls=1, input=900)))
     await asyncio.sleep(0.01)
@@ -73,7 +77,7 @@ async def test_it_waits_when_only_attempts_in_flight_stand_in_the_way(path: Path
 
 
 async def test_who_waits_is_refused_when_the_attempt_in_flight_used_up_the_rest(path: Path) -> None:
-    budget = Budget(Caps(tokens=1000), Journal(path))
+    budget = Budget(BudgetSection(tokens=1000), Journal(path))
     first = await budget.reserve("agent", Usage(calls=1, input=900))
     waiting = asyncio.create_task(budget.reserve("agent", Usage(calls=1, input=900)))
     await asyncio.sleep(0)
@@ -83,7 +87,7 @@ async def test_who_waits_is_refused_when_the_attempt_in_flight_used_up_the_rest(
 
 
 async def test_settling_twice_counts_once(path: Path) -> None:
-    budget = Budget(Caps(calls=5), Journal(path))
+    budget = Budget(BudgetSection(calls=5), Journal(path))
     reserved = await budget.reserve("agent", CALL)
     reserved.settle(CALL)
     reserved.settle(CALL)
@@ -91,9 +95,10 @@ async def test_settling_twice_counts_once(path: Path) -> None:
 
 
 async def test_without_caps_everything_fits_and_prices_may_be_unknown(path: Path) -> None:
-    budget = Budget(Caps(), Journal(path))
+    budget = Budget(BudgetSection(), Journal(path))
     for _ in range(100):
         await spend(budget, Usage(calls=1, usd=None), Usage(calls=1, usd=None))
+    assert budget.spent.calls == 100
 
 
 async def test_what_earlier_processes_spent_counts(path: Path) -> None:
@@ -103,7 +108,7 @@ async def test_what_earlier_processes_spent_counts(path: Path) -> None:
     journal = Journal(path)
     for n in range(2):
         await journal.once(f"k{n}", effect, returns=int, usage=lambda _: CALL)
-    budget = Budget(Caps(calls=3), journal)
+    budget = Budget(BudgetSection(calls=3), journal)
     await spend(budget)
     with pytest.raises(BudgetReached):
         await budget.reserve("agent", CALL)
@@ -111,11 +116,11 @@ async def test_what_earlier_processes_spent_counts(path: Path) -> None:
 
 async def test_minutes_are_counted_over_all_processes_and_end_the_waiting_too(path: Path) -> None:
     now = [0.0]
-    first = Budget(Caps(minutes=10), Journal(path), clock=lambda: now[0])
+    first = Budget(BudgetSection(minutes=10), Journal(path), clock=lambda: now[0])
     now[0] = 6 * 60
     await spend(first)
     now[0] = 1000.0
-    second = Budget(Caps(minutes=10), Journal(path), clock=lambda: now[0])
+    second = Budget(BudgetSection(minutes=10), Journal(path), clock=lambda: now[0])
     assert second.seconds_left() == pytest.approx(4 * 60)
     await spend(second)
     now[0] += 4 * 60
@@ -128,12 +133,12 @@ async def test_it_warns_once_at_half_and_at_four_fifths_and_not_again_after_a_re
     path: Path,
 ) -> None:
     heard: list[BudgetWarning] = []
-    budget = Budget(Caps(calls=10), Journal(path), on_warning=heard.append)
+    budget = Budget(BudgetSection(calls=10), Journal(path), on_warning=heard.append)
     for _ in range(7):
         await spend(budget)
     assert [(warning.cap, warning.percent) for warning in heard] == [("calls", 50)]
     assert heard[0].message == "50 % of the budget of 10 calls is used (5 calls)."
-    resumed = Budget(Caps(calls=10), Journal(path), on_warning=heard.append)
+    resumed = Budget(BudgetSection(calls=10), Journal(path), on_warning=heard.append)
     for _ in range(3):
         await spend(resumed)
     assert [warning.percent for warning in heard] == [50, 80]
@@ -143,12 +148,12 @@ async def test_a_dollar_cap_refuses_models_without_a_price_before_anything_is_sp
     path: Path,
 ) -> None:
     with pytest.raises(InputError, match="no price is known for openai/new") as raised:
-        refuse_unpriced(Caps(usd=1), ["openai/new"])
+        refuse_unpriced(BudgetSection(usd=1), ["openai/new"])
     assert "model.prices" in raised.value.hint
-    refuse_unpriced(Caps(usd=1), [])
-    refuse_unpriced(Caps(tokens=1), ["openai/new"])
+    refuse_unpriced(BudgetSection(usd=1), [])
+    refuse_unpriced(BudgetSection(tokens=1), ["openai/new"])
     with pytest.raises(InputError, match="no price is known"):
-        await Budget(Caps(usd=1), Journal(path)).reserve("judge", Usage(calls=1, usd=None))
+        await Budget(BudgetSection(usd=1), Journal(path)).reserve("judge", Usage(calls=1, usd=None))
 
 
 def test_attempts_in_flight_at_a_kill_count_in_full_when_the_run_goes_on(path: Path) -> None:
@@ -156,11 +161,12 @@ def test_attempts_in_flight_at_a_kill_count_in_full_when_the_run_goes_on(path: P
         import asyncio, os, signal, sys
         from pathlib import Path
         from skillfit.models.protocol import Usage
-        from skillfit.run.budget import Budget, BudgetReached, Caps
+        from skillfit.config.schema import BudgetSection
+        from skillfit.run.budget import Budget, BudgetReached
         from skillfit.run.journal import Journal
 
         async def main():
-            budget = Budget(Caps(calls=10), Journal(Path(sys.argv[1])))
+            budget = Budget(BudgetSection(calls=10), Journal(Path(sys.argv[1])))
             sent = 0
             try:
                 for n in range(20):
@@ -189,7 +195,9 @@ def test_attempts_in_flight_at_a_kill_count_in_full_when_the_run_goes_on(path: P
 async def test_runs_of_one_command_share_one_cap(tmp_path: Path) -> None:
     spending, sent = Spending(), 0
     for number in range(3):
-        budget = Budget(Caps(calls=5), Journal(tmp_path / f"{number}.sqlite"), spending=spending)
+        budget = Budget(
+            BudgetSection(calls=5), Journal(tmp_path / f"{number}.sqlite"), spending=spending
+        )
         try:
             for _ in range(4):
                 await spend(budget)
@@ -203,7 +211,7 @@ async def test_runs_of_one_command_share_one_cap(tmp_path: Path) -> None:
 async def test_a_waiting_run_is_let_through_by_what_another_run_of_the_command_settles(
     tmp_path: Path,
 ) -> None:
-    spending, caps = Spending(), Caps(tokens=1000)
+    spending, caps = Spending(), BudgetSection(tokens=1000)
     first = Budget(caps, Journal(tmp_path / "a.sqlite"), spending=spending)
     second = Budget(caps, Journal(tmp_path / "b.sqlite"), spending=spending)
     reserved = await first.reserve("agent", Usage(calls=1, input=900))
@@ -217,7 +225,7 @@ async def test_a_run_that_a_command_opens_twice_is_counted_once(path: Path) -> N
     spending = Spending()
     for _ in range(2):
         journal = Journal(path)
-        budget = Budget(Caps(calls=3), journal, spending=spending)
+        budget = Budget(BudgetSection(calls=3), journal, spending=spending)
         await spend(budget)
         budget.close()
         journal.close()
@@ -230,7 +238,7 @@ async def test_a_command_whose_looks_run_in_event_loops_of_their_own_keeps_one_b
     spending = Spending()
 
     async def look(name: str) -> None:
-        budget = Budget(Caps(calls=10), Journal(tmp_path / name), spending=spending)
+        budget = Budget(BudgetSection(calls=10), Journal(tmp_path / name), spending=spending)
         await asyncio.gather(*(spend(budget) for _ in range(4)))
 
     await asyncio.to_thread(asyncio.run, look("a.sqlite"))
@@ -250,9 +258,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("caps", [Caps(usd=0.5), Caps(tokens=500), Caps(calls=5)])
+@pytest.mark.parametrize(
+    "caps", [BudgetSection(usd=0.5), BudgetSection(tokens=500), BudgetSection(calls=5)]
+)
 async def test_a_report_that_cannot_be_right_frees_no_budget_and_hangs_nobody(
-    path: Path, caps: Caps, wrong: Usage
+    path: Path, caps: BudgetSection, wrong: Usage
 ) -> None:
     budget = Budget(caps, Journal(path))
     sent = 0
@@ -266,7 +276,7 @@ async def test_a_report_that_cannot_be_right_frees_no_budget_and_hangs_nobody(
 
 
 async def test_an_upper_bound_that_is_not_a_number_is_refused(path: Path) -> None:
-    budget = Budget(Caps(usd=1), Journal(path))
+    budget = Budget(BudgetSection(usd=1), Journal(path))
     with pytest.raises(InputError, match="not a number"):
         await budget.reserve("agent", Usage(calls=1, usd=NAN))
 
@@ -275,7 +285,7 @@ async def test_rollouts_are_counted_before_they_start_and_over_resumes(path: Pat
     started = 0
     for _ in range(2):
         journal = Journal(path)
-        budget = Budget(Caps(rollouts=5), journal)
+        budget = Budget(BudgetSection(rollouts=5), journal)
 
         async def rollout(budget: Budget = budget) -> None:
             nonlocal started
@@ -292,7 +302,7 @@ async def test_rollouts_are_counted_before_they_start_and_over_resumes(path: Pat
 async def test_a_rollout_that_fails_counts_and_recorded_ones_do_too(path: Path) -> None:
     journal = Journal(path)
     await journal.note("rollout/a", 1, int)
-    budget = Budget(Caps(rollouts=2), journal)
+    budget = Budget(BudgetSection(rollouts=2), journal)
     with pytest.raises(ZeroDivisionError):
         async with budget.rollout():
             raise ZeroDivisionError
@@ -302,7 +312,7 @@ async def test_a_rollout_that_fails_counts_and_recorded_ones_do_too(path: Path) 
 
 
 async def test_what_is_held_back_for_the_ship_test_is_there_for_it(path: Path) -> None:
-    budget = Budget(Caps(calls=10), Journal(path))
+    budget = Budget(BudgetSection(calls=10), Journal(path))
     budget.hold_back(Amounts(calls=4))
     with pytest.raises(BudgetReached, match="4 calls kept for the ship test"):
         for _ in range(10):
@@ -317,12 +327,12 @@ async def test_what_is_held_back_for_the_ship_test_is_there_for_it(path: Path) -
 
 async def test_minutes_can_be_held_back_too(path: Path) -> None:
     now = [0.0]
-    budget = Budget(Caps(minutes=10), Journal(path), clock=lambda: now[0])
+    budget = Budget(BudgetSection(minutes=10), Journal(path), clock=lambda: now[0])
     budget.hold_back(Amounts(), minutes=4)
     now[0] = 5.9 * 60
     await spend(budget)
     now[0] = 6.1 * 60
-    with pytest.raises(BudgetReached, match=r"6.1 minutes used, 4.0 minutes kept for the ship"):
+    with pytest.raises(BudgetReached, match=r"6.1 min used, 4.0 min kept for the ship"):
         await spend(budget)
     async with budget.sending():  # what is in flight may finish
         pass
@@ -331,14 +341,14 @@ async def test_minutes_can_be_held_back_too(path: Path) -> None:
 
 
 async def test_a_reached_cap_in_dollars_says_what_the_next_call_may_take(path: Path) -> None:
-    budget = Budget(Caps(usd=0.02), Journal(path))
+    budget = Budget(BudgetSection(usd=0.02), Journal(path))
     with pytest.raises(BudgetReached, match=r"\$0.00 used, the next call may take up to \$0.0655"):
         await budget.reserve("optimizer", Usage(calls=1, usd=0.0655))
 
 
 @pytest.mark.parametrize("phase", ["waiting", "sending", "rollout"])
 async def test_the_cap_in_minutes_ends_waiting_sending_and_rollouts(path: Path, phase: str) -> None:
-    budget = Budget(Caps(minutes=0.1 / 60), Journal(path))
+    budget = Budget(BudgetSection(minutes=0.1 / 60), Journal(path))
     with pytest.raises(BudgetReached) as raised:
         async with getattr(budget, phase)():
             await asyncio.sleep(3600)
@@ -348,14 +358,14 @@ async def test_the_cap_in_minutes_ends_waiting_sending_and_rollouts(path: Path, 
 
 
 async def test_a_time_limit_inside_the_block_stays_that_time_limit(path: Path) -> None:
-    budget = Budget(Caps(minutes=10), Journal(path))
+    budget = Budget(BudgetSection(minutes=10), Journal(path))
     with pytest.raises(TimeoutError):
         async with budget.sending(), asyncio.timeout(0):
             await asyncio.sleep(3600)
 
 
 async def test_a_stop_ends_every_wait_and_lets_what_is_being_sent_finish(path: Path) -> None:
-    budget, reason = Budget(Caps(tokens=100), Journal(path)), SkillfitError("stopped")
+    budget, reason = Budget(BudgetSection(tokens=100), Journal(path)), SkillfitError("stopped")
     finish = asyncio.Event()
 
     async def wait() -> None:
@@ -383,7 +393,7 @@ async def test_a_stop_ends_every_wait_and_lets_what_is_being_sent_finish(path: P
 
 async def test_a_journal_that_fails_ends_the_waits_and_nothing_new_is_reserved(path: Path) -> None:
     journal, full = Journal(path), SkillfitError("disk full")
-    budget = Budget(Caps(), journal)
+    budget = Budget(BudgetSection(), journal)
 
     async def wait() -> None:
         async with budget.waiting():
@@ -433,7 +443,7 @@ def test_no_interleaving_of_attempts_failures_and_resumes_passes_a_cap(
     resumed_at: int,
 ) -> None:
     path = tmp_path_factory.mktemp("budget") / "journal.sqlite"
-    caps, server = Caps(usd=usd, tokens=tokens, calls=calls), Server()
+    caps, server = BudgetSection(usd=usd, tokens=tokens, calls=calls), Server()
     refused: list[BudgetReached] = []
 
     async def attempt(budget: Budget, bound: int, share: int, turns: int, cancelled: bool) -> None:
@@ -459,7 +469,7 @@ def test_no_interleaving_of_attempts_failures_and_resumes_passes_a_cap(
         assert calls is None or server.calls <= calls
         assert tokens is None or server.tokens <= tokens
         assert usd is None or server.usd <= usd + 1e-6
-    if caps == Caps():
+    if caps == BudgetSection():
         assert not refused
 
 
@@ -467,7 +477,7 @@ async def test_a_call_inside_a_rollout_and_the_rollout_end_together_when_the_tim
     path: Path,
 ) -> None:
     journal = Journal(path)
-    budget = Budget(Caps(minutes=0.2 / 60), journal)
+    budget = Budget(BudgetSection(minutes=0.2 / 60), journal)
 
     async def call() -> int:
         reserved = await budget.reserve("agent", CALL)

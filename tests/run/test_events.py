@@ -90,7 +90,7 @@ def test_a_run_that_goes_on_has_not_finished_and_may_finish_otherwise(path: Path
     log = EventLog(path)
     log.emit(STARTED)
     log.emit(FINISHED)
-    log.go_on()
+    log.resume()
     assert [type(stored.event) for stored in log.read()] == [RunStarted]
     log.emit(replace(STARTED, config=RecordedConfig({"budget": {"usd": 2}})))
     log.emit(replace(FINISHED, finish_reason="improved"))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from skillfit.config.schema import BudgetSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
-from skillfit.run.budget import Budget, Caps
+from skillfit.run.budget import Budget
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Warned
 from skillfit.run.journal import Journal
@@ -68,7 +69,7 @@ def test_on_a_full_disk_effects_in_flight_finish_and_no_other_starts(tmp_path: P
 
 async def test_every_writer_of_a_run_stops_at_the_first_failure_of_any(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", {})
-    budget = Budget(Caps(), run.journal)
+    budget = Budget(BudgetSection(), run.journal)
     run.events.emit(Warned(what="first", message=""))
     run.journal.fail(RunNotWritable("No room left."))
 

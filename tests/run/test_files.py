@@ -40,6 +40,7 @@ from skillfit.run.records import (
     PatchRecord,
     ProposalRecord,
     RecordedConfig,
+    RewriteRecord,
     RunSummary,
     SelectionDecision,
     SlowUpdateRecord,
@@ -189,7 +190,7 @@ def step_story(epoch: int, step: int) -> Iterator[Event]:
         skill=f"# c{step}\n",
         skill_hash=f"s{step}",
         report=[EditResult(APPEND, "applied_append")],
-        rewrite={"r": 1},
+        rewrite=RewriteRecord(reasoning="r", new_skill="# new"),
     )
     yield from rollouts("gate", step, f"s{step}")
     yield GateDecided(
@@ -379,7 +380,10 @@ def test_rewriting_modes_leave_their_own_result_file(tmp_path: Path, mode: str, 
     with RunDirectory.open(tmp_path / "run", {}) as run:
         for event in story(mode):
             run.events.emit(event)
-    assert load(tmp_path / "run", f"steps/step_0001/{name}") == {"r": 1}
+    assert load(tmp_path / "run", f"steps/step_0001/{name}") == {
+        "reasoning": "r",
+        "new_skill": "# new",
+    }
     assert not (tmp_path / "run/steps/step_0001/edit_apply_report.json").exists()
 
 

@@ -133,7 +133,9 @@ def test_nothing_is_left_when_the_last_folder_is_removed(
     assert tmp_path.is_dir() and list(tmp_path.iterdir()) == []
 
 
-async def test_a_program_that_is_not_there_is_an_error_of_the_machinery(tmp_path: Path) -> None:
+async def test_a_program_that_is_not_there_is_an_error_of_the_infrastructure(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(SandboxNotStarted, match="/no/such/program"):
         await run_process(["/no/such/program"], cwd=tmp_path, timeout=20, env={})
 

@@ -9,8 +9,8 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.run.events import AblationFinished
 from skillfit.training.measure import ablate
-from tests.training.making import MakeWorld
 from tests.training.practice_project import COLOURS, items
+from tests.training.world_fixture import MakeWorld
 
 RULES = "\n".join(f"- {colour} means {COLOURS[colour]}." for colour in ("red", "green", "blue"))
 SKILL = (

@@ -7,16 +7,23 @@ from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import ModelSpec, Role, Usage
 from skillfit.training.estimate import RolloutCost, RunEstimate, estimate
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import World, items
+from tests.training.world_fixture import MakeWorld
 
 
 def of(world: World, *settings: str) -> RunEstimate:
-    material = world.inputs(*settings)
-    bought = material.rollout_plan
+    inputs = world.inputs(*settings)
+    bought = inputs.rollout_plan
     repeats = bought.ship_repeats if bought else MOST_REPEATS
-    plan = material.plan()
-    return estimate(material.config, material.task, material.skill, plan, ship_repeats=repeats)
+    plan = inputs.plan()
+    return estimate(
+        inputs.config,
+        inputs.task,
+        inputs.skill,
+        plan,
+        ship_repeats=repeats,
+        abilities=inputs.abilities,
+    )
 
 
 def calls_of(found: RunEstimate, role: Role) -> tuple[float, float]:
@@ -134,19 +141,17 @@ async def test_a_coding_agent_is_one_call_per_rollout_with_its_own_prompt(
     make_world: MakeWorld,
 ) -> None:
     world = make_world(rows=items(8, 8, 8))
-    material = world.inputs()
+    inputs = world.inputs()
     spec = ModelSpec(id="cli/claude/claude-sonnet-4-5")
-    model = material.config.model.model_copy(update={"agent": spec, "optimizer": None})
-    config = material.config.model_copy(update={"model": model})
-    plan = material.plan()
-    assumed = estimate(config, material.task, material.skill, plan)
+    model = inputs.config.model.model_copy(update={"agent": spec, "optimizer": None})
+    config = inputs.config.model_copy(update={"model": model})
+    plan = inputs.plan()
+    assumed = estimate(config, inputs.task, inputs.skill, plan)
     assert assumed.total.calls == assumed.rollouts
     assert assumed.total.tokens.typical > 10_000 * assumed.rollouts.typical
     assert assumed.total.usd is not None
     used = Usage(calls=30, input=30 * 24_000, usd=30 * 0.05)
-    measured = estimate(
-        config, material.task, material.skill, plan, RolloutCost.mean(30, used)
-    ).total
+    measured = estimate(config, inputs.task, inputs.skill, plan, RolloutCost.mean(30, used)).total
     assert measured.usd is not None
     assert measured.usd.typical == pytest.approx(0.05 * assumed.rollouts.typical)
     assert assumed.total.usd.low < measured.usd.typical < assumed.total.usd.high

@@ -7,8 +7,8 @@ from skillfit.errors import InputError
 from skillfit.skill import Skill
 from skillfit.training.inputs import read_inputs
 from skillfit.training.measure import evaluate
-from tests.training.making import MakeWorld
 from tests.training.practice_project import SKILL, items
+from tests.training.world_fixture import MakeWorld
 
 GOOD = SKILL + "- green means g.\n- blue means b.\n- gold means o.\n"
 SKILLS = {"old": Skill.from_text(SKILL), "new": Skill.from_text(GOOD)}
@@ -60,9 +60,9 @@ async def test_neither_an_optimizer_nor_splits_are_needed(
     rows = [{key: value for key, value in row.items() if key != "split"} for row in items(3, 0, 0)]
     world = make_world("model.optimizer=anthropic/claude-sonnet", rows=rows)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    material = read_inputs(load_config(world.config(), world.settings), training=False)
+    inputs = read_inputs(load_config(world.config(), world.settings), training=False)
     [measured] = await evaluate(
-        material, {"new": SKILLS["new"]}, world.folder / "measured", split="all"
+        inputs, {"new": SKILLS["new"]}, world.folder / "measured", split="all"
     )
     assert measured.tally.scored == 3
 
@@ -75,8 +75,8 @@ async def test_the_price_of_an_optimizer_that_is_not_asked_need_not_be_known(
     )
     with pytest.raises(InputError, match="no price is known for openai/optimizer"):
         await world.train()
-    material = read_inputs(load_config(world.config(), world.settings), training=False)
-    [measured] = await evaluate(material, {"new": SKILLS["new"]}, world.folder / "measured")
+    inputs = read_inputs(load_config(world.config(), world.settings), training=False)
+    [measured] = await evaluate(inputs, {"new": SKILLS["new"]}, world.folder / "measured")
     assert measured.tally.scored == 8
 
 

@@ -22,7 +22,6 @@ from skillfit.run.events import (
 )
 from skillfit.training.start import PreflightStopped
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import (
     SKILL,
     World,
@@ -34,6 +33,7 @@ from tests.training.practice_project import (
     system,
     task,
 )
+from tests.training.world_fixture import MakeWorld
 
 ALONE = (
     "evaluation.gate=strict",
@@ -259,7 +259,7 @@ async def test_weights_of_items_decide_and_belong_to_the_run(make_world: MakeWor
     assert world.summary()["baseline_selection_hard"] == pytest.approx(10 / 16)
     assert world.summary()["baseline_test_hard"] == pytest.approx(5 / 8)
     plain = make_world(*STRICT, *ALONE, rows=items(8, 8, 4), name="plain")
-    assert plain.inputs().identity()["task"] != world.inputs().identity()["task"]
+    assert plain.inputs().identity().task != world.inputs().identity().task
 
 
 async def test_the_reports_scores_on_fresh_rollouts_are_weighted_as_their_difference_is(

@@ -20,7 +20,6 @@ from skillfit.run.events import (
 from skillfit.skill import Skill, appendix_notes, examples, slow_update_text
 from skillfit.training.inputs import read_inputs
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import (
     OPTIMIZER,
     SKILL,
@@ -32,6 +31,7 @@ from tests.training.practice_project import (
     section,
     system,
 )
+from tests.training.world_fixture import MakeWorld
 
 STRICT = (
     "evaluation.gate=strict",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from skillfit.cli.output import ResultLine
 from skillfit.run.events import GateDecided, StepFinished, Stored
 from skillfit.training.components import Control, Interrupted
-from tests.training.making import MakeWorld
 from tests.training.practice_project import differences, items, readable
+from tests.training.world_fixture import MakeWorld
 
 STORIES = [f"Story {number} is long and names nothing of use." for number in range(5)]
 BLOATED = "\n\n".join(["# Colours", *STORIES, "- red means r.", "Answer with one letter."]) + "\n"
@@ -34,7 +34,7 @@ async def test_a_bloated_skill_gets_shorter_and_a_needed_paragraph_stays(
     reasons = [event.reason for event in world.events(GateDecided)]
     assert any("cut line" in reason and "of the initial skill" in reason for reason in reasons)
     line = ResultLine.of(result.run, result.finish_reason, result.summary)
-    said = line.in_words(result.diagnosis)
+    said = line.as_text(result.diagnosis)
     tokens = result.summary.skill_tokens
     assert f"The skill has {tokens['found']:,} tokens, {tokens['initial']:,} before." in said
     assert "Cut from the initial skill: line" in said

@@ -21,8 +21,8 @@ from skillfit.models.protocol import ModelSpec
 from skillfit.training.estimate import estimate
 from skillfit.training.start import start
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import Script, analyse, append, fingerprint, items, readable
+from tests.training.world_fixture import MakeWorld
 
 SRC = Path(skillfit.__file__).parent
 # A recipe fills the other settings (test_recipes); where a window would not act it is refused
@@ -220,10 +220,10 @@ async def test_every_setting_is_read_by_a_run(
     world = make_world(
         *EPOCHS, *DEEP, *AWARE, grader, "evaluation.preflight=true", script=empty_at_first
     )
-    material = world.inputs(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
-    await start(material, world.folder / "run", force=True)
-    estimate(material.config, material.task, material.skill, material.plan())
-    names = {id(section): prefix for prefix, section in sections(material.config)}
+    inputs = world.inputs(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
+    await start(inputs, world.folder / "run", force=True)
+    estimate(inputs.config, inputs.task, inputs.skill, inputs.plan())
+    names = {id(section): prefix for prefix, section in sections(inputs.config)}
     read = {f"{names[owner]}{name}" for owner, name in reads if owner in names}
     assert {described.key for described in describe_keys()} - read - set(ACTS) - ELSEWHERE == set()
 

@@ -10,9 +10,9 @@ from skillfit.errors import Exit
 from skillfit.run.control import request_steering
 from skillfit.run.directory import read_listed
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
-from skillfit.training.stages import ReviewPending
-from tests.training.making import MakeWorld
+from skillfit.training.steering import ReviewPending
 from tests.training.practice_project import World, differences, items, readable
+from tests.training.world_fixture import MakeWorld
 
 STEPS = (
     "train.num_epochs=6",

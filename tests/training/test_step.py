@@ -21,7 +21,6 @@ from skillfit.run.events import (
     StageStarted,
 )
 from tests.support.chat_server import Call
-from tests.training.making import MakeWorld
 from tests.training.practice_project import (
     SKILL,
     Script,
@@ -36,6 +35,7 @@ from tests.training.practice_project import (
     system,
     task,
 )
+from tests.training.world_fixture import MakeWorld
 
 STRICT = (
     "evaluation.gate=strict",
@@ -240,6 +240,25 @@ async def test_only_with_a_lag_the_rollouts_of_the_next_step_start_before_the_ve
     assert judged
     for step in judged:
         assert (told.index((step + 1, False)) < told.index((step, True))) == (lag > 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "late"),
+    [
+        (["train.num_epochs=4"], 2),
+        (["train.num_epochs=4", "train.lag=0"], 0),
+        (["train.num_epochs=3"], 0),
+        (["train.num_epochs=4", *STRICT], 0),
+    ],
+    ids=["16 steps", "16 steps without a lag", "12 steps", "strict gate"],
+)
+async def test_edits_join_later_by_default_in_long_runs_only(
+    make_world: MakeWorld, settings: list[str], late: int
+) -> None:
+    world = make_world("train.batch_size=2", *settings, "evaluation.ship_test=false")
+    await world.train()
+    skipped = [record["step"] for record in world.history() if record["action"] == "skip_lag"]
+    assert skipped == list(range(1, late + 1))
 
 
 async def test_accumulated_batches_are_reflected_on_apart_and_make_one_update(

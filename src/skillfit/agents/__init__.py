@@ -1,4 +1,4 @@
-"""Who uses the skill: chat, a loop of tool calls, coding-agent programs, any Python code.
+"""The agents that use a skill: chat, a loop of tool calls, coding-agent programs, any Python code.
 
 `build_agent` makes the agent that the settings ask for.
 """
@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Literal
 
 from skillfit.agents.agent import (
+    AGENTS,
     Agent,
     AgentFailure,
     AttemptContext,
+    BaseAgent,
     CallableAgent,
     ChatAgent,
-    is_agent_reference,
+    as_agent,
     load_agent,
     remove_workspace,
 )
@@ -103,13 +105,15 @@ def _refuse(agent: str, given: Mapping[str, bool]) -> None:
 
 
 __all__ = [
+    "AGENTS",
     "Agent",
     "AgentFailure",
     "AttemptContext",
+    "BaseAgent",
     "CallableAgent",
     "ChatAgent",
+    "as_agent",
     "build_agent",
-    "is_agent_reference",
     "load_agent",
     "remove_workspace",
 ]

@@ -6,6 +6,7 @@ that prompt caches of providers work.
 
 - `Workspace`: the folder of one rollout for agents that work on files.
 - `ChatAgent`: the skill is the system prompt, the item the user's message, in one turn or several.
+- `BaseAgent`: a base class for agents of your own; only `attempt` is left to write.
 - `CallableAgent`: `def solve(skill: str, item: dict) -> str | Attempt`, given from Python
   (`agent=solve`) or named in the config (`env.agent: file.py:solve`). It may be async, and may take
   `seed` and `instruction` by name.
@@ -21,10 +22,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 from skillfit.errors import InputError
-from skillfit.extensions import load_object
+from skillfit.extensions import build_part, find_extension, is_reference, missing_members
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model, ModelError, Reply, Request, Tool, Usage
 from skillfit.sandbox.process import new_folder, remove_folder, remove_tree
@@ -68,8 +69,8 @@ class Agent(Protocol):
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
         """Let the agent work on the item.
 
-        Raises a `ModelError` (such as `AgentFailure`) when the machinery failed: that is a failed
-        rollout and never an answer. A time limit cancels this call.
+        Raises a `ModelError` (such as `AgentFailure`) when the infrastructure failed: that is a
+        failed rollout and never an answer. A time limit cancels this call.
         """
         ...
 
@@ -79,9 +80,42 @@ class Agent(Protocol):
         """
         ...
 
+    @property
+    def limits_itself(self) -> bool:
+        """Whether an attempt keeps to `AttemptContext.max_usd` by itself."""
+        ...
+
+    def slots(self, cores: int) -> int | None:
+        """How many attempts may run at the same time on a machine with this many cores. None: as
+        many as `model.concurrency` allows.
+        """
+        ...
+
+
+class BaseAgent:
+    """Defaults for everything in `Agent` but `attempt`."""
+
+    @property
+    def recorded(self) -> bool:
+        return False
+
+    @property
+    def reports(self) -> frozenset[Reported]:
+        return frozenset()
+
+    @property
+    def limits_itself(self) -> bool:
+        return False
+
+    def slots(self, cores: int) -> int | None:
+        return None
+
+    def describe(self) -> JsonObject:
+        return {"agent": type(self).__qualname__}
+
 
 class AgentFailure(ModelError):
-    """The agent's machinery failed. `kind` is one of agent, command, config, limit, sandbox,
+    """The agent's infrastructure failed. `kind` is one of agent, command, config, limit, sandbox,
     timeout.
     """
 
@@ -257,7 +291,7 @@ _FINAL_ANSWER = re.compile(r"<(answer|final_answer)>.*</\1>", re.DOTALL | re.IGN
 
 
 @dataclass(frozen=True)
-class ModelAgent:
+class ModelAgent(BaseAgent):
     """An agent that calls a model itself, turn by turn. `describe` lists all its fields."""
 
     recorded: ClassVar[bool] = True
@@ -340,7 +374,7 @@ _HIDDEN_FIELDS = ("answers", "reference")
 
 
 @dataclass(frozen=True)
-class CallableAgent:
+class CallableAgent(BaseAgent):
     """Calls a function with the skill's text and the item's fields, without the gold answers.
 
     A function that is not async runs in a thread. Its usage is what the `Attempt` it returns says.
@@ -393,24 +427,76 @@ def visible_fields(item: Item) -> JsonObject:
     return {name: value for name, value in fields.items() if name not in _HIDDEN_FIELDS}
 
 
-def is_agent_reference(value: str) -> bool:
-    """Whether a value of `env.agent` names Python code: `file.py:name`."""
-    return value.rpartition(":")[0].endswith(".py")
+@dataclass(frozen=True)
+class AgentObject:
+    """A user's object with a method `attempt` that leaves out other members of `Agent`: these have
+    the values of `BaseAgent`.
+    """
+
+    agent: Any
+
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
+        attempt: Attempt = await self.agent.attempt(skill, item, context)
+        return attempt
+
+    @property
+    def recorded(self) -> bool:
+        return bool(getattr(self.agent, "recorded", False))
+
+    @property
+    def reports(self) -> frozenset[Reported]:
+        return frozenset(getattr(self.agent, "reports", ()))
+
+    @property
+    def limits_itself(self) -> bool:
+        return bool(getattr(self.agent, "limits_itself", False))
+
+    def slots(self, cores: int) -> int | None:
+        slots: int | None = self.agent.slots(cores) if hasattr(self.agent, "slots") else None
+        return slots
+
+    def describe(self) -> JsonObject:
+        described: JsonObject = (
+            self.agent.describe()
+            if hasattr(self.agent, "describe")
+            else {"agent": type(self.agent).__qualname__}
+        )
+        return described
 
 
-def load_agent(reference: str, base: Path = Path()) -> Agent:
-    """The agent that `file.py:name` names: a function, or an object with an `attempt` method."""
-    found = load_object(reference, base)
-    if isinstance(found, type):
-        found = found()
-    if hasattr(found, "attempt") and hasattr(found, "describe"):
-        agent: Agent = found
-        return agent
+def as_agent(found: Any, name: str = "") -> Agent:
+    """The agent that a user's class, object or function is. A class is made without arguments."""
+    if isinstance(found, type) and hasattr(found, "attempt"):
+        found = build_part("agent", found, _Attempts, source=name)
+    if hasattr(found, "attempt"):
+        return AgentObject(found) if missing_members(found, Agent) else cast(Agent, found)
     if not callable(found):
         raise InputError(
-            f"env.agent: {reference} is {type(found).__name__}, which cannot be called.",
-            hint="Name a function (skill, item) -> answer, or an Agent object.",
+            f"The agent {name or repr(found)} is {type(found).__name__}, which cannot be called.",
+            hint="Give a function (skill, item) -> answer, or an object with a method `attempt`.",
         )
-    file, _, name = reference.rpartition(":")
-    content = (base / file).read_text(encoding="utf-8")
-    return CallableAgent(found, {"python": name, "source": stable_hash(content)})
+    return CallableAgent(found() if isinstance(found, type) else found)
+
+
+class _Attempts(Protocol):
+    """The one member of `Agent` that has no default."""
+
+    async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt: ...
+
+
+# The names of `env.agent` that are no extensions; `build_agent` makes these.
+AGENTS = {
+    "chat": "skillfit.agents.agent:ChatAgent",
+    "tools": "skillfit.agents.tools:ToolsAgent",
+    "cli": "skillfit.agents.cli_agent:CliAgent",
+}
+
+
+def load_agent(name: str, base: Path = Path()) -> Agent:
+    """The agent that `file.py:name`, or an entry point of group `skillfit.agents`, names."""
+    agent = as_agent(find_extension("agent", name, AGENTS, base, setting="env.agent"), name)
+    if isinstance(agent, CallableAgent) and is_reference(name):
+        file, _, function = name.rpartition(":")
+        content = (base / file).read_text(encoding="utf-8")
+        return replace(agent, source={"python": function, "source": stable_hash(content)})
+    return agent

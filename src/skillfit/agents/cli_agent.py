@@ -14,6 +14,7 @@ import yaml
 from skillfit.agents.agent import (
     CORPUS,
     AttemptContext,
+    BaseAgent,
     Workspace,
     item_messages,
     workspace_for,
@@ -34,7 +35,7 @@ _SLOTS = 4  # programs running at the same time
 
 
 @dataclass(frozen=True)
-class CliAgent:
+class CliAgent(BaseAgent):
     """Runs the program once per attempt, in a fresh workspace with a HOME of its own.
 
     Its model calls happen inside the program, so the whole run is one journaled effect.

@@ -401,7 +401,7 @@ class Login:
         return tuple(self.user_home / name for name in self.names)
 
     def hidden(self) -> tuple[Path, ...]:
-        """What else is in the user's folder and no business of the program in a rollout."""
+        """Other entries of the user's folder, which a program in a rollout must not see."""
         if self.folder is None:
             return ()
         own = {Path(name).name for name in self.names}

@@ -247,7 +247,7 @@ class Reading:
     error: str  # what the program itself called an error
     steps: tuple[Step, ...]
     usage: Usage
-    skill_read: bool | None  # None: it cannot be told
+    skill_read: bool | None  # None: unknown
 
 
 def read_output(description: Description, stdout: str, skill: str, usage_file: str = "") -> Reading:

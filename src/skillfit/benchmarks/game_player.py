@@ -1,7 +1,7 @@
 """Play a text game with a model: observation, action, observation, until it is won or the steps
 are used up.
 
-A model call that fails is a failed rollout. A reply without an action is told to the model and
+A model call that fails is a failed rollout. A reply without an action is reported to the model and
 costs a step; no action is invented for it.
 """
 

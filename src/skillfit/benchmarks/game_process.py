@@ -51,7 +51,7 @@ def main() -> None:
             request = json.loads(line)
             game = _open(request) if game is None else game.act(request["command"])
             print(json.dumps(game.state()), file=answers, flush=True)
-    except Exception as error:  # noqa: BLE001  # whatever an engine raises is told to the parent
+    except Exception as error:  # noqa: BLE001  # reported to the parent
         failure = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(failure), file=answers, flush=True)
 

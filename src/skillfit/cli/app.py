@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
                 errors="replace"
             )  # a terminal that lacks a character shows a question mark for it
     try:
-        with _refusals_in_words():
+        with _explain_refusals():
             typer.main.get_command(app)(
                 args=arguments
             )  # calling `app` itself would put typer's excepthook in place of ours
@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 @contextmanager
-def _refusals_in_words() -> Iterator[None]:
+def _explain_refusals() -> Iterator[None]:
     """Turn file-system errors that the user can fix into input errors."""
     try:
         yield

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from skillfit.amounts import dollars, quantity
 from skillfit.cli.output import Json, console, show, warn
 from skillfit.errors import Exit, InputError, SkillfitError
 
@@ -197,15 +198,17 @@ async def _drafted(
     control: Control,
 ) -> Drafts:
     import skillfit.agents  # noqa: F401  registers cli/…
+    from skillfit.config.schema import BudgetSection
     from skillfit.models import Prices, connect
     from skillfit.models.protocol import AnswerPending
     from skillfit.models.providers.handoff import waiting
     from skillfit.optimize.draft_tasks import draft_tasks
-    from skillfit.run.budget import Budget, Caps, refuse_unpriced
+    from skillfit.run.budget import Budget, refuse_unpriced
     from skillfit.run.journal import RecordedModel
     from skillfit.training.components import Interrupted
 
-    caps, prices = Caps(usd=usd), Prices(writer.prices)
+    # Not validated: 0 dollars, which a config refuses, are enough for a model that is free.
+    caps, prices = BudgetSection.model_construct(usd=usd), Prices(writer.prices)
     refuse_unpriced(caps, [writer.spec.id] if prices.of(writer.spec.id) is None else [])
     budget = Budget(caps, journal)
     control.on_stop(lambda: budget.stop(Interrupted(None)))
@@ -266,7 +269,7 @@ def _decide(
     asking = sys.stdin.isatty() and not as_json
     if open_tasks and not yes and not asking:
         raise InputError(
-            f"{_tasks(len(open_tasks), 'drafted task')} must be reviewed.",
+            f"{quantity(len(open_tasks), 'drafted task')} must be reviewed.",
             hint="Run the command in a terminal, or take them unread with --yes.",
         )
     for task in open_tasks:
@@ -393,15 +396,11 @@ def _grader(drafts: Drafts, decisions: Sequence[_Decision]) -> GraderSetting:
     return asyncio.run(fitting_grader(drafts.check, tasks))
 
 
-def _tasks(count: int, name: str = "task") -> str:
-    return f"{count} {name}{'' if count == 1 else 's'}"
-
-
 def _summary(data: Mapping[str, Any], skill: Path, writer: _Writer, folder: Path) -> str:
     cost = data["usage"]["usd"]
     lines = [
-        f"Wrote {_tasks(data['written'])} to {data['tasks']}"
-        + (f" (${cost:.2f})." if cost else ".")
+        f"Wrote {quantity(data['written'], 'task')} to {data['tasks']}"
+        + (f" ({dollars(cost)})." if cost else ".")
     ]
     if data["unreviewed"]:
         lines.append(

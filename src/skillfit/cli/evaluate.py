@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skillfit.amounts import dollars, duration, quantity, rounded
 from skillfit.cli.output import Json, Overrides, console, show, table
 from skillfit.cli.train import RunOption, attend, read
 from skillfit.errors import Exit
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     )
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Ablation, Measured
-    from skillfit.training.start import PreflightReport
+    from skillfit.training.plan import Plan
+    from skillfit.training.preflight import PreflightReport
 
 
 ConfigFile = Annotated[Path, typer.Argument(help="The YAML config.")]
@@ -76,9 +78,9 @@ async def _check(
 ) -> PreflightReport:
     from skillfit.run.directory import RunDirectory
     from skillfit.training.assemble import assemble
-    from skillfit.training.start import probe, run_preflight
+    from skillfit.training.preflight import probe, run_preflight
 
-    with RunDirectory.open(path, inputs.identity()) as opened:
+    with RunDirectory.open(path, inputs.identity().as_json()) as opened:
         async with assemble(inputs, opened, [listener], control) as parts:
             await probe(parts, again=True)
             return await run_preflight(parts)
@@ -104,9 +106,10 @@ def estimate(
     plan, task, budget = inputs.plan(), inputs.task, inputs.config.budget
     cost = _measured_cost(run or default_run(inputs))
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
-    planned = estimate_plan(inputs.config, task, inputs.skill, plan, cost, repeats)
+    abilities = inputs.abilities
+    planned = estimate_plan(inputs.config, task, inputs.skill, plan, cost, repeats, abilities)
     found, reached = planned.within(budget), planned.reached(budget)
-    small = small_caps(inputs.config, task, inputs.skill, plan, cost)
+    small = small_caps(inputs.config, task, inputs.skill, plan, cost, abilities)
     sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
     options = budget_options(inputs.config, sizes) if budget.rollouts is None else []
     data = {
@@ -129,10 +132,11 @@ def estimate(
     costs = table(names, [_cost_row(row) for row in (*found.rows, found.total)])
     notes = [
         f"{plan.total_steps} steps, {_span(found.rollouts)} rollouts, "
-        f"{_span(found.minutes, _minutes)} minutes. {_RANGES}",
+        f"{_span(found.minutes, lambda minutes: duration(60 * minutes))}. {_RANGES}",
         *_cap_notes(budget.rollouts, reached),
         *map(str, small),
-        *_estimate_notes(found, inputs.config.train.lag),
+        _cost_basis(found),
+        *_lag_notes(inputs, plan),
     ]
     shown: list[RenderableType] = [costs, "\n".join(notes)]
     if options:
@@ -164,7 +168,7 @@ def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]
     if rollouts is not None:
         lines.append(f"budget.rollouts: all stages together make at most {rollouts:,} rollouts.")
     for one in reached:
-        form = _dollars if one.name == "usd" else _amount
+        form = dollars if one.name == "usd" else rounded
         if one.ends_early:
             lines.append(
                 f"budget.{one.name} ({form(one.cap)}) ends the run early: the whole plan typically "
@@ -178,19 +182,25 @@ def _cap_notes(rollouts: int | None, reached: Sequence[ReachedCap]) -> list[str]
     return lines
 
 
-def _estimate_notes(found: RunEstimate, lag: int) -> list[str]:
-    basis = (
-        f"The cost of a rollout is the mean of {found.measured} measured ones."
-        if found.measured
-        else "The cost of a rollout is assumed; `skillfit check` measures it."
-    )
-    waiting = (
+def _lag_notes(inputs: Inputs, plan: Plan) -> list[str]:
+    from skillfit.training.plan import planned_lag
+
+    if not inputs.abilities.pools_edits:
+        return []
+    lag = planned_lag(inputs.config.train.lag, plan.total_steps, pools_edits=True)
+    if lag:
+        steps = f"{lag} steps" if lag > 1 else "one step"
+        return [f"train.lag: edits join {steps} later, so that rollouts do not wait for them."]
+    return [
         "train.lag: 1 lets rollouts continue while the optimizer writes: faster, with less gain "
         "per rollout (docs/loop.md)."
-        if not lag
-        else f"train.lag: {lag}: rollouts do not wait for the optimizer."
-    )
-    return [basis, waiting]
+    ]
+
+
+def _cost_basis(found: RunEstimate) -> str:
+    if found.measured:
+        return f"The cost of a rollout is the mean of {found.measured} measured ones."
+    return "The cost of a rollout is assumed; `skillfit check` measures it."
 
 
 def _options_table(options: list[BudgetOption]) -> RenderableType:
@@ -212,23 +222,8 @@ def _options_table(options: list[BudgetOption]) -> RenderableType:
     return table(("--rollouts", "buys", "", ""), rows)
 
 
-def _amount(number: float) -> str:
-    """A count with the digits that an estimate has."""
-    if number < 10_000:
-        return f"{number:,.0f}"
-    return f"{number / 1e3:,.0f}k" if number < 999_500 else f"{number / 1e6:,.1f}M"
-
-
-def _dollars(amount: float) -> str:
-    return f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
-
-
-def _minutes(minutes: float) -> str:
-    return f"{minutes:,.1f}" if minutes < 10 else f"{minutes:,.0f}"
-
-
 def _cost_row(row: EstimateRow) -> tuple[str, ...]:
-    usd = "no price known" if row.usd is None else _span(row.usd, _dollars)
+    usd = "no price known" if row.usd is None else _span(row.usd, dollars)
     return (row.stage, row.role, _span(row.calls), _span(row.tokens), usd)
 
 
@@ -247,7 +242,7 @@ def _as_list(span: Range) -> list[float]:
     return [round(span.low, 4), round(span.typical, 4), round(span.high, 4)]
 
 
-def _span(span: Range, form: Callable[[float], str] = _amount) -> str:
+def _span(span: Range, form: Callable[[float], str] = rounded) -> str:
     typical, low, high = form(span.typical), form(span.low), form(span.high)
     if low == high:
         return typical
@@ -481,15 +476,16 @@ def _summary(
     saved = event.tokens_before - event.tokens_after
     score = f"{event.score.mean:.2f} ({max(0.0, event.score.low):.2f} … {event.score.high:.2f})"
     lines = [f"{event.rollouts} rollouts; score of the whole skill about {score}."]
+    parts = quantity(len(cut), "part")
     if event.all_zero:
         lines.append(
-            "No rollout scored above 0, so nothing can be told about the lines. Run "
+            "No rollout scored above 0, so nothing is known about the lines. Run "
             f"`skillfit check {config}` first."
         )
     elif not cut:
         lines.append("Nothing can be cut with confidence; more rollouts narrow the intervals.")
     elif applied:
-        lines.append(f"Cut {_parts(len(cut))}: {saved} of {event.tokens_before} tokens saved.")
+        lines.append(f"Cut {parts}: {saved} of {event.tokens_before} tokens saved.")
         if event.comparison is not None:
             lines.append(
                 f"On {event.comparison.rollouts} fresh rollouts the score changed by "
@@ -500,7 +496,7 @@ def _summary(
         lines.append("Nothing was cut: the shorter skill did worse on fresh rollouts.")
     else:
         lines.append(
-            f"{_parts(len(cut))} can go: {saved} of {event.tokens_before} tokens per call. "
+            f"{parts} can go: {saved} of {event.tokens_before} tokens per call. "
             f"Cut them with: skillfit ablate {config} --apply"
         )
     lines.append(f"Report: {report}")
@@ -510,10 +506,6 @@ def _summary(
 def _signed(amount: float) -> str:
     """Three digits, without a minus sign before 0."""
     return f"{round(amount, 3) + 0.0:+.3f}"
-
-
-def _parts(count: int) -> str:
-    return f"{count} parts" if count != 1 else "1 part"
 
 
 COMMANDS = (check, estimate, eval_, ablate)

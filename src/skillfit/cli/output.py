@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from skillfit.models.json_text import JsonObject
-    from skillfit.run.directory import ListedRun
+    from skillfit.run.card import RunCard
     from skillfit.run.records import RunSummary
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
@@ -134,40 +134,36 @@ class ResultLine:
     def of(cls, run: Path, finish_reason: str, summary: RunSummary | None) -> ResultLine:
         if summary is None:
             return cls(finish_reason, run)
+        from skillfit.run.card import RunCard, ShipGain, with_summary
+
         ship, used = summary.ship, summary.usage
-        shipped = ShipLine()
-        if ship is not None:
-            interval = ship.interval if ship.repeats else None
-            shipped = ShipLine(ship.verdict, ship.difference, interval, ship.gap)
-        return cls(
-            finish_reason,
-            run,
-            best_step=summary.best_step,
+        card = RunCard(
+            finish_reason=finish_reason,
             metric=summary.metric,
-            selection=SplitLine(summary.baseline_selection_score, summary.best_selection_score),
-            test=SplitLine(*summary.test_scores),
-            ship=shipped,
-            unproven=summary.unproven,
+            ship=ShipGain.of(ship) if ship is not None else None,
+            calls=used.calls,
+            tokens=used.tokens,
+            usd=used.usd,
+        )
+        return replace(
+            cls.of_card(run, with_summary(card, summary)),
             cut=tuple(summary.cut),
             skill_tokens=dict(summary.skill_tokens),
             rollouts=RolloutsLine(
                 summary.rollouts.get("planned"), summary.config.settings.budget.rollouts
             ),
-            usage=UsageLine(used.calls, used.tokens, used.usd),
-            wall_s=summary.total_wall_time_s,
         )
 
     @classmethod
-    def of_listed(cls, listed: ListedRun) -> ResultLine:
-        """The same from the run's card."""
-        card = listed.card
+    def of_card(cls, run: Path, card: RunCard) -> ResultLine:
+        """What the card of a run knows: not the parts cut, sizes and rollouts."""
+        ship = card.ship
         shipped = ShipLine()
-        if card.ship is not None:
-            interval = (card.ship.low, card.ship.high) if card.ship.repeats else None
-            shipped = ShipLine(card.ship.verdict, card.ship.difference, interval, card.ship.gap)
+        if ship is not None:
+            shipped = ShipLine(ship.verdict, ship.difference, ship.interval, ship.gap)
         return cls(
             card.finish_reason or "unfinished",
-            listed.path,
+            run,
             best_step=card.best_step,
             metric=card.metric,
             selection=SplitLine(card.selection.baseline, card.selection.best),
@@ -185,7 +181,7 @@ class ResultLine:
             del data["ship"]["gap"]
         return data
 
-    def in_words(self, diagnosis: str) -> str:
+    def as_text(self, diagnosis: str) -> str:
         """The result for people: verdict, scores, cost, next commands."""
         lines = [f"{self.finish_reason.replace('_', ' ')}: {diagnosis}"]
         metric = "" if self.metric in (None, "hard") else f" ({self.metric} score)"
@@ -226,9 +222,9 @@ class ResultLine:
         return [line]
 
     def _cost(self) -> str:
-        from skillfit.report.verdict_text import duration
+        from skillfit.amounts import dollars, duration
 
         amounts = [f"{self.usage.calls or 0:,} calls", f"{self.usage.tokens or 0:,} tokens"]
         if self.usage.usd:
-            amounts.append(f"${self.usage.usd:.2f}")
+            amounts.append(dollars(self.usage.usd))
         return ", ".join([*amounts, duration(self.wall_s or 0)])

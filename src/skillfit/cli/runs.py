@@ -63,7 +63,7 @@ def ls(
     listing = list_runs(folder)
     for problem in listing.problems:
         warn(str(problem))
-    lines = [ResultLine.of_listed(listed) for listed in listing.runs]
+    lines = [ResultLine.of_card(listed.path, listed.card) for listed in listing.runs]
     if as_json:
         states = [listed.state for listed in listing.runs]
         data = [{**line.as_json(), "state": at} for line, at in zip(lines, states, strict=True)]
@@ -76,13 +76,13 @@ def ls(
 
 
 def _listed(line: ResultLine) -> tuple[str, ...]:
-    from skillfit.run.records import in_words
+    from skillfit.run.records import display_name
 
     scores = [
         "" if score is None else f"{score:.3f}"
         for score in (line.selection.baseline, line.selection.best)
     ]
-    result = in_words(line.finish_reason)
+    result = display_name(line.finish_reason)
     return (str(near(line.run)), result, *scores, str(line.usage.calls or ""))
 
 
@@ -113,7 +113,7 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
     show(data, Group(*_shown(story)), as_json)
     if not as_json:
         finished = opened.finished
-        print(line.in_words(finished.diagnosis) if finished else _unfinished(story, run))
+        print(line.as_text(finished.diagnosis) if finished else _unfinished(story, run))
 
 
 def _unfinished(story: RunStory, run: Path) -> str:
@@ -128,7 +128,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
     from rich.text import Text
 
     from skillfit.cli.terminal import PlotPoint, plot
-    from skillfit.run.records import in_words
+    from skillfit.run.records import display_name
 
     parts: list[RenderableType] = []
     points = [PlotPoint(one.score, one.kept) for one in story.points if one.split == "selection"]
@@ -136,7 +136,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
         parts.append(Text("\n".join(plot(points)), style="cyan"))
     if story.gates:
         rows = [
-            (gate.label, in_words(gate.action), f"{gate.difference:+.3f}", gate.reason)
+            (gate.label, display_name(gate.action), f"{gate.difference:+.3f}", gate.reason)
             for gate in story.gates
         ]
         parts.append(table(("step", "decision", "difference", "reason"), rows))
@@ -152,7 +152,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
         ]
         parts.append(table(("edit", "status", "effect", "text"), edits))
     for notice in story.notices:
-        where = f"{in_words(notice.where)}: " if notice.where else ""
+        where = f"{display_name(notice.where)}: " if notice.where else ""
         parts.append(Text(f"! {where}{visible(notice.text)}", style="yellow"))
     return parts
 
@@ -351,12 +351,12 @@ def steer(
 
 def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
     """The answer to a handoff prompt, from a file or from stdin."""
-    from skillfit.report.verdict_text import count
+    from skillfit.amounts import quantity
     from skillfit.studio.commands import answer_prompt
 
     text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()
     left = answer_prompt(run, prompt_id, text)
-    rest = f"{count(left, 'prompt')} left." if left else f"Resume the run: skillfit resume {run}"
+    rest = f"{quantity(left, 'prompt')} left." if left else f"Resume the run: skillfit resume {run}"
     show({"answered": prompt_id, "waiting": left}, f"Answered {prompt_id}. {rest}", as_json)
 
 

@@ -64,7 +64,7 @@ def demo(
         force=True,
     )
     line = ResultLine.of(result.run, result.finish_reason, result.summary)
-    shown = line.in_words(result.diagnosis)
+    shown = line.as_text(result.diagnosis)
     report = write_report(result.run)
     show(
         line.as_json(),

@@ -19,14 +19,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from skillfit.amounts import duration, with_interval
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
 from skillfit.report.progress import ProgressLines, time_left
 from skillfit.report.story import EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
-from skillfit.report.verdict_text import duration
+from skillfit.report.verdict_text import UNPRICED, cap_uses
 from skillfit.run.events import RolloutFinished, Stored, Warned
-from skillfit.run.records import in_words
+from skillfit.run.records import display_name
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
 _ROLLOUTS = ("preflight", "baseline", "rollout", "gate", "compose", "final", "ship", "test")
@@ -82,27 +83,12 @@ def _header(story: RunStory, spent: Usage, elapsed: float) -> Text:
 
 def spend(spent: Usage, caps: Mapping[str, float], seconds: float) -> str:
     """What was used, against the caps that are set."""
-    amounts: dict[str, float | None] = {
-        "usd": spent.usd,
-        "calls": spent.calls,
-        "tokens": spent.tokens,
-        "minutes": seconds / 60,
-    }
     shown = []
-    for name, amount in amounts.items():
-        if amount is None:
+    for use in cap_uses(spent, seconds, caps):
+        if use.text == UNPRICED:
             continue
-        if name == "usd":
-            amount_text = f"${amount:.2f}"
-        elif name == "minutes":
-            amount_text = f"{amount:.1f} min"
-        else:
-            amount_text = f"{int(amount):,} {name if amount != 1 else name.removesuffix('s')}"
-        cap = caps.get(name)
-        if cap:
-            limit = f"${cap:g}" if name == "usd" else f"{cap:.10g}"
-            amount_text += f" of {limit} ({amount / cap:.0%})"
-        shown.append(amount_text)
+        of_cap = f" of {use.cap_text} ({use.used / use.cap:.0%})" if use.cap else ""
+        shown.append(f"{use.text}{of_cap}")
     return "  ".join(shown)
 
 
@@ -121,11 +107,11 @@ def _stages(story: RunStory) -> Table:
         count = f"{stage.done} of {stage.total}" if stage.total >= stage.done > 0 else ""
         if stage.failed:
             count += f", {stage.failed} failed"
-        pace = f"{stage.seconds:.1f} s" if stage.seconds is not None else ""
+        pace = duration(stage.seconds) if stage.seconds is not None else ""
         if stage.seconds_left:
             pace = f"{duration(stage.seconds_left)} left"
         style = "green" if stage.over else "bold"
-        name = in_words(stage.stage)
+        name = display_name(stage.stage)
         table.add_row(
             Text(("✓ " if stage.over else "▸ ") + name, style), bar, f"{count}  {pace}".strip()
         )
@@ -145,7 +131,7 @@ def _edits(edits: Sequence[EditSummary], most: int) -> Table:
     for edit in ranked[:most]:
         effect = "not measured yet"
         if edit.mean is not None:
-            effect = f"{edit.mean:+.2f} ({edit.low:+.2f}…{edit.high:+.2f})"
+            effect = with_interval(edit.mean, edit.low, edit.high)
         table.add_row(Text(effect, STYLES[edit.status]), visible(" ".join(edit.text.split())))
     return table
 
@@ -159,8 +145,8 @@ def _gates(gates: Sequence[GateSummary]) -> Table:
         low, high = gate.interval
         found = ""
         if gate.probability is not None:
-            found = f"{gate.difference:+.3f} ({low:+.2f} … {high:+.2f})"
-        decision = in_words(gate.action)
+            found = with_interval(gate.difference, low, high)
+        decision = display_name(gate.action)
         reason = f": {gate.reason}" if gate.reason else ""
         table.add_row(gate.label, found, f"{decision}{reason}")
     return table
@@ -205,7 +191,7 @@ _REDRAW = 0.25  # seconds between two drawings of the live screen
 
 
 class Terminal:
-    """Base: shows nothing but what it is asked to say."""
+    """Base class: prints only what `say` is given."""
 
     _display: AbstractContextManager[Any] = nullcontext()
 

@@ -33,7 +33,8 @@ Force = Annotated[bool, typer.Option("--force", help="Train even if the prefligh
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        "--track", help="mlflow, wandb, tensorboard, otel or jsonl:FILE; may be given again."
+        "--track",
+        help="mlflow, wandb, tensorboard, otel, jsonl:FILE or file.py:name; may be given again.",
     ),
 ]
 T = TypeVar("T")
@@ -120,9 +121,10 @@ def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     from dataclasses import replace
 
     from skillfit.api import Run
+    from skillfit.config.schema import with_earlier_behaviour
 
     opened = Run.open(run)
-    inputs = read(opened.started.config.root, overrides)
+    inputs = read(with_earlier_behaviour(opened.started.config.root), overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 
@@ -280,7 +282,7 @@ def _spent(path: Path) -> Iterator[Callable[[], Any]]:
 def report(result: Result, as_json: bool) -> None:
     """Say how it went and what to do next, and end with the run's exit code."""
     line = ResultLine.of(result.run, result.finish_reason, result.summary)
-    show(line.as_json(), line.in_words(result.diagnosis), as_json)
+    show(line.as_json(), line.as_text(result.diagnosis), as_json)
     raise typer.Exit(int(result.exit_code))
 
 

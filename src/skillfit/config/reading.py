@@ -10,6 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from skillfit.config.schema import RECIPES, SECTIONS, Config, describe_keys
 from skillfit.config.skillopt import is_skillopt, table, translate
 from skillfit.config.task_sources import find_source, is_source
 from skillfit.config.yaml_source import (
+    FROM_PYTHON,
     PlacedSettings,
     SettingPlace,
     read_overrides,
@@ -46,6 +48,10 @@ _SECRET_IN_ADDRESS = re.compile(
 )
 # How a chat model is called. A benchmark's values for these do not suit a command-line agent.
 _CHAT_SETTINGS = ("agent", "prompt", "max_turns", "max_rollout_tokens")
+
+
+# Settings whose file.py:name earlier versions recorded relative to env.folder.
+_ONCE_RELATIVE = ("train.sampler", "optimizer.proposer")
 
 
 class ConfigWarning(UserWarning):
@@ -181,19 +187,26 @@ def _resolve_paths(data: dict[str, Any], settings: PlacedSettings) -> None:
     """Make paths in the settings absolute, so that they do not depend on the current folder."""
     if data.get("run"):
         data["run"] = _absolute(data["run"], settings.place("run"))
+    if data.get("executor"):
+        data["executor"] = _resolve_functions(data["executor"], settings.place("executor"))
     for key, resolve in (
         ("env.skill", _absolute),
         ("env.tasks", _resolve_tasks),
         ("env.grader", _resolve_functions),
         ("env.agent", _resolve_functions),
         ("env.corpus", _absolute),
+        ("train.sampler", _resolve_functions),
+        ("optimizer.proposer", _resolve_functions),
         ("evaluation.gate", _resolve_functions),
         ("evaluation.ship_grader", _resolve_functions),
     ):
         title, _, name = key.partition(".")
         section = data.get(title)
         if isinstance(section, dict) and section.get(name):
-            data[title] = {**section, name: resolve(section[name], settings.place(key))}
+            place = settings.place(key)
+            if key in _ONCE_RELATIVE and place.name == FROM_PYTHON:
+                place = _place_in_folder(place, data.get("env"))
+            data[title] = {**section, name: resolve(section[name], place)}
     env = data.get("env")
     if isinstance(env, dict) and env.get("tasks"):
         # Commands and Inspect tasks run in env.folder, by default the folder of the config file.
@@ -207,6 +220,13 @@ def _resolve_paths(data: dict[str, Any], settings: PlacedSettings) -> None:
         data["model"] = {
             role: _resolve_programs(spec, settings, f"model.{role}") for role, spec in model.items()
         }
+
+
+def _place_in_folder(place: SettingPlace, env: Any) -> SettingPlace:
+    """The place of a setting that a run of an earlier version recorded: in env.folder."""
+    folder = env.get("folder") if isinstance(env, dict) else None
+    recorded = isinstance(folder, str) and Path(folder).is_absolute()
+    return replace(place, folder=Path(str(folder))) if recorded else place
 
 
 def _resolve_programs(spec: Any, settings: PlacedSettings, key: str) -> Any:

@@ -12,7 +12,7 @@ of this schema.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -22,10 +22,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from skillfit.extensions import extension_names, is_extension, is_reference
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ModelSpec
 
+_AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 M = TypeVar("M", bound=BaseModel)
+Metric = Literal["hard", "soft", "mixed"]
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 
 
@@ -68,10 +71,10 @@ class TrainSection(Section):
     sampler: str = "shuffled"
     """Which items each step uses: shuffled, balanced (every batch has a similar mix of types), a
     sampler's name from another package, or file.py:name."""
-    lag: int = Field(default=0, ge=0)
+    lag: int | None = Field(default=None, ge=0)
     """Steps between a reflection and its edits joining the pool (screening). With 1 or more the
-    next rollouts do not wait for the optimizer, which saves time and costs some gain per
-    rollout."""
+    next rollouts do not wait for the optimizer, which saves time, and in short runs costs some
+    gain per rollout. Default: 2 in runs of 16 steps or more, 0 in shorter ones."""
 
 
 class GradientSection(Section):
@@ -118,7 +121,7 @@ class OptimizerSection(Section):
     max_skill_tokens: int | None = Field(default=None, gt=0)
     """Edits that would grow the skill beyond this are skipped."""
     prune_initial: bool = False
-    """Let paragraphs of the initial skill go: each is left out of about 10 % of the rollouts, and
+    """Remove paragraphs of the initial skill: each is left out of about 10 % of the rollouts, and
     cut once that is unlikely to cost score. Needs evaluation.gate: screening.
     """
     use_slow_update: bool = True
@@ -128,7 +131,7 @@ class OptimizerSection(Section):
     slow_update_samples: int = Field(default=20, ge=1)
     """Training items that this comparison rolls out."""
     slow_update_gate_with_selection: bool = True
-    """Put the lesson through the gate; false: carry it unasked, and measure it."""
+    """Put the lesson through the gate; false: add it without a decision, and measure it."""
     longitudinal_pair_policy: Literal["mixed", "changed", "unchanged"] = "mixed"
     """Which pairs are shown: all, those whose result changed, or those where it did not."""
     use_meta_skill: bool = True
@@ -150,11 +153,11 @@ class OptimizerSection(Section):
 class EvaluationSection(Section):
     gate: str = "screening"
     """screening: every rollout carries some pending edits, and a regression measures the effect of
-    each; strict: the reference rule, one pass per candidate, accepted if its mean is strictly
+    each; strict: SkillOpt's rule, one pass per candidate, accepted if its mean is strictly
     above. Also a gate's name from another package, or file.py:name."""
     use_gate: bool = True
     """false: accept every edit, still measure the skill and keep the best."""
-    gate_metric: Literal["hard", "soft", "mixed"] = "hard"
+    gate_metric: Metric = "hard"
     """Which score decides."""
     gate_mixed_weight: float = Field(default=0.5, ge=0, le=1)
     """Weight of soft in `mixed`."""
@@ -196,8 +199,8 @@ class EnvSection(Section):
     the judge, where there is one; all others are the agent's model.
     """
     grader: str | dict[str, Any] | None = None
-    """The name of a grader, {name: settings}, or a list of graders under `all`, `any` or `mean`.
-    Default: exact; for evals.json, checklist.
+    """The name of a grader, {name: settings}, file.py:name, or a list of graders under `all`, `any`
+    or `mean`. Default: exact; for evals.json, checklist.
     """
     folder: str = ""
     """The folder in which `command:` and `inspect:` tasks run and where their relative paths start.
@@ -206,8 +209,8 @@ class EnvSection(Section):
     fields: dict[str, str] = Field(default_factory=dict)
     """Which columns of your tasks are used: {input: question, answers: gold}."""
     agent: str = "chat"
-    """How the skill is used: chat, tools or cli (`cli/…` models imply it), or an agent of your own
-    in Python, as file.py:name.
+    """How the skill is used: chat, tools or cli (`cli/…` models imply it). Also an agent's name
+    from another package, or file.py:name.
     """
     corpus: str = ""
     """tools, cli: a folder of documents that every rollout may read, as corpus/ in its workspace.
@@ -259,8 +262,9 @@ class EnvSection(Section):
     @field_validator("agent")
     @classmethod
     def _known_agent(cls, value: str) -> str:
-        if value not in ("chat", "tools", "cli") and ".py:" not in value:
-            raise ValueError("it is chat, tools, cli, or file.py:name for an agent of your own")
+        if value not in _AGENTS and not is_extension("agent", value):
+            known = ", ".join([*_AGENTS, *extension_names("agent")])
+            raise ValueError(f"it is {known}, or file.py:name for an agent of your own")
         return value
 
 
@@ -297,12 +301,14 @@ class Config(Section):
     `runs/`, named after the skill and the settings.
     """
     executor: str = "local"
-    """Where rollouts run: local, ray (a cluster on this machine) or ray://HOST:PORT."""
+    """Where rollouts run: local, ray (a cluster on this machine) or ray://HOST:PORT. Also an
+    executor's name from another package, or file.py:name.
+    """
 
 
 RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
-    # The reference system's defaults and decisions, for reproduction.
+    # SkillOpt's defaults and decisions, for reproduction.
     "paper": {
         "optimizer": {
             "learning_rate": 4,
@@ -333,8 +339,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 # What may change between two starts of one run: limits, speed and places. The contents of skill and
-# tasks are compared instead of their paths.
-_FREE = frozenset(
+# tasks are compared instead of their paths. docs/runs.md lists them.
+CHANGEABLE = frozenset(
     {
         "budget",
         "executor",
@@ -352,13 +358,17 @@ _FREE = frozenset(
     }
 )
 # Options of command-line agents that say where and how a program runs on this machine.
-_OF_HERE = frozenset({"file", "program", "login", "readable", "isolation", "concurrency"})
+CHANGEABLE_OF_A_PROGRAM = frozenset(
+    {"file", "program", "login", "readable", "isolation", "concurrency"}
+)
+# Settings that were added with a default that does something else than versions without them.
+_EARLIER_BEHAVIOUR = {"train": {"lag": 0}}
 _ROLES = ("agent", "optimizer", "judge")
-_FREE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
+CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 _MODEL_DEFAULTS = {
     name: value
     for name, value in ModelSpec(id="any/model").model_dump(mode="json").items()
-    if name != "id" and name not in _FREE_OF_A_MODEL
+    if name != "id" and name not in CHANGEABLE_OF_A_MODEL
 }
 
 
@@ -371,7 +381,6 @@ class Key:
     default: Any  # None also for settings without a default
     doc: str
     limits: str = ""  # of a number, for example `>= 1`
-    recipes: Mapping[str, Any] = field(default_factory=dict)  # values in recipes that set the key
 
     @property
     def section(self) -> str:
@@ -387,19 +396,36 @@ def describe_keys() -> Iterator[Key]:
 def identity(config: Config) -> JsonObject:
     """The part of a config that must stay the same for a run to be resumed."""
     data: JsonObject = config.model_dump(mode="json")
-    for key in _FREE:
+    for key in CHANGEABLE:
         section, _, name = key.rpartition(".")
         (data[section] if section else data).pop(name)
     for role in _ROLES:
         spec = data["model"][role] or {}
-        for name in _FREE_OF_A_MODEL:
+        for name in CHANGEABLE_OF_A_MODEL:
             spec.pop(name, None)
         if str(spec.get("id", "")).startswith("cli/"):
-            kept = {name: value for name, value in spec["options"].items() if name not in _OF_HERE}
+            kept = {
+                name: value
+                for name, value in spec["options"].items()
+                if name not in CHANGEABLE_OF_A_PROGRAM
+            }
             spec["options"] = kept
-    # A file of Python is compared by its content, like skill and tasks.
-    data["env"]["agent"] = Path(data["env"]["agent"]).name
+    _name_files(data)
     return data
+
+
+def _name_files(data: JsonObject) -> None:
+    """Leave the folders out of file.py:name. The files are compared by content, like skill and
+    tasks.
+    """
+    for section, name in (
+        ("env", "agent"),
+        ("evaluation", "gate"),
+        ("optimizer", "proposer"),
+        ("train", "sampler"),
+    ):
+        if is_reference(str(data[section][name])):
+            data[section][name] = Path(data[section][name]).name
 
 
 def completed_identity(recorded: JsonObject) -> JsonObject:
@@ -407,7 +433,7 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
     added since the run started has its default: that is how the run was made.
     """
     whole = identity(Config())
-    for section, values in recorded.items():
+    for section, values in with_earlier_behaviour(recorded).items():
         known = whole.get(section)
         if isinstance(known, dict) and isinstance(values, Mapping):
             whole[section] = {**known, **values}
@@ -416,17 +442,29 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
     for role in _ROLES:
         if isinstance(spec := whole["model"][role], Mapping):
             whole["model"][role] = {**_MODEL_DEFAULTS, **spec}
-    for key in _FREE:
+    for key in CHANGEABLE:
         section, _, name = key.rpartition(".")
         (whole[section] if section else whole).pop(name, None)
+    _name_files(whole)
     return whole
 
 
-def settings_of_run(recorded: Mapping[str, Any]) -> Config:
+def with_earlier_behaviour(recorded: JsonObject) -> JsonObject:
+    """A recorded config with a value for each setting that it does not have and whose default now
+    does something else than the version that recorded it.
+    """
+    whole = dict(recorded)
+    for section, values in _EARLIER_BEHAVIOUR.items():
+        if isinstance(whole.get(section), Mapping):
+            whole[section] = {**values, **whole[section]}
+    return whole
+
+
+def settings_of_run(recorded: JsonObject) -> Config:
     """The settings that a run recorded. A setting that it did not record, or recorded in a way
     that this version does not accept, has its default, so runs of other versions can be opened.
     """
-    return _accepted(Config, recorded) or Config()
+    return _accepted(Config, with_earlier_behaviour(recorded)) or Config()
 
 
 def _accepted(kind: type[M], recorded: Mapping[str, Any]) -> M | None:
@@ -460,7 +498,6 @@ def _describe(model: type[BaseModel], prefix: str) -> Iterator[Key]:
                 _default(info),
                 " ".join((info.description or "").split()),
                 _limits(info),
-                _recipes(key),
             )
         if nested is not None:
             yield from _describe(nested, f"{key}.")
@@ -490,15 +527,6 @@ def _limits(info: FieldInfo) -> str:
         elif isinstance(rule, annotated_types.Le):
             limits.append(f"<= {rule.le}")
     return " and ".join(limits)
-
-
-def _recipes(key: str) -> dict[str, Any]:
-    section, _, name = key.partition(".")
-    return {
-        recipe: settings[section][name]
-        for recipe, settings in RECIPES.items()
-        if name and name in settings.get(section, {})
-    }
 
 
 def _type(annotation: Any) -> str:

@@ -26,6 +26,9 @@ _DEPTH_LIMIT = 50
 _LONGEST_NUMBER = 400
 
 
+FROM_PYTHON = "the settings"  # the name of the place of settings that are in no file
+
+
 @dataclass(frozen=True, slots=True)
 class SettingPlace:
     """What set a key: a line of a file, an override, or the caller of the Python API."""
@@ -82,7 +85,7 @@ class PlacedSettings:
             key = key.rpartition(".")[0]
             if key in self.places:
                 return self.places[key]
-        return self.origin or SettingPlace("the settings", Path.cwd())
+        return self.origin or SettingPlace(FROM_PYTHON, Path.cwd())
 
 
 def read_source(source: Path | str | Mapping[str, Any]) -> PlacedSettings:
@@ -90,7 +93,7 @@ def read_source(source: Path | str | Mapping[str, Any]) -> PlacedSettings:
     if not isinstance(source, Mapping):
         return _read_file(Path(source).absolute(), ())
     data = _plain(source)
-    place = SettingPlace("the settings", Path.cwd())
+    place = SettingPlace(FROM_PYTHON, Path.cwd())
     return PlacedSettings(data, {key: place for key, _ in walk(data)}, place)
 
 
@@ -105,7 +108,7 @@ def read_overrides(
     """
     settings = PlacedSettings({})
     if isinstance(overrides, Mapping):
-        place = SettingPlace("the settings", Path.cwd())
+        place = SettingPlace(FROM_PYTHON, Path.cwd())
         for key, value in overrides.items():
             settings = PlacedSettings.of(key, _plain(value), place).over(settings)
         return settings

@@ -1,6 +1,6 @@
 """Decide which edits enter the skill, and test at the end whether the skill got better.
 
-`ScreeningGate` is the default, `StrictGate` the reference rule; both implement `Gate`. Around them:
+`ScreeningGate` is the default, `StrictGate` is SkillOpt's rule; both implement `Gate`. Around them:
 the ship test, the leak check, the checks before a run, and the diagnosis after one.
 """
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from skillfit.amounts import dollars, quantity, with_interval
 from skillfit.gate.samples import detectable_effect, interval
 from skillfit.run.records import CheckResult, EditEffect
 
@@ -149,11 +150,11 @@ def coverage_check(scored: int, planned: int, floor: float, first_failure: str) 
 def cost_check(typical: float, high: float, cap: float | None) -> CheckResult:
     """Estimated dollars of the whole plan against the cap."""
     detail = {"typical": typical, "high": high, "cap": cap}
-    about = f"The plan costs about ${typical:.2f} (${high:.2f} at the most)"
+    about = f"The plan costs about {dollars(typical)} ({dollars(high)} at the most)"
     if cap is not None and typical <= cap < high:
-        about = f"The plan costs about ${typical:.2f}, and budget.usd stops it at ${cap:.2f}"
+        about = f"The plan costs about {dollars(typical)}; budget.usd stops it at {dollars(cap)}"
     if cap is not None and typical > cap:
-        message = f"{about}; the cap of ${cap:.2f} ends it early."
+        message = f"{about}; the cap of {dollars(cap)} ends it early."
         return CheckResult("cost", "warn", message, detail)
     return CheckResult("cost", "go", f"{about}.", detail)
 
@@ -210,10 +211,6 @@ def diagnose(facts: Facts) -> Diagnosis:
         if found is not None:
             return found
     return _nothing_held(facts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _improved(f: Facts) -> Diagnosis | None:
@@ -277,7 +274,7 @@ def _saturated(f: Facts) -> Diagnosis | None:
 def _optimizer_unreachable(f: Facts) -> Diagnosis | None:
     if f.proposed or not f.optimizer_failures:
         return None
-    message = f"{_count(f.optimizer_failures, 'optimizer call')} brought no usable reply."
+    message = f"{quantity(f.optimizer_failures, 'optimizer call')} brought no usable reply."
     step = f"See the errors with `skillfit show {f.run}`, or name another model.optimizer."
     return Diagnosis("infrastructure", message, step)
 
@@ -295,7 +292,7 @@ def _nothing_proposed(f: Facts) -> Diagnosis | None:
     if not f.edits_wanted:
         message = "optimizer.learning_rate is 0, so the optimizer was not asked for edits."
         return Diagnosis("nothing proposed", message, "Set it to the number of edits per step.")
-    steps = _count(f.steps, "step")
+    steps = quantity(f.steps, "step")
     message = f"The optimizer proposed no edit in {steps}."
     if f.proposer == "examples":
         message = f"No training item was solved in {steps}, so there were no examples."
@@ -313,7 +310,7 @@ def _better_edits(f: Facts) -> str:
 def _all_leaked(f: Facts) -> Diagnosis | None:
     if not f.blocked or f.usable:
         return None
-    blocked = _count(f.blocked, "edit")
+    blocked = quantity(f.blocked, "edit")
     message = f"The leak check blocked {blocked} that carried hidden answers or item text."
     step = "Check that selection and test items do not repeat training items."
     return Diagnosis("leaked answers", message, step)
@@ -322,7 +319,7 @@ def _all_leaked(f: Facts) -> Diagnosis | None:
 def _not_applicable(f: Facts) -> Diagnosis | None:
     if f.usable or not f.proposed:
         return None
-    message = f"None of {_count(f.proposed, 'proposed edit')} could be applied to the skill."
+    message = f"None of {quantity(f.proposed, 'proposed edit')} could be applied to the skill."
     step = f"See why with `skillfit report {f.run}`. {_better_edits(f)}"
     return Diagnosis("no usable edits", message, step)
 
@@ -360,7 +357,7 @@ def _fit_only(f: Facts) -> Diagnosis | None:
 def _cut_short(f: Facts) -> Diagnosis | None:
     if not f.budget_reached:
         return None
-    message = f"The budget ended training after {_count(f.steps, 'step')}."
+    message = f"The budget ended training after {quantity(f.steps, 'step')}."
     if f.changed and not f.ship:
         message += " What was found is not verified."
     return Diagnosis("budget", message, "Raise the cap and run the same command again: it resumes.")
@@ -386,8 +383,8 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
     if not measured or f.accepted:
         return None
     best = max(measured, key=lambda effect: effect.mean or 0.0)
-    tried = f"{_count(len(measured), 'edit')} measured, and none helped for sure"
-    likely = f"the best is {best.mean:+.3f} ({best.low:+.3f} … {best.high:+.3f})"
+    tried = f"{quantity(len(measured), 'edit')} measured, and none helped for sure"
+    likely = f"the best is {with_interval(best.mean or 0.0, best.low, best.high)}"
     if best.high > f.detectable / 2 and best.high > 0.03:
         message = f"{tried} yet: {likely}."
         step = "Train longer (train.num_epochs), or add selection items."
@@ -399,7 +396,7 @@ def _useless_edits(f: Facts) -> Diagnosis | None:
 def _rejected(f: Facts) -> Diagnosis | None:
     if f.effects or f.accepted:
         return None
-    steps = _count(f.steps, "step")
+    steps = quantity(f.steps, "step")
     message = f"In {steps}, no candidate scored above the initial skill."
     return Diagnosis("useless edits", message, f"{_better_edits(f)} Or train more epochs.")
 

@@ -323,7 +323,7 @@ class Pool:
 
     def worthwhile(self) -> list[str]:
         """Promoted edits and pending ones that are believed to help, for the final skill. Text of
-        the initial skill goes when no loss is expected from that.
+        the initial skill is removed when no loss is expected from that.
         """
         chosen = {one.id for one in self.promoted() if one.removal or one.pinned or _helps(one)}
         for one in sorted(self.pending(), key=_best_first):
@@ -346,7 +346,7 @@ class Pool:
     # Changing
 
     def promote(self, key: str, reason: str) -> None:
-        """Make an edit part of the incumbent. Promoted rivals and what depends on them go."""
+        """Make an edit part of the incumbent. Promoted rivals and their dependents are dropped."""
         one = self.edits[key]
         for rival in sorted(one.rivals):
             if self._is_promoted(rival):
@@ -368,7 +368,7 @@ class Pool:
         self._applied.clear()
 
     def rebase(self, base: Skill, *, replaces: str = "") -> None:
-        """Go on from another document. It contains the promoted edits, or, with `replaces` (the
+        """Continue with another document. It contains the promoted edits, or, with `replaces` (the
         reason), they are gone. Pending edits that cannot be applied to it are dropped.
         """
         for one in self.promoted():
@@ -443,8 +443,8 @@ def _decide(one: PoolEdit) -> EditStatus:
 
 
 def _decide_removal(one: PoolEdit, estimate: Estimate) -> EditStatus:
-    """A text goes when that is unlikely to cost score, stays for good when that is likely, and
-    comes back when it was cut and is missed.
+    """A text is removed when that is unlikely to cost score, kept for good when that is likely, and
+    restored when removing it turned out to cost score.
     """
     if one.status == "promoted":
         return "dropped" if estimate.contrast.z < RESTORE_Z else "promoted"

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from skillfit.amounts import with_interval
 from skillfit.errors import InputError
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import (
@@ -261,8 +262,8 @@ class ScreeningGate(SkillScores):
             return decisions
         for one in self.pool.pending():
             if one.id in decisions.promote:
-                one.reason = f"{AWAITS_APPROVAL}: {_effect_in_words(one)}"
-            elif one.reason.startswith(AWAITS_APPROVAL):  # later rollouts spoke against it
+                one.reason = f"{AWAITS_APPROVAL}: {_effect_text(one)}"
+            elif one.reason.startswith(AWAITS_APPROVAL):  # later rollouts lowered its estimate
                 one.reason = ""
         approved = tuple(key for key in decisions.promote if self.pool.edits[key].pinned)
         return Decisions(approved, decisions.drop)
@@ -299,16 +300,16 @@ class ScreeningGate(SkillScores):
         before = {one.id for one in self.pool.promoted()}
         for key in decisions.drop:
             if self.pool.edits[key].status != "dropped":
-                self.pool.drop(key, _effect_in_words(self.pool.edits[key]))
+                self.pool.drop(key, _effect_text(self.pool.edits[key]))
         for key, item in (await self._culprits(decisions.promote)).items():
             self.pool.drop(key, f"breaks must-pass item {item}")
         for key in decisions.promote:
             if self.pool.edits[key].status == "pending":
-                self.pool.promote(key, _effect_in_words(self.pool.edits[key]))
+                self.pool.promote(key, _effect_text(self.pool.edits[key]))
         after = {one.id for one in self.pool.promoted()}
-        return self._change_in_words(sorted(after - before), sorted(before - after))
+        return self._change_text(sorted(after - before), sorted(before - after))
 
-    def _change_in_words(self, came: Sequence[str], gone: Sequence[str]) -> str:
+    def _change_text(self, came: Sequence[str], gone: Sequence[str]) -> str:
         """What changed in the incumbent; removals are named by the lines that they cut."""
         cut = [key for key in came if self.pool.edits[key].removal]
         restored = [key for key in gone if self.pool.edits[key].removal]
@@ -474,7 +475,7 @@ class ScreeningGate(SkillScores):
         return "reject", "the new document is not better than the incumbent"
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """Go on from a skill that no verdict chose. With `like` its measurements stay valid;
+        """Continue with a skill that no verdict chose. With `like` its measurements stay valid;
         otherwise the skill gets a pass over the selection items.
         """
         self._base = self._columns(self.pool.incumbent)
@@ -531,11 +532,11 @@ def _uncovered(spending: RolloutCount, settings: GateSettings) -> str:
     return f"only {spending.coverage:.0%} of the rollouts were scored (floor {floor:.0%})"
 
 
-def _effect_in_words(one: PoolEdit) -> str:
+def _effect_text(one: PoolEdit) -> str:
     if one.estimate is None:
         return "not measured"
     estimate = one.estimate
-    interval = f"{estimate.mean:+.3f} ({estimate.low:+.3f} ... {estimate.high:+.3f})"
+    interval = with_interval(estimate.mean, estimate.low, estimate.high)
     if one.removal:
         return f"score without this text {interval}, in {estimate.rollouts} rollouts"
     return f"effect {interval}"

@@ -1,4 +1,4 @@
-"""The reference rule: accept if and only if the candidate's mean on the selection items is strictly
+"""SkillOpt's rule: accept if and only if the candidate's mean on the selection items is strictly
 above the incumbent's recorded score. Ties are rejected.
 """
 

@@ -1,8 +1,8 @@
 """The vocabulary of the gate: candidates and observations go in, verdicts come out.
 
-A gate decides how training goes on: which edits enter the skill, and which skill is carried to the
-next step. `ScreeningGate` (default) measures every edit in every rollout; `StrictGate` is the
-reference rule.
+A gate decides how training continues: which edits enter the skill, and which skill is carried to
+the next step. `ScreeningGate` (default) measures every edit in every rollout; `StrictGate` is
+SkillOpt's rule.
 """
 
 from __future__ import annotations
@@ -12,8 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from skillfit.rollout.outcome import Arm, Metric, Outcome, Tally
-from skillfit.run.records import EditEffect, EditStatus, Evidence, ScoreEstimate, Standing
+from skillfit.config.schema import EvaluationSection, Metric, TrainSection
+from skillfit.rollout.outcome import Arm, Outcome, Tally
+from skillfit.run.records import (
+    EditEffect,
+    EditStatus,
+    Evidence,
+    ScoreEstimate,
+    Standing,
+    metric_score,
+)
 from skillfit.skill import Edit, Skill
 from skillfit.tasks.item import Item
 
@@ -49,17 +57,22 @@ class Measure(Protocol):
     ) -> list[Outcome]: ...
 
 
+_EVALUATION = EvaluationSection()
+
+
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """Settings of both gates. The screening thresholds are constants of `pool.py`."""
+    """Settings of both gates, with the defaults of the config. The screening thresholds are
+    constants of `pool.py`.
+    """
 
-    metric: Metric = "hard"
-    mixed_weight: float = 0.5
-    coverage_floor: float = 0.6  # share of rollouts that must be scored for a decision
+    metric: Metric = _EVALUATION.gate_metric
+    mixed_weight: float = _EVALUATION.gate_mixed_weight
+    coverage_floor: float = _EVALUATION.coverage_floor  # share of rollouts scored for a decision
     must_pass: tuple[str, ...] = ()  # selection items that no promoted edit may break
-    use_gate: bool = True  # False: accept everything, still measure it
+    use_gate: bool = _EVALUATION.use_gate  # False: accept everything, still measure it
     max_skill_tokens: int | None = None
-    seed: int = 42
+    seed: int = TrainSection().seed
     weights: Mapping[str, float] = field(default_factory=dict)  # item id -> weight; default 1
     subsets: int = 16  # screening: distinct subsets of the pending edits per step
     passes: int = 1  # screening: rollouts of each selection item per step
@@ -68,8 +81,7 @@ class GateSettings:
 
     def value(self, hard: float, soft: float) -> float:
         """The score under the metric."""
-        weight = {"hard": 0.0, "soft": 1.0, "mixed": self.mixed_weight}[self.metric]
-        return (1 - weight) * hard + weight * soft
+        return metric_score(self.metric, hard, soft, self.mixed_weight)
 
 
 @dataclass(frozen=True, slots=True)

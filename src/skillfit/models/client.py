@@ -55,7 +55,7 @@ from skillfit.plain_text import one_line, shorten
 
 # Seconds before a retry while the endpoint is down or crowded: doubles with every failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
-# While others get replies, a failure was bad luck: retry after about this share of the latency.
+# While others get replies, a failure is an exception: retry after about this share of the latency.
 _WAIT_PER_LATENCY = 0.25
 _SHORTEST_WAIT = 0.001
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
@@ -208,7 +208,7 @@ class Client:
             unlucky = max(1, min(failures, limiter.failed_in_a_row))
             wait = _WAIT_PER_LATENCY * limiter.latency * 2.0 ** (unlucky - 1)
             return min(_FIRST_WAIT, max(_SHORTEST_WAIT, wait))
-        # If all failures were this call's own, there is less reason to believe in an outage.
+        # If all failures were this call's own, an outage is less likely.
         alone = limiter.latency is not None and failures >= limiter.failed_in_a_row
         doublings = max(0, failures - (2 if alone else 1))
         return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**doublings)

@@ -43,13 +43,13 @@ class Policy:
     retried: bool = False  # the client sends the call again
     rollout_retries: int = 0  # how often a whole rollout that failed this way runs again
     fatal: bool = False  # stops the run: every other call would fail the same way
-    machinery: bool = False  # says nothing about the skill or the item
+    infrastructure: bool = False  # says nothing about the skill or the item
     # A run may continue without the reply and record it as lost, because no reply could be used or
     # none could be had. None: it may not.
     lost: Literal["unusable", "unreachable"] | None = None
 
 
-_PASSING = Policy(retried=True, rollout_retries=1, machinery=True, lost="unreachable")
+_PASSING = Policy(retried=True, rollout_retries=1, infrastructure=True, lost="unreachable")
 POLICIES: Mapping[str, Policy] = {
     "auth": Policy(fatal=True),
     "quota": Policy(fatal=True),
@@ -57,7 +57,7 @@ POLICIES: Mapping[str, Policy] = {
     "rate_limit": _PASSING,
     "overloaded": _PASSING,
     "network": _PASSING,
-    "timeout": Policy(retried=True, machinery=True, lost="unreachable"),
+    "timeout": Policy(retried=True, infrastructure=True, lost="unreachable"),
     "bad_reply": Policy(retried=True, rollout_retries=1, lost="unusable"),
     "cut_off": Policy(lost="unusable"),
     "refused": Policy(lost="unusable"),
@@ -69,11 +69,11 @@ POLICIES: Mapping[str, Policy] = {
     "command": Policy(retried=True, rollout_retries=1, lost="unreachable"),
     "limit": Policy(),  # a program reached the spending limit it was given
     "sandbox": _PASSING,  # the program never ran
-    "worker": Policy(rollout_retries=3, machinery=True),
+    "worker": Policy(rollout_retries=3, infrastructure=True),
 }
 # Other failures (refused, context_too_long, agent) may be caused by a candidate skill, and then the
 # gate must see them.
-MACHINERY = frozenset(kind for kind, policy in POLICIES.items() if policy.machinery)
+INFRASTRUCTURE = frozenset(kind for kind, policy in POLICIES.items() if policy.infrastructure)
 
 # How many times the client repeats a call after a `bad_reply`. Unlike other failures these are
 # billed, and some models send the same bad reply every time.
@@ -101,9 +101,9 @@ def is_fatal(kind: str) -> bool:
     return policy(kind).fatal
 
 
-def is_machinery(kind: str) -> bool:
+def is_infrastructure(kind: str) -> bool:
     """Whether the failure says nothing about the skill or the item."""
-    return policy(kind).machinery
+    return policy(kind).infrastructure
 
 
 def can_be_lost(kind: str) -> bool:

@@ -172,7 +172,7 @@ class ImageData:
 
 
 def read_image(image: Image) -> ImageData:
-    """The image's data, read now. Its type is told from its bytes, else it is the declared one."""
+    """The image's data, read now. Its type is read from its bytes, else it is the declared one."""
     try:
         data = Path(image.path).read_bytes()
     except OSError as error:

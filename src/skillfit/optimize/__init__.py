@@ -1,3 +1,1 @@
-"""How a skill learns: reflect, aggregate, select, update, and what looks back over an epoch. One
-module a stage.
-"""
+"""How a skill learns: reflect, aggregate, select, update, and what looks back over an epoch."""

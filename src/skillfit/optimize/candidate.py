@@ -2,7 +2,7 @@
 
 - Aggregate: the patches become one. Failures are merged with failures and successes with successes,
   then both together.
-- Select: at most an edit budget of proposals goes on. The edit budget is the learning rate, and
+- Select: at most an edit budget of proposals is kept. The edit budget is the learning rate, and
   `edit_budget` is its schedule. The optimizer ranks the proposals only where there are more than
   the budget allows.
 - Update: the selected proposals become a candidate skill. Protected regions never change.
@@ -16,7 +16,6 @@ from itertools import count
 from math import cos, pi
 from typing import Literal
 
-from skillfit.models.json_text import JsonObject
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import (
     PATCH_REPLY,
@@ -29,7 +28,6 @@ from skillfit.optimize.optimizer import (
     RankReply,
     RewriteReply,
     edits_of,
-    payload_dict,
     render,
     sections,
     union,
@@ -38,7 +36,7 @@ from skillfit.optimize.optimizer import (
 from skillfit.plain_text import head_and_tail
 from skillfit.rollout.outcome import gather
 from skillfit.run.events import EditsSelected
-from skillfit.run.records import SelectionDecision, SkillCandidate, Suggestion
+from skillfit.run.records import RewriteRecord, SelectionDecision, SkillCandidate, Suggestion
 from skillfit.skill import Edit, EditResult, Skill, apply_edits, estimate_tokens, rewrite
 
 _INSTEAD = "the union of the patches is used instead"
@@ -337,7 +335,9 @@ class Update:
     changed: bool
     report: tuple[EditResult, ...] = ()  # patch mode: what became of each edit
     change_summary: tuple[str, ...] = ()
-    rewrite: JsonObject = field(default_factory=dict)  # the model's reply in a rewrite mode
+    rewrite: RewriteRecord = field(
+        default_factory=RewriteRecord
+    )  # the model's reply in a rewrite mode
 
     @property
     def applied(self) -> tuple[EditResult, ...]:
@@ -383,9 +383,12 @@ async def _rewrite(
     reply = await optimizer.try_ask(RewriteReply, call, otherwise=_STAYS)
     if reply is None:
         return Update(None, changed=False)
-    return _rewritten(
-        optimizer, skill, reply.new_skill, tuple(reply.change_summary), reply.model_dump(), context
+    written = RewriteRecord(
+        reasoning=reply.reasoning,
+        change_summary=tuple(reply.change_summary),
+        new_skill=reply.new_skill,
     )
+    return _rewritten(optimizer, skill, written, context)
 
 
 def _first_candidate(
@@ -394,31 +397,29 @@ def _first_candidate(
     for proposal in proposals:
         candidate = proposal.payload
         if isinstance(candidate, SkillCandidate) and candidate.new_skill.strip():
-            return _rewritten(
-                optimizer,
-                skill,
-                candidate.new_skill,
-                candidate.change_summary,
-                payload_dict(candidate),
-                context,
+            written = RewriteRecord(
+                title=candidate.title,
+                change_summary=candidate.change_summary,
+                new_skill=candidate.new_skill,
             )
+            return _rewritten(optimizer, skill, written, context)
     return Update(None, changed=False)
 
 
 def _rewritten(
-    optimizer: Optimizer,
-    skill: Skill,
-    text: str,
-    summary: tuple[str, ...],
-    detail: JsonObject,
-    context: Context,
+    optimizer: Optimizer, skill: Skill, written: RewriteRecord, context: Context
 ) -> Update:
-    candidate = rewrite(skill, text)
+    candidate = rewrite(skill, written.new_skill)
     limit = optimizer.settings.max_skill_tokens
-    problem = "" if text.strip() else "the rewritten skill is empty"
+    problem = "" if written.new_skill.strip() else "the rewritten skill is empty"
     if limit is not None and candidate.tokens > max(limit, skill.tokens):
         problem = f"the rewritten skill has {candidate.tokens} tokens, above the ceiling of {limit}"
     if problem:
         optimizer.discard(context.step, "rewrite", "rewritten skill", problem, _STAYS)
-        return Update(None, changed=False, rewrite=detail)
-    return Update(candidate, candidate.hash != skill.hash, change_summary=summary, rewrite=detail)
+        return Update(None, changed=False, rewrite=written)
+    return Update(
+        candidate,
+        candidate.hash != skill.hash,
+        change_summary=written.change_summary,
+        rewrite=written,
+    )

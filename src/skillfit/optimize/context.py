@@ -114,8 +114,8 @@ class _Attempted:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A case taken apart, so that a small room costs the middle of the steps first and the verdict
-    last.
+    """The parts of a case. When there is little room, the middle of the steps is cut first and the
+    verdict last.
     """
 
     title: str

@@ -1,10 +1,10 @@
 """Slow update: at an epoch's end, the same items under the previous and the current skill, and one
 lesson from the difference.
 
-The lesson goes to a protected region of the skill, which step edits cannot change. `meta_skill.py`
-draws another one from the same pairs, for the optimizer.
+The lesson goes to a protected region of the skill, which step edits cannot change. The meta skill
+is another one from the same pairs, for the optimizer.
 
-Meta skill: what an epoch taught about editing this skill, told to the analysts, merger and ranker
+Meta skill: what an epoch taught about editing this skill, given to the analysts, merger and ranker
 of the next one.
 
 Appendix: reminders of rules the agent knew and did not follow. Steps add them; when there are too

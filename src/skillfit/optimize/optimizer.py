@@ -2,7 +2,7 @@
 
 A patch is what analysts propose, why, and from which items; it has one shape for all update modes.
 Reply types are lenient about form (nulls, one string where a list was asked for); what a stage
-cannot use is discarded with an event. Prompts are Jinja2 templates, one a stage, in prompts/.
+cannot use is discarded with an event. Prompts are Jinja2 templates in prompts/, one per stage.
 """
 
 from __future__ import annotations

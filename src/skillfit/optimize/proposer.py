@@ -177,7 +177,11 @@ class Proposals:
 
 
 class Proposer(Protocol):
-    """Writes patches from the training rollouts of a step."""
+    """Writes patches from the training rollouts of a step.
+
+    A class may also have `needs_optimizer = True` (model.optimizer is required) and
+    `needs_patch_mode = True` (it adds text that only `skill_update_mode: patch` applies).
+    """
 
     async def propose(
         self, skill: Skill, rollouts: StepRollouts, context: Context
@@ -201,6 +205,13 @@ class ProposerParts:
     emit: Callable[[Event], None]
 
 
+def asks_optimizer(proposer: Proposer | ProposerFactory) -> bool:
+    """Whether a proposer, or what makes it, may call the optimizer's model. One that does not say
+    `needs_optimizer` may.
+    """
+    return bool(getattr(proposer, "needs_optimizer", True))
+
+
 async def finished_cases(rollouts: StepRollouts) -> list[ItemAttempts]:
     """Each item of the step with all its rollouts, in planned order."""
     cases = []
@@ -214,6 +225,8 @@ async def finished_cases(rollouts: StepRollouts) -> list[ItemAttempts]:
 
 class AnalystProposer:
     """Groups of trajectories go to the optimizer's model, which writes a patch for each."""
+
+    needs_optimizer = True
 
     def __init__(self, parts: ProposerParts) -> None:
         self._optimizer = parts.optimizer
@@ -248,6 +261,9 @@ class AnalystProposer:
 class ExampleProposer:
     """Solved training items that resemble the step's failures, as worked examples."""
 
+    needs_optimizer = False
+    needs_patch_mode = True
+
     def __init__(self, parts: ProposerParts) -> None:
         self._parts = parts
 
@@ -274,6 +290,9 @@ class ExampleProposer:
 
 class AnalystsAndExamples:
     """Both at once."""
+
+    needs_optimizer = True
+    needs_patch_mode = True
 
     def __init__(self, parts: ProposerParts) -> None:
         self._proposers = (AnalystProposer(parts), ExampleProposer(parts))

@@ -248,8 +248,8 @@ def _wants_notes(optimizer: Optimizer, group: Group) -> bool:
 def _patch(
     optimizer: Optimizer, reply: AnalystReply[PatchReply], group: Group, context: Context
 ) -> Patch:
-    """What was sent, limited to the edit budget. Support is the items of the group: nobody's own
-    claim counts.
+    """The proposals of the reply, limited to the edit budget. Their support is the items of the
+    group, whatever the analyst claims.
     """
     mode = optimizer.settings.skill_update_mode
     limit = None if mode == "full_rewrite_minibatch" else context.edit_budget

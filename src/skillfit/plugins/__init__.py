@@ -1,3 +1,3 @@
-"""Optional parts: Inspect tasks, the Ray executor, the MCP server. Nothing else imports them
-eagerly.
+"""Optional parts: Inspect tasks, the Ray executor, the MCP server, trackers. Nothing else imports
+them eagerly.
 """

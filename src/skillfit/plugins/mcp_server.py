@@ -3,7 +3,7 @@ the optimizer of a run itself.
 
 It reaches only the folders it was given, and an agent cannot add programs or code through
 overrides. Tools that spend money or write files need `confirm: true`; without it they only say what
-they would do. Commands run in processes of their own, so a run goes on when the session ends.
+they would do. Commands run in processes of their own, so a run continues when the session ends.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def make_server(folders: Folders) -> MCPServer:
 
 @dataclass(frozen=True, slots=True)
 class RunStanding:
-    """How a run stands, for an agent that follows it."""
+    """The state of a run, for an agent that follows it."""
 
     run: str
     state: str
@@ -275,7 +275,7 @@ class Tools:
         return result.data
 
     def _standing(self, path: Path) -> RunStanding:
-        """How a run stands. A process that ended before there was a run says why."""
+        """The state of a run, or why its process ended before there was one."""
         failure = self._starter.failure(path)
         if not (path / JOURNAL).is_file():
             raise ToolError(failure or f"There is no run in {path}.")

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from skillfit.errors import InputError
-from skillfit.extensions import find_extension
+from skillfit.extensions import call_factory, find_extension, name_of, takes
 from skillfit.plain_text import shorten
 from skillfit.run.events import (
     EvaluationFinished,
@@ -47,16 +48,21 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-def make_tracker(spec: str, run: Path) -> Tracker:
+def make_tracker(spec: str | Callable[..., Any], run: Path) -> Tracker:
     """The tracker for `mlflow[:URI]`, `wandb[:PROJECT]`, `tensorboard[:FOLDER]`,
-    `otel[:ENDPOINT]`, `jsonl:FILE`, or the entry point of another package (group
-    `skillfit.trackers`). `run` is the run's directory. Without a part behind the colon the
+    `otel[:ENDPOINT]`, `jsonl:FILE`, `file.py:name[:TEXT]`, or the entry point of another package
+    (group `skillfit.trackers`). `run` is the run's directory. Without a part behind the colon the
     tracker's own environment variables and defaults apply.
+
+    Instead of a name, `spec` may be what it stands for: a class that is made with the text behind
+    the colon and the run's directory, an object that is called with events, or a function.
     """
-    name, _, where = spec.partition(":")
-    kind = find_extension("tracker", name, _TRACKERS)
+    name, where = _divided(spec) if isinstance(spec, str) else (name_of(spec), "")
+    found = spec
+    if isinstance(spec, str):
+        found = find_extension("tracker", name, _TRACKERS, setting="--track")
     try:
-        tracker: Tracker = kind(where, run)
+        return _tracker(found, name, where, run)
     except ModuleNotFoundError as error:
         raise InputError(
             f"The tracker {name} needs the package {error.name!r}.",
@@ -66,7 +72,39 @@ def make_tracker(spec: str, run: Path) -> Tracker:
         raise InputError(
             f"The tracker {name} cannot write to {where}: {error.strerror}.", hint="Check the path."
         ) from error
-    return tracker
+
+
+def _divided(spec: str) -> tuple[str, str]:
+    """The name of a tracker, and the text behind it. The name may be file.py:name."""
+    if match := re.match(r"(?P<name>.+?\.py:\w+)(?::(?P<text>.*))?$", spec):
+        return match["name"], match["text"] or ""
+    name, _, where = spec.partition(":")
+    return name, where
+
+
+def _tracker(found: Any, name: str, where: str, run: Path) -> Tracker:
+    """What is called with events: `found` itself, or what the class or function makes."""
+    if isinstance(found, type) or (callable(found) and takes(found, where, run)):
+        found = call_factory("tracker", found, (where, run), name)
+    if not callable(found):
+        raise InputError(
+            f"The tracker {name} is {type(found).__name__}, which cannot be called with events.",
+            hint="Give it a method __call__(self, stored).",
+        )
+    return cast(Tracker, found) if hasattr(found, "close") else FunctionTracker(found)
+
+
+class FunctionTracker:
+    """A function of events, or an object without `close`, as a tracker."""
+
+    def __init__(self, function: Callable[[Stored], None]) -> None:
+        self._function = function
+
+    def __call__(self, stored: Stored) -> None:
+        self._function(stored)
+
+    def close(self) -> None:
+        return None
 
 
 class EventMetrics:
@@ -300,7 +338,7 @@ class MLflowTracker:
 class TensorBoardTracker:
     """TensorBoard event files: one folder per run below the given one (default: tensorboard).
 
-    What a resumed run reports again has its old step and time, so its points fall onto themselves.
+    What a resumed run reports again has its old step and time, so its points replace the old ones.
     """
 
     def __init__(self, where: str, run: Path) -> None:

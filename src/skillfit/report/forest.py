@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from skillfit.amounts import points
 from skillfit.plain_text import shorten, visible
 from skillfit.report.story import EditSummary, EffectPoint
-from skillfit.report.verdict_text import points
 
 _WIDTH, _HEIGHT = 220, 22
 _LEAST_SPAN = 0.05  # points of the score that half of the axis covers at least

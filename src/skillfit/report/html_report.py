@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
+from skillfit.amounts import dollars
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
@@ -37,7 +38,6 @@ from skillfit.report.verdict_text import (
     UNPRICED,
     ablation_sentence,
     comparisons,
-    dollars,
     facts,
     next_commands,
 )

@@ -1,13 +1,13 @@
-"""What a run says about itself line by line: for `--plain`, for logs, and for runs from Python."""
+"""The progress of a run as lines of text: for `--plain`, for logs, and for runs from Python."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from skillfit.amounts import duration, quantity, with_interval
 from skillfit.report.story import RunStory
 from skillfit.report.story_builder import StoryBuilder
-from skillfit.report.verdict_text import duration
 from skillfit.run.events import (
     Discarded,
     EvaluationFinished,
@@ -22,13 +22,13 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import in_words, label_of
+from skillfit.run.records import display_name, label_of
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 
 
 class ProgressLines:
-    """A listener that hands lines to `write`. What a resumed run replays is not said again."""
+    """A listener that hands lines to `write`. Events that a resumed run replays print nothing."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -62,7 +62,7 @@ class ProgressLines:
         if stage is None:
             return
         where = f"step {stage.step}, " if stage.step else ""
-        name = in_words(stage.stage)
+        name = display_name(stage.stage)
         total = f" of {stage.total}" if stage.total >= stage.done else ""
         done = f": {stage.done}{total} rollouts" if stage.total else ""
         left = time_left(story)
@@ -99,9 +99,9 @@ def event_lines(event: Event) -> list[str]:
         return [_decided(event)]
     if isinstance(event, StepFinished):
         skipped = event.action.startswith("skip")
-        return [f"step {event.step}: {in_words(event.action)}"] if skipped else []
+        return [f"step {event.step}: {display_name(event.action)}"] if skipped else []
     if isinstance(event, SlowUpdateFinished):
-        return [f"slow update after epoch {event.epoch}: {in_words(event.action)}"]
+        return [f"slow update after epoch {event.epoch}: {display_name(event.action)}"]
     if isinstance(event, ShipTested):
         return [_shipped(event)]
     if isinstance(event, PersonDecided):
@@ -116,7 +116,7 @@ def _started(event: RunStarted) -> str:
     agent = event.model_of("agent") or "your agent"
     practice = " (practice models, no language model)" if agent.startswith("practice/") else ""
     what = f"Training {event.skill_name} for {agent}{practice}"
-    steps = f"{event.total_steps} step{'s' if event.total_steps != 1 else ''}"
+    steps = quantity(event.total_steps, "step")
     return f"{what}: {splits} items, {steps}."
 
 
@@ -131,11 +131,11 @@ def _decided(event: GateDecided) -> str:
         score = f"score about {event.score.mean:.3f}" if event.score else ""
         return f"{name}: {score}; {event.reason} (edits: {', '.join(counts)})"
     found, (low, high) = event.evidence, event.evidence.interval
-    difference = f"{found.difference:+.3f} ({low:+.2f} … {high:+.2f})"
+    difference = with_interval(found.difference, low, high)
     counts_text = f"{len(found.fixed)} fixed, {len(found.broken)} broken"
     if not found.fixed and not found.broken and (found.higher or found.lower):
         counts_text = f"{found.higher} items better, {found.lower} worse"
-    decision = in_words(event.decision)
+    decision = display_name(event.decision)
     return f"{name}: {decision}, {difference}, {counts_text}, {found.rollouts} rollouts"
 
 
@@ -143,7 +143,7 @@ def _shipped(event: ShipTested) -> str:
     if not event.repeats:
         return f"ship test: {event.verdict}: {event.reason}"
     low, high = event.interval
-    line = f"ship test: {event.verdict}, {event.difference:+.3f} ({low:+.2f} … {high:+.2f})"
+    line = f"ship test: {event.verdict}, {with_interval(event.difference, low, high)}"
     if event.gap is not None:
         line += f"; {event.difference + event.gap:+.3f} under the training grader"
     return line

@@ -130,7 +130,7 @@ def _with_requests(
 
 
 def _with_decision(edit: EditSummary, decisions: Sequence[PersonDecision]) -> EditSummary:
-    """An edit under review that has its answer does not wait for a person, but for the run."""
+    """An edit under review that a person has decided on waits for the run, not for a person."""
     answers = [
         one.action
         for one in decisions

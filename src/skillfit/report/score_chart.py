@@ -1,5 +1,5 @@
-"""The score curve as SVG: skills the loop went on with, skills it rejected, and the comparisons at
-the end, each with its interval. Also the small curve of a run list.
+"""The score curve as SVG: skills the loop continued with, skills it rejected, and the comparisons
+at the end, each with its interval. Also the small curve of a run list.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from math import ceil, floor
 
 from markupsafe import Markup
 
+from skillfit.amounts import percent
 from skillfit.report.story import Point, RunStory
-from skillfit.report.verdict_text import percent
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
 _MIN_SPAN = 0.3  # a narrower axis would make noise look large

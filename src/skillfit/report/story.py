@@ -39,7 +39,7 @@ class Point:
     low: float
     high: float
     items: int
-    decision: str = "accept"  # whether the loop went on with this skill
+    decision: str = "accept"  # whether the loop continued with this skill
     estimated: bool = False  # predicted by the regression over all rollouts
 
     @property
@@ -139,7 +139,7 @@ class EditSummary:
 
     @property
     def awaits_approval(self) -> bool:
-        """Whether only a person's yes is missing (`review: true`)."""
+        """Whether it waits only for a person's approval (`review: true`)."""
         return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
 
     @property
@@ -306,7 +306,7 @@ class RunStory:
     run: str
     path: str
     state: State
-    has_begun: bool = False  # it has said what it is going to do; its directory is there earlier
+    has_begun: bool = False  # the start is recorded; the run's directory exists before that
     finish_reason: str = ""  # empty while the run has not finished
     verdict: str = ""  # one sentence
     diagnosis: str = ""
@@ -347,7 +347,6 @@ class RunStory:
     notices: tuple[Notice, ...] = ()
     graded: bool = False  # some scores are neither 0 nor 1
     rollouts: int = 0
-    rollouts_failed: int = 0
 
     @property
     def failed(self) -> bool:
@@ -413,7 +412,7 @@ class RunStory:
 
     def selected(self) -> SelectionScores | None:
         """Scores on the selection split: what the end of the run says, or the last point of the
-        curve that the loop went on with.
+        curve that the loop continued with.
         """
         first = self.point("baseline")
         if self.selection is not None or first is None:

@@ -48,7 +48,7 @@ _RECENT_STEPS = 5  # whose mean duration predicts the next ones
 
 
 class StoryBuilder:
-    """Listens to events; `story` tells what they add up to so far."""
+    """A listener; `story` is the story of all events so far."""
 
     def __init__(self) -> None:
         self.rollouts = RolloutTotals()
@@ -231,9 +231,7 @@ class StoryBuilder:
             self._versions[name] = SkillVersion(name, label, text, skill_hash)
 
     def story(self) -> RunStory:
-        """What the events say; the state of the run and its cost are filled in by whoever knows
-        them.
-        """
+        """What the events say; the state of the run and its cost are filled in by the caller."""
         started, finished = self._started, self._finished
         unproven = finished.unproven_skill if finished else ""
         found = unproven or self._best
@@ -278,7 +276,6 @@ class StoryBuilder:
             notices=self._listed_notices(),
             graded=self.rollouts.graded,
             rollouts=self.rollouts.done,
-            rollouts_failed=self.rollouts.failures.total(),
         )
 
     def _seconds(self) -> float:

@@ -240,7 +240,7 @@ class EditPool:
         ]
 
     def decided(self, step: int, *, accepted: bool, skipped: bool, reason: str) -> None:
-        """The gate's word on a whole candidate, where edits are not measured one by one."""
+        """The gate's decision about a whole candidate, where edits are not measured one by one."""
         candidate = self._candidates.pop(step, None)
         if candidate is None or self.screening or skipped:
             return

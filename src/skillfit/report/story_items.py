@@ -17,7 +17,7 @@ from skillfit.report.story_evidence import row_value, scoring
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import EventLog, ItemsRead, RolloutFinished, RunStarted
 from skillfit.run.journal import Journal
-from skillfit.run.records import ItemRecord, in_words
+from skillfit.run.records import ItemRecord, display_name
 from skillfit.tasks.item import Step
 
 # Of `unsolved` and `solved` items only the initial skill has scores, of `unknown` ones neither.
@@ -291,7 +291,7 @@ def _column(phase: str, step: int, initial: bool, width: int, last: int) -> _Col
         group, name = _ENDS[phase]
         return _Column(f"{name}: initial" if initial else f"{name}: found", (group, not initial))
     if not step:
-        return _Column("initial" if phase == "baseline" else in_words(phase), (0, 0))
+        return _Column("initial" if phase == "baseline" else display_name(phase), (0, 0))
     first = (step - 1) // width * width + 1
     behind = min(last, first + width - 1)
     return _Column(str(first) if first == behind else f"{first}–{behind}", (1, first))

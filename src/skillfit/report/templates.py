@@ -15,10 +15,10 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from skillfit.amounts import dollars, duration, percent, points
 from skillfit.plain_text import shorten, visible
 from skillfit.report.story_items import Side
-from skillfit.report.verdict_text import dollars, duration, percent, points
-from skillfit.run.records import in_words
+from skillfit.run.records import display_name
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -71,7 +71,7 @@ def asset(name: str) -> Markup:
 FILTERS: dict[str, Callable[..., Any]] = {
     "code": code_marks,
     "content_hash": content_hash,
-    "words": in_words,
+    "words": display_name,
     "short": shorten,
     "line": lambda text: " ".join(text.split()),
     "percent": percent,
@@ -81,7 +81,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "date": date,
     "thousands": lambda number: f"{number:,}",
-    "amount": lambda number: f"{number:,.12g}",
 }
 
 

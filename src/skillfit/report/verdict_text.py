@@ -1,5 +1,5 @@
-"""A run in words: its result in one sentence, the numbers at the head of a page, the commands that
-make sense next, and the number formats that every page shares.
+"""A run in words: its result in one sentence, the numbers at the head of a page, what was used of
+the budget, and the commands that make sense next.
 
 The sentence claims only what was measured: fresh rollouts at the end are evidence, scores during
 training are not.
@@ -7,10 +7,13 @@ training are not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skillfit.report.story import RunStory
+from skillfit.amounts import budget_amount, dollars, duration, percent, points, quantity
+from skillfit.models.protocol import Usage
+from skillfit.report.story import Cost, RunStory
 from skillfit.run.events import AblationFinished, ShipTested
 
 _UNFINISHED = {
@@ -33,41 +36,6 @@ _NOT_VERIFIED = {
 HANDED_BACK = "The initial skill is handed back; what was found is kept beside it as unproven."
 
 
-def percent(score: float) -> str:
-    return f"{score * 100:.1f}".removesuffix(".0") + "\u00a0%"
-
-
-def points(difference: float) -> str:
-    """A difference of scores in percentage points, with a real minus sign."""
-    # Rounded first: 0.3625 reads the same whether it was computed as 0.36249999 or 0.36250001.
-    return f"{round(difference * 100, 6):+.1f}".replace("-", "−")
-
-
-def duration(seconds: float) -> str:
-    """A time span in its two largest units: "2 h 5 min", "1.5 min", "40 s"."""
-    minutes = seconds / 60
-    if minutes >= 60:
-        return f"{int(minutes // 60)} h {int(minutes % 60)} min"
-    if minutes >= 10:
-        return f"{minutes:.0f} min"
-    if minutes >= 1:
-        return f"{minutes:.1f} min"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-
-
-def count(number: int, name: str) -> str:
-    """A number of things: "1 call", "1,200 calls"."""
-    return f"{number:,} {name}" + ("s" if number != 1 else "")
-
-
-def dollars(usd: float | None) -> str:
-    if usd is None:
-        return ""
-    if usd >= 0.1 or usd == 0:
-        return f"${usd:,.2f}"
-    return f"${usd:.4f}".rstrip("0") if usd >= 0.0001 else "below $0.0001"
-
-
 def verdict_sentence(story: RunStory) -> str:
     if story.ablation is not None:
         return ablation_sentence(story.ablation)
@@ -79,17 +47,19 @@ def verdict_sentence(story: RunStory) -> str:
         where = f"after {story.steps_done} of {story.total_steps} steps"
     else:
         where = "before the first step was done"
-    told = _UNFINISHED[story.state].format(where=where)
+    sentence = _UNFINISHED[story.state].format(where=where)
     if story.state == "stopped" and story.to_review:
-        told = f"Waiting for your yes or no to {count(len(story.to_review), 'edit')}, {where}"
-    return told + _so_far(story)
+        sentence = (
+            f"Waiting for your yes or no to {quantity(len(story.to_review), 'edit')}, {where}"
+        )
+    return sentence + _so_far(story)
 
 
 def ablation_sentence(event: AblationFinished) -> str:
     """What `skillfit ablate` found: how much of the skill can go, and whether that was checked."""
     cut = sum(unit.decision == "cut" for unit in event.units)
     if event.all_zero:
-        return "No rollout scored above 0, so nothing can be told about the parts of the skill."
+        return "No rollout scored above 0, so nothing is known about the parts of the skill."
     if not cut:
         return "No part of the skill can be cut with confidence after these rollouts."
     saved = event.tokens_before - event.tokens_after
@@ -162,7 +132,7 @@ def _so_far(story: RunStory, note: str = ", not verified") -> str:
 
 
 UNPRICED = "no price known"
-RAISABLE = ("usd", "calls", "tokens", "minutes")  # caps that a run takes up while it goes on
+RAISABLE = ("usd", "calls", "tokens", "minutes")  # caps that can be raised while a run is running
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,19 +161,19 @@ def facts(story: RunStory) -> list[Fact]:
         promoted = len(story.edits_with("promoted"))
         found.append(Fact("Edits", f"{kept} in the skill", f"{tried} tried, {promoted} promoted"))
     found.append(_size(story))
-    used = f"{count(story.total.calls, 'call')}, {count(story.total.tokens, 'token')}"
+    used = f"{quantity(story.total.calls, 'call')}, {quantity(story.total.tokens, 'token')}"
     found.append(Fact("Cost", dollars(story.total.usd) or UNPRICED, used))
-    found.append(Fact("Time", duration(story.seconds), count(story.rollouts, "rollout")))
+    found.append(Fact("Time", duration(story.seconds), quantity(story.rollouts, "rollout")))
     return found
 
 
 def _size(story: RunStory) -> Fact:
     first, last = story.tokens
     if not story.is_ablation:
-        return Fact("Skill", count(last, "token"), f"{first:,} at the start")
+        return Fact("Skill", quantity(last, "token"), f"{first:,} at the start")
     shorter = story.ablation.tokens_after if story.ablation else first
     note = f"{shorter:,} without what can be cut" if shorter != first else "in every call"
-    return Fact("Skill", count(first, "token"), note)
+    return Fact("Skill", quantity(first, "token"), note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,23 +210,12 @@ def _comparison(name: str, items: int, before: float, after: float) -> ScoreComp
     return ScoreComparison(name, items, percent(before), percent(after), change)
 
 
-def budget_use(story: RunStory) -> dict[str, float]:
-    """What the run has used of everything that can have a cap."""
-    return {
-        "usd": story.total.usd or 0.0,
-        "calls": story.total.calls,
-        "tokens": story.total.tokens,
-        "minutes": story.seconds / 60,
-        "rollouts": story.rollouts,
-    }
-
-
 def fullest_cap(story: RunStory) -> str:
     """The cap of which the largest share is used, of those that can be raised; empty if none is
     set.
     """
-    used = budget_use(story)
-    shares = {name: used[name] / cap for name, cap in story.caps.items() if name in RAISABLE}
+    uses = cap_uses(story.total, story.seconds, story.caps, story.rollouts)
+    shares = {use.name: use.used / use.cap for use in uses if use.cap and use.name in RAISABLE}
     return max(shares, key=shares.__getitem__, default="")
 
 
@@ -294,3 +253,37 @@ def next_commands(story: RunStory) -> list[str]:
     command = "ablate" if story.is_ablation else "train"
     lines.append(f"skillfit {command} {run}/config.json --run {run}-again   # repeat the run")
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class CapUse:
+    """What was used of one kind, beside the cap where one is set."""
+
+    name: str
+    text: str  # "120 calls"
+    used: float
+    cap: float | None
+    cap_text: str  # "1,000"
+
+
+def cap_uses(
+    used: Usage | Cost, seconds: float, caps: Mapping[str, float], rollouts: int | None = None
+) -> list[CapUse]:
+    """What a run used, in the order in which terminal and studio show it."""
+    amounts: dict[str, float | None] = {
+        "usd": used.usd,
+        "calls": used.calls,
+        "tokens": used.tokens,
+        "minutes": seconds / 60,
+        "rollouts": rollouts,
+    }
+    if rollouts is None:
+        del amounts["rollouts"]
+    found = []
+    for name, amount in amounts.items():
+        text = UNPRICED if amount is None else budget_amount(name, amount)
+        cap = caps.get(name)
+        counted = name not in ("usd", "minutes")
+        cap_text = "" if cap is None else f"{cap:,.0f}" if counted else budget_amount(name, cap)
+        found.append(CapUse(name, text, amount or 0.0, cap, cap_text))
+    return found

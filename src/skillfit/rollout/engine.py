@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from skillfit.agents.agent import Agent
 from skillfit.errors import InfrastructureError, SkillfitError
-from skillfit.models.failures import MACHINERY, is_fatal, is_machinery, policy
+from skillfit.models.failures import INFRASTRUCTURE, is_fatal, is_infrastructure, policy
 from skillfit.models.protocol import AnswerPending, ModelError, Usage
 from skillfit.plain_text import shorten
 from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker
@@ -68,10 +68,10 @@ class _Batch:
         self.failed[kind] += 1
         same_kind = self.failed[kind]
         message = f"The last error: {outcome.failure.message}"
-        systemic = is_machinery(kind) or not self.proven
+        systemic = is_infrastructure(kind) or not self.proven
         if systemic and not self.scored and same_kind == self.failed.total() >= _ENOUGH:
             return _stop(f"The first {same_kind} rollouts all failed ({kind}). {message}")
-        broken = sum(self.failed[name] for name in MACHINERY)
+        broken = sum(self.failed[name] for name in INFRASTRUCTURE)
         if broken >= _ENOUGH and broken > (1 - self.coverage_floor) * self.planned:
             needed = f"a coverage of {self.coverage_floor:.0%} cannot be reached"
             return _stop(f"{broken} of {self.planned} rollouts failed: {needed}. {message}")
@@ -307,7 +307,7 @@ class Rollouts:
             pending = self._queue[0]
             if not pending.done() and not self._replay(pending):
                 if self._in_flight == self._max_in_flight:
-                    return  # goes on when one of these ends
+                    return  # continues when one of these ends
                 self._in_flight += 1
                 work, context = self._outcome(pending.plan), pending.plan.batch.context.copy()
                 task = asyncio.get_running_loop().create_task(work, context=context)
@@ -362,7 +362,9 @@ class Rollouts:
         return outcome
 
     def _count(self, plan: _Planned, outcome: Outcome) -> InfrastructureError | None:
-        """Tell everybody about an outcome. Returns the reason to stop the run, if there is one."""
+        """Report an outcome to everyone who waits for it. Returns the reason to stop the run, if
+        there is one.
+        """
         self._events.emit(_event(plan, outcome))
         self.stats.add(plan.key, plan.request.arm.skill.hash, outcome)
         self._proven = self._proven or outcome.status == "scored"
@@ -485,7 +487,7 @@ def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> 
 
 def _retries(error: ModelError | TaskFailure) -> int:
     """How often a rollout that failed this way runs again. The user's own code is not repeated."""
-    repeated = isinstance(error, ModelError) or is_machinery(error.kind)
+    repeated = isinstance(error, ModelError) or is_infrastructure(error.kind)
     return policy(error.kind).rollout_retries if repeated else 0
 
 

@@ -33,7 +33,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Who does assignments: an agent with a grader, or a task's own evaluator."""
+    """Carries out assignments: an agent with a grader, or a task's own evaluator."""
 
     agent: Agent | None
     grader: Grader | None
@@ -71,7 +71,7 @@ class Worker:
 
 
 class WorkerLost(ModelError):
-    """The process or machine that ran the rollout is gone. The rollout is not to blame, and runs
+    """The process or machine that ran the rollout is gone. The rollout did not cause it and runs
     again elsewhere.
     """
 

@@ -19,9 +19,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from skillfit.config.schema import BudgetSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import Meter, Reservation, Usage
-from skillfit.run.budget import Caps, Left
+from skillfit.run.budget import Left
 from skillfit.tasks.user_code import Reported
 
 # A program that has a limit stops after the model call that passes it, not before.
@@ -152,7 +153,7 @@ class RolloutMeter:
 
 
 def refuse_unseen_usage(
-    caps: Caps,
+    caps: BudgetSection,
     agent: str,
     reports: frozenset[Reported],
     *,

@@ -1,6 +1,6 @@
 """Rollouts as data: requests, outcomes, means over them, and waiting for many of them.
 
-An outcome is scored, failed (the machinery broke) or skipped. Failed ones never enter a mean.
+An outcome is scored, failed (the infrastructure broke) or skipped. Failed ones never enter a mean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from skillfit.tasks.item import Attempt, Item, Score
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
-Metric = Literal["hard", "soft", "mixed"]
 
 
 @dataclass(frozen=True, slots=True)

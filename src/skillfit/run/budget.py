@@ -18,10 +18,12 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from skillfit.amounts import budget_amount
+from skillfit.config.schema import BudgetSection
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.protocol import Role, Usage
 from skillfit.run.journal import Journal
@@ -43,39 +45,16 @@ class BudgetReached(SkillfitError):
     def __init__(
         self, cap: Cap, spent: float, limit: float, held: float = 0.0, wanted: float = 0.0
     ) -> None:
-        amounts = [f"{_amount(cap, spent)} used"]
+        amounts = [f"{budget_amount(cap, spent)} used"]
         if held:
-            amounts.append(f"{_amount(cap, held)} kept for the ship test")
+            amounts.append(f"{budget_amount(cap, held)} kept for the ship test")
         if cap in ("usd", "tokens") and wanted:
-            amounts.append(f"the next call may take up to {_amount(cap, wanted)}")
+            amounts.append(f"the next call may take up to {budget_amount(cap, wanted)}")
         super().__init__(
-            f"The budget of {_amount(cap, limit)} is reached ({', '.join(amounts)}).",
+            f"The budget of {budget_amount(cap, limit)} is reached ({', '.join(amounts)}).",
             hint=f"Raise budget.{cap} and run the same command again: it resumes from here.",
         )
         self.cap = cap
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """The limits of a run. None: no limit."""
-
-    usd: float | None = None
-    tokens: int | None = None
-    calls: int | None = None
-    minutes: float | None = None
-    rollouts: int | None = None
-
-    def changed(self, cap: str, value: float) -> Caps:
-        """These limits with another one for `cap`."""
-        if cap == "usd":
-            return replace(self, usd=value)
-        if cap == "minutes":
-            return replace(self, minutes=value)
-        if cap == "tokens":
-            return replace(self, tokens=int(value))
-        if cap == "calls":
-            return replace(self, calls=int(value))
-        return replace(self, rollouts=int(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +176,7 @@ class Spending:
             self._waiting.discard(waiter)
 
     def wake(self) -> None:
-        """Let everybody who waits in `changed` look again."""
+        """Wake everyone who waits in `changed`."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
@@ -222,14 +201,14 @@ class Reserved:
 
 
 class Budget:
-    """The meter that every model and rollout asks before an attempt and tells after it.
+    """The meter: models and rollouts reserve before each attempt and settle after it.
 
     Counts over all resumes of the run, and over all runs that share its `spending`.
     """
 
     def __init__(
         self,
-        caps: Caps,
+        caps: BudgetSection,
         journal: Journal,
         *,
         spending: Spending | None = None,
@@ -252,10 +231,11 @@ class Budget:
 
     def set_cap(self, cap: str, value: float) -> None:
         """Change a cap during the run."""
-        names = [each.name for each in fields(Caps)]
+        names = tuple(BudgetSection.model_fields)
         if cap not in names:
             raise InputError(f"Unknown cap {cap!r}.", hint=f"Caps: {', '.join(names)}.")
-        self._caps = self._caps.changed(cap, value)
+        limit = value if cap in ("usd", "minutes") else int(value)
+        self._caps = self._caps.model_copy(update={cap: limit})
         self._spending.wake()
 
     @property
@@ -393,7 +373,7 @@ class Budget:
             raise BudgetReached("minutes", limit, limit) from None
 
     def stop(self, reason: SkillfitError) -> None:
-        """Let nothing new through: waits end with `reason`, attempts in flight finish."""
+        """Allow nothing new: waits end with `reason`, attempts in flight finish."""
         if self._stopped_by is None:
             self._stopped_by = reason
             for timeout in [wait for wait in self._waits if not wait.expired()]:
@@ -402,7 +382,7 @@ class Budget:
 
     def hold_back(self, amounts: Amounts, minutes: float = 0.0) -> None:
         """Keep this much of every cap for later (the ship test): until `release_held`, attempts
-        that would use it meet `BudgetReached`. Attempts in flight may finish.
+        that would use it raise `BudgetReached`. Attempts in flight may finish.
         """
         self._held, self._held_minutes = amounts, minutes
 
@@ -443,7 +423,7 @@ class Budget:
                 yield _Limit(cap, value, getattr(spent, cap), getattr(in_flight, cap))
 
     def _keep(self) -> None:
-        if self._caps != Caps():
+        if any(limit is not None for _, limit in self._caps):
             share = self._share
             sums = {"counted": share.counted, "lost": share.lost, "in_flight": share.in_flight}
             kept = {name: asdict(amounts) for name, amounts in sums.items()}
@@ -470,8 +450,8 @@ class Budget:
             if (cap, percent) not in self._spending.warned:
                 self._spending.warned.add((cap, percent))
                 message = (
-                    f"{percent} % of the budget of {_amount(cap, limit)} is used "
-                    f"({_amount(cap, spent)})."
+                    f"{percent} % of the budget of {budget_amount(cap, limit)} is used "
+                    f"({budget_amount(cap, spent)})."
                 )
                 self._on_warning(BudgetWarning(cap, percent, message))
 
@@ -484,7 +464,7 @@ class _Limit:
     in_flight: float
 
 
-def refuse_unpriced(caps: Caps, unpriced: Iterable[str]) -> None:
+def refuse_unpriced(caps: BudgetSection, unpriced: Iterable[str]) -> None:
     """A cap in dollars cannot be held for a model without a known price: refuse it before anything
     is spent.
     """
@@ -505,9 +485,3 @@ def refuse_unpriced(caps: Caps, unpriced: Iterable[str]) -> None:
 def _countable(*numbers: float | None) -> bool:
     """Whether every number is finite and not negative; None is an unknown price."""
     return all(number is None or (math.isfinite(number) and number >= 0) for number in numbers)
-
-
-def _amount(cap: Cap, value: float) -> str:
-    if cap == "usd":
-        return f"${value:.4f}" if 0 < value < 0.1 else f"${value:.2f}"
-    return f"{value:,.1f} minutes" if cap == "minutes" else f"{int(value):,} {cap}"

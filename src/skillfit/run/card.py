@@ -24,7 +24,7 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.journal import Journal
-from skillfit.run.records import metric_score
+from skillfit.run.records import RunSummary, ShipSummary, metric_score
 from skillfit.run.store import damaged, dump, load
 
 FACT = "card"
@@ -61,6 +61,16 @@ class ShipGain:
     gap: float | None = None  # with a second grader: gain under the training grader minus this
     repeats: int = 1  # fresh rollouts an item and skill; 0: there was nothing to compare
 
+    @classmethod
+    def of(cls, tested: ShipTested | ShipSummary) -> ShipGain:
+        low, high = tested.interval
+        return cls(tested.verdict, tested.difference, low, high, tested.gap, tested.repeats)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """None when there were no fresh rollouts."""
+        return (self.low, self.high) if self.repeats else None
+
 
 @dataclass(frozen=True, slots=True)
 class ScorePair:
@@ -82,7 +92,6 @@ class RunCard:
     models: Mapping[str, str] = field(default_factory=dict)  # role -> model id
     started_at: float = 0.0
     updated_at: float = 0.0
-    finished_at: float | None = None
     total_steps: int = 0
     steps_done: int = 0
     metric: str = "hard"  # what scores are in: hard, soft or mixed
@@ -131,13 +140,11 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
     if isinstance(event, StepFinished):
         return replace(card, steps_done=max(card.steps_done, event.step))
     if isinstance(event, ShipTested):
-        low, high = event.interval
-        gain = ShipGain(event.verdict, event.difference, low, high, event.gap, event.repeats)
-        return replace(card, ship=gain)
+        return replace(card, ship=ShipGain.of(event))
     if isinstance(event, AblationFinished):
-        return replace(card, finish_reason="ablation", finished_at=stored.at)
+        return replace(card, finish_reason="ablation")
     if isinstance(event, RunFinished):
-        return _finished(card, event, stored.at)
+        return _finished(card, event)
     return card
 
 
@@ -173,14 +180,16 @@ def _measured(card: RunCard, event: EvaluationFinished) -> RunCard:
     return card
 
 
-def _finished(card: RunCard, event: RunFinished, at: float) -> RunCard:
-    summary = event.summary
+def _finished(card: RunCard, event: RunFinished) -> RunCard:
+    ended = replace(card, finish_reason=event.finish_reason, diagnosis=event.diagnosis)
+    return with_summary(ended, event.summary)
+
+
+def with_summary(card: RunCard, summary: RunSummary) -> RunCard:
+    """The card with the results of a finished run."""
     baseline = summary.baseline_selection_score
     return replace(
         card,
-        finish_reason=event.finish_reason,
-        diagnosis=event.diagnosis,
-        finished_at=at,
         best_step=summary.best_step,
         selection=ScorePair(
             card.selection.baseline if baseline is None else baseline,
@@ -222,9 +231,7 @@ class CardKeeper:
 
     def reopen(self, *, new: bool) -> None:
         """The run was resumed, so it has not finished; `new`: as another run, from the start."""
-        unfinished = replace(
-            self._card, finish_reason="", diagnosis="", finished_at=None, ship=None, seconds=None
-        )
+        unfinished = replace(self._card, finish_reason="", diagnosis="", ship=None, seconds=None)
         self._card = RunCard() if new else unfinished
         self.save()
 

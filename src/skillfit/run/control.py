@@ -1,4 +1,4 @@
-"""Who may write a run, and what others ask of it.
+"""The lock of a run directory, and requests to a run.
 
 **Lock.** One writer per run directory: a lock of the operating system, which ends with its process.
 

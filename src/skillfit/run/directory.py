@@ -103,7 +103,7 @@ class RunDirectory:
         before = self.journal.fact("identity", JsonObject)
         if before is None and (others := _others(self.path)):
             raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
-        changes = _changes(_with_added_settings(before), identity)
+        changes = _changes(_with_added_settings(before, identity), identity)
         if (
             before is not None
             and changes
@@ -117,7 +117,7 @@ class RunDirectory:
             self.journal.set_fact("run", secrets.token_hex(6))
         self.resumed = before is not None and not changes
         self.run_id = self.journal.fact("run", str) or ""
-        self.events.go_on()
+        self.events.resume()
         self._card.reopen(new=not self.resumed)
 
     @staticmethod
@@ -246,14 +246,19 @@ class IdentityChange:
         return f"{self.key}: {_short(self.before)} -> {_short(self.after)}"
 
 
-def _with_added_settings(recorded: JsonObject | None) -> JsonObject | None:
-    """The recorded identity as this version would have recorded it."""
+def _with_added_settings(recorded: JsonObject | None, current: JsonObject) -> JsonObject | None:
+    """The recorded identity as this version would have recorded it. What an older version did not
+    record about replaced parts is taken to be the same.
+    """
     from skillfit.config import completed_identity  # here, because readers do not need it
 
     settings = (recorded or {}).get("config")
     if recorded is None or not isinstance(settings, dict):
         return recorded
-    return {**recorded, "config": completed_identity(settings)}
+    completed = {**recorded, "config": completed_identity(settings)}
+    if "parts" in current:
+        completed["parts"] = {**current["parts"], **recorded.get("parts", {})}
+    return completed
 
 
 def _changes(before: Any, after: Any, key: str = "") -> list[IdentityChange]:

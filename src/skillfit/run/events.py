@@ -1,7 +1,7 @@
 """The event log of a run: the one source for terminal, studio, report, trackers and files.
 
 Events are typed data. Each has a key; the deterministic loop emits the same key again on replay,
-so an event is stored once. Another process can follow the log while the run is going on:
+so an event is stored once. Another process can follow the log while the run is running:
 `EventLog.open_readonly(path).read(after=seq)`.
 """
 
@@ -28,6 +28,7 @@ from skillfit.run.records import (
     PatchRecord,
     ProposalRecord,
     RecordedConfig,
+    RewriteRecord,
     RunSummary,
     ScoreEstimate,
     SelectionDecision,
@@ -229,7 +230,7 @@ class CandidateBuilt(Event):
     skill: str
     skill_hash: str
     report: list[EditResult]
-    rewrite: JsonObject = field(default_factory=dict)  # the reply of a rewrite mode
+    rewrite: RewriteRecord = field(default_factory=RewriteRecord)  # the reply of a rewrite mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +309,7 @@ class AblationFinished(Event):
     shorter_skill: str  # the skill without them; empty when nothing can be cut
     comparison: Evidence | None = None  # the shorter skill against the whole one, fresh rollouts
     holds: bool | None = None  # None: not compared; whether the shorter skill is as good
-    all_zero: bool = False  # no rollout scored above 0, so nothing can be told about the parts
+    all_zero: bool = False  # no rollout scored above 0, so nothing is known about the parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,9 +393,9 @@ class EventLog(Store):
     def emit(self, event: Event) -> None:
         """Store the event unless it is known, and tell the listeners what is stored.
 
-        A known event that comes again with other clock times stays as it was, so that replay
-        changes nothing. One that comes with another meaning (a failed rollout that went well now, a
-        run that ends later than it did) replaces the old.
+        A known event that is emitted again with other clock times stays as it was, so that replay
+        changes nothing. One with other content (a failed rollout that succeeded now, a run that
+        ended later than before) replaces the old one.
         """
         kind, key = type(event).__name__, self._redact(event.key)
         dumped = dump(type(event), event).decode()
@@ -409,9 +410,9 @@ class EventLog(Store):
             else:
                 seq, at = self._replace(seq, key, kind, data)
         if self._listeners:
-            heard = Stored(seq, at, event if data == dumped else self._parse(kind, data))
+            stored = Stored(seq, at, event if data == dumped else self._parse(kind, data))
             for listener in self._listeners:
-                listener(heard)
+                listener(stored)
 
     def _insert(self, key: str, kind: str, data: str) -> tuple[int, float]:
         at = time.time()
@@ -421,19 +422,19 @@ class EventLog(Store):
         return self._known[key], at
 
     def _replace(self, seq: int, key: str, kind: str, data: str) -> tuple[int, float]:
-        if kind == RunStarted.__name__:  # the first word of the log stays the first
+        if kind == RunStarted.__name__:  # stays the first row
             self._write("UPDATE events SET data = ? WHERE seq = ?", (data, seq))
             return seq, time.time()
         self._write("DELETE FROM events WHERE seq = ?", (seq,))
         return self._insert(key, kind, data)
 
-    def go_on(self) -> None:
-        """A resumed run has not finished: forget its end until it ends again."""
+    def resume(self) -> None:
+        """Delete the end of the run: a resumed run has not finished."""
         self._write("DELETE FROM events WHERE kind = ?", (RunFinished.__name__,))
         self._known.pop(RunFinished.__name__, None)
 
     def clear(self) -> None:
-        """Forget everything that was said: the run begins as another."""
+        """Delete all events, for a new run in the same directory."""
         self._write("DELETE FROM events", ())
         self._known.clear()
 

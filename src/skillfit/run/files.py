@@ -1,6 +1,6 @@
 """The readable files of a run, written from its events.
 
-They are at the paths users of the reference system know. They are a view: a deleted file is written
+They are at the paths that users of SkillOpt know. They are a view: a deleted file is written
 again on replay, byte for byte. Files that grow with the run (history, state, best skill) are not
 touched during replay until it has caught up. A step's skill file is never overwritten; the slow
 update has a file of its own.
@@ -82,7 +82,7 @@ class RunFiles:
     def __call__(self, stored: Stored) -> None:
         self._caught_up = stored.seq >= self._progress
         event = stored.event
-        if isinstance(event, RolloutFinished):  # most events are: spare them the dispatch
+        if isinstance(event, RolloutFinished):  # most events are
             self._rollouts[event.phase, event.step][event.rollout] = event
         else:
             self._on(event)

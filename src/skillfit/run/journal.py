@@ -377,7 +377,7 @@ _NOTHING_USED = _dump_usage(Usage())
 
 @dataclass(frozen=True, slots=True)
 class _Abandoned:
-    """A request that the run went on without."""
+    """A request that the run continued without."""
 
     kind: str
     message: str
@@ -419,7 +419,7 @@ class RecordedModel:
 
     async def _once(self, key: str, request: Request) -> Reply:
         """The recorded reply, or a new one. A record that cannot be read as a reply (earlier
-        versions checked less) is a failure of this call, so that the run can go on.
+        versions checked less) is a failure of this call, so that the run can continue.
         """
         try:
             return await self._journal.once(

@@ -1,8 +1,8 @@
-"""What a run writes down, as typed data.
+"""The records of a run, as typed data.
 
 Events, the readable files of a run, the report, the studio and the API share these records. The
-field names of `StepRecord`, `RunSummary` and the slow-update records are those that users of the
-reference system know from its files.
+field names of `StepRecord`, `RunSummary` and the slow-update records are those that users of
+SkillOpt know from its files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ConfigDict, RootModel
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    RootModel,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
@@ -92,7 +98,7 @@ class Standing:
     score: float
     difference: float
     probability: float
-    result: str  # winner, rejected, beaten, not measured, ...
+    result: str  # winner, rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,7 @@ class EditEffect:
 
     @property
     def awaits_approval(self) -> bool:
-        """Whether only a person's yes is missing (`review: true`)."""
+        """Whether it waits only for a person's approval (`review: true`)."""
         return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
 
 
@@ -198,7 +204,7 @@ class ProposalRecord:
         return self.candidate.new_skill if self.candidate is not None else ""
 
     def as_json(self) -> JsonObject:
-        """As the reference's files show it: the payload's own fields, then its support."""
+        """As SkillOpt's files show it: the payload's own fields, then its support."""
         if self.edit is not None:
             payload: JsonObject = {
                 "op": self.edit.op,
@@ -237,6 +243,25 @@ class PatchRecord:
     success_patterns: tuple[str, ...] = ()
     appendix_notes: tuple[str, ...] = ()
     merge_level: int = 0
+
+
+class RewriteRecord(BaseModel):
+    """What a model wrote in a rewrite mode, as rewrite_result.json shows it. A field that the mode
+    does not have is not written; in patch mode none is.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    title: str = ""
+    reasoning: str = ""
+    change_summary: tuple[str, ...] = ()
+    new_skill: str = ""
+
+    @model_serializer(mode="wrap")
+    def _fields_that_are_set(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        return {
+            name: value for name, value in handler(self).items() if name in self.model_fields_set
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -575,9 +600,9 @@ _WORDS = {
 }
 
 
-def in_words(name: str) -> str:
-    """A name of the records as people read it. One without words of its own loses its
-    underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3" and
+def display_name(name: str) -> str:
+    """A name in the records as terminal and pages show it. One without an entry in `_WORDS` loses
+    its underscores: "slow_update" becomes "slow update", "step_0003" becomes "step 3" and
     "slow_update_epoch_02" becomes "slow update 2".
     """
     return _WORDS.get(name) or re.sub(r"(_epoch)?_0*(?=\d)|_", " ", name)
@@ -586,4 +611,4 @@ def in_words(name: str) -> str:
 def label_of(name: str) -> str:
     """The name of a measurement or decision as people read it: "step 3", "initial", "best"."""
     plain = name.removeprefix("test_").removeprefix("ship_")
-    return in_words("initial" if plain == "baseline" else plain)
+    return display_name("initial" if plain == "baseline" else plain)

@@ -120,7 +120,7 @@ class RunDatabase:
         except InputError as error:
             self.fail(error)
             raise
-        # SQLite does not notice that its file was deleted: it writes on into the void.
+        # SQLite does not notice that its file was deleted: it keeps writing to the deleted file.
         self.ensure_writable()
         return written
 

@@ -220,7 +220,7 @@ def _confine(readable: list[str], writable: list[str], network: bool) -> None:
     rules = _check(_syscall(_LANDLOCK_CREATE, attributes, len(attributes), 0), "Landlock")
     _allow(rules, readable, files & _READ)
     _allow(rules, writable, files)
-    # Root's capabilities would lead around the rules.
+    # Root's capabilities would bypass the rules.
     for capability in range(64):
         _prctl(_PR_CAPBSET_DROP, capability)
     _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1), "no_new_privs")

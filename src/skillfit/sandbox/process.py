@@ -4,7 +4,7 @@ behind.
 Every program is started through launcher.py, which supervises it. When the program ends, reaches
 its time limit, is cancelled, or when skillfit itself is killed, all processes it has started end.
 
-All temporary folders of one process stand in one root folder in the system's temporary folder. The
+All temporary folders of one process are in one root folder in the system's temporary folder. The
 process holds a lock on a file in that root for as long as it lives. A root whose lock is free
 belongs to a process that was killed: the next process that needs a folder removes it and ends the
 programs that still run for it.

@@ -365,7 +365,7 @@ def _after(splice: _Splice, span: Span) -> Span:
 
 
 def _find(body: str, target: str) -> list[Span]:
-    """The places where the target stands: exactly, else with other newlines or white space."""
+    """The places where the target occurs: exactly, else with other newlines or white space."""
     exact = {*_occurrences(body, target), *_line_occurrences(body, target)}
     if exact:
         return sorted(exact)
@@ -406,7 +406,7 @@ def _overlaps_any(span: Span, others: Sequence[Span | Region]) -> bool:
 
 
 def _is_whole_lines(body: str, span: Span) -> bool:
-    """Nothing but spaces stands before the span on its first line and after it on its last line."""
+    """Whether only spaces are before the span on its first line and after it on its last line."""
     before = body[: span.start].rstrip(" \t")
     after = body[span.end :].lstrip(" \t")
     starts_line = not before or before.endswith("\n")

@@ -77,7 +77,7 @@ def document_problems(skill: Skill) -> list[Problem]:
 
 
 def refuse_unreadable(skill: Skill, path: str = "") -> None:
-    """Raise when the frontmatter cannot be told from the body, or cannot be read."""
+    """Raise when the frontmatter cannot be separated from the body, or cannot be read."""
     for problem in document_problems(skill):
         if problem.severity == "error":
             file = path if path.endswith(DOCUMENT_SUFFIXES) else str(Path(path, problem.path))

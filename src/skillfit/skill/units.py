@@ -57,7 +57,7 @@ class Unit:
 def units(skill: Skill, by: Granularity = "paragraph") -> tuple[Unit, ...]:
     """The removable units of a skill, in order.
 
-    Text whose removal could be ambiguous, because the same lines stand elsewhere too, is left out.
+    Text whose removal could be ambiguous, because the same lines occur elsewhere too, is left out.
     """
     lines = skill.unix_body.split("\n")
     protected, glued = _protected_lines(skill.unix_body, lines), _glued_lines(lines)
@@ -257,7 +257,7 @@ def _with_headings(body: _UnitBody, blocks: Sequence[_Lines], by: Granularity) -
 
 
 def _is_whole_section(body: _UnitBody, blocks: Sequence[_Lines], index: int) -> bool:
-    """Whether the block is all that stands between its heading and the next one of the same or a
+    """Whether the block is everything between its heading and the next one of the same or a
     higher level.
     """
     heading, block = blocks[index - 1], blocks[index]

@@ -43,7 +43,7 @@ class Session:
 
     def __init__(self, token: str = "", announce: Callable[[str], object] = lambda token: None):
         """`token`: chosen by the user, works any number of times. Without one, links work once and
-        `announce` hears the token of the next.
+        `announce` is called with the token of the next one.
         """
         if token:
             check_token(token)

@@ -1,6 +1,6 @@
 """What the studio and the MCP server may do: reach files inside the folders they were given, and
 run the `skillfit` command in a process of its own, as a person would do it in a terminal. A run
-that was started goes on when the studio or the agent's session ends.
+that was started continues when the studio or the agent's session ends.
 
 A person who writes a config file may let it run programs: a task command, a grader in Python, a
 coding agent. A request of a browser or of an agent may not add such a thing.
@@ -56,7 +56,7 @@ class CommandResult:
 
 
 def steer_run(run: Path, action: str, target: str = "", text: str = "") -> SteeringRequest:
-    """Ask a run to follow a decision about an edit or a budget. A run that is over follows none."""
+    """Ask a run to follow a decision about an edit or a budget. A finished run cannot."""
     if (run / JOURNAL).is_file():
         listed = read_listed(run)
         if listed.state == "finished" and listed.card.finish_reason not in RESUMABLE:
@@ -207,7 +207,7 @@ _CODE_KEYS = re.compile(
     r"|(^|\.)(_base_|command|program|script|function|module|shell)(\.|$)"
 )
 _OWN_AGENTS = ("chat", "tools")
-_FILE_MODELS = ("local/", "scripted/")  # the id goes on with the path of a file
+_FILE_MODELS = ("local/", "scripted/")  # the rest of the id is the path of a file
 PATH_KEYS = ("env.skill", "env.tasks")
 
 

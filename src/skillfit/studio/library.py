@@ -1,4 +1,4 @@
-"""The runs under a folder: found by name, listed quickly, and followed while they go on."""
+"""The runs under a folder: found by name, listed quickly, and followed while they run."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def stream_parts(request: Request, look: Look) -> Response:
 
 async def _changes(request: Request, look: Look) -> AsyncIterator[str]:
     shown: dict[str, str] = {}
-    heard = time.monotonic()
+    last_sent = time.monotonic()
     while not await request.is_disconnected():
         began = time.monotonic()
         try:
@@ -175,9 +175,9 @@ async def _changes(request: Request, look: Look) -> AsyncIterator[str]:
         changed = {name: part for name, part in parts.items() if shown.get(name) != part}
         if changed:
             shown |= changed
-            heard = time.monotonic()
+            last_sent = time.monotonic()
             yield f"event: parts\ndata: {json.dumps(changed)}\n\n"
-        elif time.monotonic() - heard > _QUIET:
-            heard = time.monotonic()
+        elif time.monotonic() - last_sent > _QUIET:
+            last_sent = time.monotonic()
             yield ": still here\n\n"
         await asyncio.sleep(min(_MOST, max(_LEAST, _REST * took)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -19,17 +18,7 @@ from skillfit.report.score_chart import score_chart
 from skillfit.report.skill_margin import skill_lines, unit_lines
 from skillfit.report.story import EditSummary, SkillVersion
 from skillfit.report.story_evidence import by_effect
-from skillfit.report.verdict_text import (
-    RAISABLE,
-    UNPRICED,
-    budget_use,
-    count,
-    dollars,
-    duration,
-    facts,
-    fullest_cap,
-    next_commands,
-)
+from skillfit.report.verdict_text import RAISABLE, cap_uses, facts, fullest_cap, next_commands
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
@@ -78,7 +67,7 @@ def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, object]
         "dropped_count": len(dropped),
         "gates": story.gates[::-1][:_GATES],
         "gates_cut": max(0, len(story.gates) - _GATES),
-        "caps": spending(story),
+        "caps": cap_uses(story.total, story.seconds, story.caps, story.rollouts),
         "raisable": RAISABLE,
         "fullest_cap": fullest_cap(story),
         "time_left": time_left(story),
@@ -98,28 +87,6 @@ def _pool(name: str, story: RunStory, edits: list[EditSummary]) -> str:
 def _forest(name: str, edits: list[EditSummary]) -> str:
     rows = [edit_row(edit, run_url("edit", name, id=edit.id)) for edit in edits]
     return forest_plot(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class CapUse:
-    """What was used of one kind, beside the cap where one is set."""
-
-    name: str
-    text: str
-    used: float
-    cap: float | None
-
-
-def spending(story: RunStory) -> list[CapUse]:
-    used = budget_use(story)
-    texts = {
-        "usd": dollars(story.total.usd) or UNPRICED,
-        "calls": count(story.total.calls, "call"),
-        "tokens": count(story.total.tokens, "token"),
-        "minutes": duration(story.seconds),
-        "rollouts": count(story.rollouts, "rollout"),
-    }
-    return [CapUse(name, text, used[name], story.caps.get(name)) for name, text in texts.items()]
 
 
 async def run(studio: Studio, request: Request) -> Response:

@@ -12,10 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from skillfit.amounts import quantity
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
 from skillfit.report import RunStory
-from skillfit.report.verdict_text import count
 from skillfit.run.control import in_use, stop_run
 from skillfit.run.directory import JOURNAL
 from skillfit.skill import diff_hunks
@@ -130,7 +130,7 @@ async def _start(
 
 
 async def starting(studio: Studio, request: Request) -> Response:
-    """Until the run has its journal: its process is on the way, or says why it failed."""
+    """The page until the run has its journal: its process is starting, or failed with a reason."""
     name = str(request.path_params["name"])
     try:
         run = studio.folders.resolve(studio.library.folder / check_run_name(name))
@@ -183,7 +183,7 @@ async def act(studio: Studio, request: Request) -> Response:
         elif do == "answer":
             back = run_url("handoff", name)
             left = await asyncio.to_thread(answer_prompt, run, target, text)
-            rest = f"{count(left, 'prompt')} left." if left else "Resume the run now."
+            rest = f"{quantity(left, 'prompt')} left." if left else "Resume the run now."
             message = f"Answered {target}. {rest}"
         else:
             raise HTTPException(400, f"Unknown action {do!r}.")

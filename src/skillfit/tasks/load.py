@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from skillfit.config.schema import EnvSection
 from skillfit.config.task_sources import (
     SourceReference,
     TaskSource,
@@ -54,21 +55,25 @@ __all__ = [
 ]
 
 
+_ENV = EnvSection()
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The settings of `env` that say which task it is. `tasks`: a string as in env.tasks, or a
-    Task.
+    """The settings of `env` that say which task it is, with the same defaults. `tasks`: a string
+    as in env.tasks, or a Task.
     """
 
     tasks: str | Task
     base: Path = Path()  # the folder that relative paths start from: the config's
-    grader: str | Mapping[str, Any] | Grader | None = None  # None: exact; for evals.json checklist
+    # None: exact; for evals.json checklist
+    grader: str | Mapping[str, Any] | Grader | Callable[..., Any] | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
     splits: SplitSettings = field(default_factory=SplitSettings)
     task_args: Mapping[str, Any] = field(default_factory=dict)  # options of a named source
     corpus: Path | None = None  # shared documents, where files of items may also be
-    timeout: float = 120.0  # seconds one command may take
-    skill_as: Literal["message", "file"] = "message"  # how Inspect tasks get the skill
+    timeout: float = _ENV.exec_timeout  # seconds one command may take
+    skill_as: Literal["message", "file"] = _ENV.skill_as  # how Inspect tasks get the skill
     model_roles: Mapping[str, Literal["agent", "judge"]] = field(default_factory=dict)
 
 

@@ -27,6 +27,8 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from zlib import crc32
 
+from skillfit.amounts import quantity
+from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
 from skillfit.tasks.item import Item, Split
 
@@ -323,22 +325,26 @@ SPLIT_NAMES: Mapping[str, Split] = {
 MIN_SELECTION = 4
 
 
+_ENV = EnvSection()
+
+
 @dataclass(frozen=True, slots=True)
 class SplitSettings:
-    """How items are divided. `method` says how splits are made by ratio:
+    """How items are divided, also for a task made in Python without a config. The defaults are
+    those of the config. `method` says how splits are made by ratio:
 
     - balanced: the types of items in equal shares, near-duplicates in the same split;
     - shuffle: one shuffle of all items in file order, exactly as SkillOpt divides them.
     """
 
-    mode: Literal["auto", "ratio", "split_dir"] = "auto"
-    method: Literal["balanced", "shuffle"] = "balanced"
-    ratio: str = "4:4:2"
-    seed: int = 42
-    limit: int = 0  # items per split, 0 = all
+    mode: Literal["auto", "ratio", "split_dir"] = _ENV.split_mode
+    method: Literal["balanced", "shuffle"] = _ENV.split_method
+    ratio: str = _ENV.split_ratio
+    seed: int = _ENV.split_seed
+    limit: int = _ENV.limit  # items per split, 0 = all
     caps: Mapping[Split, int] = field(default_factory=dict)  # items of one split, 0 = all
-    allow_fit_only: bool = False
-    allow_duplicates: bool = False  # near-duplicates in different splits are only warned about
+    allow_fit_only: bool = _ENV.allow_fit_only
+    allow_duplicates: bool = _ENV.allow_duplicates  # near-duplicates in other splits: a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,8 +529,8 @@ def _checked(
     train, selection, test = (tuple(divided[name]) for name in SPLITS)
     warnings = list(warnings)
     few = len(selection) < MIN_SELECTION
-    noun = "item" if len(selection) == 1 else "items"
-    counts = f"{len(selection)} selection {noun} (train {len(train)}, test {len(test)})"
+    found = quantity(len(selection), "selection item")
+    counts = f"{found} (train {len(train)}, test {len(test)})"
     if few and allow_fit_only:
         train = selection = tuple(item.in_split("train") for item in (*train, *selection))
         warnings.append(

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from skillfit.errors import InputError
+from skillfit.extensions import name_of
 from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import Model
 from skillfit.sandbox.process import (
@@ -41,7 +42,6 @@ from skillfit.tasks.user_code import (
     call,
     described,
     evaluated,
-    name_of,
     plain,
     reported_by,
 )

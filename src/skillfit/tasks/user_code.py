@@ -112,11 +112,6 @@ def _set_result(done: Future[T], function: Callable[[], T]) -> None:
         done.set_exception(error)
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """The function's name in messages."""
-    return getattr(function, "__name__", type(function).__name__)
-
-
 def reported_by(function: Callable[..., Any]) -> frozenset[Reported]:
     """What a function of the user reports about its usage: everything if it is annotated to return
     an `Attempt`, which has a field for it, and else nothing.

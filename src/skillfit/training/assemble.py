@@ -10,27 +10,22 @@ from functools import partial
 from pathlib import Path
 
 from skillfit.agents import Agent, build_agent
-from skillfit.agents.cli_agent import CliAgent
 from skillfit.config import Config
-from skillfit.extensions import find_extension
-from skillfit.gate import Gate, GateSettings, LeakIndex
+from skillfit.gate import LeakIndex
 from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, connect
 from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import waiting
 from skillfit.optimize.optimizer import REPLY_TOKENS, Optimizer
-from skillfit.optimize.proposer import Proposer, ProposerParts
-from skillfit.rollout import Executor, LocalExecutor, Rollouts
+from skillfit.optimize.proposer import ProposerParts
+from skillfit.rollout import Executor, Rollouts
 from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
-from skillfit.run.budget import Budget, BudgetWarning, Caps, Spending, refuse_unpriced
+from skillfit.run.budget import Budget, BudgetWarning, Spending, refuse_unpriced
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
-from skillfit.tasks.item import weights_of
 from skillfit.training.components import (
-    BothGraders,
-    Closing,
     Components,
     Control,
     CountedModel,
@@ -39,20 +34,11 @@ from skillfit.training.components import (
     SelectionRollouts,
 )
 from skillfit.training.inputs import Inputs
-from skillfit.training.plan import selection_passes
-from skillfit.training.stages import recorded_requests
+from skillfit.training.replaceable import gate_settings
+from skillfit.training.ship_rollouts import BothGraders, Closing
+from skillfit.training.steering import recorded_requests
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
-GATES = {
-    "screening": "skillfit.gate.screening:ScreeningGate",
-    "strict": "skillfit.gate.strict:StrictGate",
-}
-PROPOSERS = {
-    "reflect": "skillfit.optimize.proposer:AnalystProposer",
-    "examples": "skillfit.optimize.proposer:ExampleProposer",
-    "both": "skillfit.optimize.proposer:AnalystsAndExamples",
-}
-EXECUTORS = {"ray": "skillfit.plugins.ray_executor:RayExecutor"}
 Listener = Callable[[Stored], None]
 
 
@@ -101,11 +87,18 @@ async def assemble(
             initial=inputs.skill,
             plan=inputs.plan(),
             engine=engines[0],
-            gate=_gate(inputs, selection, settings),
+            gate=inputs.parts.gate(selection, inputs.task.selection, settings),
             gate_settings=settings,
             selection=selection,
             optimizer=optimizer,
-            proposer=_proposer(inputs, optimizer, run),
+            proposer=inputs.parts.proposer(
+                ProposerParts(
+                    optimizer,
+                    inputs.task.train,
+                    config.optimizer.max_skill_tokens,
+                    run.events.emit,
+                )
+            ),
             leaks=LeakFilter(index, run.events.emit, config.optimizer.max_skill_tokens),
             emit=run.events.emit,
             check_stop=check_stop,
@@ -184,7 +177,7 @@ class _Models:
         closing: AsyncExitStack,
         spending: Spending | None = None,
     ) -> None:
-        caps = Caps(**config.budget.model_dump())
+        caps = config.budget
         self._config, self._run, self._closing = config, run, closing
         self._prices = Prices(config.model.prices)
         self._limiters = Limiters()
@@ -203,9 +196,7 @@ class _Models:
         closing.callback(self.budget.close)
 
     def price_of_agent(self, usage: Usage) -> Usage:
-        """What a program used, in dollars: its own word where it gives one, else by the price of
-        its model.
-        """
+        """What a program used, in dollars: as it reports them, else by the price of its model."""
         spec = self._config.model.agent
         return (
             usage if usage.usd is not None or spec is None else self._prices.priced(spec.id, usage)
@@ -226,7 +217,7 @@ class _Models:
             self.budget,
             price=self.price_of_agent,
             capped=self.caps.usd is not None or self.caps.tokens is not None,
-            limits_itself=getattr(agent, "limits_itself", False),
+            limits_itself=agent is not None and agent.limits_itself,
             usd_per_rollout=usd,
         )
 
@@ -275,14 +266,12 @@ def _agent(inputs: Inputs, models: _Models) -> Agent | None:
 def _rollouts(
     inputs: Inputs, task: Task, agent: Agent | None, models: _Models, run: RunDirectory
 ) -> Rollouts:
-    """Agents and tasks whose model calls happen out of our sight are metered and billed by the
-    rollout.
-    """
+    """The rollout engine. It meters whole rollouts where skillfit does not see the model calls."""
     config = inputs.config
     in_sight = "agent" in inputs.deferred or (
         agent is not None and agent.recorded and task.evaluator is None
     )
-    executor = _executor(config.executor)
+    executor = inputs.parts.executor()
     return Rollouts(
         task,
         agent,
@@ -302,9 +291,8 @@ def _most_in_flight(agent: Agent | None, executor: Executor, concurrency: int) -
     """How many rollouts may run at the same time. `model.concurrency` limits requests; a rollout
     that waits or is graded needs no request slot. A program is limited by the machine too.
     """
-    if isinstance(agent, CliAgent):
-        return min(concurrency, agent.slots(executor.cores))
-    return 2 * concurrency
+    slots = agent.slots(executor.cores) if agent is not None else None
+    return 2 * concurrency if slots is None else min(concurrency, slots)
 
 
 def _shipping(inputs: Inputs) -> Task | None:
@@ -313,33 +301,6 @@ def _shipping(inputs: Inputs) -> Task | None:
     if task is None or task.grader is None or trained is None:
         return task
     return task.with_grader(BothGraders(task.grader, trained))
-
-
-def _executor(name: str) -> Executor:
-    if name == "local":
-        return LocalExecutor()
-    kind = name.partition("://")[0]
-    executor: Executor = find_extension("executor", kind, EXECUTORS)(name)
-    return executor
-
-
-def _gate(inputs: Inputs, selection: SelectionRollouts, settings: GateSettings) -> Gate:
-    make = inputs.gate or find_extension(
-        "gate", inputs.config.evaluation.gate, GATES, inputs.folder
-    )
-    gate: Gate = make(selection, inputs.task.selection, settings)
-    return gate
-
-
-def _proposer(inputs: Inputs, optimizer: Optimizer | None, run: RunDirectory) -> Proposer:
-    settings = inputs.config.optimizer
-    make = inputs.proposer or find_extension(
-        "proposer", settings.proposer, PROPOSERS, inputs.folder
-    )
-    proposer: Proposer = make(
-        ProposerParts(optimizer, inputs.task.train, settings.max_skill_tokens, run.events.emit)
-    )
-    return proposer
 
 
 def _optimizer(config: Config, model: Model, run: RunDirectory) -> Optimizer:
@@ -351,24 +312,6 @@ def _optimizer(config: Config, model: Model, run: RunDirectory) -> Optimizer:
         config.gradient,
         config.optimizer,
         (spec.max_tokens if spec else None) or REPLY_TOKENS,
-    )
-
-
-def gate_settings(config: Config, task: Task) -> GateSettings:
-    """What a gate needs to know of the config and the task."""
-    evaluation = config.evaluation
-    return GateSettings(
-        metric=evaluation.gate_metric,
-        mixed_weight=evaluation.gate_mixed_weight,
-        coverage_floor=evaluation.coverage_floor,
-        must_pass=evaluation.must_pass,
-        max_skill_tokens=config.optimizer.max_skill_tokens,
-        use_gate=evaluation.use_gate,
-        seed=config.train.seed,
-        weights=weights_of(task.items),
-        passes=selection_passes(len(task.selection)),
-        review=config.review,
-        prune_initial=config.optimizer.prune_initial,
     )
 
 

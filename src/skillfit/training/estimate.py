@@ -29,6 +29,7 @@ from skillfit.training.plan import (
     plan_rollouts,
     selection_passes,
 )
+from skillfit.training.replaceable import BUILT_IN_ABILITIES, Abilities
 
 _SAMPLE = 50  # items whose length is looked at
 _BYTES = 4  # of a token; a reservation counts the bytes of a prompt as tokens
@@ -179,16 +180,18 @@ def estimate(
     plan: Plan,
     cost: RolloutCost | None = None,
     ship_repeats: int = MOST_REPEATS,
+    abilities: Abilities = BUILT_IN_ABILITIES,
 ) -> RunEstimate:
     """The estimate of a plan. `cost`: what a rollout cost in `skillfit check`. `ship_repeats`: how
-    often the ship test may repeat an item, where `budget.rollouts` limits it.
+    often the ship test may repeat an item, where `budget.rollouts` limits it. `abilities`: of the
+    gate and the proposer.
     """
-    rollouts = _rollouts(config, task, plan, ship_repeats)
+    rollouts = _rollouts(config, task, plan, ship_repeats, abilities)
     together = sum(rollouts.values(), _NOTHING).at_most(config.budget.rollouts)
     item_tokens = _item_tokens(task)
     one = _one_rollout(config, skill, item_tokens, cost)
     rows = [one.times(count, stage) for stage, count in rollouts.items()]
-    others = _optimizer_rows(config, task, skill, plan)
+    others = _optimizer_rows(config, task, skill, plan, abilities)
     summed = list(others)
     if config.model.judge is not None:
         # With a second grader both grade the rollouts of the ship test.
@@ -253,16 +256,21 @@ class SmallCap:
 
 
 def small_caps(
-    config: Config, task: Task, skill: Skill, plan: Plan, cost: RolloutCost | None = None
+    config: Config,
+    task: Task,
+    skill: Skill,
+    plan: Plan,
+    cost: RolloutCost | None = None,
+    abilities: Abilities = BUILT_IN_ABILITIES,
 ) -> list[SmallCap]:
     """The caps that end the run before it can show anything."""
     short = plan.first_steps(1)
-    whole = estimate(config, task, skill, short, cost, 1).total
+    whole = estimate(config, task, skill, short, cost, 1, abilities).total
     stages = ("preflight", "baseline", *_STEP, "ship")
-    rollouts = _total(_rollout_rows(stages, config, task, skill, short, cost))
-    optimizer = _total(_optimizer_rows(config, task, skill, short))
+    rollouts = _total(_rollout_rows(stages, config, task, skill, short, cost, abilities))
+    optimizer = _total(_optimizer_rows(config, task, skill, short, abilities))
     least = _total([rollouts, optimizer])
-    call = _reserved_call(config, task, skill)
+    call = _reserved_call(config, task, skill, abilities)
     found = []
     calls, fewest = config.budget.calls, ceil(rollouts.calls.low + optimizer.calls.typical)
     if calls is not None and calls < fewest + _PROBES:
@@ -291,13 +299,18 @@ class StepCost:
 
 
 def step_cost(
-    config: Config, task: Task, skill: Skill, plan: Plan, cost: RolloutCost | None
+    config: Config,
+    task: Task,
+    skill: Skill,
+    plan: Plan,
+    cost: RolloutCost | None,
+    abilities: Abilities = BUILT_IN_ABILITIES,
 ) -> StepCost:
     """What the first step of a plan may take."""
     one = plan.first_steps(1)
     parts = (
-        _total(_rollout_rows(_STEP, config, task, skill, one, cost)),
-        _total(_optimizer_rows(config, task, skill, one)),
+        _total(_rollout_rows(_STEP, config, task, skill, one, cost, abilities)),
+        _total(_optimizer_rows(config, task, skill, one, abilities)),
     )
     rollouts, optimizer = (
         Usage(
@@ -308,7 +321,8 @@ def step_cost(
         for part in parts
     )
     probes = Usage(calls=_PROBES)
-    return StepCost(rollouts + probes, optimizer, _reserved_call(config, task, skill))
+    reserved = _reserved_call(config, task, skill, abilities)
+    return StepCost(rollouts + probes, optimizer, reserved)
 
 
 def _rollout_rows(
@@ -318,9 +332,11 @@ def _rollout_rows(
     skill: Skill,
     plan: Plan,
     cost: RolloutCost | None,
+    abilities: Abilities,
 ) -> list[EstimateRow]:
     """The rollouts of some stages. Ship test: what is held back for one rollout per item."""
-    counts = {stage: count.typical for stage, count in _rollouts(config, task, plan, 1).items()}
+    planned = _rollouts(config, task, plan, 1, abilities)
+    counts = {stage: count.typical for stage, count in planned.items()}
     if counts["ship"]:
         counts["ship"] += COMPOSE_PASSES * len(task.selection)
         counts["ship"] *= SHIP_SAFETY
@@ -332,11 +348,11 @@ def _rollout_rows(
     return rows
 
 
-def _reserved_call(config: Config, task: Task, skill: Skill) -> Usage:
+def _reserved_call(config: Config, task: Task, skill: Skill, abilities: Abilities) -> Usage:
     """What is reserved for one optimizer call: the bytes of its prompt, and its longest reply."""
     spec = config.model.optimizer
     counted = spec is not None and not spec.id.startswith(("cli/", "handoff"))
-    if spec is None or not counted or config.optimizer.proposer == "examples":
+    if spec is None or not counted or not abilities.asks_optimizer:
         return Usage()
     window = spec.context_window or context_window_of(spec.id)
     reply = min(spec.max_tokens or REPLY_TOKENS, window // 2)
@@ -422,8 +438,10 @@ def _optimizer_prompt(config: Config, skill: Skill, item_tokens: float) -> Range
     return prompt
 
 
-def _optimizer_rows(config: Config, task: Task, skill: Skill, plan: Plan) -> list[EstimateRow]:
-    if config.model.optimizer is None or config.optimizer.proposer == "examples":
+def _optimizer_rows(
+    config: Config, task: Task, skill: Skill, plan: Plan, abilities: Abilities
+) -> list[EstimateRow]:
+    if config.model.optimizer is None or not abilities.asks_optimizer:
         return []
     prompt = _optimizer_prompt(config, skill, _item_tokens(task))
     calls = _optimizer_calls(config, plan)
@@ -447,13 +465,15 @@ def _row(
     return EstimateRow(stage, role, calls, calls * (prompt + reply), usd)
 
 
-def _rollouts(config: Config, task: Task, plan: Plan, ship_repeats: int) -> dict[str, Range]:
+def _rollouts(
+    config: Config, task: Task, plan: Plan, ship_repeats: int, abilities: Abilities
+) -> dict[str, Range]:
     """Rollouts per stage."""
     evaluation, optimizer, gradient = config.evaluation, config.optimizer, config.gradient
     selection, test = len(task.selection), len(task.test)
     steps, epochs = plan.total_steps, len(plan.epochs)
     items = sum(len(batch.items) for batch in plan.batches)
-    strict = evaluation.gate == "strict"
+    strict = not abilities.pools_edits
     rewrites = not strict and optimizer.skill_update_mode != "patch"
     # A rewrite gets a paired test: up to two passes for each of the two skills.
     passes = 1 if strict else 4 if rewrites else selection_passes(selection)

@@ -27,18 +27,18 @@ from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
 from skillfit.skill import Skill, without_placeholder
 from skillfit.training.components import (
-    Closing,
     Components,
     SelectionRollouts,
-    ShipRollouts,
     UsageByStage,
     raise_if_skipped,
 )
 from skillfit.training.measure import Measured
 from skillfit.training.plan import Place, ship_repeats
-from skillfit.training.stages import follow_requests
-from skillfit.training.state import ComparedTallies, Ending, TrainingState, count_actions, summarise
+from skillfit.training.ship_rollouts import Closing, ShipRollouts
+from skillfit.training.state import TrainingState
+from skillfit.training.steering import follow_requests
 from skillfit.training.step_end import emit_score
+from skillfit.training.summary import ComparedTallies, Ending, count_actions, summarise
 
 EXIT_OF = {
     "improved": Exit.OK,
@@ -112,7 +112,7 @@ def end_by_budget(
 
 
 def _with_cap(diagnosis: Diagnosis, reached: BudgetReached) -> str:
-    """The diagnosis and the cap. Both advise to raise the cap; the cap's own words name it."""
+    """The diagnosis and the cap. Both advise to raise the cap; the cap's message names it."""
     text = diagnosis.message if diagnosis.cause.startswith("budget") else str(diagnosis)
     return f"{text} {reached}"
 
@@ -288,7 +288,7 @@ async def _tests(run: Components, state: TrainingState, ending: Ending) -> Mappi
 def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> str:
     if ending.ship is not None:
         return "unverified" if run.task.fit_only else ending.ship.verdict.replace(" ", "_")
-    # Without a ship test the gate's own scores decide, as in the reference.
+    # Without a ship test the gate's own scores decide, as in SkillOpt.
     before, after = _values(run, state, ending)
     return "improved" if after > before else "no_improvement"
 

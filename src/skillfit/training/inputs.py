@@ -4,34 +4,28 @@ spent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from skillfit.agents import Agent, is_agent_reference, load_agent
+from skillfit.agents import AGENTS, Agent, CallableAgent, load_agent
 from skillfit.agents.agent import corpus_fingerprint
 from skillfit.agents.cli_command import described_program
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
-from skillfit.extensions import find_extension
-from skillfit.gate import Gate, GateSettings, Measure
+from skillfit.extensions import describe_part
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
 from skillfit.models.json_text import JsonObject
-from skillfit.optimize.proposer import ProposerFactory
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
-from skillfit.tasks.item import stable_hash, weights_of
+from skillfit.tasks.item import Grader, stable_hash, weights_of
 from skillfit.tasks.load import find_source
-from skillfit.training.plan import BatchSampler, Plan, RolloutPlan, SplitSizes, plan_rollouts
+from skillfit.training.plan import Plan, RolloutPlan, SplitSizes, plan_rollouts
+from skillfit.training.replaceable import Abilities, Replaced, RunParts, gate_settings
 
-SAMPLERS = {
-    "shuffled": "skillfit.training.plan:ShuffledBatches",
-    "balanced": "skillfit.training.plan:BalancedBatches",
-}
-
-GateFactory = Callable[[Measure, Sequence[Item], GateSettings], Gate]
+GraderLike = str | Mapping[str, Any] | Grader | Callable[..., Any]
 
 
 class DeferredModel:
@@ -60,6 +54,68 @@ class DeferredModel:
         return self._model
 
 
+@dataclass(frozen=True, slots=True)
+class TaskIdentity:
+    """Hashes of the items, and how they are graded."""
+
+    train: str
+    selection: str
+    test: str
+    weights: str  # empty: all items count the same
+    grader: JsonObject | None
+    evaluator: JsonObject | None
+
+    @classmethod
+    def of(cls, task: Task) -> TaskIdentity:
+        weights = weights_of(task.items)
+        return cls(
+            train=_fingerprint(task.train),
+            selection=_fingerprint(task.selection),
+            test=_fingerprint(task.test),
+            weights=stable_hash(weights) if weights else "",
+            grader=task.grader.describe() if task.grader else None,
+            evaluator=task.evaluator.describe() if task.evaluator else None,
+        )
+
+    def as_json(self) -> JsonObject:
+        items = {
+            "train items": self.train,
+            "selection items": self.selection,
+            "test items": self.test,
+        }
+        weights = {"weights": self.weights} if self.weights else {}
+        return {**items, **weights, "grader": self.grader, "evaluator": self.evaluator}
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What makes a run this run, in parts, so that a change can be named."""
+
+    config: JsonObject  # the settings that must stay the same
+    skill: str  # hash
+    task: TaskIdentity
+    parts: JsonObject  # replaced parts, as they describe themselves
+    agent: JsonObject | None  # of an agent in Python
+    programs: Mapping[str, str]  # role -> hash of the command-line program's description
+    corpus: str  # hash; empty: no corpus
+
+    def as_json(self) -> JsonObject:
+        """As the journal keeps it, without the parts that a run does not have."""
+        whole: JsonObject = {
+            "config": self.config,
+            "skill": self.skill,
+            "task": self.task.as_json(),
+            "parts": self.parts,
+        }
+        if self.agent is not None:
+            whole["agent"] = self.agent
+        if self.programs:
+            whole["programs"] = dict(self.programs)
+        if self.corpus:
+            whole["corpus"] = self.corpus
+        return whole
+
+
 @dataclass(slots=True)
 class Inputs:
     config: Config
@@ -70,46 +126,53 @@ class Inputs:
     )  # the judge; the agent's, where the task asks it itself (Inspect)
     ship_task: Task | None = None  # the same items under the second grader
     agent: Agent | None = None  # a Python agent given from the API
-    gate: GateFactory | None = None  # a gate given from the API
-    proposer: ProposerFactory | None = None  # a proposer given from the API
-    sampler: BatchSampler | None = None  # a batch sampler given from the API
+    replaced: Replaced = field(default_factory=Replaced)  # parts given from the API
     rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
 
     @property
-    def folder(self) -> Path:
-        """The folder that relative names in the config start from."""
-        return Path(self.config.env.folder)
+    def parts(self) -> RunParts:
+        """Gate, proposer, batch sampler and executor."""
+        return RunParts(self.config, self.replaced)
 
-    def identity(self) -> JsonObject:
-        """What makes a run this run, in parts, so that a change can be named."""
-        whole: JsonObject = {
-            "config": identity(self.config),
-            "skill": self.skill.hash,
-            "task": _task_identity(self.task),
-        }
-        if self.agent is not None:
-            whole["agent"] = self.agent.describe()
-        if programs := _programs(self.config):
-            whole["programs"] = programs
-        if self.config.env.corpus:
-            whole["corpus"] = corpus_fingerprint(Path(self.config.env.corpus))
-        return whole
+    @property
+    def abilities(self) -> Abilities:
+        """What gate and proposer say about themselves."""
+        settings = gate_settings(self.config, self.task)
+        return self.parts.abilities(self.task.selection, settings)
+
+    def identity(self) -> RunIdentity:
+        corpus = self.config.env.corpus
+        return RunIdentity(
+            config=identity(self.config),
+            skill=self.skill.hash,
+            task=TaskIdentity.of(self.task),
+            parts={**self.parts.identity(), **_other_parts(self)},
+            agent=self.agent.describe() if self.agent is not None else None,
+            programs=_programs(self.config),
+            corpus=corpus_fingerprint(Path(corpus)) if corpus else "",
+        )
 
     def plan(self) -> Plan:
         """Which items each step rolls out."""
         settings = self.config.train
-        sampler = (
-            self.sampler or find_extension("sampler", settings.sampler, SAMPLERS, self.folder)()
-        )
+        sampler = self.parts.sampler()
         if self.rollout_plan is None:
-            planned: Plan = sampler.plan(self.task.train, settings)
-            return planned
+            return sampler.plan(self.task.train, settings)
         size = self.rollout_plan.batch_size
         per_epoch = ceil(len(self.task.train) / (size * settings.accumulation))
         epochs = ceil(self.rollout_plan.steps / per_epoch)
         changed = settings.model_copy(update={"num_epochs": epochs, "batch_size": size})
         planned = sampler.plan(self.task.train, changed)
         return planned.first_steps(self.rollout_plan.steps)
+
+
+def _other_parts(inputs: Inputs) -> JsonObject:
+    """The content of agents and ship graders in files of the user, where it is not described."""
+    env, agent = inputs.config.env, None
+    if not isinstance(inputs.agent, CallableAgent):
+        agent = describe_part(None, env.agent, Path(env.folder))
+    ship = inputs.ship_task.grader if inputs.ship_task else None
+    return {"agent": agent, "ship_grader": ship.describe() if ship else None}
 
 
 def _limited(config: Config, task: Task) -> tuple[Task, RolloutPlan | None]:
@@ -122,8 +185,8 @@ def _limited(config: Config, task: Task) -> tuple[Task, RolloutPlan | None]:
     return task.with_splits(replace(task.split_settings, caps=caps)), plan
 
 
-def _programs(config: Config) -> JsonObject:
-    """The descriptions of the command-line programs that the run uses, by role."""
+def _programs(config: Config) -> dict[str, str]:
+    """Hashes of the descriptions of the command-line programs that the run uses, by role."""
     model = config.model
     roles = {"agent": model.agent, "optimizer": model.optimizer, "judge": model.judge}
     found = {}
@@ -133,18 +196,8 @@ def _programs(config: Config) -> JsonObject:
     return found
 
 
-def _task_identity(task: Task) -> JsonObject:
-    parts: JsonObject = {
-        f"{name} items": stable_hash(sorted(item.fingerprint() for item in getattr(task, name)))
-        for name in ("train", "selection", "test")
-    }
-    if weights := weights_of(task.items):
-        parts["weights"] = stable_hash(weights)
-    return {
-        **parts,
-        "grader": task.grader.describe() if task.grader else None,
-        "evaluator": task.evaluator.describe() if task.evaluator else None,
-    }
+def _fingerprint(items: Iterable[Item]) -> str:
+    return stable_hash(sorted(item.fingerprint() for item in items))
 
 
 def read_inputs(
@@ -153,10 +206,14 @@ def read_inputs(
     skill: Skill | None = None,
     task: Task | Iterable[Item | Mapping[str, Any]] | None = None,
     agent: Agent | None = None,
+    grader: GraderLike | None = None,
+    replaced: Replaced | None = None,
     training: bool = True,
 ) -> Inputs:
-    """Load skill and tasks. Wrong paths, bad rows and missing models are errors here. Without
-    `training` the optimizer is left out: neither its key nor its price need be known.
+    """Load skill and tasks. Wrong paths, bad rows, unknown parts and missing models are errors
+    here. Without `training` the optimizer is left out: neither its key nor its price need be known.
+
+    What is given as an argument replaces what the config names.
     """
     if not training:
         config = config.model_copy(
@@ -173,7 +230,7 @@ def read_inputs(
     refuse_unreadable(skill, env.skill)
     given = task is not None
     if task is not None:
-        task = _from_python(config, task, judge)
+        task = _from_python(config, task, judge, grader)
     else:
         if not env.tasks:
             raise InputError(
@@ -181,7 +238,8 @@ def read_inputs(
                 hint="Name a file, for example tasks.jsonl.",
             )
         _refuse_tasks_inside_skill(env.skill, env.tasks)
-        task = load_task(_task_settings(config, env.grader), judge=judge, model=agent_model)
+        settings = _task_settings(config, grader or env.grader)
+        task = load_task(settings, judge=judge, model=agent_model)
     if agent_model is not None and _calls_model(task):
         deferred["agent"] = agent_model
     rollout_plan = None
@@ -191,20 +249,30 @@ def read_inputs(
     if (second := config.evaluation.ship_grader) is not None:
         _refuse_second_grader(config, task, given)
         ship_task = load_task(_task_settings(config, second), judge=judge)
-    if agent is None and is_agent_reference(env.agent):
+    if agent is None and env.agent not in AGENTS:
         agent = load_agent(env.agent, Path(env.folder))
-    _refuse_missing_models(config, task, agent, training)
-    _refuse_what_cannot_act(config, task, agent)
+    parts = RunParts(config, replaced or Replaced())
+    gating = gate_settings(config, task)
+    if training:
+        parts.check(task.selection, gating)
+    _refuse_missing_models(config, task, agent, training and parts.needs_optimizer)
+    _refuse_unused_settings_of_agents(config, task, agent)
     if training:
         _refuse_unknown_must_pass(config, task)
-    return Inputs(config, skill, task, deferred, ship_task, agent, rollout_plan=rollout_plan)
+        _refuse_what_cannot_act(config, parts, parts.pools_edits(task.selection, gating))
+    return Inputs(
+        config, skill, task, deferred, ship_task, agent, parts.given, rollout_plan=rollout_plan
+    )
 
 
 def _from_python(
-    config: Config, task: Task | Iterable[Item | Mapping[str, Any]], judge: Model | None
+    config: Config,
+    task: Task | Iterable[Item | Mapping[str, Any]],
+    judge: Model | None,
+    grader: GraderLike | None,
 ) -> Task:
     """A task or its rows given from Python, under the same settings as one from a file."""
-    settings = _task_settings(config, config.env.grader)
+    settings = _task_settings(config, grader or config.env.grader)
     if not isinstance(task, Task):
         task = Task(
             task, grade=settings.grader, fields=settings.fields, splits=settings.splits, judge=judge
@@ -213,7 +281,7 @@ def _from_python(
     return load_task(replace(settings, tasks=task))
 
 
-def _task_settings(config: Config, grader: str | dict[str, Any] | None) -> TaskSettings:
+def _task_settings(config: Config, grader: GraderLike | None) -> TaskSettings:
     env, evaluation = config.env, config.evaluation
     splits = SplitSettings(
         mode=env.split_mode,
@@ -293,7 +361,9 @@ def _calls_model(task: Task) -> bool:
     return task.evaluator is not None and task.evaluator.needs_model
 
 
-def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, training: bool) -> None:
+def _refuse_missing_models(
+    config: Config, task: Task, agent: Agent | None, needs_optimizer: bool
+) -> None:
     if (
         (task.evaluator is None or _calls_model(task))
         and agent is None
@@ -303,8 +373,7 @@ def _refuse_missing_models(config: Config, task: Task, agent: Agent | None, trai
             "model.agent is required.",
             hint="For example model.agent: openai/gpt-5-mini.",
         )
-    needs_optimizer = config.optimizer.proposer in ("reflect", "both")
-    if training and config.model.optimizer is None and needs_optimizer:
+    if config.model.optimizer is None and needs_optimizer:
         raise InputError(
             "model.optimizer is required unless optimizer.proposer is 'examples' or your own.",
             hint="Name one, or set optimizer.proposer: examples, which needs none.",
@@ -321,9 +390,9 @@ def _source_settings(config: Config) -> set[str]:
     return {f"env.{key}" for key, value in brought.items() if getattr(env, key, None) == value}
 
 
-def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> None:
-    """Every setting acts, or is refused with the reason."""
-    optimizer, evaluation, env = config.optimizer, config.evaluation, config.env
+def _refuse_unused_settings_of_agents(config: Config, task: Task, agent: Agent | None) -> None:
+    """Settings of skillfit's own agents that a given agent or the task's own evaluation ignores."""
+    env = config.env
     if task.evaluator is not None and agent is not None:
         raise InputError(
             "An agent was given, and the task runs its items itself.", hint="Leave one of them out."
@@ -333,7 +402,7 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
             "model.agent": config.model.agent
             and task.evaluator is not None
             and not _calls_model(task),
-            "env.agent": env.agent != "chat" and not is_agent_reference(env.agent),
+            "env.agent": env.agent in ("tools", "cli"),
             "env.prompt": env.prompt,
             "env.max_turns": env.max_turns,
             "env.max_rollout_tokens": env.max_rollout_tokens,
@@ -346,7 +415,15 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
                 f"{', '.join(named)}: this task or agent runs items in its own way.",
                 hint="Leave it out.",
             )
-    if optimizer.proposer in ("examples", "both") and optimizer.skill_update_mode != "patch":
+
+
+def _refuse_what_cannot_act(config: Config, parts: RunParts, pools_edits: bool) -> None:
+    """Every setting acts, or is refused with the reason. The gate and the proposer say what they
+    can do; their names do not matter.
+    """
+    optimizer, evaluation = config.optimizer, config.evaluation
+    decides_edits = pools_edits and evaluation.use_gate
+    if parts.needs_patch_mode and optimizer.skill_update_mode != "patch":
         raise InputError(
             (
                 f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and "
@@ -354,25 +431,28 @@ def _refuse_what_cannot_act(config: Config, task: Task, agent: Agent | None) -> 
             ),
             hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
         )
-    if evaluation.must_pass and (evaluation.gate == "strict" or not evaluation.use_gate):
+    if evaluation.must_pass and not decides_edits:
         raise InputError(
-            "evaluation.must_pass needs evaluation.gate: screening with use_gate: true; "
-            "the strict gate looks at the mean alone."
+            "evaluation.must_pass needs a gate that decides each edit, such as "
+            "evaluation.gate: screening, with use_gate: true; this gate looks at the mean alone.",
+            hint="Set evaluation.gate: screening, or take evaluation.must_pass out.",
         )
-    if optimizer.prune_initial and (evaluation.gate == "strict" or not evaluation.use_gate):
+    if optimizer.prune_initial and not decides_edits:
         raise InputError(
-            "optimizer.prune_initial needs evaluation.gate: screening with use_gate: true; "
-            "only the screening gate measures what a paragraph is worth.",
+            "optimizer.prune_initial needs a gate that decides each edit, such as "
+            "evaluation.gate: screening, with use_gate: true; this gate does not measure what a "
+            "paragraph is worth.",
             hint="Leave it out, or use `skillfit ablate`.",
         )
-    if config.train.lag and evaluation.gate == "strict":
+    if config.train.lag and not pools_edits:
         raise InputError(
-            "train.lag needs evaluation.gate: screening; the strict gate decides step by step.",
+            "train.lag needs a gate that pools edits, such as evaluation.gate: screening; this "
+            "gate decides step by step.",
             hint="Set train.lag: 0.",
         )
-    if optimizer.skill_aware_consolidate_threshold and evaluation.gate != "strict":
+    if optimizer.skill_aware_consolidate_threshold and pools_edits:
         raise InputError(
-            "optimizer.skill_aware_consolidate_threshold needs evaluation.gate: strict; "
-            "the screening gate drops notes that do not help.",
+            "optimizer.skill_aware_consolidate_threshold needs a gate without a pool of edits, "
+            "such as evaluation.gate: strict; this gate drops notes that do not help.",
             hint="Leave it at 0.",
         )

@@ -27,7 +27,6 @@ from skillfit.training.stages import (
     aggregate,
     begin_judging,
     context_of,
-    follow_requests,
     judge,
     note_edits,
     observations,
@@ -37,6 +36,7 @@ from skillfit.training.stages import (
     update,
 )
 from skillfit.training.state import TrainingState
+from skillfit.training.steering import follow_requests
 from skillfit.training.step_end import close_step, measure_baseline
 
 
@@ -79,11 +79,11 @@ async def train(run: Components, state: TrainingState) -> AsyncIterator[Training
 async def take_step(
     run: Components, planned: PlannedStep, state: TrainingState, in_flight: InFlight
 ) -> TrainingState:
-    """One step. With `train.lag: L` the edits written from step t join in step t + L, and the
+    """One step. With a lag of L the edits written from step t join in step t + L, and the
     rollouts of the steps between do not wait for the optimizer. The training rollouts of the next
     step then start with the selection rollouts of this one, so that none wait for its slowest.
     """
-    lag = run.config.train.lag
+    lag = run.lag
     state = await follow_requests(run, planned.name, state)
     skill = state.skill
     context = context_of(run, planned, state)

@@ -41,16 +41,17 @@ from skillfit.skill.units import Granularity, Unit, units, without
 from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
-from skillfit.training.assemble import Listener, gate_settings, open_rollouts
+from skillfit.training.assemble import Listener, open_rollouts
 from skillfit.training.components import Control, Interrupted, Stage, raise_if_skipped
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import Place
+from skillfit.training.replaceable import gate_settings
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One skill on one split. Item means are averaged over repeats first, so that repeats never
-    pose as items.
+    """One skill on one split. Item means are averaged over repeats first, so that repeats do not
+    count as items.
     """
 
     name: str

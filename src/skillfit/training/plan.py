@@ -1,7 +1,7 @@
 """The plan of a run: the items that each step rolls out, and what a number of rollouts buys.
 
 A pure function of the items and the settings. A batch sampler decides it; `ShuffledBatches` is the
-default. Its shuffles and batch seeds equal the reference's, so `recipe: paper` uses the same items
+default. Its shuffles and batch seeds equal SkillOpt's, so `recipe: paper` uses the same items
 in the same order.
 
 With `budget.rollouts`, `plan_rollouts` decides about steps, batches and selection items. Fixed
@@ -103,6 +103,19 @@ class Plan:
             if kept:
                 epochs.append(Epoch(epoch.number, kept, epoch.slow_order))
         return Plan(tuple(epochs))
+
+
+LONG_RUN = 16  # steps from which a lag costs no measurable gain (bench/gate, "lag")
+LONG_RUN_LAG = 2
+
+
+def planned_lag(setting: int | None, steps: int, pools_edits: bool) -> int:
+    """By how many steps edits join later than they were written. Without a setting it is decided
+    by the length of the run; a gate without a pool of edits needs them in their own step.
+    """
+    if setting is not None:
+        return setting
+    return LONG_RUN_LAG if pools_edits and steps >= LONG_RUN else 0
 
 
 class BatchSampler(Protocol):

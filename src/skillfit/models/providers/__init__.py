@@ -1,3 +1,3 @@
-"""One file a vendor. Each turns a request into one attempt over HTTP; nothing here retries, limits
-or counts money.
+"""Providers: each turns a request into one attempt. Retries, limits and budgets are around them, in
+the client.
 """

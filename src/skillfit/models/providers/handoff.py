@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from skillfit.amounts import quantity
 from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.json_text import json_candidates, parse_model_json
@@ -60,7 +61,7 @@ def pending(folder: Path) -> list[Pending]:
 def waiting(folder: Path) -> AnswerPending:
     """The error of a run that stops for answers: how many, where they go, what is wrong so far."""
     prompts = pending(folder)
-    count = f"{len(prompts)} prompts wait" if len(prompts) != 1 else "1 prompt waits"
+    count = quantity(len(prompts), "prompt waits", "prompts wait")
     problems = [f"{prompt.answer.name}: {prompt.problem}" for prompt in prompts if prompt.problem]
     unusable = "".join(f" Cannot use {problem}" for problem in problems[:_MAX_SHOWN])
     first = prompts[0].answer.name if prompts else "ID.answer.json"

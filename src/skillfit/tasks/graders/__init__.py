@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from pydantic import ValidationError
 
 from skillfit.errors import InputError, did_you_mean
+from skillfit.extensions import extension_names, find_extension, name_of
 from skillfit.models.protocol import Model
 from skillfit.tasks.graders.answers import (
     F1,
@@ -25,9 +26,8 @@ from skillfit.tasks.graders.answers import (
 )
 from skillfit.tasks.graders.base import BuiltIn, Composed, Given
 from skillfit.tasks.graders.judge import Checklist, JudgeGrader, Pairwise, Rubric
-from skillfit.tasks.graders.programs import Code, FunctionGrader, Python
+from skillfit.tasks.graders.programs import Code, Python, as_grader
 from skillfit.tasks.item import Grader, Item
-from skillfit.tasks.user_code import name_of
 
 _COMPARE = (Exact, Normalized, Contains, Regex, Choice, Numeric, F1, Anls, JsonFields)
 _ASK = (Rubric, Pairwise, Checklist)
@@ -52,26 +52,31 @@ def build_grader(
     judge: Model | None = None,
     base: Path = Path(),
 ) -> Grader:
-    """The grader that a setting describes. `file.py:grade` is relative to the folder `base`."""
+    """The grader that a setting describes. `file.py:grade` is relative to the folder `base`. Other
+    names are entry points of group `skillfit.graders`.
+    """
     if isinstance(setting, str):
         setting = {"python": setting} if ".py:" in setting else {setting: {}}
-    if callable(setting) and not hasattr(setting, "describe"):
-        return FunctionGrader(setting, name_of(setting))
     if not isinstance(setting, Mapping):
-        return cast(Grader, setting)
-    named = [key for key in setting if key in BUILT_IN or key in _COMPOSITIONS]
-    others = [
+        return as_grader(setting, name_of(setting))
+    own = [key for key in setting if key not in BUILT_IN and key not in _COMPOSITIONS]
+    others = extension_names("grader") if own else ()
+    named = [key for key in setting if key not in own or key in others]
+    wrong = [
         key for key in setting if key not in named and not (key == "weights" and named == ["mean"])
     ]
-    if len(named) != 1 or others:
-        unknown = str((others or named or ["nothing"])[0])
-        known = [*BUILT_IN, *_COMPOSITIONS]
+    if len(named) != 1 or wrong:
+        unknown = str((wrong or named or ["nothing"])[0])
+        known = [*BUILT_IN, *_COMPOSITIONS, *others]
         hint = did_you_mean(unknown, known) or f"Known: {', '.join(known)}; one at the top."
         raise InputError(f"env.grader: {unknown!r} is not a grader.", hint=hint)
     given = Given(judge, base)
     if named[0] in _COMPOSITIONS:
         return _composed(named[0], setting, given)
-    return _built_in(BUILT_IN[named[0]], setting[named[0]], given)
+    found = find_extension("grader", named[0], BUILT_IN, setting="env.grader")
+    if isinstance(found, type) and issubclass(found, BuiltIn):
+        return _built_in(found, setting[named[0]], given)
+    return as_grader(found, named[0], setting[named[0]])
 
 
 def check_items(grader: Grader, items: Iterable[Item]) -> None:

@@ -27,8 +27,8 @@ _SECONDS = 2.0  # of CPU time, for one search
 def first_match(pattern: str, text: str) -> str | None:
     """The first match, or its first group if the pattern has one.
 
-    A search may take up to two seconds of CPU time, so call this in a thread; other threads go on
-    meanwhile. A search that takes longer raises `TaskFailure`.
+    A search may take up to two seconds of CPU time, so call this in a thread; other threads
+    continue meanwhile. A search that takes longer raises `TaskFailure`.
     """
     return next(_matches(pattern, text), None)
 

@@ -8,14 +8,15 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import Field, PrivateAttr
 
-from skillfit.extensions import load_object
+from skillfit.errors import InputError
+from skillfit.extensions import load_object, missing_members, name_of
 from skillfit.models.json_text import JsonObject
 from skillfit.sandbox.isolation import (
     Isolation,
@@ -25,7 +26,7 @@ from skillfit.sandbox.isolation import (
 )
 from skillfit.sandbox.process import Handover, ProcessResult, SandboxNotStarted, scratch_folder
 from skillfit.tasks.graders.base import BuiltIn, Given, listed
-from skillfit.tasks.item import Attempt, Item, Score, TaskFailure, as_score, stable_hash
+from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure, as_score, stable_hash
 from skillfit.tasks.user_code import call, described, plain
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -154,23 +155,78 @@ class FunctionGrader:
         return {"function": described(self.function)}
 
 
+@dataclass(frozen=True, slots=True)
+class GraderObject:
+    """A user's object with a method `grade` and without `patterns` or `describe`."""
+
+    grader: Any
+    name: str
+
+    async def grade(self, item: Item, attempt: Attempt) -> Score:
+        score: Score = await self.grader.grade(item, attempt)
+        return score
+
+    def patterns(self) -> tuple[str, ...]:
+        return tuple(self.grader.patterns()) if hasattr(self.grader, "patterns") else ()
+
+    def describe(self) -> JsonObject:
+        if hasattr(self.grader, "describe"):
+            described: JsonObject = self.grader.describe()
+            return described
+        return {"grader": self.name}
+
+
+def as_grader(found: Any, name: str, settings: Any = None) -> Grader:
+    """The grader that a user's class, object or function is. A class is made with `settings`; a
+    function grades by itself: `grade(item, answer)`.
+    """
+    if settings and not isinstance(settings, Mapping):
+        raise InputError(
+            f"env.grader: the settings of {name} are {settings!r}.",
+            hint="Write them by name: {name: {argument: value}}.",
+        )
+    if isinstance(found, type):
+        try:
+            found = found(**(settings or {}))
+        except TypeError as error:
+            raise InputError(
+                f"env.grader: {name} cannot be made: {error}.",
+                hint="Its settings are the arguments of the class: {name: {argument: value}}.",
+            ) from error
+    elif settings:
+        raise InputError(f"env.grader: {name} takes no settings.", hint="Only classes take them.")
+    if hasattr(found, "grade"):
+        if missing_members(found, Grader):
+            return GraderObject(found, name_of(type(found)))
+        return cast(Grader, found)
+    if not callable(found):
+        raise InputError(
+            f"env.grader: {name} is {type(found).__name__}, which cannot grade.",
+            hint="Name a function (item, answer) -> score, or a class with a method `grade`.",
+        )
+    return FunctionGrader(found, name)
+
+
 class Python(BuiltIn, name="python", short="path"):
     """`def grade(item: dict, answer: str) -> float | Score`, sync or async; what `as_score` takes
-    may come back.
+    may come back. Or a class with the method `grade` of a `Grader`.
     """
 
     path: str
-    _grader: FunctionGrader = PrivateAttr()
+    _grader: Grader = PrivateAttr()
     _source: str = PrivateAttr()
 
     def model_post_init(self, given: Given) -> None:
-        self._grader = FunctionGrader(load_object(self.path, given.base), self.path)
+        self._grader = as_grader(load_object(self.path, given.base), self.path)
         self._source = stable_hash(
             (given.base / self.path.rpartition(":")[0]).read_text(encoding="utf-8")
         )
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
         return await self._grader.grade(item, attempt)
+
+    def patterns(self) -> tuple[str, ...]:
+        return self._grader.patterns()
 
     def describe(self) -> JsonObject:
         return {"python": self.path, "source": self._source}

@@ -1,6 +1,4 @@
-"""What a person can get wrong is told when the material is read, before anything is opened or
-spent.
-"""
+"""Mistakes in the inputs are reported when they are read, before anything is opened or spent."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.tasks import Task
 from skillfit.training.inputs import Inputs, read_inputs
-from tests.training.making import MakeWorld
 from tests.training.practice_project import items
+from tests.training.world_fixture import MakeWorld
 
 ROWS = items(8, 8, 4)
 MODELS = {"model": {"agent": "openai/agent", "optimizer": "openai/optimizer"}}
@@ -97,8 +95,8 @@ def test_a_task_from_python_refuses_what_it_would_ignore(setting: str, message: 
 
 
 def test_a_task_from_python_is_divided_as_asked() -> None:
-    material = from_python(Task(ROWS), "env.split_mode=ratio", "env.split_ratio=1:1:0")
-    assert (len(material.task.train), len(material.task.selection), len(material.task.test)) == (
+    inputs = from_python(Task(ROWS), "env.split_mode=ratio", "env.split_ratio=1:1:0")
+    assert (len(inputs.task.train), len(inputs.task.selection), len(inputs.task.test)) == (
         10,
         10,
         0,

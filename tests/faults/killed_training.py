@@ -69,8 +69,8 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     os.environ["OPENAI_API_KEY"] = order["key"]
     passed = count_points(order["kill"])
     try:
-        material = read_inputs(load_config(order["config"], order["settings"]))
-        result = asyncio.run(start(material, Path(order["run"])))
+        inputs = read_inputs(load_config(order["config"], order["settings"]))
+        result = asyncio.run(start(inputs, Path(order["run"])))
     except SkillfitError as error:
         return {
             "error": type(error).__name__,
@@ -99,8 +99,8 @@ def fork(order: dict[str, Any]) -> dict[str, Any]:
 def warm_up(order: dict[str, Any]) -> None:
     """A whole run in this process: whatever is made once and kept is made before the first fork."""
     with tempfile.TemporaryDirectory() as folder:
-        material = read_inputs(load_config(order["config"], order["settings"]))
-        asyncio.run(start(material, Path(folder) / "run"))
+        inputs = read_inputs(load_config(order["config"], order["settings"]))
+        asyncio.run(start(inputs, Path(folder) / "run"))
 
 
 def main() -> None:

@@ -1,3 +1,5 @@
+"""The fixture `make_world`: a project whose models are scripted servers on loopback."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,0 +1,473 @@
+"""Parts of a user's own in real runs: each of the seven kinds given from Python, named as
+file.py:name in a config, and by an entry point of an installed package.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import skillfit
+from skillfit.agents import BaseAgent, as_agent
+from skillfit.config import load_config
+from skillfit.errors import InputError
+from skillfit.extensions import load_object
+from skillfit.gate import StrictGate
+from skillfit.training.inputs import read_inputs
+from tests.cli.cli_project import Shell
+
+# Every part writes a line with its kind when it is used.
+PARTS = """
+from pathlib import Path
+
+from skillfit import Score
+from skillfit.gate import StrictGate
+from skillfit.optimize.optimizer import Patch, Proposal
+from skillfit.rollout import LocalExecutor
+from skillfit.skill import Edit
+from skillfit.tasks.item import Attempt
+from skillfit.training.plan import ShuffledBatches
+
+
+def mark(kind):
+    with Path("marks").open("a") as file:
+        file.write(kind + "\\n")
+
+
+class MyGate(StrictGate):
+    def decide(self, new, old):
+        mark("gate")
+        return "reject", "rejected by my gate"
+
+
+def my_gate(measure, items, settings):
+    return MyGate(measure, items, settings)
+
+
+class MyProposer:
+    async def propose(self, skill, rollouts, context):
+        mark("proposer")
+        await rollouts.outcomes()
+        edit = Edit("append", content="- Mentions of parcel mean delivery.")
+        return [Patch((Proposal(edit, "failure", ()),), "failure")]
+
+
+class MySampler(ShuffledBatches):
+    def plan(self, items, settings):
+        mark("sampler")
+        return super().plan(items, settings)
+
+
+class MyGrader:
+    async def grade(self, item, attempt):
+        mark("grader")
+        return Score(1.0 if attempt.answer in item.answers else 0.0)
+
+
+class MyAgent:
+    async def attempt(self, skill, item, context):
+        mark("agent")
+        return Attempt("delivery" if "parcel" in skill.body else "unknown")
+
+
+class MyExecutor(LocalExecutor):
+    async def run(self, worker, assignment):
+        mark("executor")
+        return await super().run(worker, assignment)
+
+
+class MyTracker:
+    def __init__(self, where, run):
+        self.where = where or "tracker"
+
+    def __call__(self, stored):
+        mark(self.where)
+
+    def close(self):
+        mark(self.where + " closed")
+
+
+def solve(skill, item):
+    mark("agent")
+    return "delivery" if "parcel" in skill else "unknown"
+
+
+def grade(item, answer):
+    mark("grader")
+    return float(answer in item["answers"])
+
+
+def track(stored):
+    mark("tracker")
+"""
+CLASSES = {
+    "gate": "MyGate",
+    "proposer": "MyProposer",
+    "sampler": "MySampler",
+    "grader": "MyGrader",
+    "agent": "MyAgent",
+    "executor": "MyExecutor",
+    "tracker": "MyTracker",
+}
+SETTINGS = {
+    "gate": "evaluation.gate",
+    "proposer": "optimizer.proposer",
+    "sampler": "train.sampler",
+    "grader": "env.grader",
+    "agent": "env.agent",
+    "executor": "executor",
+}
+KINDS = list(CLASSES)
+SKILL = "Sort tickets.\n\n- Answer with the label alone, in lower case.\n"
+ROWS = [
+    {"id": f"{split}-{number}", "input": f"My parcel {number} is late.", "answer": "delivery"}
+    | {"split": split}
+    for split in ("train", "selection", "test")
+    for number in range(2 if split == "test" else 4)
+]
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The current folder, which is not the folder of the config."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with tasks, a config and parts.py."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (folder / "SKILL.md").write_text(SKILL)
+    (folder / "parts.py").write_text(PARTS)
+    write_config(folder, {})
+    return folder
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that offers every part as `mine`, as pip would have installed it."""
+    folder = tmp_path / "site"
+    information = folder / "my_parts-1.0.dist-info"
+    information.mkdir(parents=True)
+    (folder / "my_parts.py").write_text(PARTS)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: my-parts\nVersion: 1.0\n")
+    groups = [
+        f"[skillfit.{kind}s]\nmine = my_parts:{name}\nbroken = my_parts:Missing\n"
+        for kind, name in CLASSES.items()
+    ]
+    (information / "entry_points.txt").write_text("\n".join(groups))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "my_parts", raising=False)
+    return folder
+
+
+def write_config(folder: Path, settings: dict[str, str]) -> Path:
+    data: dict[str, Any] = {
+        "model": {"agent": "practice/agent", "optimizer": "practice/optimizer"},
+        "train": {"num_epochs": 1, "batch_size": 4},
+        "optimizer": {"use_slow_update": False, "use_meta_skill": False},
+        "evaluation": {
+            "preflight": False,
+            "ship_test": False,
+            "eval_test": False,
+            "gate": "strict",
+        },
+        "env": {
+            "skill": "SKILL.md",
+            "tasks": "tasks.jsonl",
+            "grader": "exact",
+            "allow_duplicates": True,
+        },
+    }
+    for key, value in settings.items():
+        section, _, name = key.rpartition(".")
+        (data[section] if section else data)[name] = value
+    path = folder / "skillfit.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def marks(here: Path) -> set[str]:
+    return set((here / "marks").read_text().splitlines()) if (here / "marks").exists() else set()
+
+
+def named(kind: str, name: str, project: Path, track: str = "") -> skillfit.Run:
+    """A run whose config, or `trackers`, names the part."""
+    if kind == "tracker":
+        return skillfit.train(
+            config=project / "skillfit.yaml", run="r", trackers=[track or name], progress=False
+        )
+    config = write_config(project, {SETTINGS[kind]: name})
+    return skillfit.train(config=config, run="r", progress=False)
+
+
+def given(kind: str, part: Any, project: Path) -> skillfit.Run:
+    """A run that gets the part from Python."""
+    parts = {"trackers": [part]} if kind == "tracker" else {kind: part}
+    return skillfit.train(config=project / "skillfit.yaml", run="r", progress=False, **parts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_is_given_from_python(kind: str, project: Path, here: Path) -> None:
+    run = given(kind, load_object("parts.py:" + CLASSES[kind], project), project)
+    assert run.finished is not None and kind in marks(here)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_is_named_as_a_file_beside_the_config(kind: str, project: Path, here: Path) -> None:
+    at = project if kind == "tracker" else Path()  # trackers are named on the command line
+    run = named(kind, f"{at / 'parts.py'}:{CLASSES[kind]}", project)
+    assert run.finished is not None and kind in marks(here)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_is_named_by_an_entry_point(
+    kind: str, project: Path, here: Path, package: Path
+) -> None:
+    run = named(kind, "mine", project)
+    assert run.finished is not None and kind in marks(here)
+
+
+@pytest.mark.parametrize("kind", ["proposer", "sampler", "grader", "agent", "executor"])
+def test_an_object_is_given_from_python(kind: str, project: Path, here: Path) -> None:
+    run = given(kind, load_object("parts.py:" + CLASSES[kind], project)(), project)
+    assert run.finished is not None and kind in marks(here)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("gate", "my_gate"), ("agent", "solve"), ("grader", "grade"), ("tracker", "track")],
+)
+def test_a_function_is_enough(kind: str, name: str, project: Path, here: Path) -> None:
+    run = given(kind, load_object(f"parts.py:{name}", project), project)
+    assert run.finished is not None and kind in marks(here)
+
+
+@pytest.mark.parametrize("kind", ["gate", "proposer", "sampler", "grader", "agent", "executor"])
+def test_an_argument_of_train_takes_the_name_of_a_part_too(
+    kind: str, project: Path, here: Path
+) -> None:
+    run = given(kind, f"{project / 'parts.py'}:{CLASSES[kind]}", project)
+    assert run.finished is not None and kind in marks(here)
+
+
+def test_the_gate_and_the_proposer_decide_the_run(project: Path) -> None:
+    proposer = load_object("parts.py:MyProposer", project)
+    run = given("proposer", proposer, project)
+    assert "+- Mentions of parcel mean delivery." in run.diff()
+    refused = skillfit.train(
+        config=project / "skillfit.yaml",
+        proposer=proposer,
+        gate=load_object("parts.py:MyGate", project),
+        run="refused",
+        progress=False,
+    )
+    assert [verdict.reason for verdict in refused.verdicts] == ["rejected by my gate"]
+    assert refused.diff() == ""
+
+
+def test_a_tracker_of_ones_own_on_the_command_line(
+    project: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "tr.py").write_text(PARTS)  # in the current folder, where the command is typed
+    shell = Shell(capsys)
+    shell("train", project / "skillfit.yaml", "--run", "r", "--track", "tr.py:MyTracker:and:text")
+    assert {"and:text", "and:text closed"} <= marks(here)
+
+
+def test_a_file_on_the_command_line_is_looked_up_in_the_current_folder(
+    project: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "other.py").write_text(PARTS)
+    word = "executor=other.py:MyExecutor"
+    said = Shell(capsys)("train", project / "skillfit.yaml", word, "--run", "r")
+    assert "executor" in marks(here), said.err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mien", r"mine"),
+        ("broken", r"'broken' \(my_parts:Missing\) of the package my-parts cannot be imported"),
+        ("parts.py:MyThing", r"parts\.py has no 'MyThing'"),
+        ("nothing.py:Mine", r"nothing\.py does not exist"),
+    ],
+)
+def test_a_wrong_name_says_what_there_is(
+    kind: str, name: str, message: str, project: Path, here: Path, package: Path
+) -> None:
+    if kind == "tracker":
+        (here / "parts.py").write_text(PARTS)
+    with pytest.raises(InputError, match=message):
+        named(kind, name, project)
+    assert not (here / "r").exists()
+
+
+class Empty: ...
+
+
+class NeedsMore:
+    def __init__(self, one: int, two: int, three: int, four: int) -> None: ...
+
+
+class Fails:
+    def __init__(self) -> None:
+        raise ValueError("no such host")
+
+
+@pytest.mark.parametrize("kind", ["gate", "proposer", "sampler", "executor"])
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (NeedsMore, "NeedsMore cannot be made: it takes"),
+        (Fails, r"Fails cannot be made: ValueError: no such host \(test_extensions"),
+        (object(), r"has no '(\w+)': it is object"),
+        (Empty, r"Empty has no '(\w+)': it is Empty"),
+    ],
+)
+def test_a_part_that_cannot_be_one_is_refused(
+    kind: str, part: Any, message: str, project: Path, here: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        given(kind, part, project)
+
+
+def test_a_gate_object_is_refused_because_it_belongs_to_other_rollouts(project: Path) -> None:
+    async def measure(*_: Any, **__: Any) -> list[Any]:
+        return []
+
+    inputs = read_inputs(load_config(project / "skillfit.yaml"))
+    settings = inputs.parts.gate(measure, inputs.task.selection, gate_settings(inputs)).settings
+    gate = StrictGate(measure, inputs.task.selection, settings)
+    with pytest.raises(InputError, match=r"StrictGate is an object.*Give its class"):
+        given("gate", gate, project)
+
+
+def gate_settings(inputs: Any) -> Any:
+    from skillfit.training.replaceable import gate_settings as settings_of
+
+    return settings_of(inputs.config, inputs.task)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"train.lag": 1},
+        {"optimizer.prune_initial": True},
+        {"evaluation.must_pass": ["selection-0"]},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+@pytest.mark.parametrize("name", ["MyGate", "my_gate"])
+def test_a_gate_without_a_pool_is_asked_and_not_recognised_by_its_name(
+    setting: dict[str, Any], name: str, project: Path
+) -> None:
+    gate = load_object(f"parts.py:{name}", project)
+    with pytest.raises(InputError, match=r"needs a gate that (pools edits|decides each edit)"):
+        skillfit.train(
+            config=project / "skillfit.yaml", gate=gate, run="r", progress=False, settings=setting
+        )
+
+
+def test_a_proposer_that_needs_no_model_trains_without_one(project: Path, here: Path) -> None:
+    run = skillfit.train(
+        config=project / "skillfit.yaml",
+        proposer=load_object("parts.py:MyProposer", project),
+        settings={"model.optimizer": None},
+        run="r",
+        progress=False,
+    )
+    assert run.finished is not None and "proposer" in marks(here)
+
+
+@pytest.mark.parametrize("kind", ["gate", "proposer", "sampler", "agent", "grader"])
+def test_a_changed_file_is_another_run(kind: str, project: Path) -> None:
+    named(kind, f"parts.py:{CLASSES[kind]}", project)
+    (project / "parts.py").write_text(PARTS + "\n# another rule\n")
+    where = r"task\.grader\.source" if kind == "grader" else rf"parts\.{kind}\.source"
+    with pytest.raises(InputError, match=rf"was started with other settings:\s+{where}"):
+        named(kind, f"parts.py:{CLASSES[kind]}", project)
+
+
+def test_a_moved_project_is_the_same_run(project: Path) -> None:
+    first = named("gate", "parts.py:MyGate", project)
+    moved = project.rename(project.with_name("moved"))
+    again = skillfit.train(config=moved / "skillfit.yaml", run="r", progress=False)
+    assert again.summary == first.summary
+
+
+def test_another_gate_from_python_is_another_run(project: Path) -> None:
+    skillfit.train(config=project / "skillfit.yaml", run="r", progress=False)
+    with pytest.raises(InputError, match=r"parts\.gate: null -> .*:MyGate"):
+        given("gate", load_object("parts.py:MyGate", project), project)
+
+
+def test_a_run_that_recorded_nothing_about_its_parts_resumes(
+    project: Path, edit_identity: Callable[[Callable[[dict[str, Any]], None]], None]
+) -> None:
+    named("gate", "parts.py:MyGate", project)
+
+    def as_before(identity: dict[str, Any]) -> None:
+        del identity["parts"]
+        identity["config"]["evaluation"]["gate"] = str(project / "parts.py") + ":MyGate"
+
+    edit_identity(as_before)
+    assert named("gate", "parts.py:MyGate", project).finished is not None
+
+
+@pytest.mark.parametrize("kind", ["proposer", "sampler"])
+def test_a_recorded_config_with_a_relative_file_still_finds_it(kind: str, project: Path) -> None:
+    data = load_config(project / "skillfit.yaml").model_dump(mode="json")
+    section, _, name = SETTINGS[kind].partition(".")
+    data[section][name] = f"parts.py:{CLASSES[kind]}"  # as earlier versions recorded it
+    config = load_config(data)
+    assert getattr(getattr(config, section), name) == f"{project / 'parts.py'}:{CLASSES[kind]}"
+
+
+@pytest.fixture
+def edit_identity(here: Path) -> Callable[[Callable[[dict[str, Any]], None]], None]:
+    """Changes what the run in `r` recorded about itself."""
+    from skillfit.run.journal import Journal
+
+    def edit(change: Callable[[dict[str, Any]], None]) -> None:
+        journal = Journal(here / "r" / "journal.sqlite")
+        identity = journal.fact("identity", dict)
+        assert identity is not None
+        change(identity)
+        journal.set_fact("identity", identity)
+        journal.close()
+
+    return edit
+
+
+def test_an_agent_may_leave_out_everything_but_attempt() -> None:
+    class Plain:
+        async def attempt(self, skill: Any, item: Any, context: Any) -> Any: ...
+
+    class Derived(BaseAgent):
+        async def attempt(self, skill: Any, item: Any, context: Any) -> Any: ...
+
+    class Limited(Plain):
+        limits_itself = True
+
+        def slots(self, cores: int) -> int:
+            return 2 * cores
+
+    for agent in (as_agent(Plain()), as_agent(Plain), as_agent(Derived())):
+        assert not agent.recorded and not agent.reports and not agent.limits_itself
+        assert agent.slots(4) is None
+        assert "agent" in agent.describe()
+    limited = as_agent(Limited())
+    assert limited.limits_itself and limited.slots(4) == 8
