@@ -194,7 +194,7 @@ def comparisons(story: RunStory) -> list[ScoreComparison]:
     found = []
     for name, first, last in (
         ("Fresh rollouts", "ship_initial", "ship_best"),
-        ("Test split", "test_baseline", "test_best"),
+        ("Test split", "test_baseline", _found_on_test(story)),
     ):
         before, after = story.point(first), story.point(last)
         if before and after:
@@ -203,6 +203,13 @@ def comparisons(story: RunStory) -> list[ScoreComparison]:
     if not found and first_point and scores:
         return [_comparison("Selection split", first_point.items, scores.initial, scores.best)]
     return found
+
+
+def _found_on_test(story: RunStory) -> str:
+    """The point of the skill that was found. A run that hands back the initial skill measured
+    that as the best one, and what it found as the last.
+    """
+    return "test_final" if story.unproven_skill and story.point("test_final") else "test_best"
 
 
 def _comparison(name: str, items: int, before: float, after: float) -> ScoreComparison:
