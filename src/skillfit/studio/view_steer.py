@@ -117,7 +117,7 @@ def _free_name(studio: Studio) -> str:
 async def _start(
     studio: Studio, request: Request, filled: NewRun, run: Path, words: list[str], *, force: bool
 ) -> Response:
-    if (run / JOURNAL).is_file():
+    if await asyncio.to_thread(_has_started, studio, filled.name):  # not only checked
         problem = f"There is a run named {filled.name} already. Give this one another name."
         return _form(studio, request, filled, problem=problem)
     forced = ["--force"] if force else []
