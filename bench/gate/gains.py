@@ -131,6 +131,7 @@ class Choice:
     plan: Plan = DEFAULT_PLAN
     subsets: int = DEFAULTS.subsets
     passes: int = DEFAULTS.passes
+    times: int = 1  # as many runs as other choices get: small differences need more
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ def try_choice(choice: Choice, runs: int, first_seed: int, kept: Kept = NOTHING_
     async def player(world: World, settings: GateSettings) -> Played:
         return await play_screening(world, settings, choice.plan)
 
+    runs *= choice.times
     seeds = range(first_seed, first_seed + runs)
     name = "screening" if choice.plan == DEFAULT_PLAN else f"screening {choice.plan}"
     found = play_all(
@@ -177,7 +179,7 @@ def choices() -> list[Choice]:
     for lag in (1, 2):
         found += [Choice(f"lag {lag}", world, Plan(lag=lag)) for world in (middle, sparse, graded)]
     shorter = setting(40, steps=16)
-    found += [Choice(f"16 steps, lag {lag}", shorter, Plan(lag=lag)) for lag in (0, 1, 2)]
+    found += [Choice(f"16 steps, lag {lag}", shorter, Plan(lag=lag), times=5) for lag in (0, 1, 2)]
     for edits in (4, 8):
         plan = Plan(edits=edits)
         found += [Choice(f"{edits} edits per step", w, plan) for w in (middle, sparse, graded)]

@@ -113,7 +113,7 @@ def test_undo_refuses_when_somebody_wrote_since(shell: Shell, run: Path) -> None
 def test_apply_refuses_a_run_that_did_not_improve(shell: Shell, config: Path) -> None:
     shell("train", config, "evaluation.preflight=false", "budget.calls=12", "--run", "stopped")
     refused = shell("apply", "stopped", "--yes").err
-    assert "did not show an improvement (budget)" in refused
+    assert "did not show an improvement (budget reached)" in refused
     assert "skillfit show stopped" in refused and "--force" not in refused
     Path("stopped/unproven_skill.md").write_text("# Found\n")
     assert "stopped/unproven_skill.md" in shell("apply", "stopped", "--yes").err
@@ -405,7 +405,7 @@ def test_init_writes_a_project_that_loads_and_never_writes_over_one(
     assert shell("estimate", "new/skillfit.yaml", "budget.usd=null").code == 0
     Path("new/my-skill/SKILL.md").write_text("# Mine\n")
     refused = shell("init", "new")
-    assert refused.code == 2 and "there already" in refused.err
+    assert refused.code == 2 and "exists already" in refused.err
     assert Path("new/my-skill/SKILL.md").read_text() == "# Mine\n"
 
 

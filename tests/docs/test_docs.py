@@ -228,6 +228,50 @@ def test_every_command_the_readme_names_exists() -> None:
     assert named - set(group.commands) == set()
 
 
+def test_every_setting_and_option_that_a_page_names_exists() -> None:
+    import typer
+
+    from skillfit.cli.app import app
+    from skillfit.config.schema import SECTIONS, describe_keys
+
+    known = {one.key for one in describe_keys()}
+    setting = re.compile(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_]+(?:\.[a-z_]+)*)(?=[`:= ])")
+    command = re.compile(r"(?<![\w/-])skillfit ((?:tasks |data )?[a-z]+)((?: [^`\n|#]+)?)")
+    root: Any = typer.main.get_command(app)
+    wrong = []
+    for page in (ROOT / "README.md", *DOCS.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if page.name != "coming-from.md":  # which also names the settings of others
+            for found in setting.finditer(text):
+                parts = [key for key in known if f"{key}.".startswith(f"{found[1]}.")]
+                if not parts and not found[1].endswith((".jsonl", ".yaml", ".py")):  # no file
+                    wrong.append(f"{page.name}: {found[1]}")
+        for found in command.finditer(text):
+            one = root
+            for name in found[1].split():
+                one = getattr(one, "commands", {}).get(name)
+            if one is None:
+                continue  # a sentence about skillfit
+            options = {name for option in one.params for name in option.opts}
+            for name in re.findall(r"(?<!\S)--[a-z-]+", found[2]):
+                if name not in options | {"--help"}:
+                    wrong.append(f"{page.name}: {found[1]} {name}")
+    assert wrong == []
+
+
+def test_no_page_uses_markup_that_only_the_site_shows() -> None:
+    """Definition lists and admonitions are plain text on a code host, and break when wrapped."""
+    marked = re.compile(
+        r"^(:   \S|!!! |(\*\*[^*\n]+\*\*|`[^`\n]+`( \([^)\n]*\))?) : )", re.MULTILINE
+    )
+    found = [
+        f"{page.name}: {line[0]}"
+        for page in DOCS.glob("**/*.md")
+        for line in marked.finditer(page.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
 def test_no_page_names_a_place_on_the_machine_it_was_written_on() -> None:
     pages = [
         ROOT / "README.md",

@@ -233,7 +233,8 @@ class TestBudget:
         result = await world.train(f"budget.calls={calls}")
         assert len(world.calls) <= calls
         assert (result.finish_reason, result.exit_code) == ("budget", Exit.BUDGET)
-        assert f"{calls} calls" in result.diagnosis
+        cap = "1 call" if calls == 1 else f"{calls} calls"
+        assert f"The budget of {cap} is reached" in result.diagnosis
         assert world.best() == SKILL  # nothing is proven without the ship test
 
     async def test_extended_and_started_again_the_run_ends_as_with_the_whole_budget(

@@ -109,7 +109,7 @@ def test_an_id_used_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
 
 def test_the_same_row_twice_without_ids_is_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "t.jsonl", [{"input": "a"}, {"input": "a"}])
-    with pytest.raises(InputError, match="the same row stands twice"):
+    with pytest.raises(InputError, match="the same row is there twice"):
         load(path)
 
 

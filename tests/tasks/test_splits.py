@@ -161,7 +161,7 @@ def test_copies_across_given_splits_are_refused_however_many_there_are() -> None
         for at in range(6)
     ]
     with pytest.raises(
-        InputError, match="1 near-duplicate items stand in more than one split: copy0"
+        InputError, match="1 near-duplicate items are in more than one split: copy0"
     ):
         split_items([*given_splits(20, 20, 20), *copies], SplitSettings())
 

@@ -180,6 +180,29 @@ def test_mlflow_that_goes_away_does_not_stop_the_run(
         tell(make_tracker("mlflow:http://127.0.0.1:9", run), events)
 
 
+def test_mlflow_asks_a_server_that_is_gone_only_a_few_times(
+    run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Gone(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(503)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "")  # restored at the end
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gone) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.warns(UserWarning, match="MLflow tracking disabled"):
+            tell(make_tracker(f"mlflow:http://127.0.0.1:{server.server_port}", run), events)
+        server.shutdown()
+    assert len(asked) == 3
+
+
 def test_tensorboard_files_are_read_back(tmp_path: Path, run: Path, events: list[Stored]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,15 @@ from skillfit.agents import BaseAgent, as_agent
 from skillfit.config import load_config
 from skillfit.errors import InputError
 from skillfit.extensions import load_object
-from skillfit.gate import StrictGate
+from skillfit.gate import (
+    Candidate,
+    Evidence,
+    Observation,
+    StrictGate,
+    Verdict,
+)
+from skillfit.gate.samples import SkillScores
+from skillfit.gate.verdict import Begun
 from skillfit.training.inputs import read_inputs
 from tests.cli.cli_project import Shell
 
@@ -275,6 +283,41 @@ def test_the_gate_and_the_proposer_decide_the_run(project: Path) -> None:
     )
     assert [verdict.reason for verdict in refused.verdicts] == ["rejected by my gate"]
     assert refused.diff() == ""
+
+
+class AcceptAll(SkillScores):
+    """A gate on `SkillScores`, which leaves `judge` to write."""
+
+    async def judge(
+        self,
+        name: str,
+        candidate: Candidate | None,
+        training: Sequence[Observation] = (),
+        begun: Begun | None = None,
+    ) -> Verdict:
+        old = await self.record(self.incumbent)
+        score = None
+        if candidate is not None:
+            new = await self.record(candidate.skill)
+            self.carry(candidate.skill, new)
+            score = new.score
+        return Verdict(
+            decision="reject" if score is None else "accept",
+            action="reject" if score is None else "accept",
+            winner=self.incumbent,
+            reason="everything is accepted",
+            evidence=Evidence(),
+            incumbent_score=old.score,
+            candidate_score=score,
+            tally=None,
+            score=self.known(self.incumbent).estimate(),
+        )
+
+
+def test_a_gate_on_skill_scores_needs_only_judge(project: Path) -> None:
+    run = given("gate", AcceptAll, project)
+    assert run.finished is not None
+    assert [verdict.reason for verdict in run.verdicts] == ["everything is accepted"]
 
 
 def test_a_tracker_of_ones_own_on_the_command_line(

@@ -36,7 +36,7 @@ async def test_a_bloated_skill_gets_shorter_and_a_needed_paragraph_stays(
     line = ResultLine.of(result.run, result.finish_reason, result.summary)
     said = line.as_text(result.diagnosis)
     tokens = result.summary.skill_tokens
-    assert f"The skill has {tokens['found']:,} tokens, {tokens['initial']:,} before." in said
+    assert f"The skill has {tokens.found:,} tokens, {tokens.initial:,} before." in said
     assert "Cut from the initial skill: line" in said
 
 

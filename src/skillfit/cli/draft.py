@@ -47,7 +47,7 @@ def draft(
         str,
         typer.Option(
             help="The model that writes the tasks, such as openai/gpt-5; `handoff` writes prompts "
-            "as files, for people without a key. Settings go in braces: {id: …, base_url: …}."
+            "as files and needs no key. Settings go in braces: {id: …, base_url: …}."
         ),
     ] = "",
     config: Annotated[
@@ -77,7 +77,7 @@ def draft(
 
     if out.exists():
         raise InputError(
-            f"{out} is there already, and draft never overwrites.",
+            f"{out} exists already; draft never overwrites a file.",
             hint=f"Give another file with --out; to add to these tasks: --besides {out}",
         )
     loaded = Skill.load(skill)
@@ -404,7 +404,7 @@ def _summary(data: Mapping[str, Any], skill: Path, writer: _Writer, folder: Path
     ]
     if data["unreviewed"]:
         lines.append(
-            f"{data['unreviewed']} of them nobody has read: read them, correct the answers, and "
+            f"{data['unreviewed']} of them were not reviewed: read them, correct the answers, and "
             "remove `reviewed` from the rows that are right."
         )
     tasks, grader = data["tasks"], data["grader"]

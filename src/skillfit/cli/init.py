@@ -190,7 +190,7 @@ def _write(files: dict[Path, str]) -> None:
     there = [str(path) for path in files if path.exists()]
     if there:
         raise InputError(
-            f"{', '.join(there)}: there already, and init never overwrites.",
+            f"{', '.join(there)}: exists already; init never overwrites a file.",
             hint="Give another folder, or name your files with --skill and --tasks.",
         )
     for path, text in files.items():

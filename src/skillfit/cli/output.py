@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from skillfit.models.json_text import JsonObject
     from skillfit.run.card import RunCard
-    from skillfit.run.records import RunSummary
+    from skillfit.run.records import RunSummary, SkillTokens
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
 Overrides = Annotated[
@@ -125,7 +124,7 @@ class ResultLine:
     ship: ShipLine = ShipLine()
     unproven: bool = False
     cut: tuple[str, ...] = ()  # parts of the initial skill that the run removed
-    skill_tokens: Mapping[str, int] = field(default_factory=dict)
+    skill_tokens: SkillTokens | None = None
     rollouts: RolloutsLine = RolloutsLine()
     usage: UsageLine = UsageLine()
     wall_s: float | None = None
@@ -148,9 +147,9 @@ class ResultLine:
         return replace(
             cls.of_card(run, with_summary(card, summary)),
             cut=tuple(summary.cut),
-            skill_tokens=dict(summary.skill_tokens),
+            skill_tokens=summary.skill_tokens,
             rollouts=RolloutsLine(
-                summary.rollouts.get("planned"), summary.config.settings.budget.rollouts
+                summary.rollouts.planned, summary.config.settings.budget.rollouts
             ),
         )
 
@@ -176,6 +175,7 @@ class ResultLine:
 
     def as_json(self) -> JsonObject:
         data = {**asdict(self), "run": str(self.run)}
+        data["skill_tokens"] = data["skill_tokens"] or {}
         del data["selection"]["final"]
         if self.ship.gap is None:
             del data["ship"]["gap"]
@@ -183,7 +183,9 @@ class ResultLine:
 
     def as_text(self, diagnosis: str) -> str:
         """The result for people: verdict, scores, cost, next commands."""
-        lines = [f"{self.finish_reason.replace('_', ' ')}: {diagnosis}"]
+        from skillfit.run.records import display_name
+
+        lines = [f"{display_name(self.finish_reason)}: {diagnosis}"]
         metric = "" if self.metric in (None, "hard") else f" ({self.metric} score)"
         fresh = ", on fresh rollouts" if self.ship.interval else ""
         shown = {f"selection{fresh}{metric}": self.selection, f"test{metric}": self.test}
@@ -198,9 +200,9 @@ class ResultLine:
         if self.unproven:
             found = near(self.run / "unproven_skill.md")
             lines.append(f"The initial skill is handed back. What was found is unproven: {found}")
-        if self.cut:
+        if self.cut and self.skill_tokens is not None:
             sizes = self.skill_tokens
-            tokens = f"{sizes['found']:,} tokens, {sizes['initial']:,} before"
+            tokens = f"{sizes.found:,} tokens, {sizes.initial:,} before"
             whose = "The unproven skill" if self.unproven else "The skill"
             lines.append(
                 f"Cut from the initial skill: {', '.join(self.cut)}. {whose} has {tokens}."

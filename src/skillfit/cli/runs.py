@@ -341,10 +341,10 @@ def steer(
     if action == "answer":
         return _answer(run, target, text, as_json)
     request = steer_run(run, action, target, text)
-    when = "after its present step" if in_use(run) else "when it is resumed"
+    when = "after its current step" if in_use(run) else "when it is resumed"
     return show(
         {"number": request.number, "action": action, "target": target, "text": text},
-        f"Noted. The run takes it up {when}.",
+        f"Recorded. The run follows it {when}.",
         as_json,
     )
 
@@ -408,12 +408,12 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     """What applying would change. Refused without `force`: a run that did not improve, a document
     that changed since it began.
     """
+    from skillfit.run.records import display_name
+
     if run.finish_reason != "improved" and not force:
         raise InputError(
-            (
-                f"The run in {run.path} did not show an improvement "
-                f"({run.finish_reason.replace('_', ' ')})."
-            ),
+            f"The run in {run.path} did not show an improvement "
+            f"({display_name(run.finish_reason)}).",
             hint=_why_not(run),
         )
     best = without_placeholder(run.best_skill)
@@ -559,9 +559,7 @@ def apply(
     kept = make_change(change)
     request_steering(opened.path, "apply", str(change.document))
     data: dict[str, Any] = {"applied": str(change.document), "backup": str(kept), "diff": found}
-    return show(
-        data, f"Changed {change.document}. Take it back with: skillfit apply {run} --undo", as_json
-    )
+    return show(data, f"Changed {change.document}. Undo with: skillfit apply {run} --undo", as_json)
 
 
 def _confirmed(document: Path) -> bool:

@@ -29,6 +29,7 @@ from skillfit.config.yaml_source import (
     walk,
 )
 from skillfit.errors import InputError
+from skillfit.models.protocol import ROLES
 
 _FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")
 _SECRET_NAME = re.compile(
@@ -121,7 +122,7 @@ def _keep_endpoints(above: Mapping[str, Any], below: Mapping[str, Any]) -> None:
     models, known = above.get("model"), below.get("model")
     if not isinstance(models, dict) or not isinstance(known, dict):
         return
-    for role in ("agent", "optimizer", "judge"):
+    for role in ROLES:
         new, old = models.get(role), known.get(role)
         if not isinstance(new, str) or not isinstance(old, dict):
             continue

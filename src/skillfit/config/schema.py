@@ -24,7 +24,7 @@ from pydantic_core import PydanticUndefined
 
 from skillfit.extensions import extension_names, is_extension, is_reference
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import ModelSpec
+from skillfit.models.protocol import ROLES, ModelSpec
 
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 M = TypeVar("M", bound=BaseModel)
@@ -52,9 +52,14 @@ class ModelSection(Section):
     output}}.
     """
 
+    def by_role(self) -> dict[str, ModelSpec]:
+        """The models that are set."""
+        models = {"agent": self.agent, "optimizer": self.optimizer, "judge": self.judge}
+        return {role: spec for role, spec in models.items() if spec is not None}
+
     def of_role(self, role: str) -> ModelSpec | None:
         """The model of a role; None where there is none."""
-        return {"agent": self.agent, "optimizer": self.optimizer, "judge": self.judge}.get(role)
+        return self.by_role().get(role)
 
 
 class TrainSection(Section):
@@ -363,7 +368,6 @@ CHANGEABLE_OF_A_PROGRAM = frozenset(
 )
 # Settings that were added with a default that does something else than versions without them.
 _EARLIER_BEHAVIOUR = {"train": {"lag": 0}}
-_ROLES = ("agent", "optimizer", "judge")
 CHANGEABLE_OF_A_MODEL = frozenset({"timeout", "retries", "key_env"})
 _MODEL_DEFAULTS = {
     name: value
@@ -399,7 +403,7 @@ def identity(config: Config) -> JsonObject:
     for key in CHANGEABLE:
         section, _, name = key.rpartition(".")
         (data[section] if section else data).pop(name)
-    for role in _ROLES:
+    for role in ROLES:
         spec = data["model"][role] or {}
         for name in CHANGEABLE_OF_A_MODEL:
             spec.pop(name, None)
@@ -439,7 +443,7 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
             whole[section] = {**known, **values}
         else:
             whole[section] = values
-    for role in _ROLES:
+    for role in ROLES:
         if isinstance(spec := whole["model"][role], Mapping):
             whole["model"][role] = {**_MODEL_DEFAULTS, **spec}
     for key in CHANGEABLE:

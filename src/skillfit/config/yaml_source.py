@@ -14,11 +14,11 @@ from typing import Any
 import yaml
 
 from skillfit.errors import InputError
+from skillfit.models.protocol import ROLES
 from skillfit.plain_text import shorten
 from skillfit.skill.document import read_regular_file
 
 BASE = "_base_"
-_ROLES = ("agent", "optimizer", "judge")
 # Far above any real config. YAML aliases can make a few lines stand for billions of values.
 _FILE_LIMIT = 1_000_000
 _VALUE_LIMIT = 20_000
@@ -234,7 +234,7 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
-        if isinstance(below, str) and key in _ROLES and isinstance(value, dict):
+        if isinstance(below, str) and key in ROLES and isinstance(value, dict):
             below = {"id": below}  # `agent: openai/x` below, `agent: {temperature: 0}` on top
         if isinstance(below, dict) and isinstance(value, dict):
             merged[key] = _merge(below, value)

@@ -143,5 +143,5 @@ def _decide(result: ShipResult, settings: GateSettings, fit_only: bool) -> ShipR
         )
     return replace(
         result,
-        reason=f"above the initial skill, but luck could do that too (p = {result.p_value:.2f})",
+        reason=f"above the initial skill, but chance could explain it (p = {result.p_value:.2f})",
     )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -30,6 +30,7 @@ from skillfit.models.secrets import remember_secret, remember_setting
 from skillfit.plain_text import shorten
 
 Role = Literal["agent", "optimizer", "judge"]
+ROLES: tuple[Role, ...] = get_args(Role)
 FinishReason = Literal["stop", "length", "tool_calls", "refused", "other"]
 
 

@@ -330,7 +330,7 @@ async def diagnose(
         f"{known}\n\n{sections(trajectories=shown)}",
     )
     reply = await optimizer.try_ask(
-        DiagnosisReply, call, otherwise="this step goes on without a diagnosis"
+        DiagnosisReply, call, otherwise="this step continues without a diagnosis"
     )
     if reply is None:
         return ()

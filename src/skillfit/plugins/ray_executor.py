@@ -331,7 +331,9 @@ def _require_reachable(address: str) -> None:
         os.environ["RAY_AUTH_MODE"] = "token"  # a cluster without authentication ignores it
         _reread_settings()
     elif "RAY_AUTH_MODE" not in os.environ and _needs_token(f"{host}:{port}"):
-        raise InfrastructureError(f"The Ray cluster at {host}:{port} refused us.", hint=_TOKEN_HINT)
+        raise InfrastructureError(
+            f"The Ray cluster at {host}:{port} refused the connection.", hint=_TOKEN_HINT
+        )
 
 
 def _has_token() -> bool:

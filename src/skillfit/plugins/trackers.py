@@ -252,6 +252,8 @@ class MLflowTracker:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
+        # MLflow's own default would let the run wait four minutes for a server that is gone.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         try:
             self._client = MlflowClient(where or None)
         except MlflowException as error:

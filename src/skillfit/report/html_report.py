@@ -17,7 +17,7 @@ from skillfit.amounts import dollars
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
-from skillfit.models.protocol import ModelSpec
+from skillfit.models.protocol import ROLES, ModelSpec
 from skillfit.report.forest import ForestRow, edit_row, forest_plot
 from skillfit.report.read_story import open_run, read_story
 from skillfit.report.score_chart import score_chart
@@ -135,11 +135,10 @@ def _pages(rows: Sequence[Row]) -> list[Sequence[Row]]:
 
 def without_paths(text: str, story: RunStory) -> str:
     """The page without the folders of this machine: only file names are left."""
-    env, models = story.config.settings.env, story.config.settings.model
+    env, models = story.config.settings.env, story.config.settings.model.by_role()
     named = [story.data.skill, story.data.tasks, env.folder, env.corpus]
-    for spec in (models.agent, models.optimizer, models.judge):
-        if spec is not None:  # local/PATH.gguf names a file of this machine
-            named.append(spec.id.partition("/")[2])
+    # local/PATH.gguf names a file of this machine
+    named += [spec.id.partition("/")[2] for spec in models.values()]
     folders = {str(Path(story.path).parent), str(Path.home()), str(Path.cwd())}
     for path in named:
         if path.startswith("/"):
@@ -232,7 +231,7 @@ def settings_of_config(config: RecordedConfig) -> Settings:
     usual = {
         setting.key: setting.value for setting in flat_settings(Config().model_dump(mode="json"))
     }
-    for role in ("agent", "optimizer", "judge"):
+    for role in ROLES:
         for setting in flat_settings(ModelSpec(id="").model_dump(mode="json"), f"model.{role}."):
             usual.setdefault(setting.key, setting.value)
     pairs = flat_settings(config.root)

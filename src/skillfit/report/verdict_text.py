@@ -15,6 +15,7 @@ from skillfit.amounts import budget_amount, dollars, duration, percent, points, 
 from skillfit.models.protocol import Usage
 from skillfit.report.story import Cost, RunStory
 from skillfit.run.events import AblationFinished, ShipTested
+from skillfit.run.records import display_name
 
 _UNFINISHED = {
     "running": "Running, {where}",
@@ -95,7 +96,7 @@ def _result(story: RunStory) -> str:
         return f"The budget was reached after the ship test: {ship.verdict}, {_gain(ship)}."
     if reason in _NOT_VERIFIED:
         return _NOT_VERIFIED[reason] + _so_far(story, note="")
-    return f"Ended ({reason.replace('_', ' ')}){_so_far(story)}"
+    return f"Ended ({display_name(reason)}){_so_far(story)}"
 
 
 def _unproven(story: RunStory) -> str:

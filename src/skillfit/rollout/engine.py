@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from skillfit.agents.agent import Agent
+from skillfit.config.schema import EvaluationSection, TrainSection
 from skillfit.errors import InfrastructureError, SkillfitError
 from skillfit.models.failures import INFRASTRUCTURE, is_fatal, is_infrastructure, policy
 from skillfit.models.protocol import AnswerPending, ModelError, Usage
@@ -38,6 +39,7 @@ from skillfit.tasks.item import Attempt, Score, TaskFailure
 if TYPE_CHECKING:
     from skillfit.tasks.task import Task
 
+_COVERAGE_FLOOR, _SEED = EvaluationSection().coverage_floor, TrainSection().seed
 _ENOUGH = 5  # failures that can stop a run; fewer may be an accident
 _SHOWN = 300  # characters of an answer or of feedback in an event
 _AT_ONCE = 200  # rollouts taken from the queue before other tasks get a turn
@@ -209,8 +211,8 @@ class Rollouts:
         count_rollout: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         timeout: float | None = None,
         max_in_flight: int = 64,
-        coverage_floor: float = 0.6,
-        seed: int = 42,
+        coverage_floor: float = _COVERAGE_FLOOR,
+        seed: int = _SEED,
     ) -> None:
         self._worker = Worker(agent, task.grader, task.evaluator)
         self._journal = journal

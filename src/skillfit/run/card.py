@@ -38,7 +38,6 @@ KINDS: tuple[type[Event], ...] = (
     AblationFinished,
     RunFinished,
 )
-_ROLES = ("agent", "optimizer", "judge")
 _REFRESH = 2.0  # seconds after which a running run's cost is written again
 
 
@@ -152,14 +151,13 @@ def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
     settings = event.config.settings
     metric = settings.evaluation.gate_metric
     mixed = settings.evaluation.gate_mixed_weight
-    models = {role: event.model_of(role) for role in _ROLES}
     return replace(
         card,
         run=event.run,
         version=event.version,
         skill=event.skill_name,
         task=settings.env.tasks,
-        models={role: model for role, model in models.items() if model},
+        models={role: spec.id for role, spec in settings.model.by_role().items()},
         started_at=card.started_at or at,
         total_steps=event.total_steps,
         metric=metric,

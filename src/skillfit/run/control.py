@@ -236,7 +236,7 @@ def _checked(action: str, target: str, text: str) -> Action:
 def _check_cap(name: str, value: str) -> None:
     if name == "rollouts":
         raise InputError(
-            "budget.rollouts is the plan of a run and cannot change while it goes on.",
+            "budget.rollouts is the plan of a run and cannot change while it is running.",
             hint="Start a new run with the larger number: skillfit train CONFIG --rollouts N.",
         )
     if name not in _CAPS:

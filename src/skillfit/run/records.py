@@ -493,6 +493,23 @@ class UsageTotals:
         return cls(usage.calls, usage.tokens, usage.input, usage.cached, usage.output, usage.usd)
 
 
+@dataclass(frozen=True, slots=True)
+class SkillTokens:
+    """Sizes of skills in tokens. `found` is what training led to, handed back or not."""
+
+    initial: int = 0
+    best: int = 0
+    found: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCounts:
+    """How many rollouts a run planned, and how many of them were scored."""
+
+    planned: int | None = None  # None: not recorded
+    scored: int | None = None
+
+
 class RecordedConfig(RootModel[JsonObject]):
     """The settings of a run. `root` is the JSON as it was written, maybe by another version;
     `settings` is what this version reads from it.
@@ -549,11 +566,11 @@ class RunSummary:
     test_delta_hard: float | None = None
     final_test_delta_hard: float | None = None
     ship: ShipSummary | None = None
-    skill_tokens: dict[str, int] = field(default_factory=dict)  # initial, best
+    skill_tokens: SkillTokens = SkillTokens()
     unproven: bool = False  # something was found, but it is not what is handed back
     cut: tuple[str, ...] = ()  # lines of the initial skill that the skill found goes without
     coverage: float | None = None
-    rollouts: dict[str, int] = field(default_factory=dict)  # planned, scored
+    rollouts: RolloutCounts = RolloutCounts()
     usage: UsageTotals = UsageTotals()
     usage_by_stage: dict[str, UsageTotals] = field(default_factory=dict)
     usage_by_role: dict[str, UsageTotals] = field(default_factory=dict)

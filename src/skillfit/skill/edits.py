@@ -255,7 +255,7 @@ class Patching:
         the edit cannot be applied.
         """
         if op not in TEXT_OPS:
-            raise EditSkipped("unknown_op", f"op is {op!r}; known are {', '.join(TEXT_OPS)}")
+            raise EditSkipped("unknown_op", f"op is {op!r}; available: {', '.join(TEXT_OPS)}")
         content = "" if op == "delete" else clean(content).strip("\n")
         if op != "delete" and not content.strip():
             raise EditSkipped(
@@ -307,7 +307,7 @@ class Patching:
         whole_lines = [place for place in places if _is_whole_lines(self._body, place)]
         if len(whole_lines) != 1:
             raise EditSkipped(
-                f"{op}_target_ambiguous", f"the target stands in {len(places)} places"
+                f"{op}_target_ambiguous", f"the target occurs in {len(places)} places"
             )
         return whole_lines[0]
 

@@ -136,7 +136,7 @@ def _format_problems(skill: Skill, folder: str) -> Iterator[Problem]:
         if isinstance(key, yaml.ScalarNode):
             lines[key.value] = key.start_mark.line + 2
     for name in lines.keys() - set(FIELDS):
-        message = f"unknown field {name!r}; known are {', '.join(FIELDS)}"
+        message = f"unknown field {name!r}; available: {', '.join(FIELDS)}"
         yield _error(lines[name], message, "field")
     yield from _fields(skill, lines)
     yield from _name(skill, lines.get("name", 1), folder)

@@ -61,7 +61,7 @@ def steer_run(run: Path, action: str, target: str = "", text: str = "") -> Steer
         listed = read_listed(run)
         if listed.state == "finished" and listed.card.finish_reason not in RESUMABLE:
             raise InputError(
-                "The run has finished, so it follows no more decisions.",
+                "The run has finished, so it takes no more decisions.",
                 hint="Change the skill yourself, or start a new run from it.",
             )
     return request_steering(run, action, target, text)
@@ -321,7 +321,7 @@ def check_settings(folders: Folders, settings: Mapping[str, Any]) -> None:
     for key, value in _flat(settings):
         text = value if isinstance(value, str) else ""
         if _CODE_KEYS.search(key):
-            raise _refused(key, "may only stand in a config file")
+            raise _refused(key, "may only be set in a config file")
         if _CODE_VALUE.match(text):
             raise _refused(key, f"names a program or code ({shorten(text, 60)!r})")
         if key == "env.agent" and text not in _OWN_AGENTS:

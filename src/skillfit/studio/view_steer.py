@@ -194,15 +194,15 @@ async def act(studio: Studio, request: Request) -> Response:
 
 def _steer(run: Path, do: str, target: str, text: str) -> str:
     request = steer_run(run, do, target, text)
-    when = "after its present step" if in_use(run) else "when it is resumed"
-    return f"Noted: {request.command(run.name)}. The run takes it up {when}."
+    when = "after its current step" if in_use(run) else "when it is resumed"
+    return f"Recorded: {request.command(run.name)}. The run follows it {when}."
 
 
 def _budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
     """A higher cap: the running loop takes it up; a stopped run is resumed with it."""
     steer_run(run, "budget", cap, amount)
     if in_use(run):
-        return f"The run takes up the budget of {amount} {cap} after its present step."
+        return f"The run takes up the budget of {amount} {cap} after its current step."
     return _resume(studio, run, [f"budget.{cap}={amount}"])
 
 

@@ -128,7 +128,7 @@ def items_of(
             missing = {name: column for name, column in missing.items() if column not in columns}
         if item.id in places:
             has_id = "id" in canonical(row.values, fields)
-            problem = f"id {item.id!r} is used twice" if has_id else "the same row stands twice"
+            problem = f"id {item.id!r} is used twice" if has_id else "the same row is there twice"
             raise InputError(
                 f"{places[item.id]} and {row.where}: {problem}.",
                 hint="Ids must be unique over all splits.",

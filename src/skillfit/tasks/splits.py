@@ -513,7 +513,7 @@ def _duplicates(
     shown = "; ".join(
         " ~ ".join(f"{item.id} ({item.split})" for item in group[:4]) for group in across[:10]
     )
-    message = f"{len(across)} near-duplicate items stand in more than one split: {shown}."
+    message = f"{len(across)} near-duplicate items are in more than one split: {shown}."
     if settings.allow_duplicates:
         return [f"{message} Scores on selection and test may be too high."]
     raise InputError(

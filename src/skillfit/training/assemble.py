@@ -182,11 +182,7 @@ class _Models:
         self._prices = Prices(config.model.prices)
         self._limiters = Limiters()
         self.clients: dict[Role, Model] = {}
-        specs = [
-            spec
-            for spec in (config.model.agent, config.model.optimizer, config.model.judge)
-            if spec is not None
-        ]
+        specs = list(config.model.by_role().values())
         # A command-line agent may know its price itself: `refuse_unseen_usage` looks at it.
         if config.model.agent is not None and config.model.agent.id.startswith("cli/"):
             specs.remove(config.model.agent)

@@ -187,13 +187,11 @@ def _limited(config: Config, task: Task) -> tuple[Task, RolloutPlan | None]:
 
 def _programs(config: Config) -> dict[str, str]:
     """Hashes of the descriptions of the command-line programs that the run uses, by role."""
-    model = config.model
-    roles = {"agent": model.agent, "optimizer": model.optimizer, "judge": model.judge}
-    found = {}
-    for role, spec in roles.items():
-        if spec is not None and spec.id.startswith("cli/"):
-            found[role] = stable_hash(described_program(spec))
-    return found
+    return {
+        role: stable_hash(described_program(spec))
+        for role, spec in config.model.by_role().items()
+        if spec.id.startswith("cli/")
+    }
 
 
 def _fingerprint(items: Iterable[Item]) -> str:
@@ -325,7 +323,7 @@ def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
         and file.name != "evals.json"
     ):
         raise InputError(
-            f"{tasks} lies inside the skill folder {skill}: the agent would see the answers.",
+            f"{tasks} is inside the skill folder {skill}: the agent would see the answers.",
             hint="Move it out.",
         )
 

@@ -87,7 +87,8 @@ async def probe(ready: Assembled, *, again: bool = False) -> None:
             continue
         # A limit that the user chose is tried as it is; the default one could reserve more than a
         # small budget has.
-        chosen = getattr(ready.components.config.model, role).max_tokens
+        spec = ready.components.config.model.of_role(role)
+        chosen = spec.max_tokens if spec is not None else None
         request = _probe_request(role, client, chosen or _PROBE_TOKENS)
         earlier = ready.run.journal.count(f"call/{role}/{request.stage}/")
         if again and earlier:
@@ -174,7 +175,7 @@ async def _gold(run: Components, ship_task: Task | None) -> list[CheckResult]:
 
 async def _proved(task: Task, name: str, grader: str) -> CheckResult:
     if task.grader is None:
-        message = "The task scores itself: there are no gold answers to prove."
+        message = "The task scores itself: there are no gold answers to check."
         return CheckResult(name, "go", message)
     if without_judges(task.grader) is None:
         return CheckResult(name, "go", "A judge grades: no gold answer was put to it.")

@@ -16,8 +16,10 @@ from skillfit.run.records import (
     ACCEPTED,
     EpochStats,
     RecordedConfig,
+    RolloutCounts,
     RunSummary,
     ShipSummary,
+    SkillTokens,
     StepRecord,
     TokenCounts,
     UsageTotals,
@@ -76,15 +78,15 @@ def summarise(
         ship=ShipSummary(ship.verdict, ship.difference, ship.interval, ship.gap, ship.repeats)
         if ship
         else None,
-        skill_tokens={
-            "initial": run.initial.tokens,
-            "best": ending.handed_back.tokens,
-            "found": ending.found.tokens,
-        },
+        skill_tokens=SkillTokens(
+            initial=run.initial.tokens,
+            best=ending.handed_back.tokens,
+            found=ending.found.tokens,
+        ),
         unproven=ending.found.hash not in (ending.handed_back.hash, run.initial.hash),
         cut=_cut(run, ending.found),
         coverage=stats.coverage,
-        rollouts={"planned": stats.planned, "scored": stats.scored},
+        rollouts=RolloutCounts(stats.planned, stats.scored),
         total_wall_time_s=round(closing.budget.minutes * 60, 1),
     )
     summary = _with_selection_scores(summary, run, ending)

@@ -271,7 +271,7 @@ def _check_headers(headers: Mapping[str, str], where: str) -> None:
                 f"The header {name!r} for {where} cannot be sent.",
                 hint="Check the variables that hold keys and custom headers: a name is letters, "
                 "digits and hyphens, a value printable ASCII. Content-Length and "
-                "Transfer-Encoding are not yours to set.",
+                "Transfer-Encoding cannot be set.",
             )
 
 
