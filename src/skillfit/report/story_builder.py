@@ -249,6 +249,7 @@ class StoryBuilder:
             run=started.run,
             path="",
             state="finished" if self.finished else "running",
+            has_begun=started is not _NOT_STARTED,
             finish_reason=finished.finish_reason if finished else "",
             diagnosis=finished.diagnosis if finished else "",
             skill_name=started.skill_name,
