@@ -14,7 +14,7 @@ from skillfit.report.html_report import html_report, markdown_report, without_pa
 from skillfit.report.score_chart import score_chart, sparkline
 from skillfit.report.story_items import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
-from skillfit.run.events import AblationFinished
+from skillfit.run.events import AblationFinished, StageStarted
 from skillfit.run.records import Evidence, RecordedConfig, ScoreEstimate, UnitWorth
 from skillfit.tasks.item import Attempt, Score, Step
 from tests.report.runs import BEST, INITIAL, WrittenRun, before_first_event, improved, screening_run
@@ -233,3 +233,14 @@ def test_an_ablation_has_a_report_with_the_worth_of_each_part(tmp_path: Path) ->
     assert parsed(text).scripts == 1 and "<b>kind" not in text
     assert text.count('class="removed ') == 1, "the line that can go is marked"
     assert "cut <b>−1.0</b>" in " ".join(text.split())
+    markdown = write_report(tmp_path / "run", format="md").read_text()
+    assert "| - Be <b>kind</b>. | −1.0 | −3.0 to +1.0 | 40 | cut |" in markdown
+    assert "promoted" not in markdown and "trained with" not in markdown
+
+
+def test_a_report_says_what_a_run_does_now_only_while_it_runs(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    run.emit(StageStarted(epoch=0, step=0, stage="baseline", total=8))
+    assert "Now: baseline" in write_report(tmp_path / "run").read_text()
+    run.close()
+    assert "Now:" not in write_report(tmp_path / "run").read_text()

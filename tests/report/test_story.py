@@ -20,7 +20,7 @@ from skillfit.report.story_items import (
     rollouts_of_item,
     worst_first,
 )
-from skillfit.report.verdict_text import fullest_cap, next_commands
+from skillfit.report.verdict_text import comparisons, fullest_cap, next_commands
 from skillfit.run.control import in_use, request_steering
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import (
@@ -341,6 +341,20 @@ def test_requests_of_people_stand_in_the_story_until_the_run_takes_them_up(
     first, second = read_story(tmp_path / "run").decisions
     assert (first.action, first.target, first.done) == ("veto", "s0001e01", True)
     assert (second.action, second.text, second.done) == ("reword", "- Say it in one word.", False)
+
+
+def test_an_unproven_skill_is_compared_by_its_own_score_on_the_test_split(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    for name, skill, score in (
+        ("baseline", "old", 0.25),
+        ("best", "old", 0.25),
+        ("final", "new", 0.5),
+    ):
+        run.measured(f"test_{name}", skill, score, split="test")
+    run.finish("inconclusive", INITIAL, BEST)
+    run.close()
+    (row,) = comparisons(read_story(tmp_path / "run"))
+    assert (row.name, row.before, row.after) == ("Test split", "25\u00a0%", "50\u00a0%")
 
 
 def test_a_stop_is_done_when_the_run_has_stopped(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The studio over real HTTP: its pages, its doors, and clients that leave in the middle."""
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -13,13 +14,21 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.report.read_story import read_story
-from skillfit.run.control import read_requests
+from skillfit.run.control import RunLock, read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.skill import Edit
 from skillfit.studio.access import Session
 from skillfit.studio.web_app import make_app, serve
-from tests.report.runs import BEST, INITIAL, WrittenRun, improved, screening_run
+from tests.report.runs import (
+    BEST,
+    INITIAL,
+    ITEMS,
+    WrittenRun,
+    before_first_event,
+    improved,
+    screening_run,
+)
 from tests.studio.server import csrf_of, practice_project, studio, studio_process
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202e'
@@ -507,6 +516,75 @@ def test_a_refused_action_looks_like_one(tmp_path: Path) -> None:
         form = {"csrf": csrf_of(client), "do": "budget", "target": "calls", "text": "many"}
         page = client.post("/act/run", data=form).text
         assert '<p class="message bad" role="status">&#39;many&#39; is not a budget.' in page
+
+
+def test_a_run_that_has_its_directory_only_is_starting(tmp_path: Path) -> None:
+    before_first_event(tmp_path / "fresh")
+    lock = RunLock(tmp_path / "fresh")
+    with browser(tmp_path) as client:
+        assert "Starting fresh" in client.get("/run/fresh").text
+        lock.release()
+        assert "Stopped before the first step" in client.get("/run/fresh").text
+
+
+def test_the_form_starts_no_run_under_the_name_of_another(tmp_path: Path) -> None:
+    practice_project(tmp_path)
+    WrittenRun(tmp_path / "runs" / "first").close()
+    with browser(tmp_path / "runs", tmp_path) as client:
+        form = {"csrf": csrf_of(client), "do": "start", "name": "first", "set:env.skill": "triage"}
+        reply = client.post("/new", data=form)
+        assert reply.status_code == 400
+        assert "There is a run named first already." in reply.text
+
+
+def test_items_of_one_skill_are_not_called_compared(tmp_path: Path) -> None:
+    """A run without a ship test: the initial skill has scores for each item, the found one none."""
+    run = WrittenRun(tmp_path / "run")
+    run.items([*ITEMS, "train-1"])
+    asyncio.run(run.roll("baseline", "old", [1.0] * 3 + [0.0] * 5, phase="baseline"))
+    asyncio.run(run.roll("train", "old", [0.0], phase="rollout", step=1, ids=["train-1"]))
+    asyncio.run(run.roll("final", "new", [1.0] * 8, phase="final"))
+    run.step(1, "accept", BEST, "new")
+    run.finish("improved", BEST)
+    run.close()
+    with browser(tmp_path) as client:
+        page = client.get("/items/run").text
+        assert "● solved" in page and "○ not solved" in page
+        assert "neither" not in page and "both" not in page
+        columns = [part.partition("<")[0] for part in page.split('<th class="col">')[1:]]
+        assert columns == ["initial", "1", "final"]
+        listed = client.get("/items/run?change=unsolved").text
+        assert listed.count('<th scope="row">') == 5
+        report = client.get("/report/run").text
+        assert "not solved 5" in report and "the one that was found" not in report
+
+
+def test_links_lead_nowhere_outside_the_folder(tmp_path: Path) -> None:
+    runs, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
+    WrittenRun(elsewhere / "run").close()
+    secret = elsewhere / "secret.txt"
+    secret.write_text("the secret")
+    (runs / "journal").mkdir(parents=True)
+    (runs / "journal" / "journal.sqlite").symlink_to(elsewhere / "run" / "journal.sqlite")
+    (runs / "folder").symlink_to(elsewhere / "run")
+    (runs / "log").mkdir()
+    (runs / "log" / ".start.log").symlink_to(secret)
+    WrittenRun(runs / "asking", total_epochs=0, steps_per_epoch=0).close()
+    (runs / "asking" / ".start.log").symlink_to(secret)
+    (runs / "asking" / "handoff").mkdir()
+    (runs / "asking" / "handoff" / "merge-1.prompt.md").symlink_to(secret)
+    with browser(runs) as client:
+        assert client.get("/run/journal").status_code == 404
+        assert client.get("/run/folder").status_code == 404
+        listed = client.get("/").text
+        assert "/run/asking" in listed
+        assert "/run/journal" not in listed and "/run/folder" not in listed
+        for page in ("/handoff/asking", "/starting/log"):
+            assert "the secret" not in client.get(page).text
+        form = {"csrf": csrf_of(client), "do": "answer", "target": "merge-1", "text": "mine"}
+        assert "No prompt" in client.post("/act/asking", data=form).text
+        client.post("/act/asking", data={"csrf": form["csrf"], "do": "resume"})
+    assert secret.read_text() == "the secret"
 
 
 async def test_a_skill_outside_the_folders_is_not_changed(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from mcp_types import ToolAnnotations
 from skillfit import __version__
 from skillfit.errors import SkillfitError
 from skillfit.models.json_text import JsonObject
-from skillfit.models.providers.handoff import pending
 from skillfit.plain_text import shorten
 from skillfit.report import RunStory, open_run, read_story
 from skillfit.run.control import in_use, stop_run
@@ -37,6 +36,7 @@ from skillfit.studio.commands import (
     find_prompt,
     run_command,
     steer_run,
+    waiting_prompts,
 )
 
 _INSTRUCTIONS = """skillfit trains a skill (SKILL.md) on graded tasks and measures whether it got
@@ -205,7 +205,7 @@ class Tools:
         """Prompts of a handoff run that wait for an answer: id and text. Answer each with `answer`,
         then `start` the run again.
         """
-        waiting = pending(self._run(run) / "handoff")
+        waiting = waiting_prompts(self._run(run))
         listed = [
             {"id": prompt.id, "prompt": prompt.prompt.read_text(encoding="utf-8")}
             for prompt in waiting

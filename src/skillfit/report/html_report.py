@@ -101,9 +101,11 @@ def report_context(
         ],
         "forest": forest_plot([edit_row(edit) for edit in _main_edits(edits)]),
         "edits_cut": max(0, len(edits) - _EDITS),
+        "edits_measured": any(edit.measured for edit in edits),
         "lines": skill_lines(story.found_skill, story.edits),
         "types": types_of(items) or story.types,
         "changes": count_changes(items),
+        "compared": any(item.difference is not None for item in items),
         "items": listed,
         "item_pages": _pages(listed),
         "items_cut": len(items) - len(listed),
@@ -117,10 +119,12 @@ def report_context(
 
 
 def _main_edits(edits: Sequence[EditSummary]) -> Sequence[EditSummary]:
-    """The rows of the plot: when there are too many, those furthest from 0, in the given order."""
+    """The rows of the plot: when there are too many, those in the skill and those furthest from 0,
+    in the given order.
+    """
     if len(edits) <= _EDITS:
         return edits
-    strongest = sorted(edits, key=lambda edit: -abs(edit.mean or 0.0))[:_EDITS]
+    strongest = sorted(edits, key=lambda edit: (not edit.in_best, -abs(edit.mean or 0.0)))[:_EDITS]
     kept = {edit.id for edit in strongest}
     return [edit for edit in edits if edit.id in kept]
 

@@ -19,6 +19,7 @@ _MIN_SPAN = 0.3  # a narrower axis would make noise look large
 _GAP = 0.7  # of a column, before each comparison at the end
 _LABEL_WIDTH = 38
 _END_WIDTH = 52  # of a column of the comparisons at the end
+_VALUE_WIDTH = 46  # of a score above a point
 _DENSE = 8  # pixels per column below which intervals are drawn as thin lines
 PANELS = {
     "selection": "selection split, during training",
@@ -153,7 +154,9 @@ def _label(frame: _Frame, x: float, point: Point, *, value: bool) -> Markup:
     ]
     if value:
         above = max(_TOP - 6, frame.y(point.high) - 8)
-        parts.append(_text(x, above, percent(point.score), "value middle"))
+        # Not over the numbers of the axis, where the columns are narrow.
+        inside = max(x, _LEFT + _VALUE_WIDTH / 2)
+        parts.append(_text(inside, above, percent(point.score), "value middle"))
     return Markup("").join(parts)
 
 
@@ -194,23 +197,29 @@ def compare_chart(
     runs: Sequence[tuple[str, RunStory]], width: int = 860, height: int = 320, *, names: bool = True
 ) -> Markup:
     """The score curves of several runs on one axis, each with its name at the end of its line where
-    there is room for `names`.
+    there is room for `names`. Steps that were rejected leave a gap.
     """
+    measured = [_points_of(story, "selection") for _, story in runs]
     curves = []
-    for number, (name, story) in enumerate(runs):
-        points = [point for point in _points_of(story, "selection") if point.kept]
-        if points:
-            curves.append((number, name, points))
+    for number, (name, _) in enumerate(runs):
+        kept = {at: point for at, point in enumerate(measured[number]) if point.kept}
+        if kept:
+            curves.append((number, name, kept))
     if not curves:
         return Markup("")
-    frame = _frame([point for _, _, points in curves for point in points], width, height)
-    longest = max(len(points) for _, _, points in curves)
+    frame = _frame([point for _, _, kept in curves for point in kept.values()], width, height)
+    longest = max(measured, key=len)
     right = width - (150 if names else _RIGHT)
-    step = (right - _LEFT - 10) / max(1, longest - 1)
+    step = (right - _LEFT - 10) / max(1, len(longest) - 1)
     parts = list(_axis(frame))
+    for at in sorted({0, len(longest) - 1}):
+        place = max(_LEFT + 10 + step * at, _LEFT + _VALUE_WIDTH / 2)
+        label = longest[at].label
+        parts.append(_text(place, frame.height - _BOTTOM + 18, label, "tick middle"))
     labels: list[tuple[float, int, str]] = []
-    for number, name, points in curves:
-        places = [round(_LEFT + 10 + step * at, 1) for at in range(len(points))]
+    for number, name, kept in curves:
+        points = list(kept.values())
+        places = [round(_LEFT + 10 + step * at, 1) for at in kept]
         line = "L".join(f"{x} {frame.y(p.score)}" for x, p in zip(places, points, strict=True))
         parts.append(Markup('<path class="curve c{}" d="M{}"/>').format(number, line))
         for x, point in zip(places, points, strict=True):
@@ -230,7 +239,9 @@ def compare_chart(
         below = max(y, below + 15)  # names never overlap
         short = name if len(name) <= 20 else "…" + name[-19:]
         parts.append(_text(right + 10, below + 4, short, f"name c{number}"))
-    words = "; ".join(f"{name}: {percent(points[-1].score)}" for _, name, points in curves)
+    words = "; ".join(
+        f"{name}: {percent(list(kept.values())[-1].score)}" for _, name, kept in curves
+    )
     return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
         width, height, f"Score curves. {words}", Markup("\n").join(parts)
     )

@@ -306,6 +306,7 @@ class RunStory:
     run: str
     path: str
     state: State
+    has_begun: bool = False  # the start is recorded; the run's directory exists before that
     finish_reason: str = ""  # empty while the run has not finished
     verdict: str = ""  # one sentence
     diagnosis: str = ""
@@ -355,11 +356,6 @@ class RunStory:
     def is_ablation(self) -> bool:
         """Whether `skillfit ablate` made this run: it measures a skill and has no steps."""
         return self.ablation is not None or (self.has_begun and not self.total_steps)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the run has recorded its start. Its directory exists before that."""
-        return bool(self.config)
 
     @property
     def is_over(self) -> bool:

@@ -20,8 +20,21 @@ from skillfit.run.journal import Journal
 from skillfit.run.records import ItemRecord, display_name
 from skillfit.tasks.item import Step
 
-Change = Literal["broken", "lower", "fixed", "higher", "neither", "both"]
-CHANGES: tuple[Change, ...] = ("broken", "lower", "neither", "higher", "fixed", "both")
+# Of `unsolved` and `solved` items only the initial skill has scores, of `unknown` ones neither.
+Change = Literal[
+    "broken", "lower", "fixed", "higher", "neither", "both", "unsolved", "solved", "unknown"
+]
+CHANGES: tuple[Change, ...] = (
+    "broken",
+    "lower",
+    "neither",
+    "higher",
+    "fixed",
+    "both",
+    "unsolved",
+    "solved",
+    "unknown",
+)
 _NOTICEABLE = 0.05  # a smaller difference of graded scores counts as none
 _SCORED = """
 SELECT json_extract(data, '$.item'), json_extract(data, '$.phase'), json_extract(data, '$.step'),
@@ -80,7 +93,9 @@ class ItemSummary:
         of it.
         """
         if self.difference is None:
-            return "both" if self.before.solved else "neither"
+            if not self.before.rollout and not self.after.rollout:
+                return "unknown"
+            return "solved" if self.before.solved else "unsolved"
         if self.before.solved != self.after.solved:
             return "fixed" if self.after.solved else "broken"
         if abs(self.difference) >= _NOTICEABLE:
@@ -270,7 +285,7 @@ _ENDS = {"ship": (3, "fresh"), "test": (4, "test")}
 
 def _column(phase: str, step: int, initial: bool, width: int, last: int) -> _Column:
     """`initial`: under the initial skill, which the end of a run compares with the one found."""
-    if phase == "compose":
+    if phase in ("compose", "final"):
         return _Column("final", (2, 0))
     if phase in _ENDS:
         group, name = _ENDS[phase]

@@ -128,7 +128,8 @@ def _so_far(story: RunStory, note: str = ", not verified") -> str:
     first, best = percent(scores.initial), percent(scores.best)
     if best == first:
         return f"; the initial skill scores {first} on the selection split."
-    return f"; best so far {best}, initial skill {first} on the selection split{note}."
+    label = "best" if story.is_over else "best so far"
+    return f"; {label} {best}, initial skill {first} on the selection split{note}."
 
 
 UNPRICED = "no price known"
@@ -194,7 +195,7 @@ def comparisons(story: RunStory) -> list[ScoreComparison]:
     found = []
     for name, first, last in (
         ("Fresh rollouts", "ship_initial", "ship_best"),
-        ("Test split", "test_baseline", "test_best"),
+        ("Test split", "test_baseline", _found_on_test(story)),
     ):
         before, after = story.point(first), story.point(last)
         if before and after:
@@ -203,6 +204,13 @@ def comparisons(story: RunStory) -> list[ScoreComparison]:
     if not found and first_point and scores:
         return [_comparison("Selection split", first_point.items, scores.initial, scores.best)]
     return found
+
+
+def _found_on_test(story: RunStory) -> str:
+    """The point of the skill that was found. A run that hands back the initial skill measured
+    that as the best one, and what it found as the last.
+    """
+    return "test_final" if story.unproven_skill and story.point("test_final") else "test_best"
 
 
 def _comparison(name: str, items: int, before: float, after: float) -> ScoreComparison:

@@ -67,6 +67,16 @@ def steer_run(run: Path, action: str, target: str = "", text: str = "") -> Steer
     return request_steering(run, action, target, text)
 
 
+def waiting_prompts(run: Path) -> list[Pending]:
+    """The handoff prompts of a run without an answer. Links to files elsewhere are left out."""
+    inside = run.resolve()
+    return [
+        prompt
+        for prompt in pending(run / "handoff")
+        if all(path.resolve().is_relative_to(inside) for path in (prompt.prompt, prompt.answer))
+    ]
+
+
 def answer_prompt(run: Path, prompt_id: str, text: str) -> int:
     """Answer a handoff prompt of a run, and record that a person did. Returns how many are left."""
     prompt = find_prompt(run, prompt_id)
@@ -74,7 +84,7 @@ def answer_prompt(run: Path, prompt_id: str, text: str) -> int:
         raise InputError("The answer is empty.", hint="Write it in the form the prompt asks for.")
     write_whole(prompt.answer, text.encode())
     request_steering(run, "answer", prompt_id)
-    left = pending(run / "handoff")
+    left = waiting_prompts(run)
     problem = next((one.problem for one in left if one.id == prompt_id), "")
     if problem:
         raise InputError(f"The answer to {prompt_id} cannot be used: {problem}")
@@ -83,7 +93,7 @@ def answer_prompt(run: Path, prompt_id: str, text: str) -> int:
 
 def find_prompt(run: Path, prompt_id: str) -> Pending:
     """A handoff prompt that waits for an answer."""
-    waiting = {prompt.id: prompt for prompt in pending(run / "handoff")}
+    waiting = {prompt.id: prompt for prompt in waiting_prompts(run)}
     if prompt_id not in waiting:
         known = ", ".join(waiting) or "none"
         raise InputError(f"No prompt {prompt_id!r} waits for an answer.", hint=f"Waiting: {known}.")
@@ -149,7 +159,8 @@ class Starter:
         if in_use(run) or self.is_starting(run):
             raise InputError(f"The run in {run} is running already.", hint="Stop it first.")
         run.mkdir(parents=True, exist_ok=True)
-        with (run / START_LOG).open("wb") as log:
+        (run / START_LOG).unlink(missing_ok=True)  # a link would lead to another file
+        with (run / START_LOG).open("xb") as log:
             self._processes[run] = subprocess.Popen(
                 [*_PROGRAM, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -176,10 +187,10 @@ def start_log(run: Path) -> str:
     """The end of what the process printed that was last started for a run, without the JSON line
     that repeats it for programs.
     """
-    try:
-        text = (run / START_LOG).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
+    log = run / START_LOG
+    if log.is_symlink() or not log.is_file():
         return ""
+    text = log.read_text(encoding="utf-8", errors="replace")
     lines = [line for line in text.strip().splitlines() if not line.startswith('{"')]
     return "\n".join(lines)[-_LONGEST:]
 

@@ -77,10 +77,13 @@ class RunLibrary:
         if not name or "\x00" in name or Path(name).is_absolute() or ".." in parts:
             raise NoSuchRun(f"There is no run {name!r}.")
         for path in (self.folder / name, self.folder):
-            inside = path.resolve().is_relative_to(self.folder.resolve())
-            if inside and self.name_of(path) == name and (path / JOURNAL).is_file():
+            if self.name_of(path) == name and (path / JOURNAL).is_file() and self._holds(path):
                 return path
         raise NoSuchRun(f"There is no run {name!r}.")
+
+    def _holds(self, path: Path) -> bool:
+        """Whether the run's journal is in the folder, with links followed."""
+        return (path / JOURNAL).resolve().is_relative_to(self.folder.resolve())
 
     def follow(self, path: Path) -> FollowedRun:
         with self._lock:
@@ -102,6 +105,8 @@ class RunLibrary:
         with self._lock:
             known, self._listed = self._listed, {}
             for path in find_runs(self.folder):
+                if (path / JOURNAL).is_symlink() and not self._holds(path):
+                    continue
                 try:
                     stamp = stamp_of(path)
                     kept = known.get(path)

@@ -19,7 +19,6 @@ from skillfit.errors import SkillfitError
 from skillfit.models.wire import image_media_type
 from skillfit.report import RunStory, open_run
 from skillfit.report.story_items import (
-    CHANGES,
     ItemSummary,
     Side,
     count_changes,
@@ -70,7 +69,6 @@ async def items(studio: Studio, request: Request) -> Response:
             matrix=matrix,
             compared=compared,
             changes=count_changes(found),
-            change_names=CHANGES,
             types=types_of(found),
             type_names=sorted({item.type for item in every if item.type}),
             query={key: query.get(key, "") for key in ("q", "change", "type")},

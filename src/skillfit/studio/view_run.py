@@ -94,6 +94,8 @@ async def run(studio: Studio, request: Request) -> Response:
 
     def make() -> Response:
         story = studio.story(request)
+        if not story.has_begun and story.state == "running" and "/" not in name:
+            return studio.go_to(run_url("starting", name))
         context = run_context(studio, name, story)
         context["settings"] = settings_of_config(story.config)
         return studio.page(request, "run.html.j2", 200, **context)

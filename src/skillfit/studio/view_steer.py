@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from skillfit.amounts import quantity
 from skillfit.errors import InputError, SkillfitError
-from skillfit.models.providers.handoff import Pending, pending
+from skillfit.models.providers.handoff import Pending
 from skillfit.report import RunStory
 from skillfit.run.control import in_use, stop_run
 from skillfit.run.directory import JOURNAL
@@ -27,6 +27,7 @@ from skillfit.studio.commands import (
     run_command,
     start_log,
     steer_run,
+    waiting_prompts,
 )
 from skillfit.studio.run_form import NewRun, file_values, main_fields, sections
 from skillfit.studio.site import Studio, run_url
@@ -116,6 +117,9 @@ def _free_name(studio: Studio) -> str:
 async def _start(
     studio: Studio, request: Request, filled: NewRun, run: Path, words: list[str], *, force: bool
 ) -> Response:
+    if await asyncio.to_thread(_has_started, studio, filled.name):  # not only checked
+        problem = f"There is a run named {filled.name} already. Give this one another name."
+        return _form(studio, request, filled, problem=problem)
     forced = ["--force"] if force else []
     arguments = ["train", *words, "--run", str(run), "--json", *forced]
     try:
@@ -134,7 +138,7 @@ async def starting(studio: Studio, request: Request) -> Response:
         raise HTTPException(404, str(error)) from error
     if (run / JOURNAL).is_file() and _has_started(studio, name):
         return studio.go_to(run_url("run", name))
-    alive = studio.starter.is_starting(run)
+    alive = studio.starter.is_starting(run) or in_use(run)
     written = studio.project / f"{name}.yaml"  # by the form, when it did not start from a file
     return studio.page(
         request,
@@ -269,7 +273,7 @@ async def handoff(studio: Studio, request: Request) -> Response:
 
     def make() -> Response:
         story = studio.story(request)
-        prompts = [_waiting(prompt) for prompt in pending(Path(story.path) / "handoff")]
+        prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
         return studio.page(request, "handoff.html.j2", name=name, story=story, prompts=prompts)
 
     return await asyncio.to_thread(make)
