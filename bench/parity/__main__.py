@@ -23,7 +23,7 @@ RECORDED = HERE / "recorded"
 
 
 def recorded(mode: str) -> dict[str, Outcome]:
-    """The reference's recorded outcomes, by scenario name."""
+    """SkillOpt's recorded outcomes, by scenario name."""
     runs = json.loads((RECORDED / f"{mode}.json").read_text(encoding="utf-8"))
     return {name: Outcome.from_dict(run) for name, run in runs.items()}
 
@@ -47,11 +47,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--live",
         action="store_true",
-        help="run the reference now instead of reading its recorded outcomes",
+        help="run SkillOpt now instead of reading its recorded outcomes",
     )
-    parser.add_argument(
-        "--record", action="store_true", help="with --live: keep what the reference did"
-    )
+    parser.add_argument("--record", action="store_true", help="with --live: keep what SkillOpt did")
     options = parser.parse_args(arguments)
     scenarios = [*plain(options.seeds), *probes()]
     with tempfile.TemporaryDirectory(prefix="parity-") as folder, ParityServer() as server:
@@ -79,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 def report(comparisons: Sequence[Comparison], *, live: bool) -> str:
     source = "run beside it" if live else "as recorded"
     lines = [
-        "# Parity with the reference",
+        "# Parity with SkillOpt",
         "",
         f"skillopt 0.2.0, {source}; skillfit with `recipe: paper`.",
         "",
@@ -108,7 +106,7 @@ def report(comparisons: Sequence[Comparison], *, live: bool) -> str:
         cells += [sum(found.agrees for found in rows), sum(bool(found.defect) for found in rows)]
         cells.append(sum(not found.expected for found in rows))
         lines.append(_row(cells))
-    lines += ["", "Probes, each made to meet one defect of the reference:", ""]
+    lines += ["", "Probes, each made to meet one defect of SkillOpt:", ""]
     lines += ["| probe | update mode | expected | found | where the runs part |", "|" + "---|" * 5]
     for found in comparisons:
         if probe := PROBES.get(found.scenario.probe):

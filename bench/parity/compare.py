@@ -1,6 +1,6 @@
-"""Where two runs part, and whether a defect of the reference is the reason.
+"""Where two runs part, and whether a defect of SkillOpt is the reason.
 
-A difference counts as explained only when the reference's own files show the defect at the very
+A difference counts as explained only when SkillOpt's own files show the defect at the very
 place where the runs part. A step whose candidate is the incumbent itself is rejected there (9) and
 skipped here; nothing depends on it, so the comparison goes on.
 """
@@ -38,7 +38,7 @@ _SKIPPED = "skip_no_change"
 class Comparison:
     scenario: Scenario
     parted: str = ""  # what differed first; empty: nothing
-    defect: int | None = None  # the reason, where it is one of the reference's
+    defect: int | None = None  # the reason, where it is one of SkillOpt's
     unchanged: int = 0  # steps whose candidate was the incumbent (defect 9)
     actions: tuple[str, ...] = ()  # ours
 

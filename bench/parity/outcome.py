@@ -20,7 +20,7 @@ class StepRow:
     edit_budget: int | None
     candidate: str | None  # the candidate skill's hash
     score: float | None  # under the gate's metric
-    facts: tuple[str, ...] = ()  # where a defect of the reference may show (see compare.py)
+    facts: tuple[str, ...] = ()  # where a defect of SkillOpt may show (see compare.py)
 
 
 @dataclass(frozen=True, slots=True)

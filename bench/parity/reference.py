@@ -49,7 +49,7 @@ class ReferenceFailed(Exception):
 
 
 def ready() -> Path:
-    """The interpreter of the reference's environment, with everything in place."""
+    """The interpreter of SkillOpt's environment, with everything in place."""
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
         venv.create(ENVIRONMENT, with_pip=True)
@@ -70,7 +70,7 @@ def ready() -> Path:
 
 
 def _package(python: Path) -> Path | None:
-    """Where the reference is installed; None before it is."""
+    """Where SkillOpt is installed; None before it is."""
     where = "import skillopt, pathlib; print(pathlib.Path(skillopt.__file__).parent)"
     found = subprocess.run([python, "-c", where], capture_output=True, text=True)
     return None if found.returncode else Path(found.stdout.strip())

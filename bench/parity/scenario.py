@@ -1,7 +1,7 @@
 """What a run is: a seed, an update mode, and the settings that go with them, written for both
 systems from one place.
 
-Seeds from 1 on are plain. The probes beyond them each walk into one defect of the reference on
+Seeds from 1 on are plain. The probes beyond them each walk into one defect of SkillOpt on
 purpose. Standard library only.
 """
 

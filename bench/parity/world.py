@@ -4,7 +4,7 @@ kinds it is shown, the skill, and what it was told before.
 
 Nothing here depends on the order or the grouping of trajectories, so two systems that group them
 differently are still told the same things. Pure functions of a seed; standard library only, because
-the reference's interpreter reads it too.
+SkillOpt's interpreter reads it too.
 """
 
 from __future__ import annotations

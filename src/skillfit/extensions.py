@@ -166,7 +166,8 @@ def describe_part(part: Any, name: str, base: Path = Path()) -> Mapping[str, Any
         match = _REFERENCE.match(name)
         if match is None:
             return None
-        content = (base / match["file"]).read_bytes()
+        path = base / match["file"]
+        content = path.read_bytes() if path.is_file() else b""  # commands that only measure
         return {"python": match["name"], "source": hashlib.sha256(content).hexdigest()[:16]}
     if not isinstance(part, type) and hasattr(part, "describe"):
         described: Mapping[str, Any] = part.describe()

@@ -375,6 +375,18 @@ def test_check_tries_the_optimizers_key_too_before_any_rollout(
     ] == []
 
 
+def test_check_leaves_a_finished_run_finished(shell: Shell, config: Path) -> None:
+    trained = shell("train", config, *SMALL, "--run", "runs/r", "--json").json
+    assert shell("check", config, *SMALL, "--run", "runs/r").code in (0, 9)
+    shown = shell("show", "runs/r", "--json").json
+    assert (shown["state"], shown["finish_reason"]) == ("finished", trained["finish_reason"])
+    (listed,) = shell("ls", "runs", "--json").json
+    assert listed["finish_reason"] == trained["finish_reason"]
+    again = shell("train", config, *SMALL, "--run", "runs/r", "--json")
+    assert again.json["finish_reason"] == trained["finish_reason"]
+    assert "finished already: nothing was sent again" in again.err
+
+
 def test_check_tries_a_key_that_changed_since_the_last_check(
     shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

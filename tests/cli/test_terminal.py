@@ -183,7 +183,7 @@ def test_the_plain_terminal_does_not_repeat_what_a_resumed_run_replays() -> None
     assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue()
     assert "baseline" not in said
-    assert "Resuming where the run stopped (1 recorded events)." in said
+    assert "Resuming where the run stopped (1 recorded event)." in said
     assert "warning: now" in said
 
 

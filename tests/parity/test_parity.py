@@ -1,4 +1,4 @@
-"""`recipe: paper` against the recorded decisions of the reference. `python -m bench.parity --live`
+"""`recipe: paper` against the recorded decisions of SkillOpt. `python -m bench.parity --live`
 runs both side by side.
 """
 

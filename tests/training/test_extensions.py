@@ -4,6 +4,7 @@ file.py:name in a config, and by an entry point of an installed package.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,8 @@ from skillfit.gate import (
 )
 from skillfit.gate.samples import SkillScores
 from skillfit.gate.verdict import Begun
+from skillfit.tasks.item import Attempt
+from skillfit.training.estimate import RunEstimate, estimate
 from skillfit.training.inputs import read_inputs
 from tests.cli.cli_project import Shell
 
@@ -422,6 +425,52 @@ def test_a_gate_without_a_pool_is_asked_and_not_recognised_by_its_name(
         skillfit.train(
             config=project / "skillfit.yaml", gate=gate, run="r", progress=False, settings=setting
         )
+
+
+@pytest.mark.parametrize("name", ["MyGate", "my_gate"])
+def test_the_estimate_asks_the_gate_too(name: str, project: Path) -> None:
+    def planned(gate: str) -> RunEstimate:
+        inputs = read_inputs(load_config(write_config(project, {"evaluation.gate": gate})))
+        return estimate(
+            inputs.config, inputs.task, inputs.skill, inputs.plan(), abilities=inputs.abilities
+        )
+
+    assert planned(f"parts.py:{name}") == planned("strict")
+    assert planned("screening") != planned("strict")
+
+
+@pytest.mark.parametrize("kind", ["grader", "executor", "agent"])
+def test_evaluate_takes_parts_too(kind: str, project: Path, here: Path) -> None:
+    part = load_object("parts.py:" + CLASSES[kind], project)
+    (measured,) = skillfit.evaluate(
+        project / "SKILL.md", config=project / "skillfit.yaml", run="e", **{kind: part}
+    )
+    assert measured.tally.scored == 4 and kind in marks(here)
+
+
+def test_evaluate_needs_no_gate(project: Path) -> None:
+    config = write_config(project, {"evaluation.gate": "nothing.py:Gate"})
+    (measured,) = skillfit.evaluate(project / "SKILL.md", config=config)
+    assert measured.tally.scored == 4
+
+
+def test_no_more_attempts_run_than_the_agent_has_slots_for(project: Path) -> None:
+    running, most = 0, 0
+
+    class OneAtATime:
+        async def attempt(self, skill: Any, item: Any, context: Any) -> Attempt:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+            return Attempt("delivery")
+
+        def slots(self, cores: int) -> int:
+            return 1
+
+    given("agent", OneAtATime(), project)
+    assert most == 1
 
 
 def test_a_proposer_that_needs_no_model_trains_without_one(project: Path, here: Path) -> None:

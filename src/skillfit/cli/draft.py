@@ -181,7 +181,7 @@ def _ask(
 
         terminal = Terminal(console(stderr=True))
         if not journal.count("call/"):
-            terminal.say(f"Asking {writer.spec.id} for {count} tasks (at most ${usd:g}).")
+            terminal.say(f"Asking {writer.spec.id} for {count} tasks (at most {dollars(usd)}).")
         drafts = attend(folder, terminal, work)
         return drafts, journal.spent()
 

@@ -80,7 +80,7 @@ async def _check(
     from skillfit.training.assemble import assemble
     from skillfit.training.preflight import probe, run_preflight
 
-    with RunDirectory.open(path, inputs.identity().as_json()) as opened:
+    with RunDirectory.open(path, inputs.identity().as_json(), keep_end=True) as opened:
         async with assemble(inputs, opened, [listener], control) as parts:
             await probe(parts, again=True)
             return await run_preflight(parts)

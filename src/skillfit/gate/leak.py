@@ -111,8 +111,8 @@ class LeakIndex:
         lengths = {len(gold) for gold in (*golds, *hidden_golds)}
         wanted = golds.keys() | hidden_golds.keys()
         seen: Counter[Words] = Counter()  # training texts and the skill that contain an answer
-        for said in known:
-            seen.update({run for length in lengths for run in _runs(said, length)} & wanted)
+        for text_words in known:
+            seen.update({run for length in lengths for run in _runs(text_words, length)} & wanted)
         in_skill = {run for length in lengths for run in _runs(known[0], length)}
         secret = {
             gold: item
@@ -139,27 +139,27 @@ class LeakIndex:
         """The leaks in a text. `examples`: the text goes into the fenced examples, which may hold
         training answers.
         """
-        said, plain = words(text), text.casefold()
+        text_words, plain = words(text), text.casefold()
         leaks = [
             Leak("grader", pattern)
             for pattern in self.patterns
             if pattern.strip().casefold() in plain
         ]
-        for run in _runs(said, RUN):
+        for run in _runs(text_words, RUN):
             if (owner := self.texts.get(hash(run))) is not None:
                 leaks.append(Leak("item text" if owner else "grader", " ".join(run), owner))
-        leaks += self._answers(said, self.answers, "answer")
+        leaks += self._answers(text_words, self.answers, "answer")
         leaks += self._answers(spelled(text), self.names, "answer")
         if not examples:
-            leaks += self._answers(said, self.training_answers, "training answer")
+            leaks += self._answers(text_words, self.training_answers, "training answer")
         return tuple({(leak.kind, leak.item): leak for leak in reversed(leaks)}.values())[::-1]
 
     @staticmethod
     def _answers(
-        said: Words, golds: dict[Words, str], kind: Literal["answer", "training answer"]
+        text_words: Words, golds: dict[Words, str], kind: Literal["answer", "training answer"]
     ) -> Iterator[Leak]:
         for length in sorted({len(gold) for gold in golds}):
-            for run in _runs(said, length):
+            for run in _runs(text_words, length):
                 if run in golds:
                     yield Leak(kind, " ".join(run), golds[run])
 

@@ -15,6 +15,7 @@ from skillfit.run.events import (
     GateDecided,
     PersonDecided,
     PreflightFinished,
+    RunFinished,
     RunStarted,
     ShipTested,
     SlowUpdateFinished,
@@ -44,7 +45,11 @@ class ProgressLines:
             self._replayed += 1
             return
         if self._replayed and not self._resumed:  # later ones are parts of the new work
-            self.say(f"Resuming where the run stopped ({self._replayed:,} recorded events).")
+            known = quantity(self._replayed, "recorded event")
+            if isinstance(stored.event, RunFinished):
+                self.say(f"The run was finished already: nothing was sent again ({known}).")
+            else:
+                self.say(f"Resuming where the run stopped ({known}).")
             self._resumed = True
         for line in event_lines(stored.event):
             self.say(line)

@@ -47,6 +47,15 @@ from skillfit.skill import estimate_tokens
 _RECENT_STEPS = 5  # whose mean duration predicts the next ones
 
 
+def _may_follow_end(event: Event) -> bool:
+    """Whether a finished run stays finished: decisions of people, warnings, `skillfit check`."""
+    if isinstance(event, StageStarted | StageFinished):
+        return event.stage == "preflight"
+    if isinstance(event, RolloutFinished):
+        return event.phase == "preflight"
+    return isinstance(event, PersonDecided | Warned | PreflightFinished)
+
+
 class StoryBuilder:
     """A listener; `story` is the story of all events so far."""
 
@@ -75,8 +84,8 @@ class StoryBuilder:
 
     def __call__(self, stored: Stored) -> None:
         self._times = [*self._times[:1], stored.at]
-        if not isinstance(stored.event, PersonDecided | Warned):
-            self._finished = None  # an event behind the end: the run was resumed
+        if not _may_follow_end(stored.event):
+            self._finished = None  # the run was resumed
         self._on(stored.event, stored)
 
     @singledispatchmethod

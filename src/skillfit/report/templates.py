@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from skillfit.amounts import dollars, duration, percent, points
+from skillfit.amounts import dollars, duration, percent, points, quantity
 from skillfit.plain_text import shorten, visible
 from skillfit.report.story_items import Side
 from skillfit.run.records import display_name
@@ -78,6 +78,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "points": points,
     "score": side_score,
     "dollars": dollars,
+    "quantity": quantity,
     "duration": duration,
     "date": date,
     "thousands": lambda number: f"{number:,}",

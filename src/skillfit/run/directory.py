@@ -76,12 +76,14 @@ class RunDirectory:
         identity: Mapping[str, Any],
         *,
         force_new: bool = False,
+        keep_end: bool = False,
         redact: Redact = hide_keys_in_use,
     ) -> RunDirectory:
         """Start a run in `path`, or resume the one that is there if it is the same run.
 
         `identity` is what makes the run this run (settings, skill, tasks). It may change as long
-        as the run has only tested its models. `force_new` first moves an existing run aside. A run
+        as the run has only tested its models. `force_new` first moves an existing run aside. With
+        `keep_end` a finished run stays finished: nothing of its result is decided again. A run
         that records nothing leaves no files when it is closed.
         """
         path = Path(path).absolute()
@@ -93,13 +95,13 @@ class RunDirectory:
                 lock = _claim(path)
             try:
                 run = cls(path, lock, redact)
-                run._begin(identity)
+                run._begin(identity, keep_end)
             except BaseException:
                 lock.release()
                 raise
         return run
 
-    def _begin(self, identity: JsonObject) -> None:
+    def _begin(self, identity: JsonObject, keep_end: bool) -> None:
         before = self.journal.fact("identity", JsonObject)
         if before is None and (others := _others(self.path)):
             raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
@@ -117,6 +119,8 @@ class RunDirectory:
             self.journal.set_fact("run", secrets.token_hex(6))
         self.resumed = before is not None and not changes
         self.run_id = self.journal.fact("run", str) or ""
+        if self.resumed and keep_end:
+            return
         self.events.resume()
         self._card.reopen(new=not self.resumed)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from skillfit.amounts import dollars
 from skillfit.config.schema import BudgetSection, Config
 from skillfit.errors import InputError
 from skillfit.gate.samples import detectable_effect, repeats_for
@@ -250,9 +251,7 @@ class SmallCap:
         )
 
     def _shown(self, amount: float) -> str:
-        if self.name != "usd":
-            return f"{amount:,.0f}"
-        return f"${amount:.2f}" if amount >= 0.1 else f"${amount:.3g}"
+        return dollars(amount) if self.name == "usd" else f"{amount:,.0f}"
 
 
 def small_caps(

@@ -92,6 +92,10 @@ _VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     ),
 }
 _VALUE_TYPES = {kind.__name__: make for kind, (_, make) in _VALUES.items()}
+# JSON between the two processes, one of which runs untrusted code.
+Message = dict[str, Any]  # a request or a reply
+Packed = dict[str, Any]  # a value inside one
+
 _CONTAINERS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (list, set, bytearray, collections.deque, tuple, frozenset, dict)
@@ -162,7 +166,7 @@ class Link:
         while True:
             self._serve(self._receive())
 
-    def _serve(self, message: dict[str, Any]) -> None:
+    def _serve(self, message: Message) -> None:
         shared_before, self._shared = self._shared, list(self._shared)
         printed = io.StringIO()
         changed: list[Any] = []
@@ -206,7 +210,7 @@ class Link:
             return asyncio.run(arguments[0])
         return _OPERATIONS[operation](*arguments)
 
-    def _refuse_objects_not_given(self, message: dict[str, Any]) -> None:
+    def _refuse_objects_not_given(self, message: Message) -> None:
         """The answer may use objects that a test has passed to it, and their public attributes. It
         may not name any other function or object of the checking process.
         """
@@ -220,14 +224,14 @@ class Link:
             if revealing or not str(arguments[1]).isidentifier() or arguments[1].startswith("_"):
                 raise AttributeError(f"{arguments[1]} is not available to the answer")
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Message) -> None:
         try:
             self._out.write(json.dumps(message).encode() + b"\n")
             self._out.flush()
         except BrokenPipeError:
             raise OtherEnded(_ENDED) from None
 
-    def _receive(self) -> dict[str, Any]:
+    def _receive(self) -> Message:
         line = self._in.readline(_LONGEST_MESSAGE)
         if not line.endswith(b"\n"):
             raise OtherEnded(_ENDED)
@@ -290,7 +294,7 @@ class Link:
         if id(value) not in self._number_of:
             self._number_of[id(value)] = len(self._ours)
             self._ours.append(value)
-        packed: dict[str, Any] = {"object": self._number_of[id(value)], "form": _form(value)}
+        packed: Packed = {"object": self._number_of[id(value)], "form": _form(value)}
         if packed["form"] == "exception":
             packed["bases"] = [self.pack(base) for base in value.__bases__]
         if packed["form"] in ("exception", "function"):
@@ -325,7 +329,7 @@ class Link:
             return kind if isinstance(kind, type) else object
         return _unpack_array(packed) if "array" in packed else self._stand_in(packed)
 
-    def _unpack_container(self, packed: dict[str, Any]) -> Any:
+    def _unpack_container(self, packed: Packed) -> Any:
         kind, contents = _CONTAINERS[packed["container"]], packed["contents"]
         if not issubclass(kind, _CHANGEABLE):
             return kind(self.unpack(held) for held in contents)
@@ -347,7 +351,7 @@ class Link:
         grow = container.extend if hasattr(container, "extend") else container.update
         grow(held)
 
-    def _unpack_error(self, packed: dict[str, Any]) -> BaseException:
+    def _unpack_error(self, packed: Packed) -> BaseException:
         kind = self.unpack(packed["error"])
         parts = [self.unpack(held) for held in packed["parts"]]
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
@@ -359,7 +363,7 @@ class Link:
 
     # Stand-ins for objects of the other process
 
-    def _stand_in(self, packed: dict[str, Any]) -> Any:
+    def _stand_in(self, packed: Packed) -> Any:
         number = int(packed["object"])
         if number not in self._stand_ins:
             made = self._make_stand_in(number, packed)
@@ -367,7 +371,7 @@ class Link:
             self._theirs[id(made)] = number
         return self._stand_ins[number]
 
-    def _make_stand_in(self, number: int, packed: dict[str, Any]) -> Any:
+    def _make_stand_in(self, number: int, packed: Packed) -> Any:
         if packed["form"] == "exception":
             bases = tuple(self.unpack(base) for base in packed["bases"])
             return type(str(packed["name"]), bases, {"__module__": "answer"})
@@ -484,7 +488,7 @@ def _pack_array(value: Any) -> Any:
     return {"array": array.dtype.str, "shape": array.shape, "content": content}
 
 
-def _unpack_array(packed: dict[str, Any]) -> Any:
+def _unpack_array(packed: Packed) -> Any:
     import numpy
 
     flat = numpy.frombuffer(base64.b64decode(packed["content"]), dtype=packed["array"]).copy()
