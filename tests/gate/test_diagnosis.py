@@ -32,6 +32,7 @@ NORMAL = Facts(
     effects=(effect(0.05, 0.02, 0.08),),
 )
 NONE_HELPED = {"accepted": 0, "effects": (effect(0.0, -0.01, 0.01),)}
+COMPOSED = {"accepted": 0, "changed": True, "verified": True, "difference": 0.01}
 
 PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ("a real gain", {"ship": "improved", "difference": 0.1}, "improved"),
@@ -71,6 +72,21 @@ PLANTED: list[tuple[str, dict[str, Any], str]] = [
         {"accepted": 0, "effects": (effect(0.05, -0.1, 0.2),)},
         "too little evidence",
     ),
+    (
+        "useless edits that were only pending in the final skill",
+        {**COMPOSED, "effects": (effect(0.0, -0.01, 0.01),)},
+        "useless edits",
+    ),
+    (
+        "likely edits that were only pending in the final skill",
+        {**COMPOSED, "effects": (effect(0.05, -0.1, 0.2),)},
+        "too little evidence",
+    ),
+    (
+        "nine selection items, and edits that were only pending",
+        {**COMPOSED, "ship": "inconclusive", "selection_items": 9, "detectable": 0.48},
+        "too few items",
+    ),
     ("a strict gate that rejects all", {"accepted": 0, "effects": ()}, "useless edits"),
     ("luck on the selection split", {"difference": -0.02}, "did not hold"),
 ]
@@ -84,6 +100,14 @@ def test_each_cause_gets_its_own_diagnosis(change: dict[str, Any], cause: str) -
     assert found.cause == cause
     assert found.message
     assert found.next_step or cause == "improved"
+
+
+def test_pending_edits_in_the_final_skill_are_not_called_a_gain() -> None:
+    facts = replace(NORMAL, **COMPOSED, ship="inconclusive", effects=(effect(0.01, -0.03, 0.05),))
+    found = diagnose(facts)
+    assert found.message.startswith("No edit was promoted: of 1 edit measured, the best is +0.01")
+    assert "changed the score by +0.010 on fresh rollouts" in found.message
+    assert "Try a stronger model.optimizer." in found.next_step
 
 
 def test_a_grader_that_sees_is_never_called_blind() -> None:

@@ -160,6 +160,7 @@ def cost_check(typical: float, high: float, cap: float | None) -> CheckResult:
 
 
 _FEW_ITEMS = 12  # selection items; fewer can hardly prove anything
+_WORTH_HAVING = 0.03  # an edit whose effect is surely smaller is useless
 _LOUD = 0.2  # gains below this cannot be shown: the scores are too noisy
 
 
@@ -363,29 +364,59 @@ def _cut_short(f: Facts) -> Diagnosis | None:
     return Diagnosis("budget", message, "Raise the cap and run the same command again: it resumes.")
 
 
+def _only_pending(f: Facts) -> Diagnosis | None:
+    """The final skill was composed of edits that were never promoted, and it did not stand out."""
+    best = _best_effect(f)
+    if best is None or f.accepted or not f.changed or not f.verified:
+        return None
+    if f.difference > f.detectable / 2 or (f.difference > 0 and f.selection_items < _FEW_ITEMS):
+        return None  # more items would tell whether there is a gain
+    measured = quantity(sum(effect.mean is not None for effect in f.effects), "edit")
+    message = (
+        f"No edit was promoted: of {measured} measured, the best is "
+        f"{with_interval(best.mean or 0.0, best.low, best.high)}. The likeliest ones together "
+        "changed the score by "
+        f"{f.difference:+.3f} on fresh rollouts; {quantity(f.selection_items, 'item')} can show "
+        f"gains from {f.detectable:.2f} on."
+    )
+    read = f"Read the edits with `skillfit report {f.run}`."
+    if best.high <= _WORTH_HAVING or f.difference <= 0:
+        return Diagnosis("useless edits", message, f"{read} {_better_edits(f)}")
+    step = f"{read} If they look right, train longer (train.num_epochs) or add selection items."
+    return Diagnosis("too little evidence", message, f"{step} If not: {_better_edits(f)}")
+
+
+def _best_effect(f: Facts) -> EditEffect | None:
+    measured = [effect for effect in f.effects if effect.mean is not None]
+    return max(measured, key=lambda effect: effect.mean or 0.0) if measured else None
+
+
 def _small_gain(f: Facts) -> Diagnosis | None:
     if f.ship != "inconclusive" or f.difference <= 0:
         return None
-    shown = f"The gain of {f.difference:+.3f} is below what {f.selection_items} items can show"
+    shown = (
+        f"The gain of {f.difference:+.3f} is not proven: {f.selection_items} items can show gains "
+        f"from {f.detectable:.2f} on"
+    )
     if f.selection_items < _FEW_ITEMS:
-        message = f"{shown} ({f.detectable:.2f})."
+        message = f"{shown}."
         return Diagnosis("too few items", message, "Add items to the selection split.")
     if f.detectable > _LOUD:
-        message = f"{shown} with scores this noisy ({f.detectable:.2f})."
+        message = f"{shown}, with scores this noisy."
         step = "Lower the agent's temperature, or add items."
         return Diagnosis("noisy agent", message, step)
-    message = f"{shown} for sure ({f.detectable:.2f})."
+    message = f"{shown}."
     return Diagnosis("no power", message, "Add items, or train longer (train.num_epochs).")
 
 
 def _useless_edits(f: Facts) -> Diagnosis | None:
-    measured = [effect for effect in f.effects if effect.mean is not None]
-    if not measured or f.accepted:
+    best = _best_effect(f)
+    if best is None or f.accepted:
         return None
-    best = max(measured, key=lambda effect: effect.mean or 0.0)
-    tried = f"{quantity(len(measured), 'edit')} measured, and none helped for sure"
+    measured = quantity(sum(effect.mean is not None for effect in f.effects), "edit")
+    tried = f"{measured} measured, and none helped for sure"
     likely = f"the best is {with_interval(best.mean or 0.0, best.low, best.high)}"
-    if best.high > f.detectable / 2 and best.high > 0.03:
+    if best.high > f.detectable / 2 and best.high > _WORTH_HAVING:
         message = f"{tried} yet: {likely}."
         step = "Train longer (train.num_epochs), or add selection items."
         return Diagnosis("too little evidence", message, step)
@@ -426,6 +457,7 @@ _CAUSES: tuple[Callable[[Facts], Diagnosis | None], ...] = (
     _second_grader,
     _fit_only,
     _cut_short,
+    _only_pending,
     _small_gain,
     _useless_edits,
     _rejected,
