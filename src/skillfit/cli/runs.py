@@ -64,25 +64,25 @@ def ls(
     for problem in listing.problems:
         warn(str(problem))
     lines = [ResultLine.of_card(listed.path, listed.card) for listed in listing.runs]
+    states = [listed.state for listed in listing.runs]
     if as_json:
-        states = [listed.state for listed in listing.runs]
         data = [{**line.as_json(), "state": at} for line, at in zip(lines, states, strict=True)]
         show(data, "", as_json)
     elif lines:
         names = ("run", "result", "baseline", "best", "calls")
-        print(aligned(names, [_listed(line) for line in lines]))
+        print(aligned(names, list(map(_listed, lines, states))))
     else:
         print(visible(f"No runs in {folder}."))
 
 
-def _listed(line: ResultLine) -> tuple[str, ...]:
+def _listed(line: ResultLine, state: str) -> tuple[str, ...]:
     from skillfit.run.records import display_name
 
     scores = [
         "" if score is None else f"{score:.3f}"
         for score in (line.selection.baseline, line.selection.best)
     ]
-    result = display_name(line.finish_reason)
+    result = display_name(line.finish_reason) if state == "finished" else state
     return (str(near(line.run)), result, *scores, str(line.usage.calls or ""))
 
 

@@ -93,7 +93,7 @@ def _result(story: RunStory) -> str:
         detail = f", {ship.reason.rstrip('.')}" if ship.reason else ""
         return f"It is not clear whether the skill is better: {_gain(ship)}{detail}."
     if reason == "budget" and ship:
-        return f"The budget was reached after the ship test: {ship.verdict}, {_gain(ship)}."
+        return f"The budget ended training early. Ship test: {ship.verdict}, {_gain(ship)}."
     if reason in _NOT_VERIFIED:
         return _NOT_VERIFIED[reason] + _so_far(story, note="")
     return f"Ended ({display_name(reason)}){_so_far(story)}"
