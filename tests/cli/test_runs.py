@@ -376,9 +376,9 @@ def test_check_tries_the_optimizers_key_too_before_any_rollout(
 
 
 def test_ls_shows_the_state_of_a_run_without_a_result(shell: Shell, config: Path) -> None:
-    shell("check", config, *SMALL, "--run", "runs/r")
+    shell("train", config, *SMALL, "model.optimizer=handoff", "--run", "runs/r")
     (line,) = shell("ls", "runs").out.splitlines()[1:]
-    assert line.split()[1] == "stopped"
+    assert line.split()[1] == "waiting"
 
 
 def test_check_leaves_a_finished_run_finished(shell: Shell, config: Path) -> None:
