@@ -43,6 +43,7 @@ from skillfit.amounts import (
         (percent(0.325), "32.5\u00a0%"),
         (percent(0.5), "50\u00a0%"),
         (points(-0.0125), "−1.2"),
+        (points(-0.0001), "+0.0"),
         (with_interval(0.1234, -0.05, 0.3), "+0.123 (-0.05 … +0.30)"),
     ],
 )

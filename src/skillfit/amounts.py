@@ -53,9 +53,9 @@ def percent(score: float) -> str:
 def points(difference: float) -> str:
     """A difference of scores in percentage points, with a real minus sign."""
     # Rounded first: 0.3625 reads the same whether it was computed as 0.36249999 or 0.36250001.
-    return f"{round(difference * 100, 6):+.1f}".replace("-", "−")
+    return f"{round(difference * 100, 6):+z.1f}".replace("-", "−")
 
 
 def with_interval(difference: float, low: float, high: float) -> str:
     """A difference of scores and its interval: "+0.120 (+0.05 … +0.19)"."""
-    return f"{difference:+.3f} ({low:+.2f} … {high:+.2f})"
+    return f"{difference:+z.3f} ({low:+z.2f} … {high:+z.2f})"
