@@ -493,8 +493,9 @@ def test_a_changed_file_is_another_run(kind: str, project: Path) -> None:
         named(kind, f"parts.py:{CLASSES[kind]}", project)
 
 
-def test_a_moved_project_is_the_same_run(project: Path) -> None:
-    first = named("gate", "parts.py:MyGate", project)
+@pytest.mark.parametrize("kind", ["gate", "proposer", "sampler", "agent", "grader"])
+def test_a_moved_project_is_the_same_run(kind: str, project: Path) -> None:
+    first = named(kind, f"parts.py:{CLASSES[kind]}", project)
     moved = project.rename(project.with_name("moved"))
     again = skillfit.train(config=moved / "skillfit.yaml", run="r", progress=False)
     assert again.summary == first.summary

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -22,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from skillfit.extensions import extension_names, is_extension, is_reference
+from skillfit.extensions import extension_names, is_extension
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import ROLES, ModelSpec
 
@@ -414,22 +413,7 @@ def identity(config: Config) -> JsonObject:
                 if name not in CHANGEABLE_OF_A_PROGRAM
             }
             spec["options"] = kept
-    _name_files(data)
     return data
-
-
-def _name_files(data: JsonObject) -> None:
-    """Leave the folders out of file.py:name. The files are compared by content, like skill and
-    tasks.
-    """
-    for section, name in (
-        ("env", "agent"),
-        ("evaluation", "gate"),
-        ("optimizer", "proposer"),
-        ("train", "sampler"),
-    ):
-        if is_reference(str(data[section][name])):
-            data[section][name] = Path(data[section][name]).name
 
 
 def completed_identity(recorded: JsonObject) -> JsonObject:
@@ -449,7 +433,6 @@ def completed_identity(recorded: JsonObject) -> JsonObject:
     for key in CHANGEABLE:
         section, _, name = key.rpartition(".")
         (whole[section] if section else whole).pop(name, None)
-    _name_files(whole)
     return whole
 
 

@@ -24,6 +24,7 @@ import pydantic_core
 
 from skillfit.atomic_write import replace_file
 from skillfit.errors import InputError
+from skillfit.extensions import is_reference
 from skillfit.models.json_text import JsonObject
 from skillfit.models.providers.handoff import pending
 from skillfit.models.secrets import hide_keys_in_use
@@ -271,7 +272,20 @@ def _changes(before: Any, after: Any, key: str = "") -> list[IdentityChange]:
         for name in sorted(before.keys() | after.keys()):
             found += _changes(before.get(name), after.get(name), f"{key}.{name}".strip("."))
         return found
-    return [] if before == after else [IdentityChange(key, before, after)]
+    if _without_folders(before) == _without_folders(after):
+        return []
+    return [IdentityChange(key, before, after)]
+
+
+def _without_folders(value: Any) -> Any:
+    """Every file.py:name without its folder, so that a moved project is the same run. The content
+    of such files is compared apart.
+    """
+    if isinstance(value, dict):
+        return {key: _without_folders(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(each) for each in value]
+    return Path(value).name if isinstance(value, str) and is_reference(value) else value
 
 
 def _changed_run(path: Path, changes: list[IdentityChange]) -> InputError:
