@@ -245,12 +245,12 @@ async def test_only_with_a_lag_the_rollouts_of_the_next_step_start_before_the_ve
 @pytest.mark.parametrize(
     ("settings", "late"),
     [
-        (["train.num_epochs=4"], 2),
-        (["train.num_epochs=4", "train.lag=0"], 0),
-        (["train.num_epochs=3"], 0),
-        (["train.num_epochs=4", *STRICT], 0),
+        (["train.num_epochs=8"], 2),
+        (["train.num_epochs=8", "train.lag=0"], 0),
+        (["train.num_epochs=7"], 0),
+        (["train.num_epochs=8", *STRICT], 0),
     ],
-    ids=["16 steps", "16 steps without a lag", "12 steps", "strict gate"],
+    ids=["32 steps", "32 steps without a lag", "28 steps", "strict gate"],
 )
 async def test_edits_join_later_by_default_in_long_runs_only(
     make_world: MakeWorld, settings: list[str], late: int

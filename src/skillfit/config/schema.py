@@ -78,7 +78,7 @@ class TrainSection(Section):
     lag: int | None = Field(default=None, ge=0)
     """Steps between a reflection and its edits joining the pool (screening). With 1 or more the
     next rollouts do not wait for the optimizer, which saves time, and in short runs costs some
-    gain per rollout. Default: 2 in runs of 16 steps or more, 0 in shorter ones."""
+    gain per rollout. Default: 2 in runs of 30 steps or more, 0 in shorter ones."""
 
 
 class GradientSection(Section):

@@ -105,7 +105,7 @@ class Plan:
         return Plan(tuple(epochs))
 
 
-LONG_RUN = 16  # steps from which a lag costs no measurable gain (bench/gate, "lag")
+LONG_RUN = 30  # steps from which a lag costs no measurable gain (bench/gate, "lag")
 LONG_RUN_LAG = 2
 
 
