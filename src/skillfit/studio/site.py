@@ -36,7 +36,7 @@ _LARGEST_FORM = 2_000_000  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ActionMessage:
     """What an action said, for the next page."""
 
     text: str
@@ -52,7 +52,7 @@ class Studio:
         self.folders = Folders.of(project, runs)
         self.session = session
         self.starter = Starter()
-        self._messages: OrderedDict[str, Message] = OrderedDict()
+        self._messages: OrderedDict[str, ActionMessage] = OrderedDict()
         self.templates: Environment = make_environment("skillfit.studio", "skillfit.report")
         self.templates.globals |= {
             "run_url": run_url,
@@ -74,7 +74,7 @@ class Studio:
         """Redirect after a change, with a message for the next page."""
         if message:
             key = secrets.token_urlsafe(9)
-            self._messages[key] = Message(message, failed)
+            self._messages[key] = ActionMessage(message, failed)
             while len(self._messages) > _MESSAGES:
                 self._messages.popitem(last=False)
             url += f"{'&' if '?' in url else '?'}message={key}"
