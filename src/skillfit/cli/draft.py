@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from skillfit.amounts import dollars, quantity
 from skillfit.cli.output import Json, console, show, warn
 from skillfit.errors import Exit, InputError, SkillfitError
+from skillfit.plain_text import dollars, quantity
 
 if TYPE_CHECKING:
     from skillfit.models import ModelSpec, Usage

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillfit.amounts import dollars, duration, quantity, rounded
 from skillfit.cli.output import Json, Overrides, console, show, table
 from skillfit.cli.train import RunOption, attend, read
 from skillfit.errors import Exit
-from skillfit.plain_text import shorten
+from skillfit.plain_text import dollars, duration, quantity, rounded, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence

@@ -224,7 +224,7 @@ class ResultLine:
         return [line]
 
     def _cost(self) -> str:
-        from skillfit.amounts import dollars, duration
+        from skillfit.plain_text import dollars, duration
 
         amounts = [f"{self.usage.calls or 0:,} calls", f"{self.usage.tokens or 0:,} tokens"]
         if self.usage.usd:

@@ -351,7 +351,7 @@ def steer(
 
 def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
     """The answer to a handoff prompt, from a file or from stdin."""
-    from skillfit.amounts import quantity
+    from skillfit.plain_text import quantity
     from skillfit.studio.commands import answer_prompt
 
     text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from skillfit.amounts import points
-from skillfit.plain_text import shorten, visible
+from skillfit.plain_text import points, shorten, visible
 from skillfit.report.story import EditSummary, EffectPoint
 
 _WIDTH, _HEIGHT = 220, 22

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
-from skillfit.amounts import dollars
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.models.protocol import ROLES, ModelSpec
+from skillfit.plain_text import dollars
 from skillfit.report.forest import ForestRow, edit_row, forest_plot
 from skillfit.report.read_story import open_run, read_story
 from skillfit.report.score_chart import score_chart

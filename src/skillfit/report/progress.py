@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from skillfit.amounts import duration, quantity, with_interval
+from skillfit.plain_text import duration, quantity, with_interval
 from skillfit.report.story import RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.events import (

@@ -11,7 +11,7 @@ from math import ceil, floor
 
 from markupsafe import Markup
 
-from skillfit.amounts import percent
+from skillfit.plain_text import percent
 from skillfit.report.story import Point, RunStory
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46

@@ -15,8 +15,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from skillfit.amounts import dollars, duration, percent, points, quantity
-from skillfit.plain_text import shorten, visible
+from skillfit.plain_text import dollars, duration, percent, points, quantity, shorten, visible
 from skillfit.report.story_items import Side
 from skillfit.run.records import display_name
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skillfit.amounts import budget_amount, dollars, duration, percent, points, quantity
 from skillfit.models.protocol import Usage
+from skillfit.plain_text import budget_amount, dollars, duration, percent, points, quantity
 from skillfit.report.story import Cost, RunStory
 from skillfit.run.events import AblationFinished, ShipTested
 from skillfit.run.records import display_name

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from skillfit.amounts import quantity
 from skillfit.errors import Exit, InputError, SkillfitError
+from skillfit.plain_text import quantity
 from skillfit.run.budget import Budget
 from skillfit.run.control import SteeringRequest, read_requests
 from skillfit.run.events import PersonDecided, Warned
