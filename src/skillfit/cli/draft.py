@@ -19,7 +19,7 @@ import typer
 
 from skillfit.cli.output import Json, console, show, warn
 from skillfit.errors import Exit, InputError, SkillfitError
-from skillfit.plain_text import dollars, quantity
+from skillfit.plain_text import dollars, quantity, visible
 
 if TYPE_CHECKING:
     from skillfit.models import ModelSpec, Usage
@@ -309,8 +309,6 @@ def _reviewed(heading: str, task: DraftTask, notes: Sequence[str]) -> _Decision 
 
 
 def _present(heading: str, task: DraftTask, notes: Sequence[str]) -> None:
-    from skillfit.plain_text import visible
-
     kind = f" ({visible(task.type)})" if task.type else ""
     lines = [f"\n── {heading}{kind}", visible(task.input), f"expected: {visible(task.answer)}"]
     if task.reasoning:

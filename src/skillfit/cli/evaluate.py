@@ -12,7 +12,7 @@ import typer
 from skillfit.cli.output import Json, Overrides, console, show, table
 from skillfit.cli.train import RunOption, attend, read
 from skillfit.errors import Exit
-from skillfit.plain_text import dollars, duration, quantity, rounded, shorten
+from skillfit.plain_text import dollars, duration, quantity, rounded, shorten, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -450,8 +450,6 @@ def _data(event: AblationFinished) -> JsonObject:
 
 
 def _table(event: AblationFinished) -> RenderableType:
-    from skillfit.plain_text import visible
-
     rows = []
     for unit in event.units:
         text = visible(" ".join(unit.text.split()))
