@@ -14,7 +14,7 @@ import pytest
 from skillfit.benchmarks.game_player import GameEvaluator, open_game
 from skillfit.errors import InputError
 from skillfit.models.protocol import RateLimited
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Item, TaskFailure

@@ -25,7 +25,7 @@ from skillfit.benchmarks.swebench import (
 )
 from skillfit.errors import InputError
 from skillfit.models.protocol import Reply, ToolCall
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.item import Attempt, Item, TaskFailure
