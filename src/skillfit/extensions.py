@@ -9,21 +9,27 @@ imported before its name is used.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import hashlib
 import importlib.util
 import inspect
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from skillfit.errors import InputError, SkillfitError, did_you_mean
+from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
+
+T = TypeVar("T")
 
 _REFERENCE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
@@ -181,6 +187,11 @@ def name_of(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
+def qualified_name(function: Callable[..., Any]) -> str:
+    """The function's name in the run's identity."""
+    return getattr(function, "__qualname__", repr(type(function)))
+
+
 def load_object(reference: str, base: Path = Path(), *, setting: str = "") -> Any:
     """The object that `file.py:name` refers to. The file is executed once per process. `setting`
     is named in messages.
@@ -239,6 +250,89 @@ def errors_in(
         line = lines[-1] if lines else getattr(error, "lineno", None)
         where = f"{path}:{line}" if line else str(path)
         raise InputError(f"{where}: {type(error).__name__}: {error}", hint=hint) from error
+
+
+class _Intercepted(Exception):
+    """Wraps what the user's function raised (the cause) if asyncio would treat it specially:
+    `SystemExit`, `KeyboardInterrupt`, `CancelledError`, `StopIteration`.
+    """
+
+
+async def call_user_code(
+    function: Callable[..., Any], *arguments: Any, kind: str, where: str, **named: Any
+) -> Any:
+    """Call a user's function. Whatever it raises, even `SystemExit`, is a `TaskFailure` of this
+    kind; skillfit's own errors pass through. A function that is not async runs in a thread. If the
+    call is cancelled, the thread runs on and its result is dropped.
+    """
+    running = asyncio.ensure_future(_run(partial(function, *arguments, **named)))
+    try:
+        await asyncio.wait([running])
+    finally:
+        running.cancel()
+    error = running.exception()
+    if error is None:
+        return running.result()
+    if isinstance(error, SkillfitError):
+        raise error
+    raised = error.__cause__ if isinstance(error, _Intercepted) and error.__cause__ else error
+    last = traceback.extract_tb(raised.__traceback__)[-1]
+    message = f"{type(raised).__name__}: {raised}".removesuffix(": ")
+    raise TaskFailure(
+        kind, f"{where}: {message} ({Path(last.filename).name}:{last.lineno})"
+    ) from raised
+
+
+async def _run(function: partial[Any]) -> Any:
+    """A KeyboardInterrupt on the main thread comes from the user and passes through; in a worker
+    thread it comes from the function.
+    """
+    called, task = function.func, asyncio.current_task()
+    try:
+        if _is_async(called):
+            return await function()
+        value = await in_thread(partial(_guarded, function))
+        return await value if inspect.isawaitable(value) else value
+    except SystemExit as error:
+        raise _Intercepted from error
+    except asyncio.CancelledError as error:
+        if task is None or task.cancelling():
+            raise
+        raise _Intercepted from error
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    call_method = getattr(type(function), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_method)
+
+
+def _guarded(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except (StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        raise _Intercepted from error
+
+
+def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Run the function in a new thread. It is a daemon thread, because a thread cannot be stopped
+    and must not keep the process from ending.
+    """
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # cancelling the asyncio future must not cancel this one
+    threading.Thread(
+        target=contextvars.copy_context().run,
+        args=(_set_result, done, function),
+        daemon=True,
+        name="skillfit-user",
+    ).start()
+    return asyncio.wrap_future(done)
+
+
+def _set_result(done: Future[T], function: Callable[[], T]) -> None:
+    try:
+        done.set_result(function())
+    except BaseException as error:  # noqa: BLE001  # raised again where the result is awaited
+        done.set_exception(error)
 
 
 def _group(kind: str) -> str:

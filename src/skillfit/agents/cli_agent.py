@@ -65,8 +65,7 @@ from skillfit.sandbox.isolation import (
 from skillfit.sandbox.process import ProcessResult, SandboxNotStarted
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
-from skillfit.tasks.item import Attempt, Item
-from skillfit.tasks.user_code import Reported
+from skillfit.tasks.item import Attempt, Item, Reported
 
 # Options of every program, besides those in its description.
 OWN_OPTIONS = (

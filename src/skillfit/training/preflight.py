@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.config import Config
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.gate import GateSettings, overall
 from skillfit.gate.diagnosis import (
     SAYS_ENOUGH,
@@ -31,7 +31,7 @@ from skillfit.run.records import CheckResult
 from skillfit.sandbox.isolation import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
-from skillfit.tasks.item import Attempt, Item, TaskFailure, count_unreviewed
+from skillfit.tasks.item import Attempt, Item, count_unreviewed
 from skillfit.tasks.task import Task, prove_gold
 from skillfit.training.assemble import Assembled
 from skillfit.training.components import Components, raise_if_skipped
