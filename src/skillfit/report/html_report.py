@@ -18,9 +18,8 @@ from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.models.protocol import ROLES, ModelSpec
-from skillfit.report.forest import ForestRow, edit_row, forest_plot
+from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
 from skillfit.report.read_story import open_run, read_story
-from skillfit.report.score_chart import score_chart
 from skillfit.report.skill_margin import skill_lines, unit_lines
 from skillfit.report.story import EditSummary, RunStory
 from skillfit.report.story_evidence import by_effect

@@ -11,10 +11,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from skillfit.report import RunStory, open_run
-from skillfit.report.forest import ForestRow, edit_row, effect_history, forest_plot
+from skillfit.report.charts import ForestRow, edit_row, effect_history, forest_plot, score_chart
 from skillfit.report.html_report import html_report, settings_of_config, unit_forest
 from skillfit.report.progress import time_left
-from skillfit.report.score_chart import score_chart
 from skillfit.report.skill_margin import skill_lines, unit_lines
 from skillfit.report.story import EditSummary, SkillVersion
 from skillfit.report.story_evidence import by_effect

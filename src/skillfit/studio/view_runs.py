@@ -15,8 +15,8 @@ from starlette.responses import Response
 from skillfit.models.providers.handoff import pending
 from skillfit.plain_text import visible
 from skillfit.report import RunStory
+from skillfit.report.charts import compare_chart, sparkline
 from skillfit.report.html_report import flat_settings
-from skillfit.report.score_chart import compare_chart, sparkline
 from skillfit.report.story import EditSummary
 from skillfit.report.story_evidence import by_effect
 from skillfit.run.card import RunCard, ShipGain
@@ -215,7 +215,7 @@ async def compare(studio: Studio, request: Request) -> Response:
         _chosen(names, query.get(side, ""), at) for side, at in (("old", 0), ("new", -1))
     )
     edits = compared_edits(stories)
-    curves = [(visible(run.name), run.story) for run in runs]
+    curves = {visible(run.name): run.story for run in runs}
     return studio.page(
         request,
         "compare.html.j2",
