@@ -10,7 +10,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.report import RunFollower, StoryBuilder, open_run, read_story
-from skillfit.report.skill_margin import skill_lines, worth_of
+from skillfit.report.html_report import skill_lines, worth_of
 from skillfit.report.story import Cost, EditSummary, RunStory
 from skillfit.report.story_evidence import _stands_in
 from skillfit.report.story_items import (

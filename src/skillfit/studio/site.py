@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 
 from skillfit.errors import SkillfitError
 from skillfit.report import RunStory
-from skillfit.report.templates import make_environment
+from skillfit.report.html_report import make_environment
 from skillfit.studio.access import CSRF_FIELD, Session
 from skillfit.studio.commands import Folders, Starter
 from skillfit.studio.library import NoSuchRun, RunLibrary

@@ -12,9 +12,14 @@ from starlette.responses import HTMLResponse, Response
 
 from skillfit.report import RunStory, open_run
 from skillfit.report.charts import ForestRow, edit_row, effect_history, forest_plot, score_chart
-from skillfit.report.html_report import html_report, settings_of_config, unit_forest
+from skillfit.report.html_report import (
+    html_report,
+    settings_of_config,
+    skill_lines,
+    unit_forest,
+    unit_lines,
+)
 from skillfit.report.progress import time_left
-from skillfit.report.skill_margin import skill_lines, unit_lines
 from skillfit.report.story import EditSummary, SkillVersion
 from skillfit.report.story_evidence import by_effect
 from skillfit.report.verdict_text import RAISABLE, cap_uses, facts, fullest_cap, next_commands

@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.report.templates import ASSETS as REPORT_ASSETS
+from skillfit.report.html_report import ASSETS as REPORT_ASSETS
 from skillfit.studio import view_items, view_run, view_runs, view_steer
 from skillfit.studio.access import Guard, Session, is_loopback
 from skillfit.studio.site import Studio
