@@ -365,7 +365,8 @@ def settings_of_config(config: RecordedConfig) -> Settings:
         for setting in flat_settings(ModelSpec(id="").model_dump(mode="json"), f"model.{role}."):
             usual.setdefault(setting.key, setting.value)
     home = str(Path.home())
-    changed, default = [], []
+    changed: list[Setting] = []
+    default: list[Setting] = []
     for setting in flat_settings(config.root):
         shown = Setting(setting.key, setting.value.replace(home, "~").strip('"'))
         same = usual.get(setting.key) == setting.value
