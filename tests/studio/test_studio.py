@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.report.read_story import read_story
+from skillfit.report.story_builder import read_story
 from skillfit.run.control import RunLock, read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence

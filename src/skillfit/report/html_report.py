@@ -28,8 +28,15 @@ from skillfit.errors import InputError
 from skillfit.models.protocol import ROLES, ModelSpec
 from skillfit.plain_text import shorten, visible
 from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
-from skillfit.report.read_story import open_run, read_story
+from skillfit.report.run_text import (
+    UNPRICED,
+    ablation_sentence,
+    comparisons,
+    facts,
+    next_commands,
+)
 from skillfit.report.story import EditSummary, RunStory
+from skillfit.report.story_builder import open_run, read_story
 from skillfit.report.story_evidence import by_effect
 from skillfit.report.story_items import (
     ItemSummary,
@@ -40,13 +47,6 @@ from skillfit.report.story_items import (
     read_trajectories,
     types_of,
     worst_first,
-)
-from skillfit.report.verdict_text import (
-    UNPRICED,
-    ablation_sentence,
-    comparisons,
-    facts,
-    next_commands,
 )
 from skillfit.run.events import AblationFinished
 from skillfit.run.records import RecordedConfig, UnitWorth, display_name

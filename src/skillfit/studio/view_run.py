@@ -19,10 +19,16 @@ from skillfit.report.html_report import (
     unit_forest,
     unit_lines,
 )
-from skillfit.report.progress import time_left
+from skillfit.report.run_text import (
+    RAISABLE,
+    cap_uses,
+    facts,
+    fullest_cap,
+    next_commands,
+    time_left,
+)
 from skillfit.report.story import EditSummary, SkillVersion
 from skillfit.report.story_evidence import by_effect
-from skillfit.report.verdict_text import RAISABLE, cap_uses, facts, fullest_cap, next_commands
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
