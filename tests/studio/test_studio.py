@@ -18,8 +18,7 @@ from skillfit.run.control import RunLock, read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.skill import Edit
-from skillfit.studio.access import Session
-from skillfit.studio.web_app import make_app, serve
+from skillfit.studio.web_app import Session, make_app, serve
 from tests.report.runs import (
     BEST,
     INITIAL,

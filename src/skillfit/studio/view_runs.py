@@ -21,8 +21,16 @@ from skillfit.report.story import EditSummary
 from skillfit.report.story_evidence import by_effect
 from skillfit.run.card import RunCard, ShipGain
 from skillfit.skill import diff_hunks
-from skillfit.studio.library import NamedRun, NoSuchRun, RunIndex
-from skillfit.studio.site import Page, Studio, number_in, page_of, stream_parts
+from skillfit.studio.site import (
+    NamedRun,
+    NoSuchRun,
+    Page,
+    RunIndex,
+    Studio,
+    number_in,
+    page_of,
+    stream_parts,
+)
 
 _PAGE = 50
 _COMPARED = 6  # runs side by side at most
