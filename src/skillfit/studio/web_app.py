@@ -34,7 +34,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.report.html_report import ASSETS as REPORT_ASSETS
-from skillfit.studio import view_run, view_runs, view_steer
+from skillfit.studio import view_new, view_run, view_runs, view_steer
 from skillfit.studio.site import Studio
 
 View = Callable[[Studio, Request], Awaitable[Response]]
@@ -68,7 +68,7 @@ _PAGES: tuple[tuple[str, View], ...] = (
     ("/report/{name:path}", view_run.report),
     ("/apply/{name:path}", view_steer.apply_page),
     ("/handoff/{name:path}", view_steer.handoff),
-    ("/starting/{name:path}", view_steer.starting),
+    ("/starting/{name:path}", view_new.starting),
 )
 
 
@@ -89,7 +89,7 @@ def make_app(
     app = Starlette(
         routes=[
             *routes,
-            Route("/new", partial(view_steer.new, studio), methods=["GET", "POST"]),
+            Route("/new", partial(view_new.new, studio), methods=["GET", "POST"]),
             Route("/act/{name:path}", partial(view_steer.act, studio), methods=["POST"]),
             Mount("/static/report", StaticFiles(directory=REPORT_ASSETS)),
             Mount("/static", StaticFiles(directory=_STATIC)),
