@@ -577,19 +577,6 @@ class RunSummary:
     token_summary: dict[str, TokenCounts] = field(default_factory=dict)
     total_wall_time_s: float = 0.0
 
-    @property
-    def test_scores(self) -> tuple[float | None, float | None, float | None]:
-        """Initial, best and last skill on the test split, in the gate's metric. Summaries of early
-        versions have hard scores only.
-        """
-        pairs = (
-            (self.baseline_test_score, self.baseline_test_hard),
-            (self.test_score, self.test_hard),
-            (self.final_test_score, self.final_test_hard),
-        )
-        first, best, last = (hard if score is None else score for score, hard in pairs)
-        return first, best, last
-
 
 # Actions, finish reasons and stages as people read them, in the terminal and on every page.
 _WORDS = {
