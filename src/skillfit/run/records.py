@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import (
     BaseModel,
@@ -57,6 +57,9 @@ class ItemRecord:
     weight: float = 1.0
 
 
+CheckValue = int | float | None | list[str] | list[float]
+
+
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """One check of `skillfit check`: its verdict and the reason."""
@@ -64,7 +67,9 @@ class CheckResult:
     name: str
     verdict: Literal["go", "warn", "stop"]
     message: str
-    detail: Mapping[str, Any] = field(default_factory=dict)  # numbers behind it, for --json
+    # What it was decided from, for --json. Blind and shortcut have an entry for each variant or
+    # rule they tried; the other checks have fixed names.
+    detail: Mapping[str, CheckValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
