@@ -13,7 +13,7 @@ import pytest
 import skillfit
 from skillfit.api import parse_budget
 from skillfit.errors import InputError
-from skillfit.report import progress
+from skillfit.report import run_text
 from skillfit.run.events import RunFinished, Stored
 from tests.cli.cli_project import project
 
@@ -213,15 +213,15 @@ def test_a_run_says_on_stderr_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive = threading.Event()
-    monkeypatch.setattr(progress, "_HEARTBEAT", 0.0)  # a sign of life at every look at the clock
-    write = progress.ProgressLines.say
+    monkeypatch.setattr(run_text, "_HEARTBEAT", 0.0)  # a sign of life at every look at the clock
+    write = run_text.ProgressLines.say
 
-    def heard(lines: progress.ProgressLines, message: str) -> None:
+    def heard(lines: run_text.ProgressLines, message: str) -> None:
         write(lines, message)
         if message.startswith("... "):
             alive.set()
 
-    monkeypatch.setattr(progress.ProgressLines, "say", heard)
+    monkeypatch.setattr(run_text.ProgressLines, "say", heard)
 
     def waiting(skill: str, item: dict[str, Any]) -> str:
         alive.wait(60)  # rollouts take until the run has said that it is alive

@@ -22,8 +22,7 @@ from shutil import which
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from skillfit.studio.access import Session
-from skillfit.studio.web_app import make_app
+from skillfit.studio.web_app import Session, make_app
 
 IMAGES = Path(__file__).parents[1] / "images"
 SIZES = {"desktop": (1280, 860), "phone": (390, 844)}

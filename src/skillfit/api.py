@@ -322,9 +322,15 @@ async def _lines_on_stderr(wanted: bool) -> AsyncIterator[list[Listener]]:
     if not wanted:
         yield []
         return
-    from skillfit.report.progress import ProgressLines
+    from skillfit.report.run_text import ProgressLines
+    from skillfit.report.story_builder import StoryBuilder
 
-    lines = ProgressLines(lambda line: print(visible(line), file=sys.stderr, flush=True))
+    builder = StoryBuilder()
+
+    def write(line: str) -> None:
+        print(visible(line), file=sys.stderr, flush=True)
+
+    lines = ProgressLines(write, builder.story)
 
     async def beat() -> None:
         while True:
@@ -333,7 +339,7 @@ async def _lines_on_stderr(wanted: bool) -> AsyncIterator[list[Listener]]:
 
     beating = asyncio.create_task(beat())
     try:
-        yield [lines]
+        yield [builder, lines]
     finally:
         beating.cancel()
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from skillfit.cli.terminal import LiveTerminal, PlainTerminal, render, spend
 from skillfit.models.protocol import Usage
-from skillfit.report.progress import event_lines
+from skillfit.report.run_text import event_lines
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (

@@ -9,9 +9,8 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.report import read_story, write_report
-from skillfit.report.forest import ForestRow, forest_plot
+from skillfit.report.charts import ForestRow, compare_chart, forest_plot, score_chart, sparkline
 from skillfit.report.html_report import html_report, markdown_report, without_paths
-from skillfit.report.score_chart import compare_chart, score_chart, sparkline
 from skillfit.report.story_items import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import AblationFinished, StageStarted
@@ -201,7 +200,7 @@ def test_a_sparkline_needs_two_scores() -> None:
 
 
 def test_a_rejected_step_leaves_a_gap_in_a_compared_curve(tmp_path: Path) -> None:
-    stories = []
+    stories = {}
     for name, decisions in (("strict", ("reject", "accept")), ("lucky", ("accept", "accept"))):
         run = WrittenRun(tmp_path / name)
         run.measured("baseline", "old", 0.25)
@@ -209,7 +208,7 @@ def test_a_rejected_step_leaves_a_gap_in_a_compared_curve(tmp_path: Path) -> Non
             run.step(step, decision, BEST, "new")
             run.measured(f"step_{step:04d}", "new", 0.5)
         run.close()
-        stories.append((name, read_story(tmp_path / name)))
+        stories[name] = read_story(tmp_path / name)
     chart = compare_chart(stories)
     strict, lucky = (re.findall(rf'class="c{at}" cx="([\d.]+)"', chart) for at in (0, 1))
     assert (len(strict), len(lucky)) == (2, 3)

@@ -10,7 +10,8 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.report import RunFollower, StoryBuilder, open_run, read_story
-from skillfit.report.skill_margin import skill_lines, worth_of
+from skillfit.report.html_report import skill_lines, worth_of
+from skillfit.report.run_text import comparisons, fullest_cap, next_commands
 from skillfit.report.story import Cost, EditSummary, RunStory
 from skillfit.report.story_evidence import _stands_in
 from skillfit.report.story_items import (
@@ -20,7 +21,6 @@ from skillfit.report.story_items import (
     rollouts_of_item,
     worst_first,
 )
-from skillfit.report.verdict_text import comparisons, fullest_cap, next_commands
 from skillfit.run.control import in_use, request_steering
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import (

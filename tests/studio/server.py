@@ -15,8 +15,7 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from skillfit.studio.access import Session
-from skillfit.studio.web_app import make_app
+from skillfit.studio.web_app import Session, make_app
 
 SKILL = """---
 name: triage

@@ -13,13 +13,12 @@ import httpx
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.report.read_story import read_story
+from skillfit.report.story_builder import read_story
 from skillfit.run.control import RunLock, read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.skill import Edit
-from skillfit.studio.access import Session
-from skillfit.studio.web_app import make_app, serve
+from skillfit.studio.web_app import Session, make_app, serve
 from tests.report.runs import (
     BEST,
     INITIAL,

@@ -94,7 +94,7 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
     from rich.console import Group
 
     from skillfit.api import Run
-    from skillfit.report.read_story import read_story
+    from skillfit.report.story_builder import read_story
 
     opened, story = Run.open(run), read_story(run)
     line = ResultLine.of(opened.path, opened.finish_reason, opened.summary)
@@ -117,7 +117,7 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
 
 
 def _unfinished(story: RunStory, run: Path) -> str:
-    from skillfit.report.verdict_text import resume_command
+    from skillfit.report.run_text import resume_command
 
     resume = resume_command(story, str(run)) if story.state != "running" else ""
     return f"{story.verdict}\nResume with: {resume}" if resume else story.verdict

@@ -22,10 +22,9 @@ from rich.text import Text
 from skillfit.amounts import duration, with_interval
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import visible
-from skillfit.report.progress import ProgressLines, time_left
+from skillfit.report.run_text import UNPRICED, ProgressLines, cap_uses, time_left
 from skillfit.report.story import EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
-from skillfit.report.verdict_text import UNPRICED, cap_uses
 from skillfit.run.events import RolloutFinished, Stored, Warned
 from skillfit.run.records import display_name
 
@@ -265,9 +264,11 @@ class PlainTerminal(Terminal):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._lines = ProgressLines(super().say)
+        self._builder = StoryBuilder()
+        self._lines = ProgressLines(super().say, self._builder.story)
 
     def __call__(self, stored: Stored) -> None:
+        self._builder(stored)
         self._lines(stored)
 
     def say(self, message: str) -> None:

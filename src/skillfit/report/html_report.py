@@ -1,31 +1,46 @@
 """The reports of runs: one HTML file that loads nothing from elsewhere, or markdown for a pull
 request. `skillfit ablate` has a report of its own.
+
+The studio's pages use the same parts: the template environment with its filters, the lines of a
+skill with their margin, and the settings of a run.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from skillfit.amounts import dollars
+from skillfit.amounts import dollars, duration, percent, points, quantity
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.models.protocol import ROLES, ModelSpec
-from skillfit.report.forest import ForestRow, edit_row, forest_plot
-from skillfit.report.read_story import open_run, read_story
-from skillfit.report.score_chart import score_chart
-from skillfit.report.skill_margin import skill_lines, unit_lines
+from skillfit.plain_text import shorten, visible
+from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
+from skillfit.report.run_text import (
+    UNPRICED,
+    ablation_sentence,
+    comparisons,
+    facts,
+    next_commands,
+)
 from skillfit.report.story import EditSummary, RunStory
+from skillfit.report.story_builder import open_run, read_story
 from skillfit.report.story_evidence import by_effect
 from skillfit.report.story_items import (
     ItemSummary,
+    Side,
     Trajectory,
     count_changes,
     read_items,
@@ -33,24 +48,18 @@ from skillfit.report.story_items import (
     types_of,
     worst_first,
 )
-from skillfit.report.templates import asset, report_environment
-from skillfit.report.verdict_text import (
-    UNPRICED,
-    ablation_sentence,
-    comparisons,
-    facts,
-    next_commands,
-)
 from skillfit.run.events import AblationFinished
-from skillfit.run.records import RecordedConfig, UnitWorth
-from skillfit.skill import diff
-from skillfit.skill.regions import code_fence
+from skillfit.run.records import RecordedConfig, UnitWorth, display_name
+from skillfit.skill import Skill, diff
+from skillfit.skill.regions import code_fence, scan
 
 _ITEMS = 600  # listed in the file
 _PAGE = 25  # items or rows shown at once
 _EDITS = 60  # rows of the forest plot
 _MARKDOWN_EDITS = 20
 _MARKDOWN_NOTICES = 30
+_EDIT_ORDER = {"promoted": 0, "pending": 1, "dropped": 2}
+ASSETS = Path(__file__).parent / "assets"
 Row = TypeVar("Row")
 
 
@@ -214,6 +223,127 @@ def _unit_row(unit: UnitWorth) -> ForestRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SkillLine:
+    """One line of a skill."""
+
+    number: int
+    text: str
+    edit: EditSummary | None = None  # the edit that wrote it; None: initial text
+    first: bool = False  # the first line of its edit or part, where the margin has its text
+    label: str = ""  # for the margin: where the line comes from, or what is to be done with it
+    worth: float | None = None  # of its edit or part: a difference of the mean score
+    low: float = 0.0  # of the 80 % interval of the worth
+    high: float = 0.0
+    mark: str = ""  # added: by an edit; removed: it can be cut
+    region: str = ""  # protected, slow_update, appendix, examples; empty: free text
+    frontmatter: bool = False
+
+
+def skill_lines(text: str, edits: Iterable[EditSummary]) -> tuple[SkillLine, ...]:
+    """The document with the origin and worth of each line."""
+    origins = _origins(edits)
+    regions = _regions(text)
+    head_lines = Skill.from_text(text).head.count("\n")
+    lines, last = [], ""
+    for number, line in enumerate(_split(text), 1):
+        edit = origins.get(line.strip()) if line.strip() else None
+        worth = worth_of(edit)
+        lines.append(
+            SkillLine(
+                number=number,
+                text=line,
+                edit=edit,
+                first=edit is not None and edit.id != last,
+                label=_origin(edit),
+                worth=worth.mean if worth else None,
+                low=worth.low if worth else 0.0,
+                high=worth.high if worth else 0.0,
+                mark="added" if edit is not None and edit.step else "",
+                region=regions.get(number, ""),
+                frontmatter=number <= head_lines,
+            )
+        )
+        if line.strip():
+            last = edit.id if edit else ""
+    return tuple(lines)
+
+
+def unit_lines(text: str, units: Iterable[UnitWorth]) -> tuple[SkillLine, ...]:
+    """The document of an ablation, with the worth of each part beside its first line."""
+    parts = {number: unit for unit in units for number in range(unit.start, unit.end + 1)}
+    regions = _regions(text)
+    head_lines = Skill.from_text(text).head.count("\n")
+    lines = []
+    for number, line in enumerate(_split(text), 1):
+        unit = parts.get(number)
+        lines.append(
+            SkillLine(
+                number=number,
+                text=line,
+                first=unit is not None and unit.start == number,
+                label=unit.decision if unit else "",
+                worth=unit.mean if unit and unit.rollouts else None,
+                low=unit.low if unit else 0.0,
+                high=unit.high if unit else 0.0,
+                mark="removed" if unit and unit.decision == "cut" else "",
+                region=regions.get(number, ""),
+                frontmatter=number <= head_lines,
+            )
+        )
+    return tuple(lines)
+
+
+def _origin(edit: EditSummary | None) -> str:
+    if edit is None:
+        return ""
+    return f"step {edit.step}" if edit.step else "initial text"
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What a text changes in the mean score, with its 80 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def worth_of(edit: EditSummary | None) -> Worth | None:
+    """What the text is worth. An edit that deletes text has the opposite effect of that text."""
+    if edit is None or edit.mean is None:
+        return None
+    if edit.edit.op == "delete":
+        return Worth(-edit.mean, -edit.high, -edit.low)
+    return Worth(edit.mean, edit.low, edit.high)
+
+
+def _split(text: str) -> Sequence[str]:
+    lines = text.split("\n")
+    return lines[:-1] if lines and lines[-1] == "" else lines
+
+
+def _origins(edits: Iterable[EditSummary]) -> dict[str, EditSummary]:
+    """Line -> the edit that wrote it. Of several edits with the same line the promoted one."""
+    origins: dict[str, EditSummary] = {}
+    for edit in sorted(edits, key=lambda edit: _EDIT_ORDER.get(edit.status, 3)):
+        initial_text = edit.step == 0 and edit.edit.op == "delete"
+        for line in (edit.edit.target if initial_text else edit.edit.content).splitlines():
+            if line.strip():
+                origins.setdefault(line.strip(), edit)
+    return origins
+
+
+def _regions(text: str) -> dict[int, str]:
+    """Line number -> the kind of protected region it is in."""
+    found: dict[int, str] = {}
+    for region in scan(text):
+        first = text.count("\n", 0, region.start) + 1
+        last = text.count("\n", 0, region.end) + 1
+        found |= dict.fromkeys(range(first, last + 1), region.kind)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     key: str
     value: str
@@ -234,14 +364,14 @@ def settings_of_config(config: RecordedConfig) -> Settings:
     for role in ROLES:
         for setting in flat_settings(ModelSpec(id="").model_dump(mode="json"), f"model.{role}."):
             usual.setdefault(setting.key, setting.value)
-    pairs = flat_settings(config.root)
     home = str(Path.home())
-    shown = [Setting(pair.key, pair.value.replace(home, "~").strip('"')) for pair in pairs]
-    same = [usual.get(pair.key) == pair.value for pair in pairs]
-    return Settings(
-        changed=tuple(one for one, usual in zip(shown, same, strict=True) if not usual),
-        default=tuple(one for one, usual in zip(shown, same, strict=True) if usual),
-    )
+    changed: list[Setting] = []
+    default: list[Setting] = []
+    for setting in flat_settings(config.root):
+        shown = Setting(setting.key, setting.value.replace(home, "~").strip('"'))
+        same = usual.get(setting.key) == setting.value
+        (default if same else changed).append(shown)
+    return Settings(tuple(changed), tuple(default))
 
 
 def flat_settings(value: Mapping[str, Any], prefix: str = "") -> list[Setting]:
@@ -253,3 +383,86 @@ def flat_settings(value: Mapping[str, Any], prefix: str = "") -> list[Setting]:
         else:
             rows.append(Setting(prefix + name, json.dumps(item, ensure_ascii=False, default=str)))
     return rows
+
+
+def _visible_text(value: Any) -> Any:
+    """What a template writes for a value. Hidden characters of texts become visible escapes; markup
+    of our own is left alone.
+    """
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return visible(value)
+    return value
+
+
+def _code_marks(text: str) -> Markup:
+    """Text in which `backticks` mark code."""
+    parts = visible(text).split("`")
+    shown = [
+        Markup("<code>{}</code>" if at % 2 else "{}").format(part) for at, part in enumerate(parts)
+    ]
+    return Markup("").join(shown)
+
+
+def _side_score(side: Side) -> str:
+    """An item's result: "2/3" for 0 and 1 scores, a percentage for graded ones."""
+    if not side.scores:
+        return "failed" if side.failures else "–"
+    if set(side.scores) <= {0.0, 1.0}:
+        return f"{sum(side.scores):.0f}/{len(side.scores)}"
+    return percent(side.mean or 0.0)
+
+
+def _date(at: float | None) -> str:
+    """A time as this machine's clock shows it."""
+    if at is None:
+        return ""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _content_hash(text: str) -> str:
+    """The hash with which a Content-Security-Policy allows an inline script or style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+_FILTERS: dict[str, Callable[..., Any]] = {
+    "code": _code_marks,
+    "content_hash": _content_hash,
+    "words": display_name,
+    "short": shorten,
+    "line": lambda text: " ".join(text.split()),
+    "percent": percent,
+    "points": points,
+    "score": _side_score,
+    "dollars": dollars,
+    "quantity": quantity,
+    "duration": duration,
+    "date": _date,
+    "thousands": lambda number: f"{number:,}",
+}
+
+
+def make_environment(*packages: str) -> Environment:
+    """Templates of these packages' `assets` folders, the first that has a name winning. Every text
+    is escaped, and hidden characters are shown.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package, "assets") for package in packages]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        finalize=_visible_text,
+    )
+    environment.filters.update(_FILTERS)
+    return environment
+
+
+@cache
+def report_environment() -> Environment:
+    return make_environment("skillfit.report")
+
+
+@cache
+def asset(name: str) -> Markup:
+    """A file of this package, trusted as it is."""
+    return Markup((ASSETS / name).read_text(encoding="utf-8"))

@@ -1,5 +1,5 @@
-"""What every page of the studio needs: the runs, the folders, the templates, short messages, lists
-in pages, and parts of a page that are sent again when they changed.
+"""What every page of the studio needs: the folders, the templates, short messages, the runs under
+the folder, lists in pages, and parts of a page that are sent again when they changed.
 
 The pace of updates follows their cost: after each look the stream rests fifty times as long as the
 look took, so that a watched run never takes more than about 2 % of a core.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -24,15 +25,24 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from skillfit.errors import SkillfitError
-from skillfit.report import RunStory
-from skillfit.report.templates import make_environment
-from skillfit.studio.access import CSRF_FIELD, Session
+from skillfit.errors import InputError, SkillfitError
+from skillfit.report import RunFollower, RunStory
+from skillfit.report.html_report import make_environment
+from skillfit.run.control import LOCK, STEERING, in_use
+from skillfit.run.directory import JOURNAL, ListedRun, find_runs, read_listed
 from skillfit.studio.commands import Folders, Starter
-from skillfit.studio.library import NoSuchRun, RunLibrary
 
 _MESSAGES = 100  # kept until the page that shows them is loaded
 _LARGEST_FORM = 2_000_000  # bytes
+_CSRF_FIELD = "csrf"
+_FOLLOWED = 40  # runs whose story is kept in memory
+_REST = 50  # times the duration of a look at a watched run
+_LEAST = 1.0  # seconds between two looks
+_MOST = 15.0
+_QUIET = 20.0  # seconds after which a comment keeps the connection open
+
+Stamp = tuple[int, ...]  # changes whenever a file of the run was written
+Look = Callable[[], Mapping[str, str]]  # the parts of a page by name, as HTML
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +54,20 @@ class ActionMessage:
 
 
 class Studio:
-    """One studio: its folders, its session, and how pages are made."""
+    """One studio: its folders, its runs, and how pages are made."""
 
-    def __init__(self, runs: Path, project: Path, session: Session) -> None:
+    def __init__(self, runs: Path, project: Path, csrf: str) -> None:
+        """`csrf`: the token that every changing form must carry."""
         self.library = RunLibrary(runs)
         self.project = project
         self.folders = Folders.of(project, runs)
-        self.session = session
+        self.csrf = csrf
         self.starter = Starter()
         self._messages: OrderedDict[str, ActionMessage] = OrderedDict()
         self.templates: Environment = make_environment("skillfit.studio", "skillfit.report")
         self.templates.globals |= {
             "run_url": run_url,
-            "csrf_field": CSRF_FIELD,
+            "csrf_field": _CSRF_FIELD,
             "folder_name": runs.name,
         }
 
@@ -67,7 +78,7 @@ class Studio:
         self, request: Request, template: str, /, status: int = 200, **context: object
     ) -> Response:
         message = self._messages.pop(request.query_params.get("message", ""), None)
-        text = self.render(template, csrf=self.session.csrf, message=message, **context)
+        text = self.render(template, csrf=self.csrf, message=message, **context)
         return HTMLResponse(text, status)
 
     def go_to(self, url: str, message: str = "", *, failed: bool = False) -> Response:
@@ -96,9 +107,130 @@ class Studio:
         if not length.isdigit() or int(length) > _LARGEST_FORM:
             raise HTTPException(413, "The form is too large.")
         form = await request.form(max_files=0)
-        if not self.session.accepts_csrf(str(form.get(CSRF_FIELD, ""))):
+        token = str(form.get(_CSRF_FIELD, "")).encode("utf-8", "replace")
+        if not secrets.compare_digest(token, self.csrf.encode()):
             raise HTTPException(403, "This form is out of date. Reload the page and try again.")
         return form
+
+
+class NoSuchRun(InputError):
+    """No run of this name is in the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRun:
+    """A run with the name it has in the studio: its path below the folder."""
+
+    name: str
+    listed: ListedRun
+
+
+@dataclass(frozen=True, slots=True)
+class RunIndex:
+    """The runs of the folder, the one changed last first, and what could not be read."""
+
+    runs: tuple[NamedRun, ...]
+    problems: tuple[str, ...]
+
+
+class FollowedRun:
+    """One run in memory. Any number of threads may ask for its story; only one reads at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._follower = RunFollower(path)
+        self._lock = threading.Lock()
+        self._stamp: Stamp = ()
+        self._story: RunStory | None = None
+
+    def story(self) -> RunStory:
+        """The story as of now. Nothing is read when no file of the run has changed."""
+        with self._lock:
+            stamp = stamp_of(self.path)
+            story = self._story
+            ended = story is not None and story.state == "running" and not in_use(self.path)
+            if story is None or stamp != self._stamp or ended:
+                story = self._story = self._follower.story()
+                self._stamp = stamp
+            return story
+
+
+class RunLibrary:
+    """The runs under a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._listed: dict[Path, tuple[Stamp, ListedRun]] = {}
+        self._followed: OrderedDict[Path, FollowedRun] = OrderedDict()
+
+    def name_of(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix() if path != self.folder else path.name
+
+    def find(self, name: str) -> Path:
+        """The directory of a run. Only names of runs inside the folder lead anywhere."""
+        parts = Path(name).parts
+        if not name or "\x00" in name or Path(name).is_absolute() or ".." in parts:
+            raise NoSuchRun(f"There is no run {name!r}.")
+        for path in (self.folder / name, self.folder):
+            if self.name_of(path) == name and (path / JOURNAL).is_file() and self._holds(path):
+                return path
+        raise NoSuchRun(f"There is no run {name!r}.")
+
+    def _holds(self, path: Path) -> bool:
+        """Whether the run's journal is in the folder, with links followed."""
+        return (path / JOURNAL).resolve().is_relative_to(self.folder.resolve())
+
+    def follow(self, path: Path) -> FollowedRun:
+        with self._lock:
+            followed = self._followed.get(path)
+            if followed is None:
+                followed = self._followed[path] = FollowedRun(path)
+            self._followed.move_to_end(path)
+            while len(self._followed) > _FOLLOWED:
+                self._followed.popitem(last=False)
+            return followed
+
+    def story(self, name: str) -> RunStory:
+        return self.follow(self.find(name)).story()
+
+    def index(self) -> RunIndex:
+        """All runs. A run whose files did not change is not read again."""
+        runs: list[NamedRun] = []
+        problems: list[str] = []
+        with self._lock:
+            known, self._listed = self._listed, {}
+            for path in find_runs(self.folder):
+                if (path / JOURNAL).is_symlink() and not self._holds(path):
+                    continue
+                try:
+                    stamp = stamp_of(path)
+                    kept = known.get(path)
+                    if kept is not None and kept[0] == stamp and kept[1].state != "running":
+                        listed = kept[1]
+                    else:
+                        listed = read_listed(path)
+                except (InputError, OSError) as error:
+                    problems.append(str(error))
+                    continue
+                self._listed[path] = (stamp, listed)
+                if listed.card.started or listed.state == "running":
+                    runs.append(NamedRun(self.name_of(path), listed))
+        runs.sort(key=lambda run: (-run.listed.card.updated_at, run.name))
+        return RunIndex(tuple(runs), tuple(problems))
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Sizes and times of the files that change with a run."""
+    stamp: list[int] = []
+    for name in (JOURNAL, f"{JOURNAL}-wal", LOCK, STEERING, "handoff"):
+        try:
+            found = (path / name).stat()
+        except OSError:
+            stamp.append(0)
+        else:
+            stamp += (found.st_mtime_ns, found.st_size)
+    return tuple(stamp)
 
 
 def run_url(page: str, name: str, **query: object) -> str:
@@ -140,14 +272,6 @@ def page_of(rows: Sequence[Row], number: int, size: int, query: QueryParams) -> 
     start = (number - 1) * size
     first = start + 1 if rows else 0
     return Page(rows[start : start + size], number, pages, first, len(rows), urlencode(kept))
-
-
-_REST = 50  # times the duration of a look
-_LEAST = 1.0  # seconds between two looks
-_MOST = 15.0
-_QUIET = 20.0  # seconds after which a comment keeps the connection open
-
-Look = Callable[[], Mapping[str, str]]  # the parts of a page by name, as HTML
 
 
 def stream_parts(request: Request, look: Look) -> Response:

@@ -15,14 +15,22 @@ from starlette.responses import Response
 from skillfit.models.providers.handoff import pending
 from skillfit.plain_text import visible
 from skillfit.report import RunStory
+from skillfit.report.charts import compare_chart, sparkline
 from skillfit.report.html_report import flat_settings
-from skillfit.report.score_chart import compare_chart, sparkline
 from skillfit.report.story import EditSummary
 from skillfit.report.story_evidence import by_effect
 from skillfit.run.card import RunCard, ShipGain
 from skillfit.skill import diff_hunks
-from skillfit.studio.library import NamedRun, NoSuchRun, RunIndex
-from skillfit.studio.site import Page, Studio, number_in, page_of, stream_parts
+from skillfit.studio.site import (
+    NamedRun,
+    NoSuchRun,
+    Page,
+    RunIndex,
+    Studio,
+    number_in,
+    page_of,
+    stream_parts,
+)
 
 _PAGE = 50
 _COMPARED = 6  # runs side by side at most
@@ -215,7 +223,7 @@ async def compare(studio: Studio, request: Request) -> Response:
         _chosen(names, query.get(side, ""), at) for side, at in (("old", 0), ("new", -1))
     )
     edits = compared_edits(stories)
-    curves = [(visible(run.name), run.story) for run in runs]
+    curves = {visible(run.name): run.story for run in runs}
     return studio.page(
         request,
         "compare.html.j2",

@@ -1,29 +1,55 @@
-"""The studio's routes, and the server that answers them on this machine."""
+"""The studio's routes, the server that answers them on this machine, and who may use it.
+
+- The link that is printed carries a token that works once. It is exchanged for a cookie, and the
+  next link is printed for another browser. A token that a person chose works every time.
+- On a loopback address only this machine's own names are accepted as Host, so no web page can
+  reach the studio under another name.
+- Every change needs the session's CSRF token (`Studio.form` checks it) and, where the browser sends
+  one, an Origin of ours.
+- Responses forbid inline scripts, framing and everything from other hosts.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import ipaddress
+import secrets
 import socket
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skillfit.errors import InputError, SkillfitError
-from skillfit.report.templates import ASSETS as REPORT_ASSETS
-from skillfit.studio import view_items, view_run, view_runs, view_steer
-from skillfit.studio.access import Guard, Session, is_loopback
+from skillfit.report.html_report import ASSETS as REPORT_ASSETS
+from skillfit.studio import view_new, view_run, view_runs, view_steer
 from skillfit.studio.site import Studio
 
 View = Callable[[Studio, Request], Awaitable[Response]]
 
+_OWN_NAMES = ("127.0.0.1", "localhost", "::1")
+_LEAST_TOKEN = 16  # characters of a token that the user chose
+_LEAST_VARIETY = 8  # different characters in it
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_REFUSED = """<!doctype html><html lang="en"><meta charset="utf-8"><title>skillfit studio</title>
+<h1>This studio needs its link</h1>
+<p>Open the link that <code>skillfit studio</code> printed last in its terminal.
+A link works once; the next one is printed when it was used.</p></html>"""
 _STATIC = Path(__file__).parent / "assets"
 _PAGES: tuple[tuple[str, View], ...] = (
     ("/", view_runs.index),
@@ -35,14 +61,14 @@ _PAGES: tuple[tuple[str, View], ...] = (
     ("/step/{number:int}/{name:path}", view_run.step),
     ("/edit/{name:path}", view_run.edit),
     ("/skill/{name:path}", view_run.skill),
-    ("/items/{name:path}", view_items.items),
-    ("/item/{name:path}", view_items.item),
-    ("/rollout/{name:path}", view_items.rollout),
-    ("/image/{name:path}", view_items.image),
+    ("/items/{name:path}", view_run.items),
+    ("/item/{name:path}", view_run.item),
+    ("/rollout/{name:path}", view_run.rollout),
+    ("/image/{name:path}", view_run.image),
     ("/report/{name:path}", view_run.report),
     ("/apply/{name:path}", view_steer.apply_page),
     ("/handoff/{name:path}", view_steer.handoff),
-    ("/starting/{name:path}", view_steer.starting),
+    ("/starting/{name:path}", view_new.starting),
 )
 
 
@@ -57,17 +83,18 @@ def make_app(
     if not path.is_dir():
         raise InputError(f"{path} is not a folder.", hint="Give the folder that your runs are in.")
     runs = path.resolve()
-    studio = Studio(runs, project_of(runs, project), session or Session())
+    session = session or Session()
+    studio = Studio(runs, project_of(runs, project), session.csrf)
     routes = [Route(address, partial(view, studio), name=address) for address, view in _PAGES]
     app = Starlette(
         routes=[
             *routes,
-            Route("/new", partial(view_steer.new, studio), methods=["GET", "POST"]),
+            Route("/new", partial(view_new.new, studio), methods=["GET", "POST"]),
             Route("/act/{name:path}", partial(view_steer.act, studio), methods=["POST"]),
             Mount("/static/report", StaticFiles(directory=REPORT_ASSETS)),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
-        middleware=[Middleware(Guard, session=studio.session, loopback=is_loopback(host))],
+        middleware=[Middleware(Guard, session=session, loopback=is_loopback(host))],
         exception_handlers={
             HTTPException: partial(_http_problem, studio),
             SkillfitError: partial(_problem, studio),
@@ -144,3 +171,148 @@ def serve(
             server_header=False,
         )
         uvicorn.Server(config).run([listening])
+
+
+class Session:
+    """The secrets of one running studio."""
+
+    def __init__(self, token: str = "", announce: Callable[[str], object] = lambda token: None):
+        """`token`: chosen by the user, works any number of times. Without one, links work once and
+        `announce` is called with the token of the next one.
+        """
+        if token:
+            check_token(token)
+        self._chosen = token
+        self._announce = announce
+        self._next = token or secrets.token_urlsafe(24)
+        self._cookie = secrets.token_urlsafe(32)
+
+    @property
+    def token(self) -> str:
+        """The token of the link that works now."""
+        return self._next
+
+    @property
+    def cookie(self) -> str:
+        return self._cookie
+
+    @property
+    def csrf(self) -> str:
+        return hmac.new(self._cookie.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+    def accepts_token(self, token: str) -> bool:
+        """Whether the link is right. A link without a chosen token is used up by this."""
+        if not _same(token, self._next):
+            return False
+        if not self._chosen:
+            self._next = secrets.token_urlsafe(24)
+            self._announce(self._next)
+        return True
+
+    def accepts_cookie(self, cookie: str) -> bool:
+        return _same(cookie, self._cookie)
+
+
+def check_token(token: str) -> None:
+    if len(token) < _LEAST_TOKEN or len(set(token)) < _LEAST_VARIETY:
+        raise InputError(
+            f"The studio's token is too weak: it needs {_LEAST_TOKEN} characters or more,"
+            f" {_LEAST_VARIETY} of them different.",
+            hint='Make one with: python -c "import secrets; print(secrets.token_urlsafe(24))"',
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Guard:
+    """Middleware in front of every page."""
+
+    def __init__(self, app: ASGIApp, session: Session, *, loopback: bool) -> None:
+        self._app = app
+        self._session = session
+        self._loopback = loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        refusal = self._refusal(request)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _protect(MutableHeaders(scope=message))
+            await send(message)
+
+        await (refusal or self._app)(scope, receive, with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """Why a request gets no page; None when it may pass."""
+        if self._loopback and _host_name(request) not in _OWN_NAMES:
+            return Response("Unknown host name.", 400)
+        cookie = request.cookies.get(_cookie_name(request), "")
+        known = self._session.accepts_cookie(cookie)
+        if request.method in ("GET", "HEAD"):
+            if "token" in request.query_params:
+                return self._enter(request, known)
+        elif not _own_origin(request):
+            return Response("This request comes from another site.", 403)
+        return None if known else HTMLResponse(_REFUSED, 401)
+
+    def _enter(self, request: Request, known: bool) -> Response:
+        """Exchange the token of the link for a cookie."""
+        if not known and not self._session.accepts_token(request.query_params["token"]):
+            return HTMLResponse(_REFUSED, 401)
+        # Only the path goes into the redirect, with one slash: "//host/" would be another site.
+        target = "/" + quote(request.url.path.replace("\\", "/").lstrip("/"))
+        response = RedirectResponse(target, 303)
+        response.set_cookie(
+            _cookie_name(request),
+            self._session.cookie,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+
+def _protect(headers: MutableHeaders) -> None:
+    headers.setdefault("Content-Security-Policy", POLICY)
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["X-Frame-Options"] = "DENY"
+    # "same-origin" and not "no-referrer": with that, browsers send the Origin "null".
+    headers["Referrer-Policy"] = "same-origin"
+    headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    # Our own files may be kept and are asked for again with their ETag; pages are never kept.
+    headers.setdefault("Cache-Control", "no-cache" if "etag" in headers else "no-store")
+
+
+def _cookie_name(request: Request) -> str:
+    """Cookies do not tell ports apart, so two studios on one machine need two names."""
+    server = request.scope.get("server")
+    return f"skillfit-studio-{server[1] if server else 0}"
+
+
+def _host_name(request: Request) -> str:
+    try:
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _own_origin(request: Request) -> bool:
+    """Whether a changing request comes from our own pages. Browsers send an Origin with those."""
+    origin = request.headers.get("origin")
+    if origin is None:
+        return request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
+    return urlsplit(origin).netloc == request.headers.get("host", "")
+
+
+def _same(given: str, expected: str) -> bool:
+    return secrets.compare_digest(given.encode("utf-8", "replace"), expected.encode())

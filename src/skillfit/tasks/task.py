@@ -34,7 +34,15 @@ from skillfit.sandbox.process import (
 from skillfit.skill import Skill
 from skillfit.skill.document import find_document
 from skillfit.tasks.graders import build_grader, check_items, golds, without_judges
-from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure, stable_hash
+from skillfit.tasks.item import (
+    Attempt,
+    Grader,
+    Item,
+    Score,
+    ScoredAttempt,
+    TaskFailure,
+    stable_hash,
+)
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import Splits, SplitSettings, split_items
 from skillfit.tasks.user_code import (
@@ -63,7 +71,7 @@ class Evaluator(ABC):
         return frozenset()
 
     @abstractmethod
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         """Run the item under the skill and score it. `seed` differs between repeats.
 
         Raises `TaskFailure` or `ModelError` when there is nothing to score: that is a failed
@@ -95,7 +103,7 @@ class FunctionEvaluator(Evaluator):
     def reports(self) -> frozenset[Reported]:
         return reported_by(self.function)
 
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         name = name_of(self.function)
         parameters = inspect.signature(self.function).parameters.values()
         wanted = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
@@ -105,7 +113,7 @@ class FunctionEvaluator(Evaluator):
         if self.grader is None:
             return evaluated(value, source=name)
         attempt = value if isinstance(value, Attempt) else Attempt(str(value))
-        return attempt, await self.grader.grade(item, attempt)
+        return ScoredAttempt(attempt, await self.grader.grade(item, attempt))
 
     def describe(self) -> JsonObject:
         return {
@@ -150,7 +158,7 @@ class CommandEvaluator(Evaluator):
         executable = str(Path(found).resolve()) if "/" in program else found
         return cls((executable, *arguments), base.resolve(), timeout)
 
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         where = f"{Path(self.argv[0]).name} on item {item.id}"
         stdin = json.dumps(plain(item), ensure_ascii=False).encode()
         with scratch_folder("command") as folder:

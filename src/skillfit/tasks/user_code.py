@@ -19,7 +19,7 @@ from skillfit.errors import SkillfitError
 from skillfit.tasks.item import (
     Attempt,
     Item,
-    Score,
+    ScoredAttempt,
     TaskFailure,
     as_score,
     listed_answers,
@@ -138,7 +138,7 @@ def plain(item: Item) -> dict[str, Any]:
     return row
 
 
-def evaluated(value: Any, *, source: str) -> tuple[Attempt, Score]:
+def evaluated(value: Any, *, source: str) -> ScoredAttempt:
     """The result of a user's evaluation: a score in any form, and the answer if it has one."""
     answer = str(value.get("answer", "")) if isinstance(value, Mapping) else ""
-    return Attempt(answer), as_score(value, source=source)
+    return ScoredAttempt(Attempt(answer), as_score(value, source=source))

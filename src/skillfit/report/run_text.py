@@ -1,5 +1,6 @@
 """A run in words: its result in one sentence, the numbers at the head of a page, what was used of
-the budget, and the commands that make sense next.
+the budget, the commands that make sense next, and its progress as lines of text for `--plain`, for
+logs and for runs from Python.
 
 The sentence claims only what was measured: fresh rollouts at the end are evidence, scores during
 training are not.
@@ -7,16 +8,41 @@ training are not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skillfit.amounts import budget_amount, dollars, duration, percent, points, quantity
+from skillfit.amounts import (
+    budget_amount,
+    dollars,
+    duration,
+    percent,
+    points,
+    quantity,
+    with_interval,
+)
 from skillfit.models.protocol import Usage
 from skillfit.report.story import Cost, RunStory
-from skillfit.run.events import AblationFinished, ShipTested
-from skillfit.run.records import display_name
+from skillfit.run.events import (
+    AblationFinished,
+    Discarded,
+    EvaluationFinished,
+    Event,
+    GateDecided,
+    PersonDecided,
+    PreflightFinished,
+    RunFinished,
+    RunStarted,
+    ShipTested,
+    SlowUpdateFinished,
+    StepFinished,
+    Stored,
+    Warned,
+)
+from skillfit.run.records import display_name, label_of
 
+_HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 _UNFINISHED = {
     "running": "Running, {where}",
     "waiting": "Waiting for answers to handoff prompts, {where}",
@@ -34,6 +60,8 @@ _NOT_VERIFIED = {
     "budget": "The budget was reached before the end, so nothing is verified",
     "infrastructure": "The run failed before finishing, so nothing can be said about the skill",
 }
+UNPRICED = "no price known"
+RAISABLE = ("usd", "calls", "tokens", "minutes")  # caps that can be raised while a run is running
 HANDED_BACK = "The initial skill is handed back; what was found is kept beside it as unproven."
 
 
@@ -132,10 +160,6 @@ def _so_far(story: RunStory, note: str = ", not verified") -> str:
     return f"; {label} {best}, initial skill {first} on the selection split{note}."
 
 
-UNPRICED = "no price known"
-RAISABLE = ("usd", "calls", "tokens", "minutes")  # caps that can be raised while a run is running
-
-
 @dataclass(frozen=True, slots=True)
 class Fact:
     name: str
@@ -218,6 +242,40 @@ def _comparison(name: str, items: int, before: float, after: float) -> ScoreComp
     return ScoreComparison(name, items, percent(before), percent(after), change)
 
 
+@dataclass(frozen=True, slots=True)
+class CapUse:
+    """What was used of one kind, beside the cap where one is set."""
+
+    name: str
+    text: str  # "120 calls"
+    used: float
+    cap: float | None
+    cap_text: str  # "1,000"
+
+
+def cap_uses(
+    used: Usage | Cost, seconds: float, caps: Mapping[str, float], rollouts: int | None = None
+) -> list[CapUse]:
+    """What a run used, in the order in which terminal and studio show it."""
+    amounts: dict[str, float | None] = {
+        "usd": used.usd,
+        "calls": used.calls,
+        "tokens": used.tokens,
+        "minutes": seconds / 60,
+        "rollouts": rollouts,
+    }
+    if rollouts is None:
+        del amounts["rollouts"]
+    found = []
+    for name, amount in amounts.items():
+        text = UNPRICED if amount is None else budget_amount(name, amount)
+        cap = caps.get(name)
+        counted = name not in ("usd", "minutes")
+        cap_text = "" if cap is None else f"{cap:,.0f}" if counted else budget_amount(name, cap)
+        found.append(CapUse(name, text, amount or 0.0, cap, cap_text))
+    return found
+
+
 def fullest_cap(story: RunStory) -> str:
     """The cap of which the largest share is used, of those that can be raised; empty if none is
     set.
@@ -263,35 +321,129 @@ def next_commands(story: RunStory) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class CapUse:
-    """What was used of one kind, beside the cap where one is set."""
+class ProgressLines:
+    """A listener that hands lines to `write`. Events that a resumed run replays print nothing.
 
-    name: str
-    text: str  # "120 calls"
-    used: float
-    cap: float | None
-    cap_text: str  # "1,000"
+    `story` returns the story so far, for the line that `tick` writes.
+    """
+
+    def __init__(self, write: Callable[[str], None], story: Callable[[], RunStory]) -> None:
+        self._write = write
+        self._story = story
+        self._since = time.time()
+        self._last_line = time.monotonic()
+        self._replayed = 0
+        self._resumed = False
+
+    def __call__(self, stored: Stored) -> None:
+        if stored.at < self._since and not isinstance(stored.event, RunStarted):
+            self._replayed += 1
+            return
+        if self._replayed and not self._resumed:  # later ones are parts of the new work
+            known = quantity(self._replayed, "recorded event")
+            if isinstance(stored.event, RunFinished):
+                self.say(f"The run was finished already: nothing was sent again ({known}).")
+            else:
+                self.say(f"Resuming where the run stopped ({known}).")
+            self._resumed = True
+        for line in event_lines(stored.event):
+            self.say(line)
+
+    def say(self, message: str) -> None:
+        self._last_line = time.monotonic()
+        self._write(message)
+
+    def tick(self) -> None:
+        """A line now and then while nothing else happens, so that a log shows the run is alive."""
+        if time.monotonic() - self._last_line < _HEARTBEAT:
+            return
+        story = self._story()
+        stage = story.running_stage
+        if stage is None:
+            return
+        where = f"step {stage.step}, " if stage.step else ""
+        name = display_name(stage.stage)
+        total = f" of {stage.total}" if stage.total >= stage.done else ""
+        done = f": {stage.done}{total} rollouts" if stage.total else ""
+        left = time_left(story)
+        self.say(f"... {where}{name}{done}{f', {left}' if left else ''}")
 
 
-def cap_uses(
-    used: Usage | Cost, seconds: float, caps: Mapping[str, float], rollouts: int | None = None
-) -> list[CapUse]:
-    """What a run used, in the order in which terminal and studio show it."""
-    amounts: dict[str, float | None] = {
-        "usd": used.usd,
-        "calls": used.calls,
-        "tokens": used.tokens,
-        "minutes": seconds / 60,
-        "rollouts": rollouts,
-    }
-    if rollouts is None:
-        del amounts["rollouts"]
-    found = []
-    for name, amount in amounts.items():
-        text = UNPRICED if amount is None else budget_amount(name, amount)
-        cap = caps.get(name)
-        counted = name not in ("usd", "minutes")
-        cap_text = "" if cap is None else f"{cap:,.0f}" if counted else budget_amount(name, cap)
-        found.append(CapUse(name, text, amount or 0.0, cap, cap_text))
-    return found
+def time_left(story: RunStory) -> str:
+    """How long the training steps will take; after the last one, the stage that runs."""
+    if story.seconds_left:
+        return f"about {duration(story.seconds_left)} of training left"
+    stage = story.running_stage
+    if stage is None or not stage.seconds_left or story.steps_done < story.total_steps:
+        return ""
+    return f"about {duration(stage.seconds_left)} left of this stage"
+
+
+def event_lines(event: Event) -> list[str]:
+    """What the plain terminal prints for an event; most events print nothing."""
+    if isinstance(event, RunStarted):
+        return [_started(event)]
+    if isinstance(event, PreflightFinished):
+        return [
+            f"check {check.name}: {check.message}"
+            for check in event.checks
+            if check.verdict != "go"
+        ]
+    if isinstance(event, EvaluationFinished):
+        if event.name == "baseline" or event.split == "test":
+            soft = f" (soft {event.soft:.3f})" if abs(event.soft - event.hard) > 1e-9 else ""
+            name = event.name.replace("_", " ")
+            return [f"{name}: {event.hard:.3f}{soft} on {event.scored} {event.split} items"]
+        return []
+    if isinstance(event, GateDecided):
+        return [_decided(event)]
+    if isinstance(event, StepFinished):
+        skipped = event.action.startswith("skip")
+        return [f"step {event.step}: {display_name(event.action)}"] if skipped else []
+    if isinstance(event, SlowUpdateFinished):
+        return [f"slow update after epoch {event.epoch}: {display_name(event.action)}"]
+    if isinstance(event, ShipTested):
+        return [_shipped(event)]
+    if isinstance(event, PersonDecided):
+        return [f"request {event.number}: {event.action} {event.target}".rstrip()]
+    if isinstance(event, Discarded):
+        return [f"discarded at {event.stage}: {event.reason}"]
+    return [f"warning: {event.message}"] if isinstance(event, Warned) else []
+
+
+def _started(event: RunStarted) -> str:
+    splits = ", ".join(f"{count} {name}" for name, count in event.splits.items())
+    agent = event.model_of("agent") or "your agent"
+    practice = " (practice models, no language model)" if agent.startswith("practice/") else ""
+    what = f"Training {event.skill_name} for {agent}{practice}"
+    steps = quantity(event.total_steps, "step")
+    return f"{what}: {splits} items, {steps}."
+
+
+def _decided(event: GateDecided) -> str:
+    """One line per step: with a pool what changed in it, else the comparison."""
+    name = label_of(event.name)
+    if event.effects or (event.score is not None and event.score.estimated):
+        counts = [
+            f"{sum(effect.status == status for effect in event.effects)} {status}"
+            for status in ("promoted", "pending", "dropped")
+        ]
+        score = f"score about {event.score.mean:.3f}" if event.score else ""
+        return f"{name}: {score}; {event.reason} (edits: {', '.join(counts)})"
+    found, (low, high) = event.evidence, event.evidence.interval
+    difference = with_interval(found.difference, low, high)
+    counts_text = f"{len(found.fixed)} fixed, {len(found.broken)} broken"
+    if not found.fixed and not found.broken and (found.higher or found.lower):
+        counts_text = f"{found.higher} items better, {found.lower} worse"
+    decision = display_name(event.decision)
+    return f"{name}: {decision}, {difference}, {counts_text}, {found.rollouts} rollouts"
+
+
+def _shipped(event: ShipTested) -> str:
+    if not event.repeats:
+        return f"ship test: {event.verdict}: {event.reason}"
+    low, high = event.interval
+    line = f"ship test: {event.verdict}, {with_interval(event.difference, low, high)}"
+    if event.gap is not None:
+        line += f"; {event.difference + event.gap:+.3f} under the training grader"
+    return line

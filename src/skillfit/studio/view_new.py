@@ -1,9 +1,10 @@
-"""The form for a new run, made from the schema of the config: one input per key, with its meaning
-and default.
+"""A new run: its form, made from the schema of the config with one input per key, and the page
+until its process has started.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,12 +13,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config, load_config
-from skillfit.errors import InputError
+from skillfit.errors import InputError, SkillfitError
 from skillfit.plain_text import shorten
-from skillfit.studio.commands import PATH_KEYS, Folders, check_run_name, check_settings
+from skillfit.run.control import in_use
+from skillfit.run.directory import JOURNAL
+from skillfit.studio.commands import (
+    PATH_KEYS,
+    CommandResult,
+    Folders,
+    check_run_name,
+    check_settings,
+    run_command,
+    start_log,
+)
+from skillfit.studio.site import Studio, run_url
 
 # Asked for at the top of the form, in this order; all other keys are below, by section.
 MAIN_KEYS = (
@@ -35,6 +50,128 @@ MAIN_KEYS = (
     "budget.minutes",
 )
 MARK = "# Made in skillfit studio."
+_CHECK_SECONDS = 1_800.0
+
+
+async def new(studio: Studio, request: Request) -> Response:
+    """The form; with POST, its estimate, its check, or the start of the run."""
+    if request.method == "GET":
+        filled = NewRun(_free_name(studio), request.query_params.get("config", ""))
+        return _form(studio, request, filled)
+    form = await studio.form(request)
+    texts = {key: str(value) for key, value in form.items()}
+    do = texts.get("do", "")
+    try:
+        filled = NewRun.from_form(texts)
+        if do == "show":
+            return _form(studio, request, filled)
+        filled.check(studio.folders)
+        run = studio.folders.resolve(studio.library.folder / filled.name)
+        config = filled.config_path(studio.folders, studio.project)
+    except SkillfitError as error:
+        filled = NewRun(texts.get("name", ""), texts.get("config", ""), _given(texts))
+        return _form(studio, request, filled, problem=str(error))
+    settings = filled.overrides() if filled.config else []
+    words = [studio.folders.shown(config), *settings]
+    if do == "start":
+        return await _start(studio, request, filled, run, words, force="force" in texts)
+    if do == "check":
+        arguments = ["check", *words, "--run", str(run)]
+    else:
+        arguments = ["estimate", *words]
+    try:
+        result = await run_command(arguments, folder=studio.project, timeout=_CHECK_SECONDS)
+    except InputError as error:
+        return _form(studio, request, filled, problem=str(error))
+    return _form(studio, request, filled, result=result, kind=do)
+
+
+def _given(texts: dict[str, str]) -> dict[str, str]:
+    return {key.removeprefix("set:"): text for key, text in texts.items() if key.startswith("set:")}
+
+
+def _form(
+    studio: Studio,
+    request: Request,
+    filled: NewRun,
+    *,
+    problem: str = "",
+    result: CommandResult | None = None,
+    kind: str = "",
+) -> Response:
+    folders = studio.folders
+    given: dict[str, str] = {}
+    if filled.config:
+        try:
+            given = file_values(folders, filled.config)
+        except SkillfitError as error:
+            problem = problem or str(error)
+    return studio.page(
+        request,
+        "new.html.j2",
+        status=400 if problem else 200,
+        filled=filled,
+        given=given,
+        problem=problem,
+        result=result,
+        kind=kind,
+        fields=main_fields(),
+        sections=sections(),
+        skills=[folders.shown(path) for path in folders.skills()],
+        tasks=[folders.shown(path) for path in folders.tasks()],
+        configs=[folders.shown(path) for path in folders.configs()],
+    )
+
+
+def _free_name(studio: Studio) -> str:
+    taken = {run.name for run in studio.library.index().runs}
+    number = len(taken) + 1
+    while f"run-{number}" in taken or (studio.library.folder / f"run-{number}").exists():
+        number += 1
+    return f"run-{number}"
+
+
+async def _start(
+    studio: Studio, request: Request, filled: NewRun, run: Path, words: list[str], *, force: bool
+) -> Response:
+    if await asyncio.to_thread(_has_started, studio, filled.name):  # not only checked
+        problem = f"There is a run named {filled.name} already. Give this one another name."
+        return _form(studio, request, filled, problem=problem)
+    forced = ["--force"] if force else []
+    arguments = ["train", *words, "--run", str(run), "--json", *forced]
+    try:
+        studio.starter.start(run, arguments, folder=studio.project)
+    except InputError as error:
+        return _form(studio, request, filled, problem=str(error))
+    return studio.go_to(run_url("starting", filled.name))
+
+
+async def starting(studio: Studio, request: Request) -> Response:
+    """The page until the run has its journal: its process is starting, or failed with a reason."""
+    name = str(request.path_params["name"])
+    try:
+        run = studio.folders.resolve(studio.library.folder / check_run_name(name))
+    except InputError as error:
+        raise HTTPException(404, str(error)) from error
+    if (run / JOURNAL).is_file() and _has_started(studio, name):
+        return studio.go_to(run_url("run", name))
+    alive = studio.starter.is_starting(run) or in_use(run)
+    written = studio.project / f"{name}.yaml"  # by the form, when it did not start from a file
+    return studio.page(
+        request,
+        "starting.html.j2",
+        name=name,
+        alive=alive,
+        log=start_log(run),
+        config=studio.folders.shown(written) if written.is_file() else "",
+    )
+
+
+def _has_started(studio: Studio, name: str) -> bool:
+    try:
+        return studio.library.story(name).has_begun
+    except SkillfitError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

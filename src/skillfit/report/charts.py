@@ -1,0 +1,456 @@
+"""Charts of the report and the studio, drawn as SVG.
+
+- `score_chart`: skills the loop continued with, skills it rejected, and the comparisons at the end,
+  each with its interval. `compare_chart` draws the curves of several runs, `sparkline` the small
+  curve of a run list.
+- `forest_plot`: one row per edit or line of a skill, with its effect and interval on a shared axis.
+  It is a table with a small drawing in each row, so texts wrap and screen readers can read it.
+  `effect_history` shows how one effect changed from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, floor
+
+from markupsafe import Markup
+
+from skillfit.amounts import percent, points
+from skillfit.plain_text import shorten, visible
+from skillfit.report.story import EditSummary, EffectPoint, Point, RunStory
+
+_TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46
+_MIN_SPAN = 0.3  # a narrower axis would make noise look large
+_GAP = 0.7  # of a column, before each comparison at the end
+_LABEL_WIDTH = 38
+_END_WIDTH = 52  # of a column of the comparisons at the end
+_VALUE_WIDTH = 46  # of a score above a point
+_DENSE = 8  # pixels per column below which intervals are drawn as thin lines
+_BAR_WIDTH, _BAR_HEIGHT = 220, 22  # of the drawing in a row of the forest plot
+_LEAST_SPAN = 0.05  # points of the score that half of its axis covers at least
+PANELS = {
+    "selection": "selection split, during training",
+    "ship": "fresh rollouts",
+    "test": "test split",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    width: int
+    height: int
+    low: float
+    high: float
+
+    def y(self, score: float) -> float:
+        share = (score - self.low) / (self.high - self.low)
+        return round(self.height - _BOTTOM - share * (self.height - _TOP - _BOTTOM), 1)
+
+    @property
+    def ticks(self) -> list[float]:
+        step = 1 if self.high - self.low <= 0.5 else 2
+        return [tick / 10 for tick in range(round(self.low * 10), round(self.high * 10) + 1, step)]
+
+
+def score_chart(
+    story: RunStory, width: int = 720, height: int = 320, splits: Sequence[str] = tuple(PANELS)
+) -> Markup:
+    """The curve of these splits, drawn for about `width` pixels; empty when nothing was measured on
+    them.
+    """
+    panels = [(split, shown) for split in splits if (shown := _points_of(story, split))]
+    if not panels:
+        return Markup("")
+    frame = _frame([point for _, shown in panels for point in shown], width, height)
+    steps = _steps({split: len(shown) for split, shown in panels}, width - _LEFT - _RIGHT)
+    parts, x = [*_score_axis(frame)], float(_LEFT)
+    for split, shown in panels:
+        step = steps[split]
+        places = [round(x + step * (index + 0.5), 1) for index in range(len(shown))]
+        parts += _panel(frame, split, shown, places, step)
+        x += step * len(shown) + _GAP * max(steps.values())
+    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        width, height, _description(panels), Markup("\n").join(parts)
+    )
+
+
+def _steps(counts: dict[str, int], room: float) -> dict[str, float]:
+    """The width of a column in each panel. Comparisons at the end keep room for their labels,
+    however many steps there are.
+    """
+    columns = sum(counts.values()) + _GAP * (len(counts) - 1)
+    even = room / columns
+    if even >= _END_WIDTH or len(counts) == 1 or "selection" not in counts:
+        return dict.fromkeys(counts, even)
+    ends = sum(count for split, count in counts.items() if split != "selection")
+    left = room - _END_WIDTH * (ends + _GAP * (len(counts) - 1))
+    steps = dict.fromkeys(counts, float(_END_WIDTH))
+    return steps | {"selection": left / counts["selection"]}
+
+
+def _points_of(story: RunStory, split: str) -> list[Point]:
+    measured = [point for point in story.points if point.split == split]
+    same = {point.score for point in measured if point.name == "test_best"}
+    return [point for point in measured if not (point.name == "test_final" and point.score in same)]
+
+
+def _frame(measured: Sequence[Point], width: int, height: int) -> _Frame:
+    low = floor(min(point.low for point in measured) * 10) / 10
+    high = ceil(max(point.high for point in measured) * 10) / 10
+    high = min(1.0, max(high, low + _MIN_SPAN))
+    return _Frame(width, height, min(low, round(high - _MIN_SPAN, 1)), high)
+
+
+def _score_axis(frame: _Frame) -> Iterator[Markup]:
+    for tick in frame.ticks:
+        y = frame.y(tick)
+        yield Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(
+            _LEFT, frame.width - _RIGHT, y, y
+        )
+        yield _text(_LEFT - 8, y + 4, percent(tick), "tick end")
+
+
+def _panel(
+    frame: _Frame, split: str, measured: Sequence[Point], places: Sequence[float], step: float
+) -> Iterator[Markup]:
+    if places[0] > _LEFT + step:
+        edge = round(places[0] - step * 0.5 - _END_WIDTH * _GAP / 2, 1)
+        yield Markup('<line class="edge" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>').format(
+            edge, _TOP - 32, frame.height - _BOTTOM
+        )
+    yield _text(places[0] - step / 2 + 4, _TOP - 28, PANELS[split], "title")
+    kept = [(x, frame.y(p.score)) for x, p in zip(places, measured, strict=True) if p.kept]
+    for (x1, y1), (x2, y2) in pairwise(kept):
+        line = f"M{x1} {y1}H{x2}V{y2}" if split == "selection" else f"M{x1} {y1}L{x2} {y2}"
+        yield Markup('<path class="carried" d="{}"/>').format(line)
+    last, every = len(measured) - 1, max(1, ceil(_LABEL_WIDTH / step))
+    radius = 5.0 if step > 12 else 2.5 if step > _DENSE else 1.6
+    for index, (x, point) in enumerate(zip(places, measured, strict=True)):
+        yield _mark(frame, x, point, radius)
+        if index == 0 or ((last - index) % every == 0 and index >= every):
+            yield _label(frame, x, point, value=split != "selection" or index in (0, last))
+
+
+def _mark(frame: _Frame, x: float, point: Point, radius: float) -> Markup:
+    y, low, high = frame.y(point.score), frame.y(point.low), frame.y(point.high)
+    bounds = f"{percent(point.low)} to {percent(point.high)}"
+    description = f"{point.label}: {percent(point.score)} ({bounds})"
+    if point.items:
+        description += f" on {point.items} items"
+    if point.estimated:
+        description += ", estimated from all rollouts"
+    if point.kept:
+        kind = "point estimated" if point.estimated and radius > 2 else "point"
+        shape = f'<circle cx="{x}" cy="{y}" r="{radius}"/>'
+    else:
+        left, right, top, bottom = x - radius, x + radius, y - radius, y + radius
+        kind, description = "point turned", f"{description}, {point.decision}"
+        shape = f'<path d="M{left} {top}L{right} {bottom}M{left} {bottom}L{right} {top}"/>'
+    weight = "range" if radius > 2 else "range dense"
+    line = f'<line class="{weight}" x1="{x}" x2="{x}" y1="{low}" y2="{high}"/>'
+    return Markup('<g class="{}"><title>{}</title>{}</g>').format(
+        kind, description, Markup(line + shape)
+    )
+
+
+def _label(frame: _Frame, x: float, point: Point, *, value: bool) -> Markup:
+    lines = point.label.replace("slow update", "slow").split()
+    parts = [
+        _text(x, frame.height - _BOTTOM + 18 + 14 * row, line, "tick middle")
+        for row, line in enumerate(lines)
+    ]
+    if value:
+        above = max(_TOP - 6, frame.y(point.high) - 8)
+        # Not over the numbers of the axis, where the columns are narrow.
+        inside = max(x, _LEFT + _VALUE_WIDTH / 2)
+        parts.append(_text(inside, above, percent(point.score), "value middle"))
+    return Markup("").join(parts)
+
+
+def _text(x: float, y: float, text: str, kind: str) -> Markup:
+    return Markup('<text class="{}" x="{}" y="{}">{}</text>').format(
+        kind, round(x, 1), round(y, 1), text
+    )
+
+
+def _description(panels: Sequence[tuple[str, Sequence[Point]]]) -> str:
+    """The curve in words, for people who cannot see it. Long curves name their ends only."""
+    parts = []
+    for split, measured in panels:
+        shown = measured if len(measured) <= 12 else [*measured[:2], *measured[-2:]]
+        scores = ", ".join(f"{point.label} {percent(point.score)}" for point in shown)
+        parts.append(f"{PANELS[split]}: {scores}")
+    return "Scores. " + "; ".join(parts)
+
+
+def sparkline(scores: Sequence[float], width: int = 96, height: int = 24) -> Markup:
+    """A curve without axes, for a row of a table; empty for fewer than two scores."""
+    if len(scores) < 2:
+        return Markup("")
+    low, high = min(scores), max(scores)
+    if high - low < 0.1:
+        low, high = (low + high) / 2 - 0.05, (low + high) / 2 + 0.05
+    xs = [3 + at * (width - 6) / (len(scores) - 1) for at in range(len(scores))]
+    ys = [height - 3 - (score - low) / (high - low) * (height - 6) for score in scores]
+    line = "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys, strict=True))
+    description = f"from {percent(scores[0])} to {percent(scores[-1])}"
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+        '<path d="M{}"/><circle cx="{:.1f}" cy="{:.1f}" r="2.5"/></svg>'
+    ).format(width, height, description, line, xs[-1], ys[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _RunCurve:
+    """The steps of one compared run that the loop continued with, by column."""
+
+    number: int  # of its colour
+    name: str
+    kept: dict[int, Point]
+
+    @property
+    def last(self) -> Point:
+        return self.kept[max(self.kept)]
+
+
+def compare_chart(
+    runs: Mapping[str, RunStory], width: int = 860, height: int = 320, *, names: bool = True
+) -> Markup:
+    """The score curves of several runs, by name, on one axis. Each has its name at the end of its
+    line where there is room for `names`. Steps that were rejected leave a gap.
+    """
+    measured = [_points_of(story, "selection") for story in runs.values()]
+    curves = []
+    for number, name in enumerate(runs):
+        kept = {at: point for at, point in enumerate(measured[number]) if point.kept}
+        if kept:
+            curves.append(_RunCurve(number, name, kept))
+    if not curves:
+        return Markup("")
+    frame = _frame([point for curve in curves for point in curve.kept.values()], width, height)
+    longest = max(measured, key=len)
+    right = width - (150 if names else _RIGHT)
+    step = (right - _LEFT - 10) / max(1, len(longest) - 1)
+    parts = list(_score_axis(frame))
+    for at in sorted({0, len(longest) - 1}):
+        place = max(_LEFT + 10 + step * at, _LEFT + _VALUE_WIDTH / 2)
+        label = longest[at].label
+        parts.append(_text(place, frame.height - _BOTTOM + 18, label, "tick middle"))
+    for curve in curves:
+        parts += _run_curve(frame, curve, step)
+    if names:
+        parts += _run_names(frame, curves, right + 10)
+    words = "; ".join(f"{curve.name}: {percent(curve.last.score)}" for curve in curves)
+    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        width, height, f"Score curves. {words}", Markup("\n").join(parts)
+    )
+
+
+def _run_curve(frame: _Frame, curve: _RunCurve, step: float) -> Iterator[Markup]:
+    places = [(round(_LEFT + 10 + step * at, 1), point) for at, point in curve.kept.items()]
+    line = "L".join(f"{x} {frame.y(point.score)}" for x, point in places)
+    yield Markup('<path class="curve c{}" d="M{}"/>').format(curve.number, line)
+    for x, point in places:
+        text = f"{curve.name}, {point.label}: {percent(point.score)}"
+        yield Markup('<circle class="c{}" cx="{}" cy="{}" r="3"><title>{}</title></circle>').format(
+            curve.number, x, frame.y(point.score), text
+        )
+
+
+def _run_names(frame: _Frame, curves: Sequence[_RunCurve], x: float) -> Iterator[Markup]:
+    """The names beside the ends of the curves, moved down where they would overlap."""
+    below = -100.0
+    for curve in sorted(curves, key=lambda curve: (frame.y(curve.last.score), curve.number)):
+        below = max(frame.y(curve.last.score), below + 15)
+        short = curve.name if len(curve.name) <= 20 else "…" + curve.name[-19:]
+        yield _text(x, below + 4, short, f"name c{curve.number}")
+
+
+@dataclass(frozen=True, slots=True)
+class ForestRow:
+    """One row: `mean` is a difference of scores, None when it was not measured."""
+
+    label: str
+    mean: float | None
+    low: float = 0.0
+    high: float = 0.0
+    status: str = ""  # pending, promoted, dropped; for other tables any short word
+    note: str = ""
+    href: str = ""
+    id: str = ""
+    rollouts: int | None = None
+
+
+def edit_row(edit: EditSummary, href: str = "") -> ForestRow:
+    notes = []
+    if edit.decided and edit.status != "pending":
+        notes.append(f"{edit.status} after step {edit.decided}")
+    if edit.note:
+        notes.append(edit.note)
+    if edit.in_best and edit.status == "pending":
+        notes.append("in the skill")
+    return ForestRow(
+        label=edit.text,
+        mean=edit.mean,
+        low=edit.low,
+        high=edit.high,
+        status=edit.status,
+        note="; ".join(notes),
+        href=href,
+        id=edit.id,
+        rollouts=edit.rollouts,
+    )
+
+
+def forest_plot(rows: Sequence[ForestRow], *, heading: str = "Edit", longest: int = 180) -> Markup:
+    """A table of the rows in the given order. The axis is symmetric around 0."""
+    if not rows:
+        return Markup("")
+    span = axis_span(rows)
+    body = Markup("").join(_forest_row(row, span, longest) for row in rows)
+    head = Markup(
+        "<thead><tr><th>{}</th><th>Status</th><th>{}</th>"
+        '<th class="n">Effect</th><th class="n">Rollouts</th></tr></thead>'
+    ).format(heading, _effect_axis(span))
+    return Markup('<table class="forest cards">{}<tbody>{}</tbody></table>').format(head, body)
+
+
+def axis_span(rows: Sequence[ForestRow]) -> float:
+    """The largest distance from 0 that the axis shows. One very wide interval does not squeeze the
+    others: bounds beyond three times the largest mean are cut.
+    """
+    measured = [row for row in rows if row.mean is not None]
+    widest = max((max(abs(row.low), abs(row.high)) for row in measured), default=0.0)
+    largest = max((abs(row.mean or 0.0) for row in measured), default=0.0)
+    return max(_LEAST_SPAN, min(widest, 3 * largest if largest else widest))
+
+
+def _forest_row(row: ForestRow, span: float, longest: int) -> Markup:
+    text = shorten(visible(row.label), longest)
+    label = Markup('<a href="{}">{}</a>').format(row.href, text) if row.href else text
+    note = Markup("<small>{}</small>").format(visible(row.note)) if row.note else Markup("")
+    badge = _badge(row.status)
+    if row.mean is None:
+        effect, bounds = Markup("not measured"), ""
+    else:
+        effect = Markup("<b>{}</b>").format(points(row.mean))
+        bounds = f"{points(row.low)} to {points(row.high)}"
+    return Markup(
+        '<tr class="{}"{}><td class="what" data-th="">{}{}</td><td data-th="status">{}</td>'
+        '<td class="bar" data-th="">{}</td><td class="n" data-th="effect">{}'
+        '<small>{}</small></td><td class="n" data-th="rollouts">{}</td></tr>'
+    ).format(
+        row.status,
+        Markup(' data-edit="{}"').format(row.id) if row.id else "",
+        label,
+        note,
+        badge,
+        effect_bar(row, span),
+        effect,
+        bounds,
+        "" if row.rollouts is None else f"{row.rollouts:,}",
+    )
+
+
+def _badge(status: str) -> Markup:
+    kinds = {"promoted": "good", "keep": "good", "dropped": "bad", "cut": "bad"}
+    if not status:
+        return Markup("")
+    return Markup('<span class="badge {}">{}</span>').format(kinds.get(status, ""), status)
+
+
+def effect_bar(row: ForestRow, span: float) -> Markup:
+    """The interval as a line with its mean as a dot; 0 is in the middle."""
+    middle = _BAR_WIDTH / 2
+    if row.mean is None:
+        inner = Markup("")
+    else:
+        low, mean, high = (_bar_x(value, span) for value in (row.low, row.mean, row.high))
+        sign = "up" if row.low > 0 else "down" if row.high < 0 else "open"
+        inner = Markup(
+            '<g class="{}"><line class="span" x1="{:.1f}" x2="{:.1f}" y1="11" y2="11"/>'
+            '<circle cx="{:.1f}" cy="11" r="4.5"/></g>'
+        ).format(sign, low, high, mean)
+    return Markup(
+        '<svg class="effect" viewBox="0 0 {} {}" aria-hidden="true">'
+        '<line class="zero" x1="{}" x2="{}" y1="0" y2="{}"/>{}</svg>'
+    ).format(_BAR_WIDTH, _BAR_HEIGHT, middle, middle, _BAR_HEIGHT, inner)
+
+
+def _effect_axis(span: float) -> Markup:
+    return Markup(
+        '<svg class="effect" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+        '<text x="4" y="15">{}</text><text class="middle" x="{}" y="15">0</text>'
+        '<text class="end" x="{}" y="15">{}</text></svg>'
+    ).format(
+        _BAR_WIDTH,
+        _BAR_HEIGHT,
+        f"axis from {points(-span)} to {points(span)} points",
+        points(-span),
+        _BAR_WIDTH / 2,
+        _BAR_WIDTH - 4,
+        points(span),
+    )
+
+
+def _bar_x(value: float, span: float) -> float:
+    share = max(-1.0, min(1.0, value / span))
+    return _BAR_WIDTH / 2 + share * (_BAR_WIDTH / 2 - 6)
+
+
+def effect_history(history: Sequence[EffectPoint], width: int = 320, height: int = 120) -> Markup:
+    """How the estimate of one edit moved from step to step: mean and interval."""
+    known = [point for point in history if point.mean is not None]
+    if not known:
+        return Markup("")
+    span = max(_LEAST_SPAN, *(max(abs(point.low), abs(point.high)) for point in known))
+    first, last = known[0].step, known[-1].step
+    inner_width, middle = width - 60, height / 2
+
+    def x(step: int) -> float:
+        return 44 + (step - first) / max(1, last - first) * inner_width
+
+    def y(value: float) -> float:
+        return middle - value / span * (height / 2 - 14)
+
+    upper = " ".join(f"{x(point.step):.1f},{y(point.high):.1f}" for point in known)
+    lower = " ".join(f"{x(point.step):.1f},{y(point.low):.1f}" for point in reversed(known))
+    line = " ".join(f"{x(point.step):.1f},{y(point.mean or 0.0):.1f}" for point in known)
+    dots = Markup("").join(
+        Markup('<circle cx="{:.1f}" cy="{:.1f}" r="3"><title>{}</title></circle>').format(
+            x(point.step),
+            y(point.mean or 0.0),
+            f"step {point.step}: {points(point.mean or 0.0)}, {point.rollouts} rollouts,"
+            f" {point.status}",
+        )
+        for point in known
+    )
+    return Markup(
+        '<svg class="history" viewBox="0 0 {w} {h}" role="img" aria-label="{words}">'
+        '<line class="zero" x1="44" x2="{right}" y1="{mid}" y2="{mid}"/>'
+        '<polygon points="{upper} {lower}"/><polyline points="{line}"/>{dots}'
+        '<text class="end" x="38" y="{top_y}">{top}</text>'
+        '<text class="end" x="38" y="{mid_y}">0</text>'
+        '<text class="end" x="38" y="{low_y}">{bottom}</text>'
+        '<text x="44" y="{h}">step {first}</text>'
+        '<text class="end" x="{right}" y="{h}">step {last}</text></svg>'
+    ).format(
+        w=width,
+        h=height + 4,
+        words=f"effect from step {first} to step {last}: now {points(known[-1].mean or 0.0)}",
+        right=44 + inner_width,
+        mid=middle,
+        upper=upper,
+        lower=lower,
+        line=line,
+        dots=dots,
+        top_y=18,
+        top=points(span),
+        mid_y=middle + 4,
+        low_y=height - 8,
+        bottom=points(-span),
+        first=first,
+        last=last,
+    )
