@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from skillfit.models.json_text import JsonObject
     from skillfit.run.budget import Spending
+    from skillfit.run.control import Control
     from skillfit.run.events import AblationFinished
     from skillfit.skill import Skill
     from skillfit.training.assemble import Listener
-    from skillfit.training.components import Control
     from skillfit.training.estimate import (
         BudgetOption,
         EstimateRow,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     from skillfit.cli.terminal import Terminal
-    from skillfit.training.components import Control
+    from skillfit.run.control import Control
     from skillfit.training.inputs import Inputs
     from skillfit.training.start import Result
 
@@ -178,7 +178,7 @@ def attend(
     """
     import asyncio
 
-    from skillfit.training.components import Control, Interrupted
+    from skillfit.run.control import Control, Interrupted
 
     control = Control()
     try:
@@ -187,7 +187,7 @@ def attend(
     except Interrupted:
         if resumable:
             raise
-        raise Interrupted(None) from None
+        raise Interrupted() from None
 
 
 async def _attended(
@@ -195,7 +195,7 @@ async def _attended(
 ) -> T:
     import asyncio
 
-    from skillfit.training.components import Interrupted
+    from skillfit.run.control import Interrupted
 
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()

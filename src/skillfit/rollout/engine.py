@@ -34,7 +34,7 @@ from skillfit.rollout.metering import RolloutMeter
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
-from skillfit.tasks.item import Attempt, Score
+from skillfit.tasks.item import Attempt, Score, ScoredAttempt
 
 if TYPE_CHECKING:
     from skillfit.tasks.task import Task
@@ -441,7 +441,7 @@ class Rollouts:
             seconds=time.monotonic() - begun,
         )
 
-    async def _attempt(self, assignment: Assignment) -> tuple[Attempt, Score]:
+    async def _attempt(self, assignment: Assignment) -> ScoredAttempt:
         async with self._count_rollout():
             return await self._executor.run(self._worker, assignment)
 

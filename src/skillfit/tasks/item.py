@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, SupportsFloat
+from typing import Any, Literal, NamedTuple, Protocol, SupportsFloat
 
 from skillfit.errors import InputError, TaskFailure, did_you_mean
 from skillfit.models.json_text import JsonObject, without_surrogates
@@ -350,6 +350,13 @@ class Score:
             object.__setattr__(self, "soft", self.hard)
         object.__setattr__(self, "feedback", without_surrogates(self.feedback))
         object.__setattr__(self, "evidence", tuple(map(without_surrogates, self.evidence)))
+
+
+class ScoredAttempt(NamedTuple):
+    """An attempt and its score: what a rollout brings back."""
+
+    attempt: Attempt
+    score: Score
 
 
 class Grader(Protocol):

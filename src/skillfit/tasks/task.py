@@ -40,6 +40,7 @@ from skillfit.tasks.item import (
     Item,
     Reported,
     Score,
+    ScoredAttempt,
     as_score,
     reported_by,
     stable_hash,
@@ -64,7 +65,7 @@ class Evaluator(ABC):
         return frozenset()
 
     @abstractmethod
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         """Run the item under the skill and score it. `seed` differs between repeats.
 
         Raises `TaskFailure` or `ModelError` when there is nothing to score: that is a failed
@@ -96,7 +97,7 @@ class FunctionEvaluator(Evaluator):
     def reports(self) -> frozenset[Reported]:
         return reported_by(self.function)
 
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         name = name_of(self.function)
         parameters = inspect.signature(self.function).parameters.values()
         wanted = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
@@ -108,7 +109,7 @@ class FunctionEvaluator(Evaluator):
         if self.grader is None:
             return _evaluated(value, source=name)
         attempt = value if isinstance(value, Attempt) else Attempt(str(value))
-        return attempt, await self.grader.grade(item, attempt)
+        return ScoredAttempt(attempt, await self.grader.grade(item, attempt))
 
     def describe(self) -> JsonObject:
         return {
@@ -153,7 +154,7 @@ class CommandEvaluator(Evaluator):
         executable = str(Path(found).resolve()) if "/" in program else found
         return cls((executable, *arguments), base.resolve(), timeout)
 
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         where = f"{Path(self.argv[0]).name} on item {item.id}"
         stdin = json.dumps(item.as_dict(), ensure_ascii=False).encode()
         with scratch_folder("command") as folder:
@@ -207,10 +208,10 @@ def _printed_score(stdout: str, where: str) -> Any:
     )
 
 
-def _evaluated(value: Any, *, source: str) -> tuple[Attempt, Score]:
+def _evaluated(value: Any, *, source: str) -> ScoredAttempt:
     """The result of a user's evaluation: a score in any form, and the answer if it has one."""
     answer = str(value.get("answer", "")) if isinstance(value, Mapping) else ""
-    return Attempt(answer), as_score(value, source=source)
+    return ScoredAttempt(Attempt(answer), as_score(value, source=source))
 
 
 class Task:

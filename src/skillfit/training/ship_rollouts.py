@@ -21,10 +21,11 @@ from skillfit.run.journal import Journal
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import Task
-from skillfit.training.components import Components, SelectionRollouts
+from skillfit.training.components import Components
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
 from skillfit.training.plan import COMPOSE_PASSES, RolloutPlan
 from skillfit.training.replaceable import Abilities
+from skillfit.training.step_log import SelectionRollouts
 
 
 @dataclass(frozen=True, slots=True)
