@@ -19,7 +19,8 @@ import shlex
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -29,6 +30,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
+from skillfit.models.protocol import Usage
 
 LOCK = "run.lock"
 STEERING = "steering.jsonl"
@@ -266,11 +268,32 @@ class Interrupted(SkillfitError):
 
 
 class Control:
-    """How a caller asks a run to stop: work in flight finishes and is saved, nothing new starts."""
+    """How a caller asks a run to stop: work in flight finishes and is saved, nothing new starts.
+    It also tells what the run has used so far.
+    """
 
     def __init__(self) -> None:
         self.stopping = False
         self._on_stop: list[Callable[[], None]] = []
+        self._read_usage: Callable[[], Usage] | None = None
+        self._usage: Usage | None = None
+
+    @property
+    def usage(self) -> Usage | None:
+        """None before the run is open. After its end, or when it cannot be read, the last value."""
+        if self._read_usage is not None:
+            with suppress(SkillfitError):  # the run itself reports what is wrong with its files
+                self._usage = self._read_usage()
+        return self._usage
+
+    @contextmanager
+    def reporting(self, usage: Callable[[], Usage]) -> Iterator[None]:
+        """The run is open in this block, and `usage` reads what it has used."""
+        self._read_usage = usage
+        try:
+            yield
+        finally:
+            self._usage, self._read_usage = self.usage, None
 
     def stop(self) -> None:
         self.stopping = True

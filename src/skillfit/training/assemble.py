@@ -142,6 +142,7 @@ async def _open(
     for listener in listeners:
         run.events.listen(listener)
     async with AsyncExitStack() as closing:
+        closing.enter_context(control.reporting(run.journal.spent))
         models = _Models(inputs.config, run, closing, spending)
         for role, late in inputs.deferred.items():
             late.bind(models.connect(role, late.spec))
