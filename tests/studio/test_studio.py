@@ -517,6 +517,15 @@ def test_a_refused_action_looks_like_one(tmp_path: Path) -> None:
         assert '<p class="message bad" role="status">&#39;many&#39; is not a budget.' in page
 
 
+def test_a_practice_optimizer_is_named_on_the_page_and_in_the_report(tmp_path: Path) -> None:
+    models = {"agent": {"id": "openai/gpt-5-mini"}, "optimizer": {"id": "practice/optimizer"}}
+    WrittenRun(tmp_path / "run", {"model": models}).close()
+    with browser(tmp_path) as client:
+        for page in ("/run/run", "/report/run"):
+            text = client.get(page).text
+            assert '<span class="badge care">practice optimizer, no language model</span>' in text
+
+
 def test_a_run_that_has_its_directory_only_is_starting(tmp_path: Path) -> None:
     before_first_event(tmp_path / "fresh")
     lock = RunLock(tmp_path / "fresh")

@@ -299,6 +299,17 @@ class DataSummary:
     types: Mapping[str, int] = field(default_factory=dict)
 
 
+def practice_models(agent: str, optimizer: str) -> str:
+    """Which of the models are built-in practice models and no language models: "practice models",
+    "practice agent", "practice optimizer", or nothing.
+    """
+    models = {"agent": agent, "optimizer": optimizer}
+    roles = [role for role, model in models.items() if model.startswith("practice/")]
+    if not roles:
+        return ""
+    return "practice models" if len(roles) > 1 else f"practice {roles[0]}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStory:
     """What a run did so far: settings, scores, edits, decisions, cost and result."""
@@ -369,9 +380,9 @@ class RunStory:
         return () if self.is_over else tuple(waiting)
 
     @property
-    def practice(self) -> bool:
-        """Whether the built-in practice models took part. They are not language models."""
-        return any(model.startswith("practice/") for model in (self.agent, self.optimizer))
+    def practice(self) -> str:
+        """The built-in practice models that took part, in words; empty when there were none."""
+        return practice_models(self.agent, self.optimizer)
 
     @property
     def found_skill(self) -> str:
