@@ -14,7 +14,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.report.story_builder import read_story
-from skillfit.run.control import RunLock, read_requests
+from skillfit.run.control import RunLock, in_use, read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.skill import Edit
@@ -515,6 +515,37 @@ def test_a_refused_action_looks_like_one(tmp_path: Path) -> None:
         form = {"csrf": csrf_of(client), "do": "budget", "target": "calls", "text": "many"}
         page = client.post("/act/run", data=form).text
         assert '<p class="message bad" role="status">&#39;many&#39; is not a budget.' in page
+
+
+@pytest.mark.parametrize(
+    ("cap", "amount", "reason"),
+    [
+        ("calls", "60", "60 calls is not above the present budget of 60 calls."),
+        ("usd", "2", "$2.00 is not above what the run has used: $2.00."),
+        ("minutes", "1.5", "1.5 min is not above the present budget of 9.0 min."),
+        ("tokens", "700", "700 tokens is not above the present budget of 900 tokens."),
+    ],
+)
+async def test_a_budget_that_is_not_higher_is_refused_and_stays_in_the_form(
+    tmp_path: Path, cap: str, amount: str, reason: str
+) -> None:
+    caps = {"calls": 60, "minutes": 9, "tokens": 800}
+    run = WrittenRun(tmp_path / "run", {"budget": caps})
+    await run.roll("train", "old", [1.0] * 8, phase="rollout", step=1)  # 8 calls, $2
+    raised = {"number": 1, "action": "budget", "target": "tokens", "text": "900"}
+    run.emit(PersonDecided(**raised, command="skillfit steer run budget tokens 900"))
+    run.close()
+    with browser(tmp_path) as client:
+        form = {"csrf": csrf_of(client), "do": "budget", "target": cap, "text": amount}
+        refused = client.post("/act/run", data=form)
+        assert f'<p class="message bad" role="status">{reason}' in refused.text
+        live = refused.text.partition('data-live="')[2].partition('"')[0].replace("&amp;", "&")
+        with client.stream("GET", live) as stream:
+            parts = next(line for line in stream.iter_lines() if line.startswith("data: "))
+        for head in (refused.text, json.loads(parts.removeprefix("data: "))["head"]):
+            assert f"<option selected>{cap}</option>" in head
+            assert f'name="text" value="{amount}"' in head
+    assert read_requests(tmp_path / "run") == [] and not in_use(tmp_path / "run")
 
 
 def test_a_practice_optimizer_is_named_on_the_page_and_in_the_report(tmp_path: Path) -> None:

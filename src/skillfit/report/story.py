@@ -400,9 +400,14 @@ class RunStory:
 
     @property
     def caps(self) -> dict[str, float]:
-        """The budgets that are set."""
+        """The budgets that are set, with those that a person raised while the run was running."""
         budget = self.config.settings.budget
-        return {name: float(cap) for name, cap in budget if cap is not None}
+        caps = {name: float(cap) for name, cap in budget if cap is not None}
+        for decision in self.decisions:
+            if decision.action == "budget" and decision.done:
+                present = caps.get(decision.target, 0.0)
+                caps[decision.target] = max(present, float(decision.text))
+        return caps
 
     @property
     def running_stage(self) -> StageProgress | None:
