@@ -12,6 +12,7 @@ from skillfit.amounts import (
     points,
     quantity,
     rounded,
+    rounded_dollars,
     with_interval,
 )
 
@@ -32,6 +33,12 @@ from skillfit.amounts import (
         (dollars(0.0125), "$0.0125"),
         (dollars(0.00001), "below $0.0001"),
         (dollars(1234.5), "$1,234.50"),
+        (rounded_dollars(0), "$0.00"),
+        (rounded_dollars(0.00001), "<$0.0001"),
+        (rounded_dollars(0.00346), "$0.0035"),
+        (rounded_dollars(0.0403), "$0.04"),
+        (rounded_dollars(12.345), "$12.35"),
+        (rounded_dollars(1234.5), "$1,234"),
         (duration(2.44), "2.4 s"),
         (duration(40), "40 s"),
         (duration(90), "1.5 min"),
