@@ -14,7 +14,7 @@ from skillfit.models.protocol import Usage
 from skillfit.rollout import RolloutRequest, Tally, requests_for
 from skillfit.rollout.outcome import Arm
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Item, Score
+from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt
 from tests.rollout.scripted_agents import SKILL, SameAnswer, Sums, World, items, right
 
 
@@ -159,7 +159,7 @@ async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(world
 
 
 async def test_a_task_that_brings_its_own_evaluator_needs_no_agent(world: World) -> None:
-    async def evaluate(skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def evaluate(skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         return Attempt(f"{skill.name}:{seed > 0}"), Score(0.5, 0.75)
 
     outcomes = await world.engine(None, Sums(None, evaluate)).run(

@@ -158,8 +158,8 @@ def test_region_edits_change_only_the_region_they_own(
 ) -> None:
     applied = apply_edits(skill, patch, max_tokens=ceiling)
     owned = {SLOW_UPDATE if edit.op == SLOW_UPDATE_OP else APPENDIX for edit in applied.edits}
-    kept = [entry for entry in protected(skill.body) if entry[0] not in owned]
-    assert [entry for entry in protected(applied.skill.body) if entry[0] not in owned] == kept
+    kept = [region for region in protected(skill.body) if region.kind not in owned]
+    assert [region for region in protected(applied.skill.body) if region.kind not in owned] == kept
     assert not MARKER.search(free_text(applied.skill.body))
     assert applied.skill.head.rstrip("\r\n") == skill.head.rstrip("\r\n")
     if not applied.edits:
@@ -204,10 +204,10 @@ def test_each_owner_changes_its_own_region_only(
         before = skill
         owned = {"slow": SLOW_UPDATE, "notes": APPENDIX, "examples": EXAMPLES}.get(kind)
         skill = _move(skill, kind, value)
-        kept = [entry for entry in protected(before.body) if entry[0] != owned]
-        assert [entry for entry in protected(skill.body) if entry[0] != owned] == kept
+        kept = [region for region in protected(before.body) if region.kind != owned]
+        assert [region for region in protected(skill.body) if region.kind != owned] == kept
         if owned is not None and value:
-            assert any(entry[0] == owned for entry in protected(skill.body))
+            assert any(region.kind == owned for region in protected(skill.body))
 
 
 def _move(skill: Skill, kind: str, value: object) -> Skill:

@@ -10,7 +10,8 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.skill import Skill
-from skillfit.tasks import Attempt, Score, Task, TaskFailure, TaskSettings, load_task
+from skillfit.tasks import Score, Task, TaskFailure, TaskSettings, load_task
+from skillfit.tasks.item import ScoredAttempt
 
 SKILL = Skill.from_text("---\nname: s\n---\nAlways say yes.\n", files={"references/a.md": b"more"})
 
@@ -31,7 +32,7 @@ def command_task(
     return load_task(TaskSettings(tasks, base=folder, timeout=timeout))
 
 
-async def run(task: Task, seed: int = 0) -> tuple[Attempt, Score]:
+async def run(task: Task, seed: int = 0) -> ScoredAttempt:
     assert task.evaluator is not None
     return await task.evaluator(SKILL, task.items[3], seed)
 

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.models import Request, ScriptedModel
+from skillfit.models import Request
 from skillfit.models.protocol import BadRequest
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
-from skillfit.tasks import Attempt, Score, Task, TaskFailure, TaskSettings, load_task
+from skillfit.tasks import Task, TaskFailure, TaskSettings, load_task
+from skillfit.tasks.item import ScoredAttempt
 from tests.support.chat_server import ChatServer
 
 pytest.importorskip("inspect_ai")
@@ -157,7 +159,7 @@ def load(
     return load_task(TaskSettings(tasks, base=folder, **settings), model=model, judge=judge)
 
 
-async def roll_out(task: Task, folder: Path, count: int = 1) -> list[tuple[Attempt, Score]]:
+async def roll_out(task: Task, folder: Path, count: int = 1) -> list[ScoredAttempt]:
     assert task.evaluator is not None
     skill = Skill.from_text("Answer well.")
     async with task.evaluator.opened(folder):

@@ -24,6 +24,7 @@ from skillfit.tasks import (
     TaskSettings,
     load_task,
 )
+from skillfit.tasks.item import ScoredAttempt
 
 SKILL = Skill.from_text("Say yes.")
 ROWS = [
@@ -32,7 +33,7 @@ ROWS = [
 ]
 
 
-async def run(task: Task, seed: int = 0) -> tuple[Attempt, Score]:
+async def run(task: Task, seed: int = 0) -> ScoredAttempt:
     assert task.evaluator is not None
     return await task.evaluator(SKILL, task.items[0], seed)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import InputError
+from skillfit.run.directory import RunDirectory
 from skillfit.run.events import AblationFinished
 from skillfit.training.measure import ablate
 from tests.training.practice_project import COLOURS, items
@@ -41,6 +42,26 @@ async def test_started_again_nothing_is_rolled_out_again(make_world: MakeWorld) 
     again = await ablate(world.inputs(), world.folder / "run", rollouts=120)
     assert len(world.calls) == asked
     assert again.event == first.event == world.events(AblationFinished)[0]
+
+
+async def test_an_ablation_of_an_earlier_version_is_continued(make_world: MakeWorld) -> None:
+    world = make_world(rows=ROWS, skill=SKILL)
+    unset = {
+        "temperature": None,
+        "max_tokens": None,
+        "reasoning_effort": None,
+        "thinking": "default",
+        "context_window": None,
+        "options": {},
+        "base_url": world.server.url,
+    }
+    models = {"agent": {"id": "openai/agent", **unset}, "judge": None}
+    models["optimizer"] = {"id": "openai/optimizer", **unset}
+    recorded = {"ablate": models, "skill": world.inputs().skill.hash, "by": "line"}
+    with RunDirectory.open(world.folder / "run", recorded) as run:
+        await run.journal.note("rollout/1", 1, int, stage="rollout")
+    found = await ablate(world.inputs(), world.folder / "run", rollouts=40)
+    assert found.event.rollouts == 40
 
 
 async def test_a_cut_is_compared_on_fresh_rollouts_first(make_world: MakeWorld) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from skillfit.config import load_config
 from skillfit.errors import InputError
+from skillfit.run.directory import RunDirectory
 from skillfit.skill import Skill
 from skillfit.training.inputs import read_inputs
 from skillfit.training.measure import evaluate
@@ -37,6 +38,32 @@ async def test_what_was_measured_is_not_paid_for_again_and_more_is_added(
     assert len(world.calls) == 32
     await evaluate(world.inputs(), SKILLS, world.folder / "measured", split="train")
     assert len(world.calls) == 40
+
+
+async def test_an_evaluation_of_an_earlier_version_is_continued(make_world: MakeWorld) -> None:
+    world = make_world(rows=items(4, 8, 0))
+    recorded = {
+        "model": {
+            "agent": {
+                "id": "openai/agent",
+                "base_url": world.server.url,
+                "temperature": None,
+                "max_tokens": None,
+                "reasoning_effort": None,
+                "thinking": "default",
+                "context_window": None,
+                "options": {},
+            },
+            "judge": None,
+        },
+        "env": {"agent": "chat", "prompt": None, "max_turns": None, "max_rollout_tokens": None},
+        "seed": 42,
+        "described": [None, {"exact": {}}, None],
+    }
+    with RunDirectory.open(world.folder / "measured", recorded) as run:
+        await run.journal.note("rollout/1", 1, int, stage="rollout")
+    old, _ = await evaluate(world.inputs(), SKILLS, world.folder / "measured")
+    assert old.tally.scored == 8
 
 
 async def test_another_way_of_answering_is_refused_rather_than_mixed_in(

@@ -23,12 +23,12 @@ from typing import ClassVar
 from skillfit.agents.agent import system_message
 from skillfit.benchmarks.benchmark import Dialogue, ItemRow, packaged_text, required_model
 from skillfit.benchmarks.game_process import Game, Move
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure
+from skillfit.tasks.item import Item, Score, ScoredAttempt, Step
 from skillfit.tasks.load import LoadContext
 from skillfit.tasks.task import Evaluator
 
@@ -133,13 +133,15 @@ class GameEvaluator(Evaluator):
     history: int  # earlier moves that the model sees
     graded_by: str = "won"  # won, or score: the soft score is the share of the game's points
 
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, self.name), item, seed)
         system = system_message(packaged_text(Path(__file__).parent, "game_prompt.md"), skill)
         request = item.content()["game"]
         async with open_game(request) as (game, state):
             state = await self._play(game, state, dialogue, system)
-        return dialogue.attempt("won" if state.won else "not won"), self._score(state)
+        return ScoredAttempt(
+            dialogue.attempt("won" if state.won else "not won"), self._score(state)
+        )
 
     async def _play(
         self, game: GameProcess, state: GameState, dialogue: Dialogue, system: Message

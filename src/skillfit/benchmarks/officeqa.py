@@ -45,12 +45,12 @@ from skillfit.benchmarks.benchmark import (
     skillopt_splits,
     text,
 )
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.skill import Skill
 from skillfit.tasks.graders.base import TextGrader, verdict
-from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
+from skillfit.tasks.item import Grader, Item, Score, ScoredAttempt
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 from skillfit.tasks.task import Evaluator
@@ -349,12 +349,12 @@ class SearchRounds(Evaluator):
     max_turns: int
     max_queries: int
 
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, "officeqa"), item, seed)
         messages = (system_message(self.prompt, skill), *item.messages)
         answer = await dialogue.use_tool(messages, SEARCH, self._search, self.max_turns)
         attempt = dialogue.attempt(answer)
-        return attempt, await self.grader.grade(item, attempt)
+        return ScoredAttempt(attempt, await self.grader.grade(item, attempt))
 
     async def _search(self, call: ToolCall) -> str:
         queries = _queries(call)

@@ -50,14 +50,14 @@ from skillfit.benchmarks.benchmark import (
     skillopt_splits,
     text,
 )
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import SandboxNotStarted, scratch_folder
 from skillfit.skill import Skill
 from skillfit.tasks.graders.base import BuiltIn
-from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure
+from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, Step
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
 from skillfit.tasks.task import Evaluator
@@ -430,7 +430,7 @@ class CodeRounds(Evaluator):
     grader: WorkbookGrader
     max_turns: int
 
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, "spreadsheetbench"), item, seed)
         messages = (system_message(self.prompt, skill), *item.messages)
         workbook = _cases(item)[0].input
@@ -450,7 +450,7 @@ class CodeRounds(Evaluator):
         else:
             dialogue.note(f"Ended after {self.max_turns} programs, none of which ran.")
         attempt = dialogue.attempt(answer)
-        return attempt, await self.grader.grade(item, attempt)
+        return ScoredAttempt(attempt, await self.grader.grade(item, attempt))
 
     def describe(self) -> JsonObject:
         return {

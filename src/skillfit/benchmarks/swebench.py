@@ -47,7 +47,7 @@ from skillfit.benchmarks.benchmark import (
     required_model,
     text,
 )
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.sandbox.isolation import run_untrusted
@@ -60,7 +60,7 @@ from skillfit.sandbox.process import (
 )
 from skillfit.skill import Skill
 from skillfit.tasks.graders.base import BuiltIn
-from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
+from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 from skillfit.tasks.task import Evaluator
@@ -146,7 +146,7 @@ class ContainerRounds(Evaluator):
     step_limit: int
     timeout_per_instance: float
 
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, "swebench"), item, seed)
         messages = (system_message(self.prompt, skill), *item.messages)
         async with container(image_of(item.id)) as name:
@@ -154,8 +154,8 @@ class ContainerRounds(Evaluator):
             patch = await docker("exec", name, "git", "-C", "/testbed", "diff")
         attempt = dialogue.attempt(patch)
         if not patch.strip():
-            return attempt, Score(0.0, feedback="Nothing was changed.")
-        return attempt, await self._evaluate(item, patch)
+            return ScoredAttempt(attempt, Score(0.0, feedback="Nothing was changed."))
+        return ScoredAttempt(attempt, await self._evaluate(item, patch))
 
     async def _evaluate(self, item: Item, patch: str) -> Score:
         """The official harness on this one prediction; its report says whether it is resolved."""

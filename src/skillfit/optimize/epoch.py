@@ -1,14 +1,12 @@
-"""Slow update: at an epoch's end, the same items under the previous and the current skill, and one
-lesson from the difference.
+"""What is written between the steps: slow update, meta skill and appendix notes.
 
-The lesson goes to a protected region of the skill, which step edits cannot change. The meta skill
-is another one from the same pairs, for the optimizer.
+At the end of an epoch the same items run under the previous and the current skill. From these
+pairs the optimizer draws two lessons. The slow update is for the agent: it goes to a protected
+region of the skill, which step edits cannot change. The meta skill is for the optimizer: advice
+about editing this skill, given to the analysts, the merger and the ranker of the next epoch.
 
-Meta skill: what an epoch taught about editing this skill, given to the analysts, merger and ranker
-of the next one.
-
-Appendix: reminders of rules the agent knew and did not follow. Steps add them; when there are too
-many, they are condensed.
+Appendix notes remind the agent of rules that it knew and did not follow. Steps add them; when there
+are too many, `consolidate` condenses them.
 """
 
 from __future__ import annotations
@@ -144,46 +142,18 @@ async def slow_update(
     """Guidance for the agent in place of the current one, or an empty lesson."""
     if not pairs:
         return Lesson("")
-    system, user = compare_prompt(
-        optimizer,
-        "slow_update",
-        previous,
-        current,
-        pairs,
+    known = sections(
+        previous_skill=previous,
+        current_skill=current,
         previous_guidance=slow_update_text(current),
     )
-    call = Call("slow_update", step, f"epoch {epoch}", system, user)
+    call = _look_back("slow_update", optimizer, known, current, pairs, epoch=epoch, step=step)
     reply = await optimizer.try_ask(
         SlowUpdateReply, call, otherwise="the slow update memory stays as it is"
     )
     if reply is None:
         return Lesson("")
     return Lesson(reply.slow_update_content.strip(), reply.reasoning)
-
-
-def compare_prompt(
-    optimizer: Optimizer,
-    name: str,
-    previous: Skill,
-    current: Skill,
-    pairs: Sequence[Pair],
-    **before: str,
-) -> tuple[str, str]:
-    """System and user text of the call that looks back: both skills, what was known before, and the
-    pairs that teach something.
-    """
-    counts = Counter(pair.kind for pair in pairs)
-    system = render(name, count=len(pairs), **{kind: counts[kind] for kind in _KINDS.values()})
-    known = sections(previous_skill=previous, current_skill=current, **before)
-    room = optimizer.room(system, known)
-    telling = sorted(
-        (pair for pair in pairs if pair.kind in _SHOWN), key=lambda pair: _SHOWN.index(pair.kind)
-    )
-    kinds = "\n".join(f"{pair.item.id}: {pair.kind}" for pair in pairs)
-    labels = ("Under the previous skill", "Under the current skill")
-    cases = [ItemAttempts(pair.item, (pair.previous, pair.current), labels) for pair in telling]
-    shown = render_cases(cases, current, room, trace=optimizer.gradient.trace_to_optimizer)
-    return system, f"{known}\n\n{sections(items=kinds, trajectories=shown)}"
 
 
 async def meta_skill(
@@ -199,14 +169,39 @@ async def meta_skill(
     """Advice for the optimizer in place of `advice`, or an empty lesson."""
     if not pairs:
         return Lesson("")
-    system, user = compare_prompt(
-        optimizer, "meta_skill", previous, current, pairs, previous_advice=advice
-    )
-    call = Call("meta_skill", step, f"epoch {epoch}", system, user)
+    known = sections(previous_skill=previous, current_skill=current, previous_advice=advice)
+    call = _look_back("meta_skill", optimizer, known, current, pairs, epoch=epoch, step=step)
     reply = await optimizer.try_ask(MetaSkillReply, call, otherwise="the previous advice stays")
     if reply is None:
         return Lesson("")
     return Lesson(reply.meta_skill_content.strip(), reply.reasoning)
+
+
+def _look_back(
+    stage: str,
+    optimizer: Optimizer,
+    known: str,
+    current: Skill,
+    pairs: Sequence[Pair],
+    *,
+    epoch: int,
+    step: int,
+) -> Call:
+    """The question of a stage: what is `known` (both skills and the earlier lesson), the kind of
+    every pair, and as many trajectories of the pairs that teach something as have room.
+    """
+    counts = Counter(pair.kind for pair in pairs)
+    system = render(stage, count=len(pairs), **{kind: counts[kind] for kind in _KINDS.values()})
+    telling = sorted(
+        (pair for pair in pairs if pair.kind in _SHOWN), key=lambda pair: _SHOWN.index(pair.kind)
+    )
+    labels = ("Under the previous skill", "Under the current skill")
+    cases = [ItemAttempts(pair.item, (pair.previous, pair.current), labels) for pair in telling]
+    room = optimizer.room(system, known)
+    shown = render_cases(cases, current, room, trace=optimizer.gradient.trace_to_optimizer)
+    kinds = "\n".join(f"{pair.item.id}: {pair.kind}" for pair in pairs)
+    user = f"{known}\n\n{sections(items=kinds, trajectories=shown)}"
+    return Call(stage, step, f"epoch {epoch}", system, user)
 
 
 _STAY = "the notes stay as they are"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skillfit.atomic_write import write_whole
-from skillfit.errors import SkillfitError
+from skillfit.errors import SkillfitError, TaskFailure
 from skillfit.models.protocol import (
     BadRequest,
     FinishReason,
@@ -34,7 +34,7 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
+from skillfit.tasks.item import Item, ScoredAttempt
 
 InspectRole = Literal["agent", "judge"]
 PROVIDER = "skillfit"  # the name of our models' provider in Inspect
@@ -62,7 +62,7 @@ class InspectRollout:
     seed: int
     models: Mapping[InspectRole, Model]
     images: Path  # folder for images that arrive as data; journal keys contain their paths
-    result: asyncio.Future[tuple[Attempt, Score]]
+    result: asyncio.Future[ScoredAttempt]
     context: Context = field(default_factory=copy_context)  # the caller's, with its time limit
     usage: Usage = field(default_factory=Usage)
     requests: Counter[str] = field(default_factory=Counter)  # fingerprints of those sent so far

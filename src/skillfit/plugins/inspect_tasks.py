@@ -28,7 +28,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from skillfit.errors import InputError, SkillfitError, did_you_mean
+from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
 from skillfit.extensions import errors_in
 from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import paused
@@ -50,7 +50,7 @@ from skillfit.plugins.inspect_bridge import (
 )
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
-from skillfit.tasks.item import Attempt, Item, Score, Step, TaskFailure
+from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, Step
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import SPLIT_NAMES
@@ -95,7 +95,7 @@ class InspectEvaluator(Evaluator):
     def __reduce__(self) -> str:
         raise TypeError("Inspect runs its samples in the process that loaded the task")
 
-    async def __call__(self, skill: Skill, item: Item, seed: int) -> tuple[Attempt, Score]:
+    async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         if AGENT not in self._models:
             raise InputError("An Inspect task needs the agent's model.", hint="Set model.agent.")
         result = asyncio.get_running_loop().create_future()
@@ -233,7 +233,7 @@ class InspectEvaluator(Evaluator):
         if rollout.result.done():
             return  # cancelled
         try:
-            rollout.result.set_result((_attempt(sample, rollout), _score(sample)))
+            rollout.result.set_result(ScoredAttempt(_attempt(sample, rollout), _score(sample)))
         except SkillfitError as error:
             rollout.result.set_exception(error)
 

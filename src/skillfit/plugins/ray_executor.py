@@ -30,7 +30,7 @@ from typing import Any
 from skillfit.errors import InfrastructureError, InputError, SkillfitError
 from skillfit.models.protocol import Model, ModelError, Reply, Request
 from skillfit.rollout.executor import Assignment, Worker, WorkerLost
-from skillfit.tasks.item import Attempt, RowAt, Score
+from skillfit.tasks.item import RowAt, ScoredAttempt
 
 _MOST_WAITING = 10_000  # requests that may wait in the mailbox for their reply
 _PROBE_SECONDS = 5.0
@@ -75,7 +75,7 @@ class RayExecutor:
         """The CPUs of the whole cluster."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
-    async def run(self, worker: Worker, assignment: Assignment) -> tuple[Attempt, Score]:
+    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
         self._delivering = self._delivering or asyncio.create_task(self._deliver())
         reference = self._roll_out.remote(self._mailbox, self._pack(worker), _portable(assignment))
         failures = self._ray.exceptions
@@ -95,7 +95,7 @@ class RayExecutor:
         if isinstance(result, SkillfitError):
             raise self._raised.pop(ticket, result)
         attempt, score = result
-        return attempt, score
+        return ScoredAttempt(attempt, score)
 
     async def close(self) -> None:
         """Disconnect from the cluster. One that was started here ends."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, remove_workspace
 from skillfit.models.limiter import time_limit
 from skillfit.models.protocol import ModelError
-from skillfit.tasks.item import Attempt, Grader, Item, Score
+from skillfit.tasks.item import Grader, Item, ScoredAttempt
 
 if TYPE_CHECKING:
     from skillfit.skill import Skill
@@ -39,7 +39,7 @@ class Worker:
     grader: Grader | None
     evaluator: Evaluator | None = None
 
-    async def do(self, assignment: Assignment) -> tuple[Attempt, Score]:
+    async def do(self, assignment: Assignment) -> ScoredAttempt:
         """Attempt and grade within the time limit. Cancelling the work at the limit is what ends
         its processes.
         """
@@ -52,7 +52,7 @@ class Worker:
             message = f"Item {assignment.item.id} was ended after {assignment.timeout:g} s."
             raise AgentFailure(message, kind="timeout", hint="Raise env.exec_timeout.") from None
 
-    async def _do(self, assignment: Assignment) -> tuple[Attempt, Score]:
+    async def _do(self, assignment: Assignment) -> ScoredAttempt:
         item = assignment.item.loaded()
         if self.evaluator is not None:
             return await self.evaluator(assignment.skill, item, assignment.seed)
@@ -65,7 +65,9 @@ class Worker:
         attempt = await self.agent.attempt(assignment.skill, item, context)
         try:
             score = await self.grader.grade(item, attempt)
-            return replace(attempt, workspace="") if attempt.workspace else attempt, score
+            return ScoredAttempt(
+                replace(attempt, workspace="") if attempt.workspace else attempt, score
+            )
         finally:
             remove_workspace(attempt.workspace)
 
@@ -86,7 +88,7 @@ class Executor(Protocol):
         """How many programs can compute at the same time."""
         ...
 
-    async def run(self, worker: Worker, assignment: Assignment) -> tuple[Attempt, Score]:
+    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
         """Raises what the worker raised, or `WorkerLost`. Cancelling ends the work, wherever it
         runs.
         """
@@ -102,7 +104,7 @@ class LocalExecutor:
     def cores(self) -> int:
         return os.cpu_count() or 1
 
-    async def run(self, worker: Worker, assignment: Assignment) -> tuple[Attempt, Score]:
+    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
         return await worker.do(assignment)
 
     async def close(self) -> None:

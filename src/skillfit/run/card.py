@@ -193,11 +193,19 @@ def with_summary(card: RunCard, summary: RunSummary) -> RunCard:
             card.selection.baseline if baseline is None else baseline,
             summary.best_selection_score,
         ),
-        test=ScorePair(*summary.test_scores[:2]),
-        test_final=summary.test_scores[2],
+        test=ScorePair(
+            _score(summary.baseline_test_score, summary.baseline_test_hard),
+            _score(summary.test_score, summary.test_hard),
+        ),
+        test_final=_score(summary.final_test_score, summary.final_test_hard),
         unproven=summary.unproven,
         seconds=summary.total_wall_time_s,
     )
+
+
+def _score(in_metric: float | None, hard: float | None) -> float | None:
+    """A test score in the gate's metric. Summaries of early versions have hard scores only."""
+    return hard if in_metric is None else in_metric
 
 
 def with_cost(card: RunCard, journal: Journal) -> RunCard:

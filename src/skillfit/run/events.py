@@ -8,14 +8,15 @@ so an event is stored once. Another process can follow the log while the run is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic_core import from_json
 
+from skillfit import __version__
 from skillfit.models.json_text import JsonObject
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.records import (
@@ -42,6 +43,9 @@ from skillfit.run.records import (
 from skillfit.run.store import ReadAhead, Redact, Store, dump, in_pages, load
 from skillfit.skill import EditResult, Skill
 from skillfit.skill.document import DOCUMENT_NAMES
+
+if TYPE_CHECKING:
+    from skillfit.config.schema import Config
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS events (
@@ -84,6 +88,33 @@ class RunStarted(Event):
     steps_per_epoch: int
     planned_steps: int = 0  # fewer than the epochs hold when a budget cuts the last one
     fit_only: bool = False  # too few selection items: results are suggestions, not verified
+
+    @classmethod
+    def of(
+        cls,
+        run: str,
+        config: Config,
+        skill: Skill,
+        splits: Mapping[str, int],
+        *,
+        total_epochs: int = 0,
+        steps_per_epoch: int = 0,
+        planned_steps: int = 0,
+        fit_only: bool = False,
+    ) -> RunStarted:
+        """The start of a run with this version. A run that only measures has no steps."""
+        return cls(
+            run=run,
+            config=RecordedConfig.of(config),
+            version=__version__,
+            skill=skill.text,
+            skill_hash=skill.hash,
+            splits=dict(splits),
+            total_epochs=total_epochs,
+            steps_per_epoch=steps_per_epoch,
+            planned_steps=planned_steps,
+            fit_only=fit_only,
+        )
 
     @property
     def skill_name(self) -> str:

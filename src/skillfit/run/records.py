@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import (
     BaseModel,
@@ -57,6 +57,9 @@ class ItemRecord:
     weight: float = 1.0
 
 
+CheckValue = int | float | None | list[str] | list[float]
+
+
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """One check of `skillfit check`: its verdict and the reason."""
@@ -64,7 +67,9 @@ class CheckResult:
     name: str
     verdict: Literal["go", "warn", "stop"]
     message: str
-    detail: Mapping[str, Any] = field(default_factory=dict)  # numbers behind it, for --json
+    # What it was decided from, for --json. Blind and shortcut have an entry for each variant or
+    # rule they tried; the other checks have fixed names.
+    detail: Mapping[str, CheckValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -576,19 +581,6 @@ class RunSummary:
     usage_by_role: dict[str, UsageTotals] = field(default_factory=dict)
     token_summary: dict[str, TokenCounts] = field(default_factory=dict)
     total_wall_time_s: float = 0.0
-
-    @property
-    def test_scores(self) -> tuple[float | None, float | None, float | None]:
-        """Initial, best and last skill on the test split, in the gate's metric. Summaries of early
-        versions have hard scores only.
-        """
-        pairs = (
-            (self.baseline_test_score, self.baseline_test_hard),
-            (self.test_score, self.test_hard),
-            (self.final_test_score, self.final_test_hard),
-        )
-        first, best, last = (hard if score is None else score for score, hard in pairs)
-        return first, best, last
 
 
 # Actions, finish reasons and stages as people read them, in the terminal and on every page.

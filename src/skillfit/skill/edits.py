@@ -19,8 +19,8 @@ from skillfit.skill.regions import (
     Region,
     clean,
     examples,
-    kinds_and_texts,
     scan,
+    texts_of,
     with_examples,
     with_notes,
     with_slow_update,
@@ -331,7 +331,7 @@ class Patching:
         if body == self._body:
             raise EditSkipped("no_change", "the skill would stay as it is")
         regions = scan(body)
-        if kinds_and_texts(regions) != kinds_and_texts(self._regions):
+        if texts_of(regions) != texts_of(self._regions):
             raise EditSkipped(
                 "protected_region", "the result would make, break or reach into a protected region"
             )

@@ -94,6 +94,14 @@ class Region:
         return self.text[self.text.index("-->") + 3 : self.text.rindex("<!--")]
 
 
+@dataclass(frozen=True, slots=True)
+class RegionText:
+    """What a region says, wherever it is in the body."""
+
+    kind: str
+    text: str
+
+
 def scan(body: str) -> tuple[Region, ...]:
     """The outermost regions of a body, in order."""
     markers = [_read_marker(match) for match in MARKER.finditer(body)]
@@ -165,13 +173,13 @@ def _pairs(markers: Sequence[_Marker]) -> dict[int, int]:
     return pairs
 
 
-def protected(body: str) -> list[tuple[str, str]]:
-    """Kind and text of every region. No edit or rewrite may change this list."""
-    return kinds_and_texts(scan(body))
+def protected(body: str) -> list[RegionText]:
+    """What every region of a body says. No edit or rewrite may change this list."""
+    return texts_of(scan(body))
 
 
-def kinds_and_texts(regions: Sequence[Region]) -> list[tuple[str, str]]:
-    return [(region.kind, region.text) for region in regions]
+def texts_of(regions: Sequence[Region]) -> list[RegionText]:
+    return [RegionText(region.kind, region.text) for region in regions]
 
 
 def clean(text: str) -> str:
@@ -224,8 +232,8 @@ def _replace_regions(body: str, kind: str, block: str) -> str:
     return _with_replaced(body, old, block or fence(kind, ""), fence(kind, ""))
 
 
-def _others(body: str, kind: str) -> list[tuple[str, str]]:
-    return [entry for entry in protected(body) if entry[0] != kind]
+def _others(body: str, kind: str) -> list[RegionText]:
+    return [region for region in protected(body) if region.kind != kind]
 
 
 def _with_replaced(body: str, regions: Sequence[Region], first: str = "", rest: str = "") -> str:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
-from skillfit import __version__
 from skillfit.config import identity
 from skillfit.errors import InputError
 from skillfit.gate import Arm, Candidate
@@ -31,21 +30,21 @@ from skillfit.gate.regression import (
 from skillfit.gate.samples import Interval, Sampler, Samples, believe, compare, interval
 from skillfit.models.json_text import JsonObject
 from skillfit.rollout import Outcome, RolloutRequest, Rollouts, Tally, gather, requests_for
-from skillfit.rollout.outcome import weighted_values
+from skillfit.rollout.outcome import raise_if_skipped, weighted_values
 from skillfit.run.budget import BudgetReached, Spending
+from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import AblationFinished, RunStarted
-from skillfit.run.records import RecordedConfig, UnitWorth
+from skillfit.run.records import UnitWorth
 from skillfit.skill import Skill
 from skillfit.skill.units import Granularity, Unit, units, without
 from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Listener, open_rollouts
-from skillfit.training.components import Control, Interrupted, Stage, raise_if_skipped
 from skillfit.training.inputs import Inputs
-from skillfit.training.plan import Place
 from skillfit.training.replaceable import gate_settings
+from skillfit.training.step_log import StepLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ async def evaluate(
     paid for again. A command that evaluates several times hands each call its one `spending`.
     """
     items = items_of(inputs.task, split)
-    with RunDirectory.open(path, _identity(inputs)) as run:
+    with RunDirectory.open(path, EvaluationIdentity.of(inputs).as_json()) as run:
         async with open_rollouts(inputs, run, listeners, control, spending) as rollouts:
             found = await gather(
                 rollouts.run(
@@ -112,28 +111,49 @@ async def evaluate(
                 for skill in skills.values()
             )
     if any(outcome.status == "skipped" for outcomes in found for outcome in outcomes):
-        raise Interrupted(None)
+        raise Interrupted
     return [
         Measured(name, skill, items, tuple(o))
         for (name, skill), o in zip(skills.items(), found, strict=True)
     ]
 
 
-def _identity(inputs: Inputs) -> JsonObject:
-    """How answers come about and are graded. Items, splits, skills and repeats may change: each
-    rollout is recorded by its own.
+@dataclass(frozen=True, slots=True)
+class EvaluationIdentity:
+    """What makes an evaluation this one: how answers come about and are graded. Items, splits,
+    skills and repeats may change, because each rollout is recorded by its own.
     """
-    config, task = identity(inputs.config), inputs.task
-    parts = (inputs.agent, task.grader, task.evaluator)
-    return {
-        "model": {role: config["model"][role] for role in ("agent", "judge")},
-        "env": {
-            name: config["env"][name]
-            for name in ("agent", "prompt", "max_turns", "max_rollout_tokens")
-        },
-        "seed": config["train"]["seed"],
-        "described": [part.describe() if part else None for part in parts],
-    }
+
+    agent_model: JsonObject | None
+    judge_model: JsonObject | None
+    settings: JsonObject  # of skillfit's own agents
+    seed: int
+    agent: JsonObject | None  # of an agent in Python; this and the next two describe themselves
+    grader: JsonObject | None
+    evaluator: JsonObject | None
+
+    @classmethod
+    def of(cls, inputs: Inputs) -> EvaluationIdentity:
+        config, task = identity(inputs.config), inputs.task
+        names = ("agent", "prompt", "max_turns", "max_rollout_tokens")
+        return cls(
+            agent_model=config["model"]["agent"],
+            judge_model=config["model"]["judge"],
+            settings={name: config["env"][name] for name in names},
+            seed=inputs.config.train.seed,
+            agent=inputs.agent.describe() if inputs.agent else None,
+            grader=task.grader.describe() if task.grader else None,
+            evaluator=task.evaluator.describe() if task.evaluator else None,
+        )
+
+    def as_json(self) -> JsonObject:
+        """As the journal keeps it."""
+        return {
+            "model": {"agent": self.agent_model, "judge": self.judge_model},
+            "env": self.settings,
+            "seed": self.seed,
+            "described": [self.agent, self.grader, self.evaluator],
+        }
 
 
 def items_of(task: Task, split: str) -> tuple[Item, ...]:
@@ -191,10 +211,10 @@ async def ablate(
         )
     items = (*inputs.task.train, *inputs.task.selection)
     total = rollouts or default_rollouts(len(parts))
-    who = {"ablate": identity(inputs.config)["model"], "skill": inputs.skill.hash, "by": by}
-    with RunDirectory.open(path, who) as run:
+    with RunDirectory.open(path, AblationIdentity.of(inputs, by).as_json()) as run:
         async with open_rollouts(inputs, run, listeners, control) as engine:
-            run.events.emit(_started(inputs, run.run_id, len(items)))
+            splits = {"selection": len(items)}
+            run.events.emit(RunStarted.of(run.run_id, inputs.config, inputs.skill, splits))
             work = _Ablation(inputs, engine, run, parts, items)
             await work.roll_out(total)
             event = work.measured()
@@ -205,17 +225,21 @@ async def ablate(
             return Ablation(event, shorter)
 
 
-def _started(inputs: Inputs, run_id: str, items: int) -> RunStarted:
-    return RunStarted(
-        run=run_id,
-        config=RecordedConfig.of(inputs.config),
-        version=__version__,
-        skill=inputs.skill.text,
-        skill_hash=inputs.skill.hash,
-        splits={"selection": items},
-        total_epochs=0,
-        steps_per_epoch=0,
-    )
+@dataclass(frozen=True, slots=True)
+class AblationIdentity:
+    """What makes an ablation this one: the models, the skill and the size of its units."""
+
+    models: JsonObject  # by role
+    skill: str  # hash
+    by: Granularity
+
+    @classmethod
+    def of(cls, inputs: Inputs, by: Granularity) -> AblationIdentity:
+        return cls(identity(inputs.config)["model"], inputs.skill.hash, by)
+
+    def as_json(self) -> JsonObject:
+        """As the journal keeps it."""
+        return {"ablate": self.models, "skill": self.skill, "by": self.by}
 
 
 class _Ablation:
@@ -244,7 +268,7 @@ class _Ablation:
     async def roll_out(self, total: int) -> None:
         """`total` rollouts, in rounds that use each item once. A reached budget ends them early."""
         rounds = ceil(total / len(self._items))
-        with Stage(self._run.events.emit, Place(), "ablate", total):
+        with StepLog(self._run.events.emit).stage("ablate", total):
             for number in range(rounds):
                 left = total - number * len(self._items)
                 try:
@@ -266,7 +290,7 @@ class _Ablation:
             RolloutRequest(arm, item, number) for arm, item in zip(arms, order, strict=True)
         ]
         outcomes = await self._engine.run(requests, phase="ablate", series="ablate")
-        raise_if_skipped(outcomes, self._run.path)
+        raise_if_skipped(outcomes)
         for request, outcome in zip(requests, outcomes, strict=True):
             self._observe(request.arm, outcome)
 
@@ -341,11 +365,11 @@ class _Ablation:
         ) -> list[Outcome]:
             requests = [RolloutRequest(arm, item, repeat) for arm, item in arms]
             outcomes = await self._engine.run(requests, phase="compare", series=series)
-            raise_if_skipped(outcomes, self._run.path)
+            raise_if_skipped(outcomes)
             return outcomes
 
         sampler = Sampler(measure, "ablate-check", self._settings)
-        with Stage(self._run.events.emit, Place(), "compare", 4 * len(self._items)):
+        with StepLog(self._run.events.emit).stage("compare", 4 * len(self._items)):
             old = await sampler.samples(self._skill, self._items, CHECK_PASSES)
             new = await sampler.samples(shorter, self._items, CHECK_PASSES)
         evidence = compare(

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skillfit import __version__
 from skillfit.errors import Exit, InfrastructureError, SkillfitError
 from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending
 from skillfit.plain_text import shorten
 from skillfit.run.budget import BudgetReached
+from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, RunFinished, RunStarted, Warned
-from skillfit.run.records import CheckResult, ItemRecord, RecordedConfig, RunSummary
+from skillfit.run.records import CheckResult, ItemRecord, RunSummary
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Assembled, Listener, assemble
-from skillfit.training.components import Components, Control
+from skillfit.training.components import Components
 from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, unfinished
 from skillfit.training.inputs import Inputs
 from skillfit.training.loop import train
@@ -62,7 +62,10 @@ async def start(
             components.emit(ItemsRead(items=_items(components.task)))
             for message in components.task.warnings:
                 components.emit(Warned(what=f"splits: {message}", message=message))
-            ended = await _train(ready, force)
+            try:
+                ended = await _train(ready, force)
+            except Interrupted:
+                raise Interrupted(run.path) from None
             return Result(
                 ended.finish_reason,
                 ended.diagnosis,
@@ -139,17 +142,12 @@ def _item(item: Item, split: str) -> ItemRecord:
 
 def _started(run: Components, run_id: str) -> RunStarted:
     task = run.task
-    return RunStarted(
-        run=run_id,
-        config=RecordedConfig.of(run.config),
-        version=__version__,
-        skill=run.initial.text,
-        skill_hash=run.initial.hash,
-        splits={
-            "train": len(task.train),
-            "selection": len(task.selection),
-            "test": len(task.test),
-        },
+    splits = {"train": len(task.train), "selection": len(task.selection), "test": len(task.test)}
+    return RunStarted.of(
+        run_id,
+        run.config,
+        run.initial,
+        splits,
         total_epochs=len(run.plan.epochs),
         steps_per_epoch=run.plan.steps_per_epoch,
         planned_steps=run.plan.total_steps,
