@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from skillfit.amounts import quantity
 from skillfit.optimize.context import ItemAttempts, failure_reason, render_cases
 from skillfit.optimize.optimizer import (
     Call,
@@ -191,7 +192,10 @@ def _look_back(
     every pair, and as many trajectories of the pairs that teach something as have room.
     """
     counts = Counter(pair.kind for pair in pairs)
-    system = render(stage, count=len(pairs), **{kind: counts[kind] for kind in _KINDS.values()})
+    training_items = quantity(len(pairs), "training item")
+    system = render(
+        stage, training_items=training_items, **{kind: counts[kind] for kind in _KINDS.values()}
+    )
     telling = sorted(
         (pair for pair in pairs if pair.kind in _SHOWN), key=lambda pair: _SHOWN.index(pair.kind)
     )
