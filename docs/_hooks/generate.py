@@ -250,7 +250,7 @@ def benchmarks() -> str:
     """The options of every benchmark, from its function."""
     from importlib import import_module
 
-    from skillfit.config.task_sources import BENCHMARKS
+    from skillfit.extensions import BENCHMARKS
 
     parts = []
     for name in BENCHMARKS:

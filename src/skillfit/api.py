@@ -35,6 +35,7 @@ from skillfit.config import Config, load_config
 from skillfit.errors import InputError
 from skillfit.extensions import is_reference
 from skillfit.plain_text import visible
+from skillfit.run.control import Control
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import (
     Event,
@@ -51,7 +52,6 @@ from skillfit.skill.document import folder_name
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import stable_hash
 from skillfit.training.assemble import Listener
-from skillfit.training.components import Control
 from skillfit.training.inputs import GraderLike, Inputs, read_inputs
 from skillfit.training.measure import Measured
 from skillfit.training.measure import evaluate as measure

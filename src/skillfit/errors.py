@@ -70,6 +70,21 @@ class InfrastructureError(SkillfitError):
     exit_code = Exit.INFRASTRUCTURE
 
 
+class TaskFailure(SkillfitError):
+    """Something around the item broke (a program, a function, a sandbox): a failed rollout, never
+    a score.
+    """
+
+    exit_code = Exit.INFRASTRUCTURE
+
+    def __init__(self, kind: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+
+    def __reduce__(self) -> tuple[type, tuple[str, str], dict[str, str]]:
+        return (type(self), (self.kind, self.message), {"hint": self.hint})
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint for a word that may be a typo; empty when no known word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1)

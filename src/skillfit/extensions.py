@@ -1,30 +1,69 @@
-"""Find and build the parts that users can replace: gates, proposers, batch samplers, graders,
-agents, executors and trackers.
+"""Code that users name or write: find it, build it, call it.
 
-A part is named in one of three ways: by one of skillfit's own names, by an entry point of another
-package (group `skillfit.gates`, `skillfit.proposers`, …), or as `file.py:name`. In a config,
-file.py is relative to the config file; on the command line, to the current folder. Nothing is
-imported before its name is used.
+Parts that can be replaced (gates, proposers, batch samplers, graders, agents, executors, trackers)
+are named in one of three ways: by one of skillfit's own names, by an entry point of another package
+(group `skillfit.gates`, `skillfit.proposers`, …), or as `file.py:name`. In a config, file.py is
+relative to the config file; on the command line, to the current folder. Nothing is imported before
+its name is used.
+
+Task sources (`env.tasks: searchqa`, `env.tasks: inspect:file.py@task`) are named by one of
+skillfit's own names or by an entry point of group `skillfit.tasks`. Their lookup is in this layer,
+because reading a config needs their options and default values. `skillfit.tasks.load` says how one
+is written.
+
+Errors in the code of users become failures with file and line.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import hashlib
 import importlib.util
 import inspect
+import json
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
 
-from skillfit.errors import InputError, SkillfitError, did_you_mean
+from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
 
+if TYPE_CHECKING:
+    from skillfit.tasks.load import LoadContext, SourceItems
+
+T = TypeVar("T")
+
+BENCHMARKS = (
+    "alfworld",
+    "babyvision",
+    "docvqa",
+    "livemathematicianbench",
+    "mathverse",
+    "mmrb",
+    "officeqa",
+    "reasoning_gym",
+    "sealqa",
+    "searchqa",
+    "spreadsheetbench",
+    "swebench",
+    "textworld",
+)
+# Name -> "module:function". Given as text, because these modules import from higher layers.
+BUILT_IN_SOURCES: dict[str, str] = {
+    "inspect": "skillfit.plugins.inspect_tasks:inspect_source",
+    **{name: f"skillfit.benchmarks.{name}:{name}" for name in BENCHMARKS},
+}
 _REFERENCE = re.compile(r"^(?P<file>.+\.py):(?P<name>\w+)$")
 
 
@@ -84,6 +123,37 @@ def unknown_extension(
         hint = f"Write the name of the {kind} in that file too: {name}:NAME."
     where = f" ({setting})" if setting else ""
     return InputError(f"Unknown {kind} {name!r}{where}.", hint=hint)
+
+
+def _group(kind: str) -> str:
+    return f"skillfit.{kind}s"
+
+
+def _installed(kind: str, name: str) -> list[EntryPoint]:
+    return list(entry_points(group=_group(kind), name=name))
+
+
+def _imported(kind: str, name: str, target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"The {kind} {name!r} needs the package {error.name!r}.",
+            hint=f"pip install 'skillfit[{name}]'",
+        ) from error
+
+
+def _loaded(kind: str, entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except Exception as error:  # importing a package runs its code
+        package = entry.dist.name if entry.dist else entry.module
+        raise InputError(
+            f"The {kind} {entry.name!r} ({entry.value}) of the package {package} cannot be "
+            f"imported: {type(error).__name__}: {error}",
+            hint="Install what the package needs, or fix the package.",
+        ) from error
 
 
 def build_part(kind: str, found: Any, protocol: type, *arguments: Any, source: str = "") -> Any:
@@ -156,6 +226,10 @@ def missing_members(part: Any, protocol: type) -> list[str]:
     ]
 
 
+def _members(protocol: type) -> list[str]:
+    return [name for name in vars(protocol) if not name.startswith("_")]
+
+
 def describe_part(part: Any, name: str, base: Path = Path()) -> Mapping[str, Any] | None:
     """What tells a replaced part from others, for the run's identity.
 
@@ -179,6 +253,149 @@ def describe_part(part: Any, name: str, base: Path = Path()) -> Mapping[str, Any
 def name_of(function: Any) -> str:
     """The name of a function, class or object in messages."""
     return getattr(function, "__name__", type(function).__name__)
+
+
+def qualified_name(function: Callable[..., Any]) -> str:
+    """The function's name in the run's identity."""
+    return getattr(function, "__qualname__", repr(type(function)))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReference:
+    """How a config names a source, without the options."""
+
+    name: str
+    argument: str = ""  # what follows the colon
+    base: Path = Path()  # the folder that relative paths in the argument and options start from
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """What a source brings to a run.
+
+    `config` holds default values for config keys, by section, for everything the user leaves unset:
+    `{"env": {"skill": "/…/initial.md", "grader": "normalized", "agent": "tools", "prompt": "…"}}`.
+    Paths in it must be absolute. Making a `TaskSource` must be cheap: `load` does the work.
+    """
+
+    load: Callable[[LoadContext], SourceItems]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_source(
+    tasks: str, *, base: Path = Path(), options: Mapping[str, Any] | None = None
+) -> TaskSource | None:
+    """The source that `env.tasks` names; None if it is something else (a file, a command)."""
+    reference, _, query = tasks.partition("?")
+    name, _, argument = reference.partition(":")
+    if not is_source(tasks):
+        return None
+    given = _merged_options(name, options or {}, _query_options(tasks, query))
+    function = _source_function(name)
+    _check_options(name, function, given)
+    source = function(SourceReference(name, argument, base), **given)
+    if not isinstance(source, TaskSource):
+        raise InputError(
+            f"env.tasks: the function registered as {name!r} returned {type(source).__name__}.",
+            hint="It must return a skillfit.tasks.load.TaskSource.",
+        )
+    return source
+
+
+def is_source(tasks: str) -> bool:
+    """Whether this value of `env.tasks` begins with a registered name."""
+    name = tasks.partition("?")[0].partition(":")[0]
+    return name in BUILT_IN_SOURCES or bool(_installed("task", name))
+
+
+def source_names() -> list[str]:
+    """Every registered name, sorted."""
+    return sorted({*extension_names("task"), *BUILT_IN_SOURCES})
+
+
+def source_options(name: str) -> tuple[str, ...]:
+    """The options that a registered source can be given in `env.task_args`."""
+    return tuple(_named_options(_source_function(name)))
+
+
+def source_module(name: str) -> str:
+    """The module that a registered name refers to; empty for a name that is not registered."""
+    installed = [entry.value for entry in _installed("task", name)]
+    target = BUILT_IN_SOURCES.get(name) or next(iter(installed), "")
+    return target.partition(":")[0]
+
+
+def _source_function(name: str) -> Callable[..., TaskSource]:
+    """The registered function. A name that is registered more than once is refused."""
+    installed = _installed("task", name)
+    targets = {entry.value for entry in installed} | (
+        {BUILT_IN_SOURCES[name]} if name in BUILT_IN_SOURCES else set()
+    )
+    if len(targets) > 1:
+        raise InputError(
+            f"env.tasks: {name!r} is registered more than once: {', '.join(sorted(targets))}.",
+            hint="Uninstall one of these packages, or rename its entry point.",
+        )
+    target = targets.pop()
+    module, _, attribute = target.partition(":")
+    try:
+        function = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"env.tasks: {name!r} ({target}) cannot be imported: {error}.",
+            hint="Install what its package needs, or fix the package.",
+        ) from error
+    if not callable(function):
+        raise InputError(f"env.tasks: {name!r} ({target}) is not a function.")
+    checked: Callable[..., TaskSource] = function
+    return checked
+
+
+def _query_options(tasks: str, query: str) -> dict[str, Any]:
+    """`a=1&b=text` as options. Values that are JSON (numbers, true, lists) are read as such."""
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError as error:
+        raise InputError(
+            f"env.tasks: {tasks!r}: {error}.", hint="Write options as ?name=value&name=value."
+        ) from error
+    return {key: _option_value(text) for key, text in pairs}
+
+
+def _option_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _merged_options(
+    name: str, arguments: Mapping[str, Any], query: Mapping[str, Any]
+) -> dict[str, Any]:
+    if twice := sorted(set(arguments) & set(query)):
+        raise InputError(
+            f"env.tasks: the option {twice[0]!r} of {name} is also set in env.task_args.",
+            hint="Set it in one place.",
+        )
+    return {**arguments, **query}
+
+
+def _check_options(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = _named_options(function)
+    for option in options:
+        if option not in known:
+            hint = did_you_mean(option, known) or (
+                f"Its options: {', '.join(known)}." if known else "It has no options."
+            )
+            raise InputError(f"env.tasks: {name} has no option {option!r}.", hint=hint)
+
+
+def _named_options(function: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def load_object(reference: str, base: Path = Path(), *, setting: str = "") -> Any:
@@ -241,36 +458,84 @@ def errors_in(
         raise InputError(f"{where}: {type(error).__name__}: {error}", hint=hint) from error
 
 
-def _group(kind: str) -> str:
-    return f"skillfit.{kind}s"
-
-
-def _installed(kind: str, name: str) -> list[EntryPoint]:
-    return list(entry_points(group=_group(kind), name=name))
-
-
-def _imported(kind: str, name: str, target: str) -> Any:
-    module, _, attribute = target.partition(":")
+async def call_user_code(
+    function: Callable[..., Any], *arguments: Any, kind: str, where: str, **named: Any
+) -> Any:
+    """Call a user's function. Whatever it raises, even `SystemExit`, is a `TaskFailure` of this
+    kind; skillfit's own errors pass through. A function that is not async runs in a thread. If the
+    call is cancelled, the thread runs on and its result is dropped.
+    """
+    running = asyncio.ensure_future(_run_user_code(partial(function, *arguments, **named)))
     try:
-        return getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"The {kind} {name!r} needs the package {error.name!r}.",
-            hint=f"pip install 'skillfit[{name}]'",
-        ) from error
+        await asyncio.wait([running])
+    finally:
+        running.cancel()
+    error = running.exception()
+    if error is None:
+        return running.result()
+    if isinstance(error, SkillfitError):
+        raise error
+    raised = error.__cause__ if isinstance(error, _Intercepted) and error.__cause__ else error
+    last = traceback.extract_tb(raised.__traceback__)[-1]
+    message = f"{type(raised).__name__}: {raised}".removesuffix(": ")
+    raise TaskFailure(
+        kind, f"{where}: {message} ({Path(last.filename).name}:{last.lineno})"
+    ) from raised
 
 
-def _loaded(kind: str, entry: EntryPoint) -> Any:
+class _Intercepted(Exception):
+    """Wraps what the user's function raised (the cause) if asyncio would treat it specially:
+    `SystemExit`, `KeyboardInterrupt`, `CancelledError`, `StopIteration`.
+    """
+
+
+async def _run_user_code(function: partial[Any]) -> Any:
+    """A KeyboardInterrupt on the main thread comes from the user and passes through; in a worker
+    thread it comes from the function.
+    """
+    called, task = function.func, asyncio.current_task()
     try:
-        return entry.load()
-    except Exception as error:  # importing a package runs its code
-        package = entry.dist.name if entry.dist else entry.module
-        raise InputError(
-            f"The {kind} {entry.name!r} ({entry.value}) of the package {package} cannot be "
-            f"imported: {type(error).__name__}: {error}",
-            hint="Install what the package needs, or fix the package.",
-        ) from error
+        if _is_async(called):
+            return await function()
+        value = await in_thread(partial(_guarded, function))
+        return await value if inspect.isawaitable(value) else value
+    except SystemExit as error:
+        raise _Intercepted from error
+    except asyncio.CancelledError as error:
+        if task is None or task.cancelling():
+            raise
+        raise _Intercepted from error
 
 
-def _members(protocol: type) -> list[str]:
-    return [name for name in vars(protocol) if not name.startswith("_")]
+def _is_async(function: Callable[..., Any]) -> bool:
+    call_method = getattr(type(function), "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_method)
+
+
+def _guarded(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except (StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        raise _Intercepted from error
+
+
+def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Run the function in a new thread. It is a daemon thread, because a thread cannot be stopped
+    and must not keep the process from ending.
+    """
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # cancelling the asyncio future must not cancel this one
+    threading.Thread(
+        target=contextvars.copy_context().run,
+        args=(_set_result, done, function),
+        daemon=True,
+        name="skillfit-user",
+    ).start()
+    return asyncio.wrap_future(done)
+
+
+def _set_result(done: Future[T], function: Callable[[], T]) -> None:
+    try:
+        done.set_result(function())
+    except BaseException as error:  # noqa: BLE001  # raised again where the result is awaited
+        done.set_exception(error)

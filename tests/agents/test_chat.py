@@ -6,8 +6,9 @@ import pytest
 
 from skillfit.agents import AgentFailure, AttemptContext, ChatAgent, build_agent
 from skillfit.errors import InputError
-from skillfit.models import ModelSpec, ScriptedModel
+from skillfit.models import ModelSpec
 from skillfit.models.protocol import Reply, Usage
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 

@@ -173,7 +173,7 @@ def test_a_login_that_is_not_there_is_an_error_at_the_start(fake: StandIn) -> No
 
 def test_with_a_login_gemini_is_told_to_use_it(fake: StandIn) -> None:
     from skillfit.agents.agent import Workspace
-    from skillfit.agents.cli_command import command_line
+    from skillfit.agents.cli_agent import command_line
 
     def auth(**options: Any) -> str:
         command = command_line(ModelSpec(id="cli/gemini", options=options))

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from skillfit.agents import AgentFailure, AttemptContext, remove_workspace
 from skillfit.agents.agent import OutsideWorkspace, Workspace, new_workspace
 from skillfit.agents.tools import FileTools, ToolsAgent
-from skillfit.models import Reply, ScriptedModel, ToolCall, Usage
+from skillfit.models import Reply, ToolCall, Usage
 from skillfit.models.failures import policy
 from skillfit.models.protocol import RateLimited
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.sandbox.isolation import ISOLATIONS, Isolation, best_isolation, works
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item

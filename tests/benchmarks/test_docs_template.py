@@ -16,7 +16,7 @@ import yaml
 import skillfit
 from skillfit.benchmarks.benchmark import find_benchmark
 from skillfit.benchmarks.prepare import get, make
-from skillfit.config.task_sources import BENCHMARKS
+from skillfit.extensions import BENCHMARKS
 from skillfit.tasks import TaskSettings, load_task
 from skillfit.tasks.task import prove_gold
 from tests.benchmarks.sample_training import LESSON, Lab, by_question, sample_task, user

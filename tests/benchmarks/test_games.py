@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from skillfit.benchmarks.game_player import GameEvaluator, open_game
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import RateLimited
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
-from skillfit.tasks.item import Item, TaskFailure
+from skillfit.tasks.item import Item
 from tests.benchmarks.agents import solver, task_line, walkthrough, wrong
 from tests.benchmarks.sample_training import LESSON, Lab, sample_task, user
 from tests.support.chat_server import Call

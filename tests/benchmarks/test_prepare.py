@@ -18,7 +18,7 @@ from skillfit.benchmarks.benchmark import benchmark_names, extract_tar, find_ben
 from skillfit.benchmarks.prepare import get, make
 from skillfit.cli.app import app
 from skillfit.errors import InputError
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.tasks import TaskSettings, load_task
 from tests.support.file_server import FileServer
 

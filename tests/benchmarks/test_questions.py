@@ -20,7 +20,7 @@ from skillfit.benchmarks.questions import (
 )
 from skillfit.errors import InputError
 from skillfit.models.protocol import RateLimited
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.tasks.graders import check_items
 from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.rows import Row

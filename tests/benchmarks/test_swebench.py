@@ -23,12 +23,12 @@ from skillfit.benchmarks.swebench import (
     judge,
     parse_log,
 )
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import Reply, ToolCall
-from skillfit.models.providers.scripted import ScriptedModel
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import TaskSettings, load_task
-from skillfit.tasks.item import Attempt, Item, TaskFailure
+from skillfit.tasks.item import Attempt, Item
 from skillfit.tasks.task import Task, prove_gold
 from tests.benchmarks.agents import solver, wrong
 from tests.benchmarks.sample_training import LESSON, Lab, sample_task

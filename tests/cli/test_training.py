@@ -56,6 +56,11 @@ def test_train_json_ends_with_exactly_one_line_that_says_everything(
     assert said.code == codes[line["finish_reason"]]
 
 
+def test_a_finished_run_is_one_database_file(shell: Shell, config: Path) -> None:
+    shell("train", config, *SMALL, "--run", "here", "--json")
+    assert [path.name for path in Path("here").glob(f"{JOURNAL}*")] == [JOURNAL]
+
+
 def test_the_same_command_again_pays_for_nothing(shell: Shell, config: Path) -> None:
     first = shell("train", config, *SMALL, "--run", "here", "--json").json
     again = shell("train", config, *SMALL, "--run", "here", "--json").json

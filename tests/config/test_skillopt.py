@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from skillfit.config import Config, ConfigWarning, load_config
-from skillfit.config.task_sources import is_source
 from skillfit.errors import InputError
+from skillfit.extensions import is_source
 
 REWRITE = "rewrite_from_suggestions"
 

@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse
 
 from skillfit.errors import Exit, InputError
 from skillfit.run.budget import BudgetReached
+from skillfit.run.control import Control, Interrupted
 from skillfit.run.events import RolloutFinished, RunFinished, StepFinished, Stored
-from skillfit.training.components import Control, Interrupted
 from tests.support.chat_server import Call
 from tests.training.practice_project import (
     SKILL,

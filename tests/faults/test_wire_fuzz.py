@@ -21,10 +21,10 @@ from starlette.responses import Response
 
 import skillfit
 from skillfit.errors import Exit, SkillfitError
-from skillfit.models import ScriptedModel, ask
+from skillfit.models import ask
 from skillfit.models.failures import POLICIES
 from skillfit.models.protocol import ModelError, Reply
-from skillfit.models.providers.practice import practice_answer, practice_reply
+from skillfit.models.providers.practice import ScriptedModel, practice_answer, practice_reply
 from skillfit.optimize import optimizer as stages
 from tests.models.clocks_and_meters import Purse, say, to
 from tests.support.chat_server import (

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from skillfit.models import Client, Limiters, ModelSpec, Prices, Reply, Request, ScriptedModel
+from skillfit.models import Client, Limiters, ModelSpec, Prices, Reply, Request
 from skillfit.models.limiter import Limiter
 from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited
+from skillfit.models.providers.practice import ScriptedModel
 from tests.models.clocks_and_meters import SimulatedClock, say
 
 

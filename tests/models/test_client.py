@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from starlette.responses import JSONResponse
 
-from skillfit.models import Message, Reply, Request, ScriptedModel, Usage
+from skillfit.models import Message, Reply, Request, Usage
 from skillfit.models.client import check_reply
 from skillfit.models.failures import is_unusable, policy
 from skillfit.models.limiter import Limiters
@@ -22,6 +22,7 @@ from skillfit.models.protocol import (
     RateLimited,
     Refused,
 )
+from skillfit.models.providers.practice import ScriptedModel
 from tests.models.clocks_and_meters import InstantClock, OutOfMoney, Purse, say, to
 from tests.support.chat_server import Call, ChatServer, RawServer, completion, http
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
-from skillfit.models import ScriptedModel, ask
+from skillfit.models import ask
 from skillfit.models.client import reply_form
 from skillfit.models.protocol import BadReply, RateLimited
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.models.wire import strict_schema
 from tests.models.clocks_and_meters import say, to
 from tests.support.chat_server import Call, ChatServer

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skillfit.config.schema import GradientSection, OptimizerSection
-from skillfit.models import Request, ScriptedModel
+from skillfit.models import Request
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import Optimizer
 from skillfit.optimize.reflect import Reflection, reflect

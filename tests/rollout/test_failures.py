@@ -10,7 +10,7 @@ import pytest
 
 from skillfit.agents import AgentFailure, AttemptContext
 from skillfit.config.schema import BudgetSection
-from skillfit.errors import InfrastructureError, SkillfitError
+from skillfit.errors import InfrastructureError, SkillfitError, TaskFailure
 from skillfit.models.protocol import (
     AnswerPending,
     AuthFailed,
@@ -27,7 +27,7 @@ from skillfit.models.protocol import (
 from skillfit.rollout import Failure, requests_for
 from skillfit.rollout.executor import WorkerLost
 from skillfit.run.budget import Budget, BudgetReached
-from skillfit.tasks.item import Item, TaskFailure
+from skillfit.tasks.item import Item
 from tests.rollout.scripted_agents import SKILL, World, items, right
 
 

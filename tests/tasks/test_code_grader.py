@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from skillfit.errors import TaskFailure
 from skillfit.sandbox.isolation import ISOLATIONS, Isolation, best_isolation, works
 from skillfit.tasks.graders import build_grader
-from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
+from skillfit.tasks.item import Attempt, Item, Score
 
 FULL = [isolation for isolation in ISOLATIONS if isolation.full and works(isolation)]
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.models import Request, ScriptedModel
+from skillfit.models import Request
 from skillfit.models.protocol import BadRequest, QuotaExhausted, Reply, ToolCall
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.plugins.inspect_tasks import InspectEvaluator
 from skillfit.skill import Skill
 from skillfit.tasks import Item, Task, TaskFailure, TaskSettings, load_task

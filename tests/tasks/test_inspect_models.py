@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.models import Request, ScriptedModel
+from skillfit.models import Request
 from skillfit.models.protocol import BadRequest
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
 from skillfit.tasks import Task, TaskFailure, TaskSettings, load_task
 from skillfit.tasks.item import ScoredAttempt

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.models import Request, ScriptedModel
+from skillfit.models import Request
 from skillfit.models.protocol import BadReply, Overloaded
+from skillfit.models.providers.practice import ScriptedModel
 from skillfit.tasks import Attempt, Item, Task, TaskSettings, build_grader, load_task, prove_gold
 
 

@@ -14,7 +14,6 @@ import pytest
 from skillfit.errors import InputError
 from skillfit.tasks import Item, RowAt, TaskSettings, load_task
 from skillfit.tasks.rows import items_of, read_rows
-from skillfit.tasks.user_code import plain
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -334,8 +333,8 @@ def test_a_context_is_part_of_what_the_agent_gets(tmp_path: Path) -> None:
 def test_a_single_answer_is_a_list_for_graders_in_python(tmp_path: Path) -> None:
     rows = [{"id": "a", "input": "q", "answer": "Paris"}, {"id": "b", "input": "q2", "answer": 7}]
     first, second = load(write_jsonl(tmp_path / "t.jsonl", rows))
-    assert plain(first)["answers"] == ["Paris"] and plain(second)["answers"] == [7]
-    assert "" not in plain(first)["answers"]
+    assert first.as_dict()["answers"] == ["Paris"] and second.as_dict()["answers"] == [7]
+    assert "" not in first.as_dict()["answers"]
 
 
 def test_files_outside_the_folder_of_the_tasks_file_are_refused(tmp_path: Path) -> None:

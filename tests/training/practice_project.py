@@ -19,10 +19,10 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from skillfit.config import load_config
+from skillfit.run.control import Control
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Event
 from skillfit.training.assemble import Listener
-from skillfit.training.components import Control
 from skillfit.training.inputs import Inputs, read_inputs
 from skillfit.training.start import Result, start
 from tests.support.chat_server import Answer, Call, ChatServer, completion

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from skillfit.cli.output import ResultLine
+from skillfit.run.control import Control, Interrupted
 from skillfit.run.events import GateDecided, StepFinished, Stored
-from skillfit.training.components import Control, Interrupted
 from tests.training.practice_project import differences, items, readable
 from tests.training.world_fixture import MakeWorld
 

@@ -21,8 +21,7 @@ from skillfit.agents.agent import (
     load_agent,
     remove_workspace,
 )
-from skillfit.agents.cli_agent import CliAgent
-from skillfit.agents.cli_command import command_line
+from skillfit.agents.cli_agent import CliAgent, command_line
 from skillfit.agents.tools import ToolsAgent
 from skillfit.errors import InputError
 from skillfit.models.protocol import Model, ModelSpec

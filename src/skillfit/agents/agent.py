@@ -24,15 +24,20 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
-from skillfit.errors import InputError
-from skillfit.extensions import build_part, find_extension, is_reference, missing_members
+from skillfit.errors import InputError, TaskFailure
+from skillfit.extensions import (
+    build_part,
+    call_user_code,
+    find_extension,
+    is_reference,
+    missing_members,
+)
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model, ModelError, Reply, Request, Tool, Usage
 from skillfit.sandbox.process import new_folder, remove_folder, remove_tree
 from skillfit.skill import Skill
 from skillfit.skill.document import check_relative
-from skillfit.tasks.item import Attempt, Item, Step, TaskFailure, stable_hash
-from skillfit.tasks.user_code import Reported, call, plain, reported_by
+from skillfit.tasks.item import Attempt, Item, Reported, Step, reported_by, stable_hash
 
 STEP_TEXT = 8000  # characters of a step's text that are recorded
 
@@ -398,7 +403,7 @@ class CallableAgent(BaseAgent):
         }
         where = f"{self._name} on item {item.id}"
         try:
-            result = await call(
+            result = await call_user_code(
                 self.solve, skill.text, visible_fields(item), kind="agent", where=where, **extra
             )
         except TaskFailure as failure:
@@ -423,7 +428,7 @@ class CallableAgent(BaseAgent):
 
 def visible_fields(item: Item) -> JsonObject:
     """The item's fields that an agent may see: no gold answers and no hidden reference."""
-    fields = plain(item)
+    fields = item.as_dict()
     return {name: value for name, value in fields.items() if name not in _HIDDEN_FIELDS}
 
 

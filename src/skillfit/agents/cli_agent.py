@@ -1,11 +1,17 @@
-"""A coding-agent program as the agent (it discovers the skill, and the item is its prompt) and as a
-plain model, for example `model.optimizer: cli/claude` (the messages become one prompt, the
-program's answer is the reply, and it has no tools).
+"""A coding-agent program, run with a HOME of its own, only its own variables, and in a sandbox.
+
+It can be the agent (`CliAgent`): it discovers the skill, and the item is its prompt. It can also be
+a plain model without tools (`CliProvider`), for example `model.optimizer: cli/claude`: the messages
+become one prompt, and the program's answer is the reply. `CommandLine` runs the program for both.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,25 +19,74 @@ import yaml
 
 from skillfit.agents.agent import (
     CORPUS,
+    AgentFailure,
     AttemptContext,
     BaseAgent,
     Workspace,
     item_messages,
     workspace_for,
 )
-from skillfit.agents.cli_command import CommandLine, command_line, described_program
+from skillfit.agents.cli_programs import (
+    Arguments,
+    Description,
+    Reading,
+    arguments,
+    failure_of,
+    fill,
+    load_description,
+    read_output,
+)
+from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.json_text import JsonObject
-from skillfit.models.protocol import BadRequest, Message, Provider, Reply, Request, Setup
+from skillfit.models.protocol import (
+    AuthFailed,
+    BadRequest,
+    Message,
+    ModelSpec,
+    Provider,
+    Reply,
+    Request,
+    Setup,
+    Usage,
+)
+from skillfit.models.secrets import redact, remember_secret
 from skillfit.models.wire import schema_in_prompt
+from skillfit.sandbox.isolation import (
+    NONE,
+    Access,
+    Isolation,
+    Mount,
+    SandboxMode,
+    choose_isolation,
+    installation_of,
+    run_sandboxed,
+)
+from skillfit.sandbox.process import ProcessResult, SandboxNotStarted
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
-from skillfit.tasks.item import Attempt, Item
-from skillfit.tasks.user_code import Reported
+from skillfit.tasks.item import Attempt, Item, Reported
 
+# Options of every program, besides those in its description.
+OWN_OPTIONS = (
+    "file",
+    "program",
+    "login",
+    "env",
+    "readable",
+    "isolation",
+    "trace",
+    "mention_skill",
+    "concurrency",
+)
 # Options that say where and how the program runs on this machine, not what it does.
 _OF_THE_MACHINE = ("file", "program", "login", "readable", "isolation", "concurrency")
-_SLOTS = 4  # programs running at the same time
+_SLOTS = 4  # programs running at the same time, when one is used as a model
+_PROGRAM_FOLDERS = ("bin", "sbin", "shims")  # folders of PATH that the program may look into
+_LONGEST = 86_400.0  # seconds; the caller ends the program long before, by cancelling
+_MAX_OUTPUT = 64 << 20
+_MAX_USAGE_FILE = 1 << 20
+_TOKEN = re.compile(r"[\w.\-]{20,}")
 
 
 @dataclass(frozen=True)
@@ -195,3 +250,383 @@ def make_provider(setup: Setup) -> Provider:
     command.check()
     slots = int(setup.spec.options.get("concurrency", _SLOTS))
     return CliProvider(command, f"cli/{command.description.name}", slots)
+
+
+def described_program(spec: ModelSpec) -> JsonObject:
+    """The description of the program that a spec names, for the run's identity: editing the user's
+    own description file makes another run. Where the program is installed does not matter.
+    """
+    name = spec.id.removeprefix("cli/").partition("/")[0]
+    description = load_description(str(spec.options.get("file", name)))
+    fields = description.model_dump(mode="json", exclude_defaults=True)
+    return fields | {"program": Path(description.program).name}
+
+
+def command_line(
+    spec: ModelSpec, environ: Mapping[str, str] | None = None, sandbox: SandboxMode = "auto"
+) -> CommandLine:
+    """The command line for a `cli/NAME[/MODEL]` spec. Settings that the program would never see
+    are refused.
+    """
+    name, _, model = spec.id.removeprefix("cli/").partition("/")
+    description = load_description(str(spec.options.get("file", name)))
+    unknown = sorted(set(spec.options) - set(OWN_OPTIONS) - set(description.options))
+    if unknown:
+        known = ", ".join(sorted([*OWN_OPTIONS, *description.options]))
+        raise InputError(
+            f"cli/{description.name} has no option {', '.join(unknown)}.",
+            hint=f"Available: {known}.",
+        )
+    if spec.options.get("isolation", "auto") not in ("auto", "require", "off"):
+        raise InputError(
+            f"options.isolation of {spec.id} is {spec.options['isolation']!r}.",
+            hint="It is auto, require or off.",
+        )
+    ignored = {
+        "temperature": spec.temperature is not None,
+        "max_tokens": spec.max_tokens is not None,
+        "thinking": spec.thinking != "default",
+        "base_url": spec.base_url and not description.uses("base_url"),
+        "reasoning_effort": spec.reasoning_effort and not description.uses("effort"),
+        "model": model and not description.uses("model"),
+        "key_env": spec.key_env and not description.keys,
+        "options.login": spec.options.get("login") and not description.login,
+    }
+    if refused := [setting for setting, given in ignored.items() if given]:
+        raise InputError(
+            f"cli/{description.name} does not support {', '.join(refused)}.", hint="Leave it out."
+        )
+    return CommandLine(description, spec, model, environ, sandbox)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRun:
+    """One run of the program that gave an answer."""
+
+    reading: Reading
+    isolation: str
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A described program with the user's settings for it.
+
+    Keys are read from the environment when the program is started.
+    """
+
+    description: Description
+    spec: ModelSpec
+    model: str = ""
+    environ: Mapping[str, str] | None = field(default=None, repr=False)  # None: os.environ
+    sandbox: SandboxMode = "auto"
+
+    def check(self) -> None:
+        """Raise what would keep every run from working: a missing program, key or isolation."""
+        self.program()
+        self._require_needed_programs()
+        self._require_key()
+        choose_isolation(self._sandbox)
+
+    def program(self) -> str:
+        """The path of the program."""
+        name = str(self.spec.options.get("program", self.description.program))
+        path = shutil.which(name, path=self._environ.get("PATH"))
+        if path is None:
+            raise InputError(
+                f"{name} is not installed, or is not executable.",
+                hint=f"{self.description.install} Or name it in options.program.".strip(),
+            )
+        return str(Path(path).absolute())
+
+    async def run(
+        self,
+        workspace: Workspace,
+        prompt: str,
+        argv: tuple[str | Arguments, ...],
+        *,
+        skill: str = "",
+        effort: str = "",
+        max_usd: float | None = None,
+    ) -> ProgramRun:
+        """Run the program on `prompt` in the work folder. Raises when it failed to answer."""
+        isolation = choose_isolation(self._sandbox)
+        values = self.values(workspace, skill, effort, max_usd, isolation)
+        login = self._login()
+        self._prepare_home(workspace, values, login)
+        stdin = prompt.encode()
+        if self.description.prompt == "file":
+            Path(values["prompt_file"]).write_bytes(stdin)
+            stdin = b""
+        try:
+            done = await run_sandboxed(
+                [self.program(), *arguments(argv, values)],
+                cwd=workspace.work,
+                timeout=_LONGEST,
+                env=self.environment(workspace, values, login),
+                access=self._access(workspace, login),
+                stdin=stdin,
+                max_output=_MAX_OUTPUT,
+                isolation=isolation,
+            )
+        except SandboxNotStarted as error:
+            raise AgentFailure(error.message, kind="sandbox", hint=error.hint) from error
+        finally:
+            if login is not None:
+                login.save_back(workspace.home)
+        return ProgramRun(self._read(done, skill, Path(values["usage_file"])), done.isolation)
+
+    def values(
+        self,
+        workspace: Workspace,
+        skill: str = "",
+        effort: str = "",
+        max_usd: float | None = None,
+        isolation: Isolation = NONE,
+    ) -> dict[str, str]:
+        """The values of the description's $variables in one run."""
+        mine = self.description
+        defaults = mine.options | (mine.login_options if self._uses_login else {})
+        defaults |= mine.landlock_options if "landlock" in isolation.name else {}
+        own = {name: str(self.spec.options.get(name, value)) for name, value in defaults.items()}
+        limits = [float(own["max_usd"])] if own.get("max_usd") else []
+        limits += [] if max_usd is None else [max_usd]
+        return {
+            **own,
+            "max_usd": f"{min(limits):.6f}" if limits else "",
+            "effort": effort or self.spec.reasoning_effort or "",
+            "base_url": self.spec.base_url or "",
+            "model": self.model,
+            "skill": skill,
+            "prompt_file": str(workspace.root / "prompt.md"),
+            "usage_file": str(workspace.root / "usage.json"),
+            "home": str(workspace.home),
+        }
+
+    def environment(
+        self, workspace: Workspace, values: Mapping[str, str], login: Login | None = None
+    ) -> dict[str, str]:
+        """The program's environment: of ours only PATH, its own variables, and `options.env`."""
+        mine, parent = self.description, self._environ
+        env = {
+            "HOME": str(workspace.home),
+            "TMPDIR": str(workspace.temporary),
+            "LANG": "C.UTF-8",
+            "PATH": os.defpath,
+        }
+        kept = ("PATH", *mine.keys, *mine.keep, *self.spec.options.get("env", ()))
+        env |= {name: parent[name] for name in kept if name in parent}
+        if self.spec.key_env:
+            if not parent.get(self.spec.key_env):
+                raise AuthFailed(
+                    f"{self.spec.key_env} is not set.",
+                    hint=f"Export the key {mine.name} should use under that name.",
+                )
+            env[mine.keys[0]] = parent[self.spec.key_env]
+        for name in mine.keys:
+            remember_secret(env.get(name, ""))
+        for name, text in mine.env.items():
+            if (value := fill(text, values)) is not None:
+                env[name] = value
+        return env | (login.environment() if login is not None else {})
+
+    @property
+    def _environ(self) -> Mapping[str, str]:
+        return os.environ if self.environ is None else self.environ
+
+    @property
+    def _sandbox(self) -> SandboxMode:
+        mode: SandboxMode = self.spec.options.get("isolation", self.sandbox)
+        return mode
+
+    @property
+    def _uses_login(self) -> bool:
+        return bool(self.spec.options.get("login"))
+
+    @property
+    def _user_home(self) -> Path:
+        return Path(self._environ.get("HOME") or Path.home())
+
+    def _login(self) -> Login | None:
+        """The user's own login, when options.login asks for it."""
+        return Login.find(self.description, self._user_home) if self._uses_login else None
+
+    def _shared(self) -> dict[str, Path]:
+        """Folders with tools of the program that exist in the user's HOME."""
+        found = {name: self._user_home / name for name in self.description.share}
+        return {name: path for name, path in found.items() if path.exists()}
+
+    def _prepare_home(
+        self, workspace: Workspace, values: Mapping[str, str], login: Login | None
+    ) -> None:
+        for name, text in self.description.files.items():
+            if (content := fill(text, values)) is not None:
+                path = workspace.home / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(content, encoding="utf-8")
+        if login is not None:
+            login.link_into(workspace.home)
+        for name, path in self._shared().items():
+            link = workspace.home / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+
+    def _access(self, workspace: Workspace, login: Login | None) -> Access:
+        """What the program may use: its workspace, its installation, its login, the network."""
+        search_path = self._environ.get("PATH", "")
+        on_path = [Path(folder) for folder in search_path.split(os.pathsep) if folder]
+        named = self.spec.options.get("readable", ())
+        readable = [
+            *installation_of(Path(self.program()), search_path),
+            *(folder for folder in on_path if folder.name in _PROGRAM_FOLDERS),
+            *self._shared().values(),
+            *(Path(name).expanduser() for name in ([named] if isinstance(named, str) else named)),
+        ]
+        corpus = workspace.corpus
+        return Access(
+            writable=(workspace.root, *(login.writable() if login is not None else ())),
+            readable=tuple(path.absolute() for path in readable),
+            empty=login.hidden() if login is not None else (),
+            mounts=() if corpus is None else (Mount(corpus, workspace.work / CORPUS),),
+            network=True,
+        )
+
+    def _read(self, done: ProcessResult, skill: str, usage_file: Path) -> Reading:
+        reported = _written_by_program(usage_file)
+        reading = read_output(self.description, redact(done.stdout), skill, reported)
+        if not reading.error and done.code == 0 and reading.answer is not None:
+            return reading
+        # When there are steps, stdout holds what tools printed: nothing of the program itself.
+        output = done.stderr.strip() or ("" if reading.steps else done.stdout)
+        usage = reading.usage if reading.usage.tokens else Usage(calls=1, usd=reading.usage.usd)
+        raise failure_of(
+            self.description,
+            done.code,
+            reading.error or redact(output),
+            usage,
+            auth_hint=self._auth_hint(),
+        )
+
+    def _auth_hint(self) -> str:
+        mine = self.description
+        keys = " or ".join(mine.keys)
+        if self._uses_login:
+            return f"Start {mine.program} yourself and log in again."
+        if mine.login:
+            return f"Export {keys}, or set options: {{login: true}} to use your own login."
+        return f"Export {keys}."
+
+    def _require_needed_programs(self) -> None:
+        shared = [str(path) for path in self._shared().values()]
+        path = os.pathsep.join([self._environ.get("PATH", os.defpath), *shared])
+        for name, install in self.description.needs.items():
+            if shutil.which(name, path=path) is None:
+                raise InputError(
+                    f"{self.description.name} needs {name}, which is not installed.", hint=install
+                )
+
+    def _require_key(self) -> None:
+        if self._uses_login:
+            self._login()
+            return
+        mine, options = self.description, self.spec.options
+        names = (self.spec.key_env,) if self.spec.key_env else mine.keys
+        has_key = any(self._environ.get(name) for name in names if name)
+        # Other variables may make it sign in in another way (a cloud account, for example).
+        if mine.needs_key and not has_key and not options.get("env"):
+            raise AuthFailed(f"No key for {self.spec.id}.", hint=self._auth_hint())
+
+
+def _written_by_program(path: Path) -> str:
+    """The text of a file in a folder that the program controls: it may have left there a link to
+    somebody else's file, bytes that are no text, or more than fits into memory.
+    """
+    if path.is_symlink() or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return file.read(_MAX_USAGE_FILE).decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The credential files of the user that one rollout may use.
+
+    A login holds a refresh token, which works once: whoever uses it gets a new one and must save
+    it, or the user is logged out. So the programs of parallel rollouts must share one place, in
+    which the user's own sessions find the new token too.
+
+    - A program that can be pointed at a credentials folder (`login_folder`) uses the user's own
+      folder directly, with its own locks. Under bubblewrap everything else in that folder is shown
+      as empty.
+    - For other programs each credential file is a symbolic link in their HOME. If a program
+      replaces the link by a file, the new content is saved to the user's file afterwards.
+    """
+
+    user_home: Path
+    names: tuple[str, ...]  # relative to HOME
+    folder_variable: str
+    contents: tuple[bytes, ...]  # of the files, at the start
+
+    @classmethod
+    def find(cls, description: Description, user_home: Path) -> Login:
+        """The login on this machine. Its tokens are hidden in all output from now on."""
+        names = tuple(name for name in description.login if (user_home / name).is_file())
+        if not names:
+            places = ", ".join(f"~/{name}" for name in description.login)
+            raise AuthFailed(
+                f"{description.name} has no login here (looked for {places}).",
+                hint=f"Start {description.program} once and log in, or export "
+                f"{' or '.join(description.keys)}.",
+            )
+        contents = tuple((user_home / name).read_bytes() for name in names)
+        for content in contents:
+            for token in _TOKEN.findall(content.decode(errors="replace")):
+                remember_secret(token)
+        return cls(user_home, names, description.login_folder, contents)
+
+    @property
+    def folder(self) -> Path | None:
+        """The user's credentials folder, for a program that uses it directly."""
+        return (self.user_home / self.names[0]).parent if self.folder_variable else None
+
+    def environment(self) -> dict[str, str]:
+        return {self.folder_variable: str(self.folder)} if self.folder is not None else {}
+
+    def writable(self) -> tuple[Path, ...]:
+        """What the program must be able to write to."""
+        if self.folder is not None:
+            return (self.folder,)
+        return tuple(self.user_home / name for name in self.names)
+
+    def hidden(self) -> tuple[Path, ...]:
+        """Other entries of the user's folder, which a program in a rollout must not see."""
+        if self.folder is None:
+            return ()
+        own = {Path(name).name for name in self.names}
+        return tuple(entry for entry in sorted(self.folder.iterdir()) if not _belongs(entry, own))
+
+    def link_into(self, home: Path) -> None:
+        if self.folder is not None:
+            return
+        for name in self.names:
+            link = home / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(self.user_home / name)
+
+    def save_back(self, home: Path) -> None:
+        """Save credentials that the program renewed in its own HOME to the user's file, unless
+        that file has changed meanwhile.
+        """
+        if self.folder is not None:
+            return
+        for name, before in zip(self.names, self.contents, strict=True):
+            renewed, users = home / name, self.user_home / name
+            if renewed.is_symlink() or not renewed.is_file():
+                continue
+            if users.is_file() and users.read_bytes() == before:
+                write_whole(users, renewed.read_bytes(), users.stat().st_mode & 0o777)
+
+
+def _belongs(entry: Path, credentials: set[str]) -> bool:
+    """Whether an entry is a credential file, a part of writing one, or a lock."""
+    name = entry.name
+    return name.endswith(".lock") or any(name.startswith(own) for own in credentials)

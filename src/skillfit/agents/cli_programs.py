@@ -33,8 +33,7 @@ from skillfit.models.protocol import ModelError, Readiness, Usage
 from skillfit.models.wire import MAX_TOKEN_COUNT
 from skillfit.plain_text import head_and_tail
 from skillfit.tasks.graders.base import at_path
-from skillfit.tasks.item import Step
-from skillfit.tasks.user_code import Reported
+from skillfit.tasks.item import Reported, Step
 
 FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config", "limit"]
 BUILT_IN = Path(__file__).parent / "cli_programs"

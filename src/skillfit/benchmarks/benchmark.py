@@ -21,8 +21,8 @@ from typing import Any, Required, TypedDict
 
 import yaml
 
-from skillfit.config.task_sources import source_module
 from skillfit.errors import InputError, did_you_mean
+from skillfit.extensions import source_module
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
 from skillfit.tasks.item import Attempt, Item, Step
 from skillfit.tasks.load import (

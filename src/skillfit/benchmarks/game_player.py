@@ -23,12 +23,12 @@ from typing import ClassVar
 from skillfit.agents.agent import system_message
 from skillfit.benchmarks.benchmark import Dialogue, ItemRow, packaged_text, required_model
 from skillfit.benchmarks.game_process import Game, Move
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
 from skillfit.skill import Skill
-from skillfit.tasks.item import Item, Score, ScoredAttempt, Step, TaskFailure
+from skillfit.tasks.item import Item, Score, ScoredAttempt, Step
 from skillfit.tasks.load import LoadContext
 from skillfit.tasks.task import Evaluator
 

@@ -45,12 +45,12 @@ from skillfit.benchmarks.benchmark import (
     skillopt_splits,
     text,
 )
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.skill import Skill
 from skillfit.tasks.graders.base import TextGrader, verdict
-from skillfit.tasks.item import Grader, Item, Score, ScoredAttempt, TaskFailure
+from skillfit.tasks.item import Grader, Item, Score, ScoredAttempt
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 from skillfit.tasks.task import Evaluator

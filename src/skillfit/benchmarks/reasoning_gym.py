@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from skillfit.benchmarks.benchmark import ItemRow
-from skillfit.errors import InputError, did_you_mean
+from skillfit.errors import InputError, TaskFailure, did_you_mean
+from skillfit.extensions import call_user_code
 from skillfit.models.json_text import JsonObject
 from skillfit.tasks.graders.base import Extract
-from skillfit.tasks.item import Attempt, Item, Score, TaskFailure
+from skillfit.tasks.item import Attempt, Item, Score
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
-from skillfit.tasks.user_code import call
 
 _EXTRACT = (Extract(tag="answer"), Extract(last_line=True))
 _PROMPT = """You solve small reasoning problems.
@@ -92,7 +92,9 @@ class VerifierGrader:
             return Score(0.0, feedback="No answer was given.")
         entry = self.dataset[int(item.content()["index"])]
         where = f"the verifier on item {item.id}"
-        value = await call(self.dataset.score_answer, text, entry, kind="grader", where=where)
+        value = await call_user_code(
+            self.dataset.score_answer, text, entry, kind="grader", where=where
+        )
         try:
             soft = min(1.0, max(0.0, float(value)))
         except (TypeError, ValueError) as error:

@@ -50,14 +50,14 @@ from skillfit.benchmarks.benchmark import (
     skillopt_splits,
     text,
 )
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import SandboxNotStarted, scratch_folder
 from skillfit.skill import Skill
 from skillfit.tasks.graders.base import BuiltIn
-from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, Step, TaskFailure
+from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, Step
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
 from skillfit.tasks.task import Evaluator

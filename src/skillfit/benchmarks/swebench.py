@@ -47,7 +47,7 @@ from skillfit.benchmarks.benchmark import (
     required_model,
     text,
 )
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.sandbox.isolation import run_untrusted
@@ -60,7 +60,7 @@ from skillfit.sandbox.process import (
 )
 from skillfit.skill import Skill
 from skillfit.tasks.graders.base import BuiltIn
-from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, TaskFailure
+from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 from skillfit.tasks.task import Evaluator

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from skillfit.amounts import dollars, quantity
 from skillfit.cli.output import Json, console, show, warn
 from skillfit.errors import Exit, InputError, SkillfitError
+from skillfit.plain_text import dollars, quantity, visible
 
 if TYPE_CHECKING:
     from skillfit.models import ModelSpec, Usage
     from skillfit.optimize.draft_tasks import Drafts, DraftTask
+    from skillfit.run.control import Control
     from skillfit.skill import Skill
     from skillfit.tasks.recognise import GraderSetting
-    from skillfit.training.components import Control
 
 app = typer.Typer(help="Write tasks for a skill.", no_args_is_help=True, add_completion=False)
 
@@ -204,14 +204,14 @@ async def _drafted(
     from skillfit.models.providers.handoff import waiting
     from skillfit.optimize.draft_tasks import draft_tasks
     from skillfit.run.budget import Budget, refuse_unpriced
+    from skillfit.run.control import Interrupted
     from skillfit.run.journal import RecordedModel
-    from skillfit.training.components import Interrupted
 
     # Not validated: 0 dollars, which a config refuses, are enough for a model that is free.
     caps, prices = BudgetSection.model_construct(usd=usd), Prices(writer.prices)
     refuse_unpriced(caps, [writer.spec.id] if prices.of(writer.spec.id) is None else [])
     budget = Budget(caps, journal)
-    control.on_stop(lambda: budget.stop(Interrupted(None)))
+    control.on_stop(lambda: budget.stop(Interrupted()))
     client = connect(
         writer.spec,
         role="optimizer",
@@ -309,8 +309,6 @@ def _reviewed(heading: str, task: DraftTask, notes: Sequence[str]) -> _Decision 
 
 
 def _present(heading: str, task: DraftTask, notes: Sequence[str]) -> None:
-    from skillfit.plain_text import visible
-
     kind = f" ({visible(task.type)})" if task.type else ""
     lines = [f"\n── {heading}{kind}", visible(task.input), f"expected: {visible(task.answer)}"]
     if task.reasoning:

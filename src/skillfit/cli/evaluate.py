@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillfit.amounts import dollars, duration, quantity, rounded
 from skillfit.cli.output import Json, Overrides, console, show, table
 from skillfit.cli.train import RunOption, attend, read
 from skillfit.errors import Exit
-from skillfit.plain_text import shorten
+from skillfit.plain_text import dollars, duration, quantity, rounded, shorten, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 
     from skillfit.models.json_text import JsonObject
     from skillfit.run.budget import Spending
+    from skillfit.run.control import Control
     from skillfit.run.events import AblationFinished
     from skillfit.skill import Skill
     from skillfit.training.assemble import Listener
-    from skillfit.training.components import Control
     from skillfit.training.estimate import (
         BudgetOption,
         EstimateRow,
@@ -451,8 +450,6 @@ def _data(event: AblationFinished) -> JsonObject:
 
 
 def _table(event: AblationFinished) -> RenderableType:
-    from skillfit.plain_text import visible
-
     rows = []
     for unit in event.units:
         text = visible(" ".join(unit.text.split()))

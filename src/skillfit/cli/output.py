@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillfit.plain_text import visible
+from skillfit.plain_text import dollars, duration, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -224,8 +224,6 @@ class ResultLine:
         return [line]
 
     def _cost(self) -> str:
-        from skillfit.amounts import dollars, duration
-
         amounts = [f"{self.usage.calls or 0:,} calls", f"{self.usage.tokens or 0:,} tokens"]
         if self.usage.usd:
             amounts.append(dollars(self.usage.usd))

@@ -28,7 +28,7 @@ from skillfit.cli.output import (
     warn,
 )
 from skillfit.errors import InputError
-from skillfit.plain_text import one_line, visible
+from skillfit.plain_text import one_line, quantity, visible
 from skillfit.skill import Skill, rewrite, without_placeholder
 from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document
 
@@ -351,7 +351,6 @@ def steer(
 
 def _answer(run: Path, prompt_id: str, file: str, as_json: bool) -> None:
     """The answer to a handoff prompt, from a file or from stdin."""
-    from skillfit.amounts import quantity
     from skillfit.studio.commands import answer_prompt
 
     text = Path(file).read_text(encoding="utf-8") if file not in ("", "-") else sys.stdin.read()

@@ -19,9 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from skillfit.amounts import duration, with_interval
 from skillfit.models.protocol import Usage
-from skillfit.plain_text import visible
+from skillfit.plain_text import duration, visible, with_interval
 from skillfit.report.run_text import UNPRICED, ProgressLines, cap_uses, time_left
 from skillfit.report.story import EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder

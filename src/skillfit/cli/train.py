@@ -7,7 +7,7 @@ import os
 import signal
 import stat
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     from skillfit.cli.terminal import Terminal
-    from skillfit.training.components import Control
+    from skillfit.run.control import Control
     from skillfit.training.inputs import Inputs
     from skillfit.training.start import Result
 
@@ -178,7 +178,7 @@ def attend(
     """
     import asyncio
 
-    from skillfit.training.components import Control, Interrupted
+    from skillfit.run.control import Control, Interrupted
 
     control = Control()
     try:
@@ -187,7 +187,7 @@ def attend(
     except Interrupted:
         if resumable:
             raise
-        raise Interrupted(None) from None
+        raise Interrupted() from None
 
 
 async def _attended(
@@ -195,7 +195,7 @@ async def _attended(
 ) -> T:
     import asyncio
 
-    from skillfit.training.components import Interrupted
+    from skillfit.run.control import Interrupted
 
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
@@ -210,14 +210,13 @@ async def _attended(
         else:
             task.cancel()
 
-    with _on_signals(lambda: loop.call_soon_threadsafe(interrupt)), _spent(path) as spent:
+    with _on_signals(lambda: loop.call_soon_threadsafe(interrupt)):
         ticks = 0
         while not task.done():
-            # Wait first: before the run is open, the journal of another run may be there.
             await asyncio.wait({task}, timeout=_TICK)
-            terminal.tick(spent() if ticks % _BILL == 0 else None)
+            terminal.tick(control.usage if ticks % _BILL == 0 else None)
             ticks += 1
-        terminal.tick(spent())
+        terminal.tick(control.usage)
     if task.cancelled():
         raise Interrupted(path)
     return task.result()
@@ -256,27 +255,6 @@ def _leave_closed_terminal() -> None:
         if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
             os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-@contextmanager
-def _spent(path: Path) -> Iterator[Callable[[], Any]]:
-    """What the run has spent, from its journal, once there is one."""
-    from skillfit.run.directory import JOURNAL
-    from skillfit.run.journal import Journal
-
-    opened: list[Journal] = []
-
-    def spent() -> Any:
-        with suppress(OSError):  # the run itself reports it
-            if not opened and (path / JOURNAL).is_file() and (path / "config.json").is_file():
-                opened.append(Journal.open_readonly(path / JOURNAL))
-        return opened[0].spent() if opened else None
-
-    try:
-        yield spent
-    finally:
-        for journal in opened:
-            journal.close()
 
 
 def report(result: Result, as_json: bool) -> None:

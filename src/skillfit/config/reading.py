@@ -19,7 +19,6 @@ from pydantic_core import ErrorDetails
 
 from skillfit.config.schema import RECIPES, SECTIONS, Config, describe_keys
 from skillfit.config.skillopt import is_skillopt, table, translate
-from skillfit.config.task_sources import find_source, is_source
 from skillfit.config.yaml_source import (
     FROM_PYTHON,
     PlacedSettings,
@@ -29,6 +28,7 @@ from skillfit.config.yaml_source import (
     walk,
 )
 from skillfit.errors import InputError
+from skillfit.extensions import find_source, is_source
 from skillfit.models.protocol import ROLES
 
 _FUNCTION = re.compile(r"^(?P<file>[^:\s]+\.py):(?P<name>[\w.]+)$")

@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from skillfit.config.schema import SECTIONS, describe_keys
-from skillfit.config.task_sources import is_source, source_options
 from skillfit.config.yaml_source import PlacedSettings, read_source
+from skillfit.extensions import is_source, source_options
 from skillfit.models.secrets import redact
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from skillfit.amounts import dollars, quantity, with_interval
 from skillfit.gate.samples import detectable_effect, interval
+from skillfit.plain_text import dollars, quantity, with_interval
 from skillfit.run.records import CheckResult, EditEffect
 
 Level = Literal["go", "warn", "stop"]

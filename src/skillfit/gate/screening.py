@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from skillfit.amounts import with_interval
 from skillfit.errors import InputError
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import (
@@ -40,6 +39,7 @@ from skillfit.gate.verdict import (
     ScoreEstimate,
     Verdict,
 )
+from skillfit.plain_text import with_interval
 from skillfit.rollout.outcome import Outcome, Tally
 from skillfit.run.records import AWAITS_APPROVAL
 from skillfit.skill import Skill, units

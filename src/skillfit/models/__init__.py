@@ -18,7 +18,6 @@ from skillfit.models.protocol import (
     ToolCall,
     Usage,
 )
-from skillfit.models.providers.scripted import ScriptedModel
 from skillfit.models.registry import connect, known_providers, register_provider
 from skillfit.models.secrets import redact
 
@@ -35,7 +34,6 @@ __all__ = [
     "Reply",
     "Request",
     "Role",
-    "ScriptedModel",
     "Setup",
     "Tool",
     "ToolCall",

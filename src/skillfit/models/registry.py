@@ -207,7 +207,7 @@ register_provider(
 )
 register_provider(
     "scripted",
-    f"{_PROVIDERS}.scripted:scripted",
+    f"{_PROVIDERS}.practice:scripted",
     about="a Python function, path.py:name",
 )
 register_provider(

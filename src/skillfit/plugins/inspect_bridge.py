@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skillfit.atomic_write import write_whole
-from skillfit.errors import SkillfitError
+from skillfit.errors import SkillfitError, TaskFailure
 from skillfit.models.protocol import (
     BadRequest,
     FinishReason,
@@ -34,7 +34,7 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.skill import Skill
-from skillfit.tasks.item import Item, ScoredAttempt, TaskFailure
+from skillfit.tasks.item import Item, ScoredAttempt
 
 InspectRole = Literal["agent", "judge"]
 PROVIDER = "skillfit"  # the name of our models' provider in Inspect

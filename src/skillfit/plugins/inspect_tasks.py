@@ -28,7 +28,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from skillfit.errors import InputError, SkillfitError, did_you_mean
+from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
 from skillfit.extensions import errors_in
 from skillfit.models.json_text import JsonObject
 from skillfit.models.limiter import paused
@@ -50,7 +50,7 @@ from skillfit.plugins.inspect_bridge import (
 )
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
-from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, Step, TaskFailure
+from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, Step
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import SPLIT_NAMES

@@ -17,8 +17,7 @@ from math import ceil, floor
 
 from markupsafe import Markup
 
-from skillfit.amounts import percent, points
-from skillfit.plain_text import shorten, visible
+from skillfit.plain_text import percent, points, shorten, visible
 from skillfit.report.story import EditSummary, EffectPoint, Point, RunStory
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 44, 52, 44, 46

@@ -21,12 +21,11 @@ from typing import Any, TypeVar
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from skillfit.amounts import dollars, duration, percent, points, quantity
 from skillfit.atomic_write import write_whole
 from skillfit.config import Config
 from skillfit.errors import InputError
 from skillfit.models.protocol import ROLES, ModelSpec
-from skillfit.plain_text import shorten, visible
+from skillfit.plain_text import dollars, duration, percent, points, quantity, shorten, visible
 from skillfit.report.charts import ForestRow, edit_row, forest_plot, score_chart
 from skillfit.report.run_text import (
     UNPRICED,

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skillfit.amounts import (
+from skillfit.models.protocol import Usage
+from skillfit.plain_text import (
     budget_amount,
     dollars,
     duration,
@@ -22,7 +23,6 @@ from skillfit.amounts import (
     quantity,
     with_interval,
 )
-from skillfit.models.protocol import Usage
 from skillfit.report.story import Cost, RunStory
 from skillfit.run.events import (
     AblationFinished,

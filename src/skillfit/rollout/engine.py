@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from skillfit.agents.agent import Agent
 from skillfit.config.schema import EvaluationSection, TrainSection
-from skillfit.errors import InfrastructureError, SkillfitError
+from skillfit.errors import InfrastructureError, SkillfitError, TaskFailure
 from skillfit.models.failures import INFRASTRUCTURE, is_fatal, is_infrastructure, policy
 from skillfit.models.protocol import AnswerPending, ModelError, Usage
 from skillfit.plain_text import shorten
@@ -34,7 +34,7 @@ from skillfit.rollout.metering import RolloutMeter
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
-from skillfit.tasks.item import Attempt, Score, ScoredAttempt, TaskFailure
+from skillfit.tasks.item import Attempt, Score, ScoredAttempt
 
 if TYPE_CHECKING:
     from skillfit.tasks.task import Task

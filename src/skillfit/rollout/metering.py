@@ -23,7 +23,7 @@ from skillfit.config.schema import BudgetSection
 from skillfit.errors import InputError
 from skillfit.models.protocol import Meter, Reservation, Usage
 from skillfit.run.budget import Left
-from skillfit.tasks.user_code import Reported
+from skillfit.tasks.item import Reported
 
 # A program that has a limit stops after the model call that passes it, not before.
 _ROOM_ABOVE_LIMIT = 1.25

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from skillfit.models.protocol import Usage
+from skillfit.run.control import Interrupted
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score
 
@@ -181,3 +182,9 @@ def mark_retrieved(task: asyncio.Future[Any]) -> None:
     """Keep asyncio from logging the exception of a task whose result is never read."""
     if not task.cancelled():
         task.exception()
+
+
+def raise_if_skipped(outcomes: Sequence[Outcome]) -> None:
+    """Nothing is decided from rollouts that a stop request kept from running."""
+    if any(outcome.status == "skipped" for outcome in outcomes):
+        raise Interrupted

@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from skillfit.amounts import budget_amount
 from skillfit.config.schema import BudgetSection
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.models.protocol import Role, Usage
+from skillfit.plain_text import budget_amount
 from skillfit.run.journal import Journal
 
 Cap = Literal["usd", "tokens", "calls", "rollouts", "minutes"]

@@ -1,4 +1,4 @@
-"""The lock of a run directory, and requests to a run.
+"""The lock of a run directory, and how a run is steered and stopped.
 
 **Lock.** One writer per run directory: a lock of the operating system, which ends with its process.
 
@@ -7,6 +7,8 @@
 lines between steps and records each as a `PersonDecided` event with the line's number; a stopped
 run reads them when it is resumed. A request never interrupts a write of the run, and two requests
 at the same time never mix.
+
+**Stopping.** `Control` tells the process of a run to stop, after Ctrl-C, a signal or a call.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import shlex
 import signal
 import socket
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -25,7 +29,8 @@ import pydantic_core
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from skillfit.errors import InputError, did_you_mean
+from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
+from skillfit.models.protocol import Usage
 
 LOCK = "run.lock"
 STEERING = "steering.jsonl"
@@ -247,3 +252,60 @@ def _check_cap(name: str, value: str) -> None:
         amount = 0.0
     if not 0 < amount < float("inf"):
         raise InputError(f"{value!r} is not a budget.", hint="Give a number above 0.")
+
+
+class Interrupted(SkillfitError):
+    """The user asked to stop. Everything done so far is saved."""
+
+    exit_code = Exit.INTERRUPTED
+
+    def __init__(self, run: Path | None = None) -> None:
+        """`run`: the run that can be resumed; None for commands that only measure."""
+        hint = "Run the same command again: what was measured is kept."
+        if run is not None:
+            hint = f"Resume with: skillfit resume {run}"
+        super().__init__("Stopped.", hint=hint)
+
+
+class Control:
+    """How a caller asks a run to stop: work in flight finishes and is saved, nothing new starts.
+    It also tells what the run has used so far.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self._on_stop: list[Callable[[], None]] = []
+        self._read_usage: Callable[[], Usage] | None = None
+        self._usage: Usage | None = None
+
+    @property
+    def usage(self) -> Usage | None:
+        """None before the run is open. After its end, or when it cannot be read, the last value."""
+        if self._read_usage is not None:
+            with suppress(SkillfitError):  # the run itself reports what is wrong with its files
+                self._usage = self._read_usage()
+        return self._usage
+
+    @contextmanager
+    def reporting(self, usage: Callable[[], Usage]) -> Iterator[None]:
+        """The run is open in this block, and `usage` reads what it has used."""
+        self._read_usage = usage
+        try:
+            yield
+        finally:
+            self._usage, self._read_usage = self.usage, None
+
+    def stop(self) -> None:
+        self.stopping = True
+        for callback in self._on_stop:
+            callback()
+
+    def check(self) -> None:
+        """Raise Interrupted if the user asked to stop. Called before new work."""
+        if self.stopping:
+            raise Interrupted
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        self._on_stop.append(callback)
+        if self.stopping:
+            callback()

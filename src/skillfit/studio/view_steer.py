@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skillfit.amounts import quantity
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
+from skillfit.plain_text import quantity
 from skillfit.report import RunStory
 from skillfit.run.control import in_use, stop_run
 from skillfit.skill import diff_hunks

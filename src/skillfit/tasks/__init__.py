@@ -1,7 +1,8 @@
 """What the skill must be good at: items, splits, graders, and the loaders that bring them."""
 
+from skillfit.errors import TaskFailure
 from skillfit.tasks.graders import build_grader
-from skillfit.tasks.item import Attempt, Item, RowAt, Score, TaskFailure
+from skillfit.tasks.item import Attempt, Item, RowAt, Score
 from skillfit.tasks.load import (
     LoadContext,
     SourceItems,

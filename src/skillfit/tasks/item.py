@@ -8,6 +8,7 @@ columns of a user's rows the fields are read from.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import mimetypes
@@ -17,11 +18,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, SupportsFloat
 
-from skillfit.errors import Exit, InputError, SkillfitError, did_you_mean
+from skillfit.errors import InputError, TaskFailure, did_you_mean
 from skillfit.models.json_text import JsonObject, without_surrogates
 from skillfit.models.protocol import Image, Message, Usage
 
 Split = Literal["train", "selection", "test"]
+Reported = Literal["tokens", "usd"]  # what an attempt says about its usage
 _LOOKED_AT = 500  # items whose row is read to find drafts; a file of drafts is small
 
 
@@ -65,6 +67,16 @@ class Item:
         content = canonical(self.row, self.fields)
         object.__setattr__(self, "_content", content)
         return content
+
+    def as_dict(self) -> dict[str, Any]:
+        """The item as a user's code gets it: the whole row under canonical names. `answers` is
+        always a list.
+        """
+        content = self.content()
+        row = {**content, "id": self.id}
+        if "answers" in content:
+            row["answers"] = listed_answers(content)
+        return row
 
     @classmethod
     def from_content(
@@ -309,6 +321,16 @@ class Attempt:
         object.__setattr__(self, "answer", without_surrogates(self.answer))
 
 
+def reported_by(function: Callable[..., Any]) -> frozenset[Reported]:
+    """What a function of the user reports about its usage: everything if it is annotated to return
+    an `Attempt`, which has a field for it, and else nothing.
+    """
+    called = function if inspect.isroutine(function) else type(function).__call__
+    returned = inspect.signature(called).return_annotation
+    name = returned if isinstance(returned, str) else getattr(returned, "__name__", "")
+    return frozenset({"tokens", "usd"} if name.rpartition(".")[2] == "Attempt" else ())
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """`hard` is 0 or 1, or the fraction of checks passed. `soft` is a graded 0..1, equal to `hard`
@@ -335,21 +357,6 @@ class ScoredAttempt(NamedTuple):
 
     attempt: Attempt
     score: Score
-
-
-class TaskFailure(SkillfitError):
-    """Something around the item broke (a program, a function, a sandbox): a failed rollout, never
-    a score.
-    """
-
-    exit_code = Exit.INFRASTRUCTURE
-
-    def __init__(self, kind: str, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.kind = kind
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.kind, self.message), {"hint": self.hint})
 
 
 class Grader(Protocol):

@@ -2,7 +2,7 @@
 source.
 
 A named source (`env.tasks: searchqa`, `env.tasks: inspect:file.py@task`) is a function that returns
-a `TaskSource`. It is registered under a name, either in `skillfit.config.task_sources` (sources
+a `TaskSource`. It is registered under a name, either in `skillfit.extensions` (sources
 that come with skillfit) or by another package as an entry point of group `skillfit.tasks`. It is
 imported only when its name is used:
 
@@ -26,15 +26,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skillfit.config.schema import EnvSection
-from skillfit.config.task_sources import (
+from skillfit.errors import InputError, did_you_mean
+from skillfit.extensions import (
     SourceReference,
     TaskSource,
+    errors_in,
     find_source,
     is_source,
+    load_object,
     source_names,
 )
-from skillfit.errors import InputError, did_you_mean
-from skillfit.extensions import errors_in, load_object
 from skillfit.models.protocol import Model
 from skillfit.tasks.item import Grader, Item
 from skillfit.tasks.rows import Row, folder_rows, items_of, parse_json, read_rows

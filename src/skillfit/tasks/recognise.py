@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import Message, Reply, Request
 from skillfit.plain_text import one_line
 from skillfit.tasks.graders import build_grader, golds, without_judges
@@ -27,7 +27,6 @@ from skillfit.tasks.item import (
     Attempt,
     Grader,
     Item,
-    TaskFailure,
     canonical,
     count_unreviewed,
     labelled_choices,

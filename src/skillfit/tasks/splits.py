@@ -27,9 +27,9 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from zlib import crc32
 
-from skillfit.amounts import quantity
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError
+from skillfit.plain_text import quantity
 from skillfit.tasks.item import Item, Split
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from skillfit.errors import InputError
-from skillfit.extensions import name_of
+from skillfit.errors import InputError, TaskFailure
+from skillfit.extensions import call_user_code, name_of, qualified_name
 from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import Model
 from skillfit.sandbox.process import (
@@ -38,21 +38,15 @@ from skillfit.tasks.item import (
     Attempt,
     Grader,
     Item,
+    Reported,
     Score,
     ScoredAttempt,
-    TaskFailure,
+    as_score,
+    reported_by,
     stable_hash,
 )
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import Splits, SplitSettings, split_items
-from skillfit.tasks.user_code import (
-    Reported,
-    call,
-    described,
-    evaluated,
-    plain,
-    reported_by,
-)
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -107,17 +101,19 @@ class FunctionEvaluator(Evaluator):
         name = name_of(self.function)
         parameters = inspect.signature(self.function).parameters.values()
         wanted = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
-        arguments = (skill.text, plain(item), seed)[: max(2, len(wanted))]
+        arguments = (skill.text, item.as_dict(), seed)[: max(2, len(wanted))]
         kind = "evaluate" if self.grader is None else "agent"
-        value = await call(self.function, *arguments, kind=kind, where=f"{name} on item {item.id}")
+        value = await call_user_code(
+            self.function, *arguments, kind=kind, where=f"{name} on item {item.id}"
+        )
         if self.grader is None:
-            return evaluated(value, source=name)
+            return _evaluated(value, source=name)
         attempt = value if isinstance(value, Attempt) else Attempt(str(value))
         return ScoredAttempt(attempt, await self.grader.grade(item, attempt))
 
     def describe(self) -> JsonObject:
         return {
-            "function": described(self.function),
+            "function": qualified_name(self.function),
             "grader": self.grader.describe() if self.grader else None,
         }
 
@@ -160,7 +156,7 @@ class CommandEvaluator(Evaluator):
 
     async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         where = f"{Path(self.argv[0]).name} on item {item.id}"
-        stdin = json.dumps(plain(item), ensure_ascii=False).encode()
+        stdin = json.dumps(item.as_dict(), ensure_ascii=False).encode()
         with scratch_folder("command") as folder:
             skill.save(folder / "skill")
             document = find_document(folder / "skill")
@@ -182,7 +178,7 @@ class CommandEvaluator(Evaluator):
         if result.code != 0:
             stderr = result.stderr.strip()[-500:] or "nothing on stderr"
             raise TaskFailure("command", f"{where}: exit code {result.code}: {stderr}")
-        return evaluated(_printed_score(result.stdout, where), source=where)
+        return _evaluated(_printed_score(result.stdout, where), source=where)
 
     def describe(self) -> JsonObject:
         """The command line and the content of the files in it, so that editing the program changes
@@ -210,6 +206,12 @@ def _printed_score(stdout: str, where: str) -> Any:
         f"{where}: no JSON score on stdout, but {stdout.strip()[-200:]!r}.",
         hint='Print {"score": 0.5}.',
     )
+
+
+def _evaluated(value: Any, *, source: str) -> ScoredAttempt:
+    """The result of a user's evaluation: a score in any form, and the answer if it has one."""
+    answer = str(value.get("answer", "")) if isinstance(value, Mapping) else ""
+    return ScoredAttempt(Attempt(answer), as_score(value, source=source))
 
 
 class Task:

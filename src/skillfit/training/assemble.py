@@ -20,23 +20,19 @@ from skillfit.optimize.proposer import ProposerParts
 from skillfit.rollout import Executor, Rollouts
 from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetWarning, Spending, refuse_unpriced
+from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
-from skillfit.training.components import (
-    Components,
-    Control,
-    CountedModel,
-    Interrupted,
-    LeakFilter,
-    SelectionRollouts,
-)
+from skillfit.training.components import Components, LeakFilter
 from skillfit.training.inputs import Inputs
+from skillfit.training.plan import planned_lag
 from skillfit.training.replaceable import gate_settings
 from skillfit.training.ship_rollouts import BothGraders, Closing
-from skillfit.training.steering import recorded_requests
+from skillfit.training.steering import RecordedRequests
+from skillfit.training.step_log import CountedModel, SelectionRollouts
 
 HANDOFF = "handoff"  # the folder of a run where prompts wait for their answers
 Listener = Callable[[Stored], None]
@@ -62,19 +58,19 @@ async def assemble(
     """Connect models, agent, gate and optimizer; close them at the end."""
     config, control = inputs.config, control or Control()
     async with _open(inputs, run, listeners, control) as (models, engines):
-        check_stop = partial(control.check, run.path)
         recorded = (
             models.connect("optimizer", config.model.optimizer) if config.model.optimizer else None
         )
         optimizer = None
         if recorded is not None:
-            optimizer = _optimizer(config, CountedModel(recorded, check_stop), run)
+            optimizer = _optimizer(config, CountedModel(recorded, control.check), run)
         index = partial(_leak_index, inputs) if config.evaluation.leak_check else None
-        selection = SelectionRollouts(engines[0], run.path)
         settings = gate_settings(config, inputs.task)
+        gate = inputs.parts.gate(SelectionRollouts(engines[0]), inputs.task.selection, settings)
+        plan = inputs.plan()
 
         async def persist_failures() -> None:
-            check_stop()  # what a stop cut short is not lost: it is tried again on resume
+            control.check()  # what a stop cut short is not lost: it is tried again on resume
             for engine in engines:
                 await engine.persist_failures()
             if recorded is not None:
@@ -85,11 +81,11 @@ async def assemble(
             path=run.path,
             task=inputs.task,
             initial=inputs.skill,
-            plan=inputs.plan(),
+            plan=plan,
+            lag=planned_lag(config.train.lag, plan.total_steps, gate.pools_edits),
             engine=engines[0],
-            gate=inputs.parts.gate(selection, inputs.task.selection, settings),
+            gate=gate,
             gate_settings=settings,
-            selection=selection,
             optimizer=optimizer,
             proposer=inputs.parts.proposer(
                 ProposerParts(
@@ -101,10 +97,10 @@ async def assemble(
             ),
             leaks=LeakFilter(index, run.events.emit, config.optimizer.max_skill_tokens),
             emit=run.events.emit,
-            check_stop=check_stop,
+            check_stop=control.check,
             persist_failures=persist_failures,
             budget=models.budget,
-            new_requests=recorded_requests(run.journal, run.path),
+            requests=RecordedRequests(run.journal, run.path),
         )
         ship_engine = engines[1] if inputs.ship_task else None
         closing = Closing(
@@ -146,6 +142,7 @@ async def _open(
     for listener in listeners:
         run.events.listen(listener)
     async with AsyncExitStack() as closing:
+        closing.enter_context(control.reporting(run.journal.spent))
         models = _Models(inputs.config, run, closing, spending)
         for role, late in inputs.deferred.items():
             late.bind(models.connect(role, late.spec))
@@ -157,7 +154,7 @@ async def _open(
             for task in (inputs.task, _shipping(inputs))
             if task
         ]
-        control.on_stop(lambda: models.budget.stop(Interrupted(run.path)))
+        control.on_stop(lambda: models.budget.stop(Interrupted()))
         for engine in engines:
             control.on_stop(engine.stop)
             closing.push_async_callback(engine.close)

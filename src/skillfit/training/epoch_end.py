@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skillfit.gate import Candidate
+from skillfit.config.schema import OptimizerSection
+from skillfit.gate import Candidate, Gate, GateSettings
 from skillfit.optimize import epoch as look_back
 from skillfit.optimize.epoch import Pair
-from skillfit.rollout import Outcome, Tally, gather, requests_for
+from skillfit.rollout import Outcome, Rollouts, Tally, gather, requests_for
+from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished
 from skillfit.run.records import MetaSkillRecord, SlowUpdateRecord
 from skillfit.skill import SLOW_UPDATE_OP, Edit, Skill, with_slow_update
 from skillfit.tasks.item import Item
-from skillfit.training.components import Components, UsageByStage, raise_if_skipped
+from skillfit.training.components import Components, LeakFilter
 from skillfit.training.plan import Epoch, Place
 from skillfit.training.stages import decide
 from skillfit.training.state import TrainingState
 from skillfit.training.step_end import adopt
+from skillfit.training.step_log import Emit, StepLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +45,25 @@ async def slow_update(
     """Write a lesson from the epoch. Returns the comparison too, for the meta skill."""
     if not run.config.optimizer.use_slow_update or run.optimizer is None:
         return state, None
-    pools = run.gate.pools_edits
-    if epoch.number == 1:
-        return (await _placeholder(run, epoch, state) if not pools else state), None
-    if pools and epoch is run.plan.epochs[-1]:
-        return state, None  # nothing could measure the lesson any more
-    place = Place(epoch.number, epoch.last_step)
-    with run.stage(place, "slow_update"):
-        met = await _compare(run, epoch, state)
+    gate, settings, last = run.gate, run.config.optimizer, epoch is run.plan.epochs[-1]
+    log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
+    if epoch.number == 1 and not gate.pools_edits:
+        return await _placeholder(gate, run.gate_settings, epoch, state, log, last=last), None
+    if gate.pools_edits and (epoch.number == 1 or last):
+        return state, None  # in the last epoch nothing could measure the lesson any more
+    with log.stage("slow_update"):
+        met = await _compare(run.engine, settings, epoch, state)
         lesson = await look_back.slow_update(
-            run.optimizer, met.previous, met.current, met.kept, epoch=epoch.number, step=place.step
+            run.optimizer, met.previous, met.current, met.kept, epoch=epoch.number, step=log.step
         )
-        candidate = _with_lesson(run, place, met.current, lesson.text)
-        state, action, tally = await _carry(run, epoch, place, state, candidate, lesson.text)
+        candidate = _with_lesson(run.leaks, met.current, lesson.text, log.step)
+        carried = await _carry(
+            gate, run.gate_settings, settings, epoch, state, candidate, lesson.text, log
+        )
+        state, tally = carried.state, carried.tally
         await run.persist_failures()
     record = SlowUpdateRecord(
-        action=action,
+        action=carried.action,
         standings=state.standings,
         reasoning=lesson.reasoning,
         slow_update_content=lesson.text,
@@ -68,7 +74,7 @@ async def slow_update(
         selection_hard=tally.hard if tally else None,
         selection_soft=tally.soft if tally else None,
     )
-    _emit(run, epoch, state, candidate, record, met)
+    _emit(log.emit, epoch, state, candidate, gate.best, record, met)
     return state, met
 
 
@@ -84,9 +90,9 @@ async def meta_skill(
         return state
     if epoch is run.plan.epochs[-1] and run.gate.pools_edits:
         return state  # no epoch is left to use it
-    place = Place(epoch.number, epoch.last_step)
-    with run.stage(place, "meta_skill"):
-        met = met or await _compare(run, epoch, state)
+    log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
+    with log.stage("meta_skill"):
+        met = met or await _compare(run.engine, run.config.optimizer, epoch, state)
         advice = await look_back.meta_skill(
             run.optimizer,
             met.previous,
@@ -94,7 +100,7 @@ async def meta_skill(
             met.kept,
             advice=state.meta_skill,
             epoch=epoch.number,
-            step=place.step,
+            step=log.step,
         )
         await run.persist_failures()
     record = MetaSkillRecord(
@@ -107,25 +113,31 @@ async def meta_skill(
     return replace(state, meta_skill=advice.text or state.meta_skill)
 
 
-async def _placeholder(run: Components, epoch: Epoch, state: TrainingState) -> TrainingState:
+async def _placeholder(
+    gate: Gate,
+    metric: GateSettings,
+    epoch: Epoch,
+    state: TrainingState,
+    log: StepLog,
+    *,
+    last: bool,
+) -> TrainingState:
     """An empty region in epoch 1, so that step edits cannot take its place."""
-    if len(run.plan.epochs) == 1:
+    if last:
         return state
     skill = with_slow_update(state.skill)
-    place = Place(epoch.number, epoch.last_step)
     if skill.hash != state.skill.hash:
-        with run.stage(place, "slow_update"):
-            origin, usage = f"slow_update_{epoch.name}", UsageByStage()
-            state = await adopt(
-                run, place, state, skill, origin, "slow_update", usage, like=state.skill
-            )
+        with log.stage("slow_update"):
+            origin = f"slow_update_{epoch.name}"
+            state = await adopt(gate, metric, state, skill, origin, log, like=state.skill)
     record = SlowUpdateRecord(action="inject_placeholder", standings=state.standings)
-    _emit(run, epoch, state, skill, record)
+    _emit(log.emit, epoch, state, skill, gate.best, record)
     return state
 
 
-async def _compare(run: Components, epoch: Epoch, state: TrainingState) -> EpochComparison:
-    settings = run.config.optimizer
+async def _compare(
+    engine: Rollouts, settings: OptimizerSection, epoch: Epoch, state: TrainingState
+) -> EpochComparison:
     previous, current = state.epoch_start, state.skill
     before: list[Outcome] = []
     after: list[Outcome] = []
@@ -133,7 +145,7 @@ async def _compare(run: Components, epoch: Epoch, state: TrainingState) -> Epoch
     async def compare(items: Sequence[Item]) -> tuple[Pair, ...]:
         series = f"slow_update/{epoch.name}"
         old, new = await gather(
-            run.engine.run(
+            engine.run(
                 requests_for(skill, items),
                 phase="slow_update",
                 step=epoch.last_step,
@@ -141,7 +153,7 @@ async def _compare(run: Components, epoch: Epoch, state: TrainingState) -> Epoch
             )
             for skill in (previous, current)
         )
-        raise_if_skipped([*old, *new], run.path)
+        raise_if_skipped([*old, *new])
         before.extend(old)
         after.extend(new)
         return look_back.pair_up(items, old, new)
@@ -157,52 +169,60 @@ async def _compare(run: Components, epoch: Epoch, state: TrainingState) -> Epoch
     )
 
 
-def _with_lesson(run: Components, place: Place, skill: Skill, text: str) -> Skill:
+def _with_lesson(leaks: LeakFilter, skill: Skill, text: str, step: int) -> Skill:
     """The skill with the lesson; unchanged when there is none or it must not enter."""
-    if not text or not run.leaks.passes(text, place.step):
+    if not text or not leaks.passes(text, step):
         return skill
     wanted = with_slow_update(skill, text)
-    return wanted if run.leaks.fits(wanted, skill, "slow_update", place.step) else skill
+    return wanted if leaks.fits(wanted, skill, "slow_update", step) else skill
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedLesson:
+    """What became of a lesson."""
+
+    state: TrainingState
+    action: str
+    tally: Tally | None = None  # of the skill with the lesson, where it was measured
 
 
 async def _carry(
-    run: Components,
+    gate: Gate,
+    metric: GateSettings,
+    settings: OptimizerSection,
     epoch: Epoch,
-    place: Place,
     state: TrainingState,
     candidate: Skill,
     text: str,
-) -> tuple[TrainingState, str, Tally | None]:
-    """Put the lesson to work: as a pending edit, through the strict gate, or without a verdict.
-
-    Returns the state, what was done, and the candidate's score where it was measured.
-    """
+    log: StepLog,
+) -> CarriedLesson:
+    """Put the lesson to work: as a pending edit, through the strict gate, or without a verdict."""
     name = f"slow_update_{epoch.name}"
     if candidate.hash == state.skill.hash:
-        return state, "no_content" if not text else "unchanged", None
-    if not run.config.optimizer.slow_update_gate_with_selection:
-        usage = UsageByStage()
-        state = await adopt(run, place, state, candidate, name, "slow_update", usage)
-        return state, "force_accept", run.gate.tally(candidate)
-    if run.gate.pools_edits:
+        return CarriedLesson(state, "no_content" if not text else "unchanged")
+    if not settings.slow_update_gate_with_selection:
+        state = await adopt(gate, metric, state, candidate, name, log)
+        return CarriedLesson(state, "force_accept", gate.tally(candidate))
+    if gate.pools_edits:
         waiting = (*state.waiting_edits, Edit(SLOW_UPDATE_OP, content=text, label="slow update"))
-        return replace(state, waiting_edits=waiting), "join_pool", None
-    proposed = Candidate(candidate, step=place.step, label="slow update", gated=True)
-    verdict = await decide(run, place, name, proposed, (), UsageByStage(), "slow_update")
+        return CarriedLesson(replace(state, waiting_edits=waiting), "join_pool")
+    proposed = Candidate(candidate, step=log.step, label="slow update", gated=True)
+    verdict = await decide(gate, name, proposed, (), log)
     if verdict.accepted:
         state = state.carrying(verdict.winner, name, verdict.candidate_score or 0.0)
-    return state.tracking_best(run.gate, place.step), verdict.decision, verdict.tally
+    return CarriedLesson(state.tracking_best(gate, log.step), verdict.decision, verdict.tally)
 
 
 def _emit(
-    run: Components,
+    emit: Emit,
     epoch: Epoch,
     state: TrainingState,
     candidate: Skill,
+    best: Skill,
     record: SlowUpdateRecord,
     met: EpochComparison | None = None,
 ) -> None:
-    run.emit(
+    emit(
         SlowUpdateFinished(
             epoch=epoch.number,
             action=record.action,
@@ -211,6 +231,6 @@ def _emit(
             all_pairs=[pair.record() for pair in met.pairs] if met else [],
             candidate=candidate.text,
             skill=state.skill.text,
-            best_skill=run.gate.best.text,
+            best_skill=best.text,
         )
     )

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from skillfit.amounts import dollars
 from skillfit.config.schema import BudgetSection, Config
 from skillfit.errors import InputError
 from skillfit.gate.samples import detectable_effect, repeats_for
 from skillfit.gate.ship import ASSUMED_NOISE, MOST_REPEATS, WANTED_EFFECT
 from skillfit.models import Prices, Role, Usage, context_window_of
 from skillfit.optimize.optimizer import REPLY_TOKENS
+from skillfit.plain_text import dollars
 from skillfit.run.events import RolloutFinished
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task

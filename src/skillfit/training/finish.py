@@ -23,21 +23,18 @@ from skillfit.optimize.proposer import (
     Proposer,
 )
 from skillfit.rollout import Tally, requests_for
+from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
 from skillfit.skill import Skill, without_placeholder
-from skillfit.training.components import (
-    Components,
-    SelectionRollouts,
-    UsageByStage,
-    raise_if_skipped,
-)
+from skillfit.training.components import Components
 from skillfit.training.measure import Measured
-from skillfit.training.plan import Place, ship_repeats
+from skillfit.training.plan import ship_repeats
 from skillfit.training.ship_rollouts import Closing, ShipRollouts
 from skillfit.training.state import TrainingState
 from skillfit.training.steering import follow_requests
 from skillfit.training.step_end import emit_score
+from skillfit.training.step_log import SelectionRollouts, StepLog
 from skillfit.training.summary import ComparedTallies, Ending, count_actions, summarise
 
 EXIT_OF = {
@@ -67,23 +64,26 @@ async def finish(
     # A run that its budget cut short comes here again after a resume, with other requests.
     place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
     waiting = [edit.id for edit in run.gate.effects() if edit.awaits_approval]
-    state = await follow_requests(run, place, state, needed=waiting)
-    state, final = await _validate(run, state)
-    with run.stage(Place(), "compose"), run.selection.during("compose", 0, UsageByStage()):
+    state = await follow_requests(
+        run.requests, place, state, run.gate, run.budget, run.emit, needed=waiting
+    )
+    log = StepLog(run.emit)
+    state, final = await _validate(run, state, log)
+    with log.stage("compose"):
         finalists = await run.gate.compose()
     fresh = ShipRollouts(
-        SelectionRollouts(closing.ship_engine or run.engine, run.path),
+        SelectionRollouts(closing.ship_engine or run.engine),
         run.gate_settings,
         second_grader=closing.ship_engine is not None,
     )
     compared = not run.gate.pools_edits or run.gate.incumbent.hash != run.initial.hash
     finalist_count = run.config.evaluation.finalists
     repeats = ship_repeats(most_repeats or MOST_REPEATS, finalist_count, compared)
-    ship = await _ship(run, finalists, fresh, repeats)
+    ship = await _ship(run, finalists, fresh, repeats, log)
     found = _found(run, finalists, ship)
     ending = _ending(run, found, ship, final)
     ending = replace(ending, scores=_selection_scores(run, state, ending, fresh))
-    ending = replace(ending, tests=await _tests(run, state, ending))
+    ending = replace(ending, tests=await _tests(run, state, ending, log))
     _audit(run, state, ending)
     reason = _finish_reason(run, state, ending)
     if cut_short is not None and reason != "improved":
@@ -149,7 +149,7 @@ def conclude(
 
 
 async def _ship(
-    run: Components, finalists: list[Skill], fresh: ShipRollouts, repeats: int
+    run: Components, finalists: list[Skill], fresh: ShipRollouts, repeats: int, log: StepLog
 ) -> ShipResult | None:
     """Compare the finalists with the initial skill on fresh rollouts."""
     evaluation = run.config.evaluation
@@ -158,8 +158,7 @@ async def _ship(
     items, noise = run.task.selection, run.gate.noise()
     finalists = finalists[: evaluation.finalists]
     planned = planned_rollouts(items, run.initial, finalists, noise=noise, most_repeats=repeats)
-    stage = run.stage(Place(), "ship", planned)
-    with stage, fresh.rollouts.during("ship", 0, UsageByStage()):
+    with log.stage("ship", planned):
         result = await ship_test(
             fresh.measure,
             items,
@@ -201,17 +200,18 @@ def _ending(run: Components, found: Skill, ship: ShipResult | None, final: Tally
     return Ending(found if trusted else run.initial, found, ship=ship, final=final)
 
 
-async def _validate(run: Components, state: TrainingState) -> tuple[TrainingState, Tally | None]:
+async def _validate(
+    run: Components, state: TrainingState, log: StepLog
+) -> tuple[TrainingState, Tally | None]:
     """Without a pool, the last skill is measured like any other and may become the best one."""
     if run.gate.pools_edits:
         return state, None
-    stage = run.stage(Place(), "final", len(run.task.selection))
-    with stage, run.selection.during("final", 0, UsageByStage()):
+    with log.stage("final", len(run.task.selection)):
         tally = await run.gate.adopt(state.skill)
         # Recorded rollouts, reported once more for this stage's files.
         requests = requests_for(state.skill, run.task.selection)
         await run.engine.run(requests, phase="final", series="selection")
-    emit_score(run, "final", state.skill, tally)
+    emit_score(run.emit, "final", state.skill, tally)
     return state.tracking_best(run.gate, state.best_step or len(state.records)), tally
 
 
@@ -258,7 +258,9 @@ def _audit(run: Components, state: TrainingState, ending: Ending) -> None:
         run.emit(Warned(what="shortcut", message=check.message))
 
 
-async def _tests(run: Components, state: TrainingState, ending: Ending) -> Mapping[str, Tally]:
+async def _tests(
+    run: Components, state: TrainingState, ending: Ending, log: StepLog
+) -> Mapping[str, Tally]:
     """The test split, read once: each distinct skill among initial, best and final."""
     items = run.task.test
     if not run.config.evaluation.eval_test or not items:
@@ -267,7 +269,7 @@ async def _tests(run: Components, state: TrainingState, ending: Ending) -> Mappi
     named = {"baseline": run.initial, "best": ending.handed_back, "final": final}
     distinct = {skill.hash: skill for skill in named.values()}
     found = {}
-    with run.stage(Place(), "test", len(items) * len(distinct)):
+    with log.stage("test", len(items) * len(distinct)):
         for key, skill in distinct.items():
             requests = requests_for(skill, items)
             try:
@@ -276,11 +278,11 @@ async def _tests(run: Components, state: TrainingState, ending: Ending) -> Mappi
                 message = f"The test split was not read. {reached}"
                 run.emit(Warned(what="test", message=message))
                 return {}
-            raise_if_skipped(found[key], run.path)
+            raise_if_skipped(found[key])
     tallies = {}
     for name, skill in named.items():
         measured = Measured(name, skill, items, tuple(found[skill.hash]))
-        emit_score(run, f"test_{name}", skill, measured.tally, "test", measured.by_type)
+        emit_score(run.emit, f"test_{name}", skill, measured.tally, "test", measured.by_type)
         tallies[name] = measured.tally
     return tallies
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from skillfit.agents import AGENTS, Agent, CallableAgent, load_agent
 from skillfit.agents.agent import corpus_fingerprint
-from skillfit.agents.cli_command import described_program
+from skillfit.agents.cli_agent import described_program
 from skillfit.config import Config, identity
 from skillfit.errors import InputError
 from skillfit.extensions import describe_part

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skillfit.optimize.context import Context
 from skillfit.rollout.outcome import StepRollouts, settle
 from skillfit.skill import Skill
-from skillfit.training.components import Components, StepLog, counting_usage
+from skillfit.training.components import Components
 from skillfit.training.epoch_end import meta_skill, slow_update
-from skillfit.training.plan import PlannedStep
+from skillfit.training.plan import PlannedStep, rollouts_per_judgement
 from skillfit.training.stages import (
     Judging,
     Learned,
-    StartedStep,
     aggregate,
     begin_judging,
     context_of,
@@ -31,13 +30,29 @@ from skillfit.training.stages import (
     note_edits,
     observations,
     reflect,
+    reflect_again,
     roll_out,
     select,
     update,
 )
 from skillfit.training.state import TrainingState
 from skillfit.training.steering import follow_requests
-from skillfit.training.step_end import close_step, measure_baseline
+from skillfit.training.step_end import (
+    StepResult,
+    add_notes,
+    carry_winner,
+    close_step,
+    measure_baseline,
+)
+from skillfit.training.step_log import StepLog
+
+
+@dataclass(frozen=True, slots=True)
+class StartedStep:
+    """A step whose training rollouts run, and its log."""
+
+    rollouts: StepRollouts
+    log: StepLog
 
 
 @dataclass(slots=True)
@@ -62,7 +77,8 @@ async def train(run: Components, state: TrainingState) -> AsyncIterator[Training
     """Yield the state after the baseline, after each step and after each epoch."""
     in_flight = InFlight()
     try:
-        state = await measure_baseline(run, state)
+        log = StepLog(run.emit)
+        state = await measure_baseline(run.gate, run.initial, len(run.task.selection), state, log)
         yield state
         for epoch in run.plan.epochs:
             state = state.next_epoch()
@@ -83,30 +99,52 @@ async def take_step(
     rollouts of the steps between do not wait for the optimizer. The training rollouts of the next
     step then start with the selection rollouts of this one, so that none wait for its slowest.
     """
-    lag = run.lag
-    state = await follow_requests(run, planned.name, state)
-    skill = state.skill
-    context = context_of(run, planned, state)
+    gate, leaks, lag = run.gate, run.leaks, run.lag
+    pools = gate.pools_edits
+    state = await follow_requests(run.requests, planned.name, state, gate, run.budget, run.emit)
+    skill, total = state.skill, run.plan.total_steps
+    context = context_of(state, gate.effects(), planned, total, run.config.optimizer)
 
-    step = in_flight.started.pop(planned.step, None) or roll_out(run, planned)  # 1
+    step = in_flight.started.pop(planned.step, None) or start_step(run, planned)  # 1
     rollouts, log = step.rollouts, step.log
-    if planned.step + lag <= run.plan.total_steps:  # later edits could not be measured any more
+    if planned.step + lag <= total:  # later edits could not be measured any more
         work = learn(run, planned, skill, rollouts, context)  # 2, 3, 4
         in_flight.learning[planned.step] = asyncio.create_task(work)
-    learned = Learned(planned.step)
+    learned = Learned(StepLog(run.emit, planned.place), lagging=planned.step <= lag)
     if planned.step - lag in in_flight.learning:
         learned = await in_flight.learning.pop(planned.step - lag)
     log.add(learned.log)
-    own_edits = (*note_edits(run, learned.proposals.patches, planned), *state.waiting_edits)
-    with counting_usage(log.usage):
-        updated = await update(run, planned, skill, learned.selection, own_edits, context, log)  # 5
-        judging = in_flight.judging = begin_judging(run, planned, updated.candidate, log)  # 6
-        following = run.plan.after(planned)
-        if lag and following is not None:
-            in_flight.started[following.step] = roll_out(run, following)
-        training = await observations(run, rollouts)
-        verdict = await judge(run, planned, judging, updated.candidate, training, log)
-        return await close_step(run, planned, state, training, learned, updated, verdict, log)
+    patches = learned.proposals.patches
+    own_edits = [*(note_edits(leaks, patches, planned.step) if pools else ()), *state.waiting_edits]
+    updated = await update(  # 5
+        run.optimizer, leaks, skill, learned, own_edits, context, log, pools_edits=pools
+    )
+    candidate = updated.candidate
+    selection_rollouts = rollouts_per_judgement(len(run.task.selection), pools)
+    judging = begin_judging(gate, planned.name, candidate, selection_rollouts, log)  # 6
+    in_flight.judging = judging
+    following = run.plan.after(planned)
+    if lag and following is not None:
+        in_flight.started[following.step] = start_step(run, following)
+    training = await observations(rollouts)
+    verdict = await judge(gate, judging, planned.name, candidate, training, log)
+
+    result = StepResult(planned, training, learned, updated, verdict)
+    carried = carry_winner(gate, state, verdict, planned)
+    if not pools:
+        carried, notes = await add_notes(
+            gate, run.optimizer, leaks, run.gate_settings, carried, patches, log
+        )
+        result = replace(result, notes=notes)
+    await run.persist_failures()
+    return close_step(run.config, gate.best, state, carried, result, log)
+
+
+def start_step(run: Components, planned: PlannedStep) -> StartedStep:
+    """Stage 1: the training rollouts of a step, started and not awaited."""
+    log = StepLog(run.emit, planned.place)
+    repeats = run.config.gradient.rollouts_per_item
+    return StartedStep(roll_out(run.engine, run.gate, planned, repeats, log), log)
 
 
 async def learn(
@@ -117,9 +155,10 @@ async def learn(
     context: Context,
 ) -> Learned:
     """Stages 2 to 4: from trajectories to the edits that the step proposes."""
-    log = StepLog()
-    with counting_usage(log.usage):
-        proposals = await reflect(run, planned, skill, rollouts, context, log)  # 2
-        patch = await aggregate(run, planned, skill, proposals.patches, context, log)  # 3
-        selection = await select(run, planned, skill, patch, context, log)  # 4
-    return Learned(planned.step, proposals, patch, selection, log)
+    optimizer, log = run.optimizer, StepLog(run.emit, planned.place)
+    with log.stage("reflect"):
+        proposals = await reflect(run.proposer, skill, rollouts, context)  # 2
+        proposals += await reflect_again(optimizer, run.engine, skill, rollouts, context, log)
+    patch = await aggregate(optimizer, run.leaks, skill, proposals.patches, context, log)  # 3
+    selection = await select(optimizer, skill, patch, context, log)  # 4
+    return Learned(log, proposals, patch, selection)

@@ -30,8 +30,9 @@ from skillfit.gate.regression import (
 from skillfit.gate.samples import Interval, Sampler, Samples, believe, compare, interval
 from skillfit.models.json_text import JsonObject
 from skillfit.rollout import Outcome, RolloutRequest, Rollouts, Tally, gather, requests_for
-from skillfit.rollout.outcome import weighted_values
+from skillfit.rollout.outcome import raise_if_skipped, weighted_values
 from skillfit.run.budget import BudgetReached, Spending
+from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import AblationFinished, RunStarted
 from skillfit.run.records import UnitWorth
@@ -41,10 +42,9 @@ from skillfit.tasks.item import Item, weights_of
 from skillfit.tasks.splits import split_named
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Listener, open_rollouts
-from skillfit.training.components import Control, Interrupted, Stage, raise_if_skipped
 from skillfit.training.inputs import Inputs
-from skillfit.training.plan import Place
 from skillfit.training.replaceable import gate_settings
+from skillfit.training.step_log import StepLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ async def evaluate(
                 for skill in skills.values()
             )
     if any(outcome.status == "skipped" for outcomes in found for outcome in outcomes):
-        raise Interrupted(None)
+        raise Interrupted
     return [
         Measured(name, skill, items, tuple(o))
         for (name, skill), o in zip(skills.items(), found, strict=True)
@@ -268,7 +268,7 @@ class _Ablation:
     async def roll_out(self, total: int) -> None:
         """`total` rollouts, in rounds that use each item once. A reached budget ends them early."""
         rounds = ceil(total / len(self._items))
-        with Stage(self._run.events.emit, Place(), "ablate", total):
+        with StepLog(self._run.events.emit).stage("ablate", total):
             for number in range(rounds):
                 left = total - number * len(self._items)
                 try:
@@ -290,7 +290,7 @@ class _Ablation:
             RolloutRequest(arm, item, number) for arm, item in zip(arms, order, strict=True)
         ]
         outcomes = await self._engine.run(requests, phase="ablate", series="ablate")
-        raise_if_skipped(outcomes, self._run.path)
+        raise_if_skipped(outcomes)
         for request, outcome in zip(requests, outcomes, strict=True):
             self._observe(request.arm, outcome)
 
@@ -365,11 +365,11 @@ class _Ablation:
         ) -> list[Outcome]:
             requests = [RolloutRequest(arm, item, repeat) for arm, item in arms]
             outcomes = await self._engine.run(requests, phase="compare", series=series)
-            raise_if_skipped(outcomes, self._run.path)
+            raise_if_skipped(outcomes)
             return outcomes
 
         sampler = Sampler(measure, "ablate-check", self._settings)
-        with Stage(self._run.events.emit, Place(), "compare", 4 * len(self._items)):
+        with StepLog(self._run.events.emit).stage("compare", 4 * len(self._items)):
             old = await sampler.samples(self._skill, self._items, CHECK_PASSES)
             new = await sampler.samples(shorter, self._items, CHECK_PASSES)
         evidence = compare(

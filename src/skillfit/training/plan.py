@@ -220,6 +220,11 @@ def selection_passes(selection: int) -> int:
     return max(1, min(MOST_PASSES, round(MEASURED_PER_STEP / max(1, selection))))
 
 
+def rollouts_per_judgement(selection: int, pools_edits: bool) -> int:
+    """Selection rollouts of a step: a gate without a pool makes one pass over the items."""
+    return selection * (selection_passes(selection) if pools_edits else 1)
+
+
 def plan_rollouts(config: Config, sizes: SplitSizes, rollouts: int) -> RolloutPlan:
     """The plan for about this number of rollouts. Raises when it is too small for one step."""
     found: RolloutPlan | None = None

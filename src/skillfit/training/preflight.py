@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.config import Config
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
 from skillfit.gate import GateSettings, overall
 from skillfit.gate.diagnosis import (
     SAYS_ENOUGH,
@@ -25,19 +25,21 @@ from skillfit.gate.samples import Samples, item_differences, within_item_varianc
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import BadReply, Message, Model, NoReply, Request, Role
 from skillfit.rollout import Outcome, gather, requests_for
+from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import PreflightFinished
 from skillfit.run.journal import RecordedModel
 from skillfit.run.records import CheckResult
 from skillfit.sandbox.isolation import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
-from skillfit.tasks.item import Attempt, Item, TaskFailure, count_unreviewed
+from skillfit.tasks.item import Attempt, Item, count_unreviewed
 from skillfit.tasks.task import Task, prove_gold
 from skillfit.training.assemble import Assembled
-from skillfit.training.components import Components, raise_if_skipped
+from skillfit.training.components import Components
 from skillfit.training.estimate import RolloutCost, estimate, small_caps
-from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, Place, RolloutPlan
+from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, RolloutPlan
 from skillfit.training.replaceable import Abilities
+from skillfit.training.step_log import StepLog
 
 _UNPROBED = ("handoff", "scripted")  # a person answers, or a function
 _ENOUGH_ITEMS = 4  # on fewer, equal scores may be chance
@@ -61,7 +63,7 @@ async def run_preflight(ready: Assembled) -> PreflightReport:
     """Roll out some training items. Raises what `probe` raises."""
     run = ready.components
     tried = min(PREFLIGHT_ITEMS, len(run.task.train)) * (PREFLIGHT_REPEATS + 1)
-    with run.stage(Place(), "preflight", tried):
+    with StepLog(run.emit).stage("preflight", tried):
         found = [
             *_skill(run.initial),
             *_drafts(run.task.items),
@@ -199,7 +201,7 @@ async def _tried(run: Components) -> list[CheckResult]:
         run.engine.run(requests_for(tried, items, repeats), phase="preflight", series="preflight")
         for tried, repeats in asked
     )
-    raise_if_skipped([*full, *gutted], run.path)
+    raise_if_skipped([*full, *gutted])
     settings = run.gate_settings
     known = _samples(settings, full)
     variants = {"empty answer": await _empty(run.task, items)}

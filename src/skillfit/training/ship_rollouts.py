@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from skillfit.config.schema import BudgetSection
+from skillfit.errors import TaskFailure
 from skillfit.gate import GateSettings
 from skillfit.gate.samples import Samples, mean
 from skillfit.gate.ship import MOST_REPEATS
@@ -18,12 +19,13 @@ from skillfit.rollout import Arm, Outcome, Rollouts, Tally
 from skillfit.run.budget import Amounts, Budget
 from skillfit.run.journal import Journal
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
+from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import Task
-from skillfit.training.components import Components, SelectionRollouts
+from skillfit.training.components import Components
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
 from skillfit.training.plan import COMPOSE_PASSES, RolloutPlan
 from skillfit.training.replaceable import Abilities
+from skillfit.training.step_log import SelectionRollouts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """The stages of one step, as functions from data to data.
 
-    roll_out         plan -> requests and running rollouts
+    roll_out         plan -> running rollouts
     reflect          rollouts -> patches
     aggregate        patches -> one patch
     select           patch -> at most an edit budget of proposals
     update           proposals -> a candidate skill
     judge            candidate and rollouts -> verdict
 
-loop.py composes them. Each stage emits its own start and end.
+loop.py composes them. Each takes what it works with (engine, gate, proposer, optimizer, leak
+filter), then the data, then the log of the step, in which it notes its seconds and emits events.
 """
 
 from __future__ import annotations
@@ -16,95 +17,47 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from skillfit.gate import Begun, Candidate, Observation, Verdict
+from skillfit.config.schema import OptimizerSection
+from skillfit.gate import Begun, Candidate, EditEffect, Gate, Observation, Verdict
 from skillfit.optimize.candidate import Selection, Update, apply, edit_budget, selection_event
 from skillfit.optimize.candidate import aggregate as merge_patches
 from skillfit.optimize.candidate import select as select_proposals
 from skillfit.optimize.candidate import update as update_skill
 from skillfit.optimize.context import Context
 from skillfit.optimize.epoch import collect_notes
-from skillfit.optimize.optimizer import Patch, Proposal
-from skillfit.optimize.proposer import Proposals, finished_cases
+from skillfit.optimize.optimizer import Optimizer, Patch, Proposal
+from skillfit.optimize.proposer import Proposals, Proposer, finished_cases
 from skillfit.optimize.reflect import diagnose
-from skillfit.rollout import Arm, Outcome, RolloutRequest
-from skillfit.rollout.outcome import StepRollouts
-from skillfit.run.events import (
-    CandidateBuilt,
-    EvaluationFinished,
-    GateDecided,
-    PatchMerged,
-)
+from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
+from skillfit.rollout.outcome import StepRollouts, raise_if_skipped
+from skillfit.run.events import CandidateBuilt, EvaluationFinished, GateDecided, PatchMerged
 from skillfit.skill import NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
-from skillfit.training.components import (
-    Components,
-    Stage,
-    StepLog,
-    UsageByStage,
-    raise_if_skipped,
-)
-from skillfit.training.plan import Place, PlannedStep, selection_passes
+from skillfit.training.components import LeakFilter
+from skillfit.training.plan import PlannedStep
 from skillfit.training.state import TrainingState
+from skillfit.training.step_log import Stage, StepLog
 
 Rollout = asyncio.Future[Outcome]
 
 
-async def observations(run: Components, rollouts: StepRollouts) -> list[Observation]:
-    """The finished training rollouts as evidence for the gate."""
-    found = []
-    for requests, outcomes in zip(rollouts.requests, await rollouts.outcomes(), strict=True):
-        raise_if_skipped(outcomes, run.path)
-        for request, outcome in zip(requests, outcomes, strict=True):
-            found.append(Observation(request.item.id, request.arm, outcome))
-    return found
-
-
-def context_of(run: Components, planned: PlannedStep, state: TrainingState) -> Context:
-    """What the optimizer gets in this step besides trajectories."""
-    pending = tuple(effect for effect in run.gate.effects() if effect.status == "pending")
-    budget = scheduled_budget(run, planned)
-    return Context(planned.step, budget, state.memory_text, state.meta_skill, pending)
-
-
-def scheduled_budget(run: Components, planned: PlannedStep) -> int | None:
-    """The edit budget of a step by the schedule; None where another rule or none applies."""
-    settings = run.config.optimizer
-    if settings.lr_control_mode != "fixed":
-        return None
-    return edit_budget(
-        settings.lr_scheduler,
-        planned.step,
-        run.plan.total_steps,
-        maximum=settings.learning_rate,
-        minimum=min(settings.min_learning_rate, settings.learning_rate),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class StartedStep:
-    """A step whose training rollouts run, and its log."""
-
-    rollouts: StepRollouts
-    log: StepLog
-
-
-def roll_out(run: Components, planned: PlannedStep) -> StartedStep:
+def roll_out(
+    engine: Rollouts, gate: Gate, planned: PlannedStep, repeats: int, log: StepLog
+) -> StepRollouts:
     """Start the training rollouts of a step, each under the arm that the gate assigns to it."""
-    log = StepLog()
-    repeats = run.config.gradient.rollouts_per_item
     total = sum(len(batch.items) for batch in planned.batches) * repeats
-    stage = run.stage(planned.place, "rollout", total, log=log)
+    stage = log.stage("rollout", total)
     requests, running = [], []
     for number, batch in enumerate(planned.batches):
-        arms = run.gate.assign(f"{planned.name}/{number}", batch.items, repeats)
+        arms = gate.assign(f"{planned.name}/{number}", batch.items, repeats)
         asked = _requests(arms, batch.items, repeats)
         series = f"train/{planned.name}/{number}"
-        started = run.engine.start(asked, phase="rollout", step=planned.step, series=series)
+        started = engine.start(asked, phase="rollout", step=planned.step, series=series)
         requests.append(tuple(asked))
         running.append(tuple(started))
     rollouts = StepRollouts(tuple(requests), tuple(running))
     _finish_with_last(stage.done, rollouts.all_running())
-    return StartedStep(rollouts, log)
+    return rollouts
 
 
 def _requests(arms: Sequence[Arm], items: Sequence[Item], repeats: int) -> list[RolloutRequest]:
@@ -129,81 +82,105 @@ def _finish_with_last(done: Callable[[], None], rollouts: Sequence[Rollout]) -> 
         task.add_done_callback(ended)
 
 
-async def reflect(
-    run: Components,
+async def observations(rollouts: StepRollouts) -> list[Observation]:
+    """The finished training rollouts as evidence for the gate."""
+    found = []
+    for requests, outcomes in zip(rollouts.requests, await rollouts.outcomes(), strict=True):
+        raise_if_skipped(outcomes)
+        for request, outcome in zip(requests, outcomes, strict=True):
+            found.append(Observation(request.item.id, request.arm, outcome))
+    return found
+
+
+def context_of(
+    state: TrainingState,
+    effects: Sequence[EditEffect],
     planned: PlannedStep,
+    total_steps: int,
+    settings: OptimizerSection,
+) -> Context:
+    """What the optimizer gets in this step besides trajectories."""
+    pending = tuple(effect for effect in effects if effect.status == "pending")
+    budget = None  # another rule applies, or none
+    if settings.lr_control_mode == "fixed":
+        budget = edit_budget(
+            settings.lr_scheduler,
+            planned.step,
+            total_steps,
+            maximum=settings.learning_rate,
+            minimum=min(settings.min_learning_rate, settings.learning_rate),
+        )
+    return Context(planned.step, budget, state.memory_text, state.meta_skill, pending)
+
+
+async def reflect(
+    proposer: Proposer, skill: Skill, rollouts: StepRollouts, context: Context
+) -> Proposals:
+    """What the proposer writes from the rollouts."""
+    found = await proposer.propose(skill, rollouts, context)
+    for outcomes in await rollouts.outcomes():
+        raise_if_skipped(outcomes)
+    return found if isinstance(found, Proposals) else Proposals(extra=tuple(found))
+
+
+async def reflect_again(
+    optimizer: Optimizer | None,
+    engine: Rollouts,
     skill: Skill,
     rollouts: StepRollouts,
     context: Context,
     log: StepLog,
 ) -> Proposals:
-    """What the proposer writes from the rollouts, and what a diagnosis of some failures adds."""
-    with run.stage(planned.place, "reflect", log=log):
-        found = await run.proposer.propose(skill, rollouts, context)
-        proposals = found if isinstance(found, Proposals) else Proposals(extra=tuple(found))
-        outcomes = await rollouts.outcomes()
-        raise_if_skipped([outcome for batch in outcomes for outcome in batch], run.path)
-        diagnosed = await _diagnose(run, planned, skill, rollouts, context, log)
-    return proposals + Proposals(extra=diagnosed)
-
-
-async def _diagnose(
-    run: Components,
-    planned: PlannedStep,
-    skill: Skill,
-    rollouts: StepRollouts,
-    context: Context,
-    log: StepLog,
-) -> tuple[Patch, ...]:
     """Deep reflection: some failures are rolled out again with the optimizer's question."""
-    gradient = run.config.gradient
-    if run.optimizer is None or not gradient.deep_reflection:
-        return ()
+    if optimizer is None or not optimizer.gradient.deep_reflection:
+        return Proposals()
     cases = await finished_cases(rollouts)
 
     async def roll_out_again(instruction: str, items: Sequence[Item]) -> list[Outcome]:
         again = [RolloutRequest(Arm(skill), item) for item in items]
-        series = f"diagnosis/{planned.name}"
-        new = await run.engine.run(
-            again, phase="reflect", step=planned.step, series=series, instruction=instruction
+        series = f"diagnosis/step_{context.step:04d}"
+        new = await engine.run(
+            again, phase="reflect", step=context.step, series=series, instruction=instruction
         )
-        raise_if_skipped(new, run.path)
+        raise_if_skipped(new)
         log.usage.add_outcomes("rollout", new)
         return new
 
-    limit = gradient.deep_reflection_items
-    return await diagnose(run.optimizer, skill, cases, roll_out_again, context, limit=limit)
+    limit = optimizer.gradient.deep_reflection_items
+    return Proposals(
+        extra=await diagnose(optimizer, skill, cases, roll_out_again, context, limit=limit)
+    )
 
 
 async def aggregate(
-    run: Components,
-    planned: PlannedStep,
+    optimizer: Optimizer | None,
+    leaks: LeakFilter,
     skill: Skill,
     patches: Sequence[Patch],
     context: Context,
     log: StepLog,
 ) -> Patch | None:
     """One patch of all, without what the leak check blocks; None when nothing was proposed."""
-    cleaned = [run.leaks.clean(patch, planned.step) for patch in patches]
+    cleaned = [leaks.clean(patch, log.step) for patch in patches]
     log.blocked += _proposals(patches) - _proposals(cleaned)
     to_merge = [patch for patch in cleaned if patch.proposals and patch.source != "examples"]
     sources = [patch for patch in cleaned if patch.source == "examples"]
-    with run.stage(planned.place, "aggregate", log=log):
-        if run.optimizer is None:
+    with log.stage("aggregate"):
+        if optimizer is None:
             sources = [*to_merge, *sources]
         elif to_merge:
             merged = await merge_patches(
-                run.optimizer, skill, to_merge, step=planned.step, meta_skill=context.meta_skill
+                optimizer, skill, to_merge, step=log.step, meta_skill=context.meta_skill
             )
             # A merge may change the wording, so its result is checked again.
-            checked = run.leaks.clean(merged, planned.step)
+            checked = leaks.clean(merged, log.step)
             log.blocked += _proposals([merged]) - _proposals([checked])
             sources.insert(0, checked)
     proposals = tuple(proposal for patch in sources for proposal in patch.proposals)
     if not proposals:
         return None
     whole = replace(sources[0], proposals=proposals)
-    run.emit(PatchMerged(step=planned.step, patch=whole.record()))
+    log.emit(PatchMerged(step=log.step, patch=whole.record()))
     return whole
 
 
@@ -212,8 +189,7 @@ def _proposals(patches: Sequence[Patch]) -> int:
 
 
 async def select(
-    run: Components,
-    planned: PlannedStep,
+    optimizer: Optimizer | None,
     skill: Skill,
     patch: Patch | None,
     context: Context,
@@ -222,13 +198,13 @@ async def select(
     """At most an edit budget of the merged proposals."""
     if patch is None:
         return None
-    with run.stage(planned.place, "select", log=log):
-        if run.optimizer is not None:
-            control = run.config.optimizer.lr_control_mode
-            return await select_proposals(run.optimizer, skill, patch, context, control=control)
+    with log.stage("select"):
+        if optimizer is not None:
+            control = optimizer.settings.lr_control_mode
+            return await select_proposals(optimizer, skill, patch, context, control=control)
         chosen = patch.proposals[: context.edit_budget]
         selection = Selection(chosen, context.edit_budget)
-        run.emit(selection_event(planned.step, selection))
+        log.emit(selection_event(log.step, selection))
         return selection
 
 
@@ -236,11 +212,11 @@ async def select(
 class Learned:
     """What the optimizer made of one step's training rollouts (stages 2 to 4)."""
 
-    step: int
+    log: StepLog
     proposals: Proposals = field(default_factory=Proposals)
     patch: Patch | None = None  # None: nothing was proposed
     selection: Selection | None = None
-    log: StepLog = field(default_factory=StepLog)
+    lagging: bool = False  # with a lag, the first steps have no edits yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,79 +229,81 @@ class Updated:
 
 
 async def update(
-    run: Components,
-    planned: PlannedStep,
+    optimizer: Optimizer | None,
+    leaks: LeakFilter,
     skill: Skill,
-    selection: Selection | None,
+    learned: Learned,
     own_edits: Sequence[Edit],
     context: Context,
     log: StepLog,
+    *,
+    pools_edits: bool,
 ) -> Updated:
-    """The candidate that the selected proposals and skillfit's own edits make of the incumbent."""
+    """The candidate that the selected proposals and skillfit's own edits make of the incumbent.
+
+    `pools_edits`: what the gate says of itself.
+    """
+    selection = learned.selection
     proposals = selection.proposals if selection else ()
     if not proposals and not own_edits:
-        if planned.step <= run.lag:
+        if learned.lagging:
             return Updated(None, "skip_lag")
         return Updated(None, "skip_no_patches" if selection is None else "skip_no_change")
-    with run.stage(planned.place, "update", log=log):
-        if run.config.optimizer.skill_update_mode == "patch" or run.optimizer is None:
+    with log.stage("update"):
+        if optimizer is None or optimizer.settings.skill_update_mode == "patch":
             added = [Proposal(edit, "diagnosis") for edit in own_edits]
-            ceiling = run.config.optimizer.max_skill_tokens
-            whole = apply(skill, [*proposals, *added], max_tokens=ceiling)
-            updated = _patched(run, planned, skill, proposals, own_edits, whole)
+            whole = apply(skill, [*proposals, *added], max_tokens=leaks.max_tokens)
+            updated = _patched(skill, proposals, own_edits, whole, log.step, pools_edits)
         else:
-            whole = await update_skill(run.optimizer, skill, proposals, context)
-            updated = _rewritten(run, planned, skill, whole)
+            whole = await update_skill(optimizer, skill, proposals, context)
+            updated = _rewritten(leaks, skill, whole, log.step)
     if updated.candidate is not None:
-        run.emit(_candidate_event(planned, updated.candidate, whole))
+        log.emit(_candidate_event(log.step, updated.candidate, whole))
     return replace(updated, update=whole)
 
 
 def _patched(
-    run: Components,
-    planned: PlannedStep,
     skill: Skill,
     proposals: Sequence[Proposal],
     own_edits: Sequence[Edit],
     whole: Update,
+    step: int,
+    pools_edits: bool,
 ) -> Updated:
-    """The strict gate gets the edits that apply together. The screening gate gets all of them: it
-    finds out by itself what applies together with what.
+    """A gate without a pool gets the edits that apply together. A gate with one gets all of them:
+    it finds out by itself what applies together with what.
     """
     wanted = [*(proposal.edit for proposal in proposals), *own_edits]
     items = [*(proposal.items for proposal in proposals), *(() for _ in own_edits)]
-    pools = run.gate.pools_edits
-    if not pools and not whole.changed:
+    if not pools_edits and not whole.changed:
         return Updated(None, "skip_no_change")
     edits: list[Edit] = []
     sources: list[tuple[str, ...]] = []
     for edit, written_from, result in zip(wanted, items, whole.report, strict=True):
-        if edit is not None and (result.applied or pools):
+        if edit is not None and (result.applied or pools_edits):
             edits.append(edit)
             sources.append(tuple(written_from))
-    candidate = Candidate(whole.skill or skill, tuple(edits), tuple(sources), planned.step)
-    return Updated(candidate)
+    return Updated(Candidate(whole.skill or skill, tuple(edits), tuple(sources), step))
 
 
-def _rewritten(run: Components, planned: PlannedStep, skill: Skill, whole: Update) -> Updated:
+def _rewritten(leaks: LeakFilter, skill: Skill, whole: Update, step: int) -> Updated:
     if whole.skill is None:
         return Updated(None, "skip_no_rewrite")
     if not whole.changed:
         return Updated(None, "skip_no_change")
-    if not run.leaks.passes(_new_lines(skill, whole.skill), planned.step):
+    if not leaks.passes(_new_lines(skill, whole.skill), step):
         return Updated(None, "skip_leak")
-    return Updated(Candidate(whole.skill, step=planned.step, label="rewrite"))
+    return Updated(Candidate(whole.skill, step=step, label="rewrite"))
 
 
-def note_edits(run: Components, patches: Sequence[Patch], planned: PlannedStep) -> list[Edit]:
+def note_edits(leaks: LeakFilter, patches: Sequence[Patch], step: int) -> list[Edit]:
     """Reminders of rules that the agent knew and did not follow, as edits of the appendix.
 
-    The strict gate does not judge them: step_end.add_notes adds them without a verdict.
+    For gates that pool edits. Others do not judge them: step_end.add_notes adds them without a
+    verdict.
     """
-    if not run.gate.pools_edits:
-        return []
     notes = collect_notes(patches)
-    return [Edit(NOTE_OP, content=note) for note in notes if run.leaks.passes(note, planned.step)]
+    return [Edit(NOTE_OP, content=note) for note in notes if leaks.passes(note, step)]
 
 
 def _new_lines(old: Skill, new: Skill) -> str:
@@ -333,9 +311,9 @@ def _new_lines(old: Skill, new: Skill) -> str:
     return "\n".join(line for line in new.body.splitlines() if line not in known)
 
 
-def _candidate_event(planned: PlannedStep, candidate: Candidate, whole: Update) -> CandidateBuilt:
+def _candidate_event(step: int, candidate: Candidate, whole: Update) -> CandidateBuilt:
     return CandidateBuilt(
-        step=planned.step,
+        step=step,
         label=candidate.label,
         skill=candidate.skill.text,
         skill_hash=candidate.skill.hash,
@@ -353,23 +331,24 @@ class Judging:
 
 
 def begin_judging(
-    run: Components, planned: PlannedStep, candidate: Candidate | None, log: StepLog
+    gate: Gate, name: str, candidate: Candidate | None, rollouts: int, log: StepLog
 ) -> Judging | None:
-    """Start the selection rollouts of a step; None when there is nothing to decide."""
-    pending = any(effect.status == "pending" for effect in run.gate.effects())
+    """Start the selection rollouts of a step; None when there is nothing to decide.
+
+    `rollouts`: how many they will be, for progress displays.
+    """
+    pending = any(effect.status == "pending" for effect in gate.effects())
     if candidate is None and not pending:
         return None
-    items = len(run.task.selection)
-    rollouts = items * selection_passes(items) if run.gate.pools_edits else items
-    stage = run.stage(planned.place, "gate", rollouts, log=log)
-    with run.selection.during("gate", planned.step, log.usage):
-        return Judging(stage, run.gate.begin(planned.name, candidate))
+    stage = log.stage("gate", rollouts)
+    with log.within("gate"):
+        return Judging(stage, gate.begin(name, candidate))
 
 
 async def judge(
-    run: Components,
-    planned: PlannedStep,
+    gate: Gate,
     judging: Judging | None,
+    name: str,
     candidate: Candidate | None,
     training: Sequence[Observation],
     log: StepLog,
@@ -378,28 +357,23 @@ async def judge(
     if judging is None:
         return None
     with judging.stage:
-        return await decide(
-            run, planned.place, planned.name, candidate, training, log.usage, begun=judging.begun
-        )
+        return await decide(gate, name, candidate, training, log, judging.begun)
 
 
 async def decide(
-    run: Components,
-    place: Place,
+    gate: Gate,
     name: str,
     candidate: Candidate | None,
     training: Sequence[Observation],
-    usage: UsageByStage,
-    phase: str = "gate",
+    log: StepLog,
     begun: Begun | None = None,
 ) -> Verdict:
     """The gate's verdict, emitted with its evidence."""
-    with run.selection.during(phase, place.step, usage):
-        verdict = await run.gate.judge(name, candidate, training, begun)
-    run.emit(
+    verdict = await gate.judge(name, candidate, training, begun)
+    log.emit(
         GateDecided(
             name=name,
-            step=place.step,
+            step=log.step,
             decision=verdict.decision,
             reason=verdict.reason,
             evidence=verdict.evidence,
@@ -408,7 +382,7 @@ async def decide(
             effects=list(verdict.effects),
         )
     )
-    run.emit(_score_event(name, candidate, verdict))
+    log.emit(_score_event(name, candidate, verdict))
     return verdict
 
 

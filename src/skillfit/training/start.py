@@ -11,13 +11,14 @@ from skillfit.models import ModelError
 from skillfit.models.protocol import AnswerPending
 from skillfit.plain_text import shorten
 from skillfit.run.budget import BudgetReached
+from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, RunFinished, RunStarted, Warned
 from skillfit.run.records import CheckResult, ItemRecord, RunSummary
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Assembled, Listener, assemble
-from skillfit.training.components import Components, Control
+from skillfit.training.components import Components
 from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, unfinished
 from skillfit.training.inputs import Inputs
 from skillfit.training.loop import train
@@ -61,7 +62,10 @@ async def start(
             components.emit(ItemsRead(items=_items(components.task)))
             for message in components.task.warnings:
                 components.emit(Warned(what=f"splits: {message}", message=message))
-            ended = await _train(ready, force)
+            try:
+                ended = await _train(ready, force)
+            except Interrupted:
+                raise Interrupted(run.path) from None
             return Result(
                 ended.finish_reason,
                 ended.diagnosis,

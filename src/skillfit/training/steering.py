@@ -6,17 +6,18 @@ same places.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from skillfit.amounts import quantity
 from skillfit.errors import Exit, InputError, SkillfitError
+from skillfit.gate import Gate
+from skillfit.plain_text import quantity
 from skillfit.run.budget import Budget
 from skillfit.run.control import SteeringRequest, read_requests
 from skillfit.run.events import PersonDecided, Warned
 from skillfit.run.journal import Journal
-from skillfit.training.components import Components
 from skillfit.training.state import TrainingState
+from skillfit.training.step_log import Emit
 
 
 class ReviewPending(SkillfitError):
@@ -25,32 +26,32 @@ class ReviewPending(SkillfitError):
     exit_code = Exit.HANDOFF
 
 
-NewRequests = Callable[[str, Sequence[str]], Awaitable[list[SteeringRequest]]]
 EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
 
 
-def recorded_requests(journal: Journal, run: Path) -> NewRequests:
-    """A reader of new requests. What it returns for a place in the run is the same on replay."""
-    last = 0
+class RecordedRequests:
+    """Reads new requests to a run. What it returns for a place in the run is the same on replay."""
 
-    async def new_requests(place: str, needed: Sequence[str]) -> list[SteeringRequest]:
-        nonlocal last
+    def __init__(self, journal: Journal, run: Path) -> None:
+        self._journal, self.run = journal, run
+        self._last = 0  # the number of the last request that was read
+
+    async def read(self, place: str, needed: Sequence[str] = ()) -> list[SteeringRequest]:
+        """Raises ReviewPending when an edit in `needed` got no yes or no."""
 
         async def read() -> list[SteeringRequest]:
-            found = read_requests(run, after=last)
+            found = read_requests(self.run, after=self._last)
             decided = {request.target for request in found}
             missing = [target for target in needed if target not in decided]
             if missing:
-                raise _review_pending(run, missing)
+                raise _review_pending(self.run, missing)
             return found
 
-        found = await journal.once(
+        found = await self._journal.once(
             f"steering/{place}", read, returns=list[SteeringRequest], stage="steering"
         )
-        last = max([last, *(request.number for request in found)])
+        self._last = max([self._last, *(request.number for request in found)])
         return found
-
-    return new_requests
 
 
 def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
@@ -63,37 +64,43 @@ def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
 
 
 async def follow_requests(
-    run: Components, place: str, state: TrainingState, needed: Sequence[str] = ()
+    requests: RecordedRequests,
+    place: str,
+    state: TrainingState,
+    gate: Gate,
+    budget: Budget,
+    emit: Emit,
+    needed: Sequence[str] = (),
 ) -> TrainingState:
     """Carry out the requests that arrived since the last call. A request may change the incumbent.
 
     Raises ReviewPending when an edit in `needed` got no yes or no.
     """
-    for request in await run.new_requests(place, needed):
+    for request in await requests.read(place, needed):
         try:
-            _follow(run, request)
+            _follow(request, gate, budget)
         except InputError as error:
-            run.emit(Warned(what=f"request {request.number}", message=str(error)))
+            emit(Warned(what=f"request {request.number}", message=str(error)))
             continue
-        run.emit(
+        emit(
             PersonDecided(
                 number=request.number,
                 action=request.action,
                 target=request.target,
                 text=request.text,
-                command=request.command(run.path),
+                command=request.command(requests.run),
             )
         )
-    return state.with_incumbent(run.gate.incumbent)
+    return state.with_incumbent(gate.incumbent)
 
 
-def _follow(run: Components, request: SteeringRequest) -> None:
+def _follow(request: SteeringRequest, gate: Gate, budget: Budget) -> None:
     if request.action in EDIT_ACTIONS:
-        if not run.gate.pools_edits:
+        if not gate.pools_edits:
             raise InputError("This run's gate has no pool of edits to steer.")
-        run.gate.steer(request.action, request.target, request.text)
+        gate.steer(request.action, request.target, request.text)
     elif request.action == "budget":
-        raise_cap(run.budget, request.target, request.text)
+        raise_cap(budget, request.target, request.text)
 
 
 def raise_cap(budget: Budget, cap: str, value: str) -> None:

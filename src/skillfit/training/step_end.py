@@ -5,89 +5,33 @@ step taught enters the optimizer's memory, and its record is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from skillfit.gate import EditEffect, Observation, Verdict
+from skillfit.config.schema import Config
+from skillfit.gate import EditEffect, Gate, GateSettings, Observation, Verdict
 from skillfit.optimize.context import failure_patterns
 from skillfit.optimize.epoch import collect_notes, consolidate
-from skillfit.optimize.optimizer import Patch
+from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.rollout import Outcome, Tally
 from skillfit.run.events import EvaluationFinished, StepFinished
 from skillfit.run.records import ApplySummary, BatchRecord, StepMemory, StepRecord, TypeScore
 from skillfit.skill import Skill, appendix_notes, with_consolidated_notes, with_notes
-from skillfit.training.components import Components, StepLog, UsageByStage
-from skillfit.training.plan import Place, PlannedStep
+from skillfit.training.components import LeakFilter
+from skillfit.training.plan import PlannedStep
 from skillfit.training.stages import Learned, Updated
 from skillfit.training.state import TrainingState
+from skillfit.training.step_log import Emit, StepLog
 
 
-async def measure_baseline(run: Components, state: TrainingState) -> TrainingState:
-    """Measure the initial skill on the selection items."""
-    stage = run.stage(Place(), "baseline", len(run.task.selection))
-    with stage, run.selection.during("baseline", 0, UsageByStage()):
-        tally = await run.gate.baseline(run.initial)
-    emit_score(run, "baseline", run.initial, tally)
-    score = run.gate.best_score
-    return replace(state, baseline=tally, score=score, baseline_score=score, best_score=score)
-
-
-async def close_step(
-    run: Components,
-    planned: PlannedStep,
-    state: TrainingState,
-    training: Sequence[Observation],
-    learned: Learned,
-    updated: Updated,
-    verdict: Verdict | None,
-    log: StepLog,
+async def measure_baseline(
+    gate: Gate, initial: Skill, items: int, state: TrainingState, log: StepLog
 ) -> TrainingState:
-    """The state after a step, and the events that tell what happened in it."""
-    outcomes = [observation.outcome for observation in training]
-    log.usage.add_outcomes("rollout", outcomes)
-    before = state
-    if verdict is not None and verdict.winner.hash != state.skill.hash:
-        score = verdict.score.mean if verdict.tally is None else verdict.candidate_score
-        state = state.carrying(verdict.winner, planned.name, score or 0.0)
-    elif verdict is not None and verdict.tally is None:
-        state = replace(state, score=verdict.score.mean)  # screening: a better estimate
-    state = state.tracking_best(run.gate, planned.step)
-    notes = Notes()
-    if not run.gate.pools_edits:
-        state, notes = await add_notes(run, planned, state, learned.proposals.patches, log)
-    action = verdict.action if verdict is not None else updated.skipped
-    entry = _memory_entry(planned, before, outcomes, learned, verdict, action)
-    state = replace(
-        state,
-        waiting_edits=(),
-        memory=(*state.memory, entry),
-        proposed=state.proposed + (len(learned.patch.proposals) if learned.patch else 0),
-        usable_edits=state.usable_edits + _usable(updated),
-        optimizer_failures=state.optimizer_failures + learned.proposals.failures,
-    )
-    await run.persist_failures()
-    record = _record(run, planned, state, outcomes, learned, updated, verdict, notes, log, action)
-    state = replace(state, records=(*state.records, record))
-    run.emit(
-        StepFinished(
-            epoch=planned.epoch,
-            step=planned.step,
-            action=action,
-            skill=state.skill.text,
-            skill_hash=state.skill.hash,
-            best_skill=run.gate.best.text,
-            record=record,
-            digest=entry,
-            appendix_notes=list(notes.added),
-        )
-    )
-    return state
-
-
-def _usable(updated: Updated) -> int:
-    """Edits that could be applied; a rewrite counts as one."""
-    if updated.candidate is None or updated.update is None:
-        return 0
-    return len(updated.update.applied) if updated.update.report else 1
+    """Measure the initial skill on the selection items. `items`: how many they are."""
+    with log.stage("baseline", items):
+        tally = await gate.baseline(initial)
+    emit_score(log.emit, "baseline", initial, tally)
+    score = gate.best_score
+    return replace(state, baseline=tally, score=score, baseline_score=score, best_score=score)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,59 +44,139 @@ class Notes:
     consolidated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What the stages of one step found."""
+
+    planned: PlannedStep
+    training: Sequence[Observation]  # the training rollouts
+    learned: Learned
+    updated: Updated
+    verdict: Verdict | None  # None: there was nothing to decide
+    notes: Notes = field(default_factory=Notes)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [observation.outcome for observation in self.training]
+
+    @property
+    def action(self) -> str:
+        return self.verdict.action if self.verdict is not None else self.updated.skipped
+
+    @property
+    def usable_edits(self) -> int:
+        """Edits that could be applied; a rewrite counts as one."""
+        updated = self.updated
+        if updated.candidate is None or updated.update is None:
+            return 0
+        return len(updated.update.applied) if updated.update.report else 1
+
+
+def carry_winner(
+    gate: Gate, state: TrainingState, verdict: Verdict | None, planned: PlannedStep
+) -> TrainingState:
+    """The state with the winner of the verdict as the incumbent."""
+    if verdict is not None and verdict.winner.hash != state.skill.hash:
+        score = verdict.score.mean if verdict.tally is None else verdict.candidate_score
+        state = state.carrying(verdict.winner, planned.name, score or 0.0)
+    elif verdict is not None and verdict.tally is None:
+        state = replace(state, score=verdict.score.mean)  # screening: a better estimate
+    return state.tracking_best(gate, planned.step)
+
+
+def close_step(
+    config: Config,
+    best: Skill,
+    before: TrainingState,
+    carried: TrainingState,
+    result: StepResult,
+    log: StepLog,
+) -> TrainingState:
+    """The state after a step, with its memory and its record, and the event that shows them.
+
+    `before`: the state that the step began with; `carried`: with the skill to continue with.
+    """
+    log.usage.add_outcomes("rollout", result.outcomes)
+    learned, entry = result.learned, _memory_entry(before, result)
+    state = replace(
+        carried,
+        waiting_edits=(),
+        memory=(*carried.memory, entry),
+        proposed=carried.proposed + (len(learned.patch.proposals) if learned.patch else 0),
+        usable_edits=carried.usable_edits + result.usable_edits,
+        optimizer_failures=carried.optimizer_failures + learned.proposals.failures,
+    )
+    record = _record(config, state, result, log)
+    state = replace(state, records=(*state.records, record))
+    log.emit(
+        StepFinished(
+            epoch=result.planned.epoch,
+            step=result.planned.step,
+            action=result.action,
+            skill=state.skill.text,
+            skill_hash=state.skill.hash,
+            best_skill=best.text,
+            record=record,
+            digest=entry,
+            appendix_notes=list(result.notes.added),
+        )
+    )
+    return state
+
+
 async def add_notes(
-    run: Components,
-    planned: PlannedStep,
+    gate: Gate,
+    optimizer: Optimizer | None,
+    leaks: LeakFilter,
+    metric: GateSettings,
     state: TrainingState,
     patches: Sequence[Patch],
     log: StepLog,
 ) -> tuple[TrainingState, Notes]:
     """Add a step's notes to the appendix, whatever the verdict was, and measure the result."""
-    if not run.config.optimizer.use_skill_aware_reflection or run.optimizer is None:
+    if optimizer is None or not optimizer.settings.use_skill_aware_reflection:
         return state, Notes()
-    notes = [note for note in collect_notes(patches) if run.leaks.passes(note, planned.step)]
+    notes = [note for note in collect_notes(patches) if leaks.passes(note, log.step)]
     if not notes:
         return state, Notes()
     held = set(appendix_notes(state.skill))
     skill = with_notes(state.skill, notes)
-    condensed = await consolidate(run.optimizer, appendix_notes(skill), step=planned.step)
-    consolidated = condensed is not None and all(
-        run.leaks.passes(note, planned.step) for note in condensed
-    )
-    if condensed is not None and consolidated:
-        skill = with_consolidated_notes(skill, condensed)
-    unchanged = skill.hash == state.skill.hash
-    if unchanged or not run.leaks.fits(skill, state.skill, "appendix", planned.step):
-        return state, Notes()
-    origin = f"appendix_{planned.name}"
-    state = await adopt(run, planned.place, state, skill, origin, "gate", log.usage)
+    with log.within("gate"):
+        condensed = await consolidate(optimizer, appendix_notes(skill), step=log.step)
+        consolidated = condensed is not None and all(
+            leaks.passes(note, log.step) for note in condensed
+        )
+        if condensed is not None and consolidated:
+            skill = with_consolidated_notes(skill, condensed)
+        unchanged = skill.hash == state.skill.hash
+        if unchanged or not leaks.fits(skill, state.skill, "appendix", log.step):
+            return state, Notes()
+        state = await adopt(gate, metric, state, skill, f"appendix_step_{log.step:04d}", log)
     kept = appendix_notes(skill)
     added = tuple(note for note in kept if note not in held)
     return state, Notes(len(notes), added, len(kept), consolidated)
 
 
 async def adopt(
-    run: Components,
-    place: Place,
+    gate: Gate,
+    metric: GateSettings,
     state: TrainingState,
     skill: Skill,
     origin: str,
-    phase: str,
-    usage: UsageByStage,
+    log: StepLog,
     like: Skill | None = None,
 ) -> TrainingState:
     """Carry a skill that no verdict chose. It is measured too, unless `like` says the
     same to an agent and is measured already.
     """
-    with run.selection.during(phase, place.step, usage):
-        tally = await run.gate.adopt(skill, like)
-    emit_score(run, origin, skill, tally)
-    score = run.gate_settings.value(tally.hard, tally.soft)
-    return state.carrying(skill, origin, score).tracking_best(run.gate, place.step)
+    tally = await gate.adopt(skill, like)
+    emit_score(log.emit, origin, skill, tally)
+    score = metric.value(tally.hard, tally.soft)
+    return state.carrying(skill, origin, score).tracking_best(gate, log.step)
 
 
 def emit_score(
-    run: Components,
+    emit: Emit,
     name: str,
     skill: Skill,
     tally: Tally,
@@ -163,7 +187,7 @@ def emit_score(
     types = {
         kind: TypeScore(part.scored, part.hard, part.soft) for kind, part in (by_type or {}).items()
     }
-    run.emit(
+    emit(
         EvaluationFinished(
             name=name,
             split=split,
@@ -177,21 +201,16 @@ def emit_score(
     )
 
 
-def _memory_entry(
-    planned: PlannedStep,
-    before: TrainingState,
-    outcomes: Sequence[Outcome],
-    learned: Learned,
-    verdict: Verdict | None,
-    action: str,
-) -> StepMemory:
+def _memory_entry(before: TrainingState, result: StepResult) -> StepMemory:
+    """What the optimizer reads about this step in the later ones of the epoch."""
+    outcomes, learned, verdict = result.outcomes, result.learned, result.verdict
     scored = [outcome for outcome in outcomes if outcome.score is not None]
     screening = verdict is not None and bool(verdict.effects)
     rejected = verdict is not None and not verdict.accepted and not screening
     proposals = learned.selection.proposals if learned.selection and rejected else ()
     return StepMemory(
-        step=planned.step,
-        action=action,
+        step=result.planned.step,
+        action=result.action,
         n_total=len(scored),
         n_fail=sum(not outcome.succeeded for outcome in scored),
         failure_patterns=failure_patterns(outcomes, learned.proposals.patches),
@@ -214,29 +233,20 @@ def _decided(before: TrainingState, verdict: Verdict | None) -> tuple[EditEffect
     )
 
 
-def _record(
-    run: Components,
-    planned: PlannedStep,
-    state: TrainingState,
-    outcomes: Sequence[Outcome],
-    learned: Learned,
-    updated: Updated,
-    verdict: Verdict | None,
-    notes: Notes,
-    log: StepLog,
-    action: str,
-) -> StepRecord:
+def _record(config: Config, state: TrainingState, result: StepResult, log: StepLog) -> StepRecord:
+    """The step as step_record.json and history.json show it."""
+    planned, learned = result.planned, result.learned
     timing = {f"{name}_s": round(seconds, 3) for name, seconds in sorted(log.seconds.items())}
     if "gate_s" in timing:
         timing["evaluate_s"] = timing.pop("gate_s")
-    tally = Tally.of(outcomes)
+    tally = Tally.of(result.outcomes)
     record = StepRecord(
         step=planned.step,
         epoch=planned.epoch,
         step_in_epoch=planned.index,
-        action=action,
-        lr_control_mode=run.config.optimizer.lr_control_mode,
-        gate_metric=run.config.evaluation.gate_metric,
+        action=result.action,
+        lr_control_mode=config.optimizer.lr_control_mode,
+        gate_metric=config.evaluation.gate_metric,
         standings=state.standings,
         skill_len=len(state.skill.text),
         timing=timing,
@@ -248,10 +258,10 @@ def _record(
         rollout_n=tally.scored,
         rollout_coverage=tally.coverage,
     )
-    record = _with_proposals(record, learned, _batch_records(planned, outcomes, learned))
-    record = _with_candidate(record, updated)
-    record = _with_verdict(record, verdict)
-    return _with_notes(record, notes)
+    record = _with_proposals(record, learned, _batch_records(planned, result.outcomes, learned))
+    record = _with_candidate(record, result.updated)
+    record = _with_verdict(record, result.verdict)
+    return _with_notes(record, result.notes)
 
 
 def _with_proposals(

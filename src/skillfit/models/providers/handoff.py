@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skillfit.amounts import quantity
 from skillfit.atomic_write import write_whole
 from skillfit.errors import InputError
 from skillfit.models.json_text import json_candidates, parse_model_json
 from skillfit.models.protocol import AnswerPending, Message, Reply, Request, Setup, Usage
-from skillfit.plain_text import shorten
+from skillfit.plain_text import quantity, shorten
 
 _ENDINGS = (".answer.json", ".answer.md", ".answer.txt")
 _MAX_SHOWN = 3  # problems named in one message

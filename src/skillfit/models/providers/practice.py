@@ -1,8 +1,9 @@
-"""Practice models: rules instead of a language model, for learning skillfit, for trying a config in
-CI, and for tests.
+"""Models that need no language model: the practice pair, which follows rules, and scripted models,
+which ask a Python function.
 
-They are served by the OpenAI chat API on loopback, with one server per process. Everything around
-them (HTTP, journal, gate, report) is real, and the answers of the agent depend on the skill.
+Practice models are for learning skillfit, for trying a config in CI, and for tests. They are served
+by the OpenAI chat API on loopback, with one server per process. Everything around them (HTTP,
+journal, gate, report) is real, and the answers of the agent depend on the skill.
 
 The agent follows the rules of a skill that it understands, and otherwise guesses. Anywhere in the
 skill it understands
@@ -42,6 +43,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.responses import Response
 
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+
+from skillfit.extensions import load_object
+from skillfit.models.client import check_reply
+from skillfit.models.protocol import BadReply, Reply, Request, Usage
 
 _RULE = re.compile(
     r"(?:mentions?(?: of)?|\w+ about)\s+(?P<words>[^.\n]+?),?\s+"
@@ -481,3 +489,72 @@ def _text(content: Any) -> str:
         if isinstance(content, list)
         else content or ""
     )
+
+
+Line = str | Reply | Exception
+Script = Callable[[Request], Line | Awaitable[Line]]
+
+
+class ScriptedModel:
+    """A `Model` in this process: `ScriptedModel(function)`, or
+    `ScriptedModel(["first", Reply(…), RateLimited("third")])` for replies in order.
+
+    `requests` lists the requests. A reply without usage counts as a token for every four bytes, at
+    no cost.
+    """
+
+    endpoint = "scripted"
+    slots: int | None = None
+
+    def __init__(
+        self,
+        script: Script | Iterable[Line],
+        id: str = "scripted/model",
+        context_window: int = 128_000,
+    ) -> None:
+        self.id = id
+        self.context_window = context_window
+        self.requests: list[Request] = []
+        self._script = script if callable(script) else _in_order(script)
+
+    async def send(self, request: Request) -> Reply:
+        self.requests.append(request)
+        line = self._script(request)
+        if inspect.isawaitable(line):
+            line = await line
+        if isinstance(line, Exception):
+            raise line
+        if not isinstance(line, (str, Reply)):
+            raise InputError(
+                f"The script of {self.id} returned {type(line).__name__} for {request.stage}.",
+                hint="Return the reply's text, or a Reply.",
+            )
+        reply = line if isinstance(line, Reply) else Reply(line)
+        if reply.usage.calls:
+            return reply
+        sent = sum(len(message.content.encode()) for message in request.messages)
+        received = len(reply.text.encode(errors="replace"))
+        return reply.with_usage(Usage(calls=1, input=sent // 4 + 1, output=received // 4 + 1))
+
+    async def complete(self, request: Request) -> Reply:
+        return check_reply(await self.send(request), self.id)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def scripted(setup: Setup) -> ScriptedModel:
+    """The provider of `scripted/path.py:name`: the function of that name in that file."""
+    function = load_object(setup.name)
+    if not callable(function):
+        raise InputError(f"{setup.spec.id}: {setup.name} is not a function.")
+    return ScriptedModel(function, id=setup.spec.id)
+
+
+def _in_order(lines: Iterable[Line]) -> Script:
+    rest = iter(lines)
+
+    def next_line(request: Request) -> Line:
+        return next(rest, BadReply(f"The script has no reply left for {request.stage}."))
+
+    return next_line

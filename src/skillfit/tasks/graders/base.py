@@ -15,11 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import regex
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, TaskFailure
+from skillfit.extensions import in_thread
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model
-from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure
-from skillfit.tasks.user_code import in_thread
+from skillfit.tasks.item import Attempt, Grader, Item, Score
 
 _SECONDS = 2.0  # of CPU time, for one search
 

@@ -15,8 +15,14 @@ from typing import Any, cast
 
 from pydantic import Field, PrivateAttr
 
-from skillfit.errors import InputError
-from skillfit.extensions import load_object, missing_members, name_of
+from skillfit.errors import InputError, TaskFailure
+from skillfit.extensions import (
+    call_user_code,
+    load_object,
+    missing_members,
+    name_of,
+    qualified_name,
+)
 from skillfit.models.json_text import JsonObject
 from skillfit.sandbox.isolation import (
     Isolation,
@@ -26,8 +32,7 @@ from skillfit.sandbox.isolation import (
 )
 from skillfit.sandbox.process import Handover, ProcessResult, SandboxNotStarted, scratch_folder
 from skillfit.tasks.graders.base import BuiltIn, Given, listed
-from skillfit.tasks.item import Attempt, Grader, Item, Score, TaskFailure, as_score, stable_hash
-from skillfit.tasks.user_code import call, described, plain
+from skillfit.tasks.item import Attempt, Grader, Item, Score, as_score, stable_hash
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
@@ -139,9 +144,9 @@ class FunctionGrader:
     name: str  # in messages
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
-        given = await call(
+        given = await call_user_code(
             self.function,
-            plain(item),
+            item.as_dict(),
             attempt.answer,
             kind="grader",
             where=f"{self.name} on item {item.id}",
@@ -152,7 +157,7 @@ class FunctionGrader:
         return ()
 
     def describe(self) -> JsonObject:
-        return {"function": described(self.function)}
+        return {"function": qualified_name(self.function)}
 
 
 @dataclass(frozen=True, slots=True)
