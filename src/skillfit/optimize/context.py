@@ -14,10 +14,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from skillfit.amounts import quantity
 from skillfit.models.json_text import JsonObject
 from skillfit.optimize.optimizer import Patch, union
-from skillfit.plain_text import head_and_tail
+from skillfit.plain_text import head_and_tail, quantity
 from skillfit.rollout.outcome import Arm, Outcome
 from skillfit.run.records import EditEffect, FailureNote, FailurePattern, ProposalRecord, StepMemory
 from skillfit.skill import Edit, Skill, estimate_tokens

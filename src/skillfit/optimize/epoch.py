@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from skillfit.amounts import quantity
 from skillfit.optimize.context import ItemAttempts, failure_reason, render_cases
 from skillfit.optimize.optimizer import (
     Call,
@@ -29,7 +28,7 @@ from skillfit.optimize.optimizer import (
     sections,
     union,
 )
-from skillfit.plain_text import head_and_tail
+from skillfit.plain_text import head_and_tail, quantity
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.records import PairRecord
 from skillfit.skill import Skill, slow_update_text
