@@ -117,6 +117,15 @@ def dollars(usd: float | None) -> str:
     return f"${usd:.4f}".rstrip("0") if usd >= 0.0001 else "below $0.0001"
 
 
+def rounded_dollars(usd: float) -> str:
+    """Dollars with the digits that an estimate has: "$1,200", "$12.35", "$0.0035"."""
+    if usd >= 100:
+        return f"${usd:,.0f}"
+    if usd >= 0.1 or usd == 0:
+        return f"${usd:.2f}"
+    return f"${usd:.2g}" if usd >= 0.0001 else "<$0.0001"
+
+
 def duration(seconds: float) -> str:
     """A time span in its two largest units: "2 h 5 min", "1.5 min", "40 s"."""
     minutes = seconds / 60

@@ -1,6 +1,7 @@
 """What can be done with a run that is there: look at it, apply it, take it back, verify it."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from skillfit.api import Run
 from skillfit.config import load_config
+from skillfit.models.protocol import ROLES
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
 from tests.cli.cli_project import SMALL, Shell, process
@@ -340,6 +342,21 @@ def test_check_says_go_and_estimate_gives_ranges(shell: Shell, config: Path) -> 
         "optimizer",
     }
     assert "stage" in shell("estimate", config).out
+
+
+def test_an_estimate_in_dollars_fits_a_terminal_of_80_columns(
+    shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
+    monkeypatch.setenv("COLUMNS", "80")
+    models = ("model.agent=openai/gpt-5-mini", "model.optimizer=openai/gpt-5")
+    for epochs in (2, 200):
+        lines = shell("estimate", config, *models, f"train.num_epochs={epochs}").out.splitlines()
+        total = next(at for at, line in enumerate(lines) if line.startswith("total"))
+        stages = [line for line in lines[1 : total + 1] if line.strip() not in ROLES]
+        assert len(stages) > 10
+        for line in stages:
+            assert re.search(r"\$[\d.,]+ \([<\d.,]+–[\d.,]+\)$", line.rstrip()), line
 
 
 def test_estimate_names_a_cap_without_room_for_a_step_and_one_that_has_it(

@@ -25,7 +25,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import EditEffect, Evidence, ScoreEstimate
+from skillfit.run.records import EditEffect, Evidence, RecordedConfig, ScoreEstimate
 from skillfit.skill import Edit
 from tests.support.records import run_started, ship_tested, step_record
 
@@ -141,6 +141,9 @@ def test_plain_lines_are_words_for_people() -> None:
     assert event_lines(STARTED) == [
         "Training triage for openai/gpt-5-mini: 40 train, 40 selection, 20 test items, 6 steps."
     ]
+    models = {"agent": {"id": "openai/gpt-5-mini"}, "optimizer": {"id": "practice/optimizer"}}
+    [line] = event_lines(replace(STARTED, config=RecordedConfig({"model": models})))
+    assert "for openai/gpt-5-mini (practice optimizer, no language model):" in line
     [line] = event_lines(decided(2, [effect(1, "promoted"), effect(2)]))
     assert line.startswith("step 2: score about 0.550; promoted s0001e01")
     assert "1 promoted, 1 pending, 0 dropped" in line

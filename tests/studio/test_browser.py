@@ -291,6 +291,7 @@ def test_a_run_is_stopped_and_resumed(chromium: Browser, site: RunningStudio, fo
             assert in_use(run)
         page.get_by_role("button", name="Stop").click()
         expect(page.locator("h1")).to_contain_text("Stopped", timeout=seconds(90))
+        expect(page.get_by_role("status")).to_have_count(0)
 
 
 def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(

@@ -14,7 +14,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.report.story_builder import read_story
-from skillfit.run.control import RunLock, read_requests
+from skillfit.run.control import RunLock, in_use, read_requests
 from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageStarted
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.skill import Edit
@@ -396,6 +396,7 @@ def test_edits_under_review_are_approved_or_declined(tmp_path: Path) -> None:
         probability=0.95,
         rollouts=60,
         reason="waiting for approval: +0.100",
+        awaits_approval=True,
     )
     decided = GateDecided(
         name="step_0001",
@@ -429,6 +430,7 @@ def test_a_run_under_review_is_listed_as_such_and_goes_on_to_the_next_edit(tmp_p
             probability=0.95,
             rollouts=60,
             reason="waiting for approval: +0.100",
+            awaits_approval=True,
         )
         for name in ("s0001e01", "s0001e02")
     ]
@@ -515,6 +517,46 @@ def test_a_refused_action_looks_like_one(tmp_path: Path) -> None:
         form = {"csrf": csrf_of(client), "do": "budget", "target": "calls", "text": "many"}
         page = client.post("/act/run", data=form).text
         assert '<p class="message bad" role="status">&#39;many&#39; is not a budget.' in page
+
+
+@pytest.mark.parametrize(
+    ("cap", "amount", "reason"),
+    [
+        ("calls", "60", "60 calls is not above the present budget of 60 calls."),
+        ("usd", "2", "$2.00 is not above what the run has used: $2.00."),
+        ("minutes", "1.5", "1.5 min is not above the present budget of 9.0 min."),
+        ("tokens", "700", "700 tokens is not above the present budget of 900 tokens."),
+    ],
+)
+async def test_a_budget_that_is_not_higher_is_refused_and_stays_in_the_form(
+    tmp_path: Path, cap: str, amount: str, reason: str
+) -> None:
+    caps = {"calls": 60, "minutes": 9, "tokens": 800}
+    run = WrittenRun(tmp_path / "run", {"budget": caps})
+    await run.roll("train", "old", [1.0] * 8, phase="rollout", step=1)  # 8 calls, $2
+    raised = {"number": 1, "action": "budget", "target": "tokens", "text": "900"}
+    run.emit(PersonDecided(**raised, command="skillfit steer run budget tokens 900"))
+    run.close()
+    with browser(tmp_path) as client:
+        form = {"csrf": csrf_of(client), "do": "budget", "target": cap, "text": amount}
+        refused = client.post("/act/run", data=form)
+        assert f'<p class="message bad" role="status">{reason}' in refused.text
+        live = refused.text.partition('data-live="')[2].partition('"')[0].replace("&amp;", "&")
+        with client.stream("GET", live) as stream:
+            parts = next(line for line in stream.iter_lines() if line.startswith("data: "))
+        for head in (refused.text, json.loads(parts.removeprefix("data: "))["head"]):
+            assert f"<option selected>{cap}</option>" in head
+            assert f'name="text" value="{amount}"' in head
+    assert read_requests(tmp_path / "run") == [] and not in_use(tmp_path / "run")
+
+
+def test_a_practice_optimizer_is_named_on_the_page_and_in_the_report(tmp_path: Path) -> None:
+    models = {"agent": {"id": "openai/gpt-5-mini"}, "optimizer": {"id": "practice/optimizer"}}
+    WrittenRun(tmp_path / "run", {"model": models}).close()
+    with browser(tmp_path) as client:
+        for page in ("/run/run", "/report/run"):
+            text = client.get(page).text
+            assert '<span class="badge care">practice optimizer, no language model</span>' in text
 
 
 def test_a_run_that_has_its_directory_only_is_starting(tmp_path: Path) -> None:

@@ -12,7 +12,15 @@ import typer
 from skillfit.cli.output import Json, Overrides, console, show, table
 from skillfit.cli.train import RunOption, attend, read
 from skillfit.errors import Exit
-from skillfit.plain_text import dollars, duration, quantity, rounded, shorten, visible
+from skillfit.plain_text import (
+    dollars,
+    duration,
+    quantity,
+    rounded,
+    rounded_dollars,
+    shorten,
+    visible,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -127,8 +135,6 @@ def estimate(
             for one in options
         ],
     }
-    names = ("stage", "role", "calls", "tokens", "usd")
-    costs = table(names, [_cost_row(row) for row in (*found.rows, found.total)])
     notes = [
         f"{plan.total_steps} steps, {_span(found.rollouts)} rollouts, "
         f"{_span(found.minutes, lambda minutes: duration(60 * minutes))}. {_RANGES}",
@@ -137,7 +143,7 @@ def estimate(
         _cost_basis(found),
         *_lag_notes(inputs, plan),
     ]
-    shown: list[RenderableType] = [costs, "\n".join(notes)]
+    shown: list[RenderableType] = [_cost_table(found), "\n".join(notes)]
     if options:
         shown.append(_options_table(options))
     show(data, Group(*shown), as_json)
@@ -221,9 +227,25 @@ def _options_table(options: list[BudgetOption]) -> RenderableType:
     return table(("--rollouts", "buys", "", ""), rows)
 
 
-def _cost_row(row: EstimateRow) -> tuple[str, ...]:
-    usd = "no price known" if row.usd is None else _span(row.usd, dollars)
-    return (row.stage, row.role, _span(row.calls), _span(row.tokens), usd)
+def _cost_table(found: RunEstimate) -> RenderableType:
+    """The stages under the role that pays for them: this fits 80 columns."""
+    rows: list[tuple[str, ...]] = []
+    role = ""
+    for row in found.rows:
+        if row.role != role:
+            role = row.role
+            rows.append((role, "", "", ""))
+        rows.append(_cost_row(row, indent="  "))
+    rows.append(_cost_row(found.total))
+    return table(("stage", "calls", "tokens", "usd"), rows)
+
+
+def _cost_row(row: EstimateRow, indent: str = "") -> tuple[str, ...]:
+    from skillfit.report.run_text import UNPRICED
+
+    usd = UNPRICED if row.usd is None else _span(row.usd, rounded_dollars)
+    cells = (_span(row.calls), _span(row.tokens), usd)
+    return (f"{indent}{row.stage}", *(cell.replace(" – ", "–") for cell in cells))
 
 
 def _as_data(row: EstimateRow) -> JsonObject:
@@ -245,7 +267,8 @@ def _span(span: Range, form: Callable[[float], str] = rounded) -> str:
     typical, low, high = form(span.typical), form(span.low), form(span.high)
     if low == high:
         return typical
-    return f"{typical} ({low.removeprefix('$')} – {high.removeprefix('$')})"
+    bounds = f"{low} – {high}".replace("$", "")
+    return f"{typical} ({bounds})"
 
 
 def eval_(

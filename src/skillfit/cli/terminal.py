@@ -71,7 +71,7 @@ def _header(story: RunStory, spent: Usage, elapsed: float) -> Text:
     text.append(visible(story.skill_name), "bold")
     text.append(f"  {visible(models)}")
     if story.practice:
-        text.append("  (practice models)", "italic yellow")
+        text.append(f"  ({story.practice})", "italic yellow")
     step = f"step {min(story.steps_done + 1, story.total_steps)} of {story.total_steps}"
     left = time_left(story)
     text.append(f"\n{step}{f', {left}' if left else ''}", "dim")

@@ -369,7 +369,7 @@ def _summary(story: RunStory) -> JsonObject:
         "finish_reason": story.finish_reason,
         "verdict": story.verdict,
         "diagnosis": story.diagnosis,
-        "practice": story.practice,
+        "practice": bool(story.practice),
         "metric": story.metric,
         "seconds": story.seconds,
         "tokens": story.tokens,

@@ -23,7 +23,7 @@ from skillfit.plain_text import (
     quantity,
     with_interval,
 )
-from skillfit.report.story import Cost, RunStory
+from skillfit.report.story import Cost, RunStory, practice_models
 from skillfit.run.events import (
     AblationFinished,
     Discarded,
@@ -414,8 +414,10 @@ def event_lines(event: Event) -> list[str]:
 def _started(event: RunStarted) -> str:
     splits = ", ".join(f"{count} {name}" for name, count in event.splits.items())
     agent = event.model_of("agent") or "your agent"
-    practice = " (practice models, no language model)" if agent.startswith("practice/") else ""
-    what = f"Training {event.skill_name} for {agent}{practice}"
+    practice = practice_models(agent, event.model_of("optimizer"))
+    what = f"Training {event.skill_name} for {agent}"
+    if practice:
+        what += f" ({practice}, no language model)"
     steps = quantity(event.total_steps, "step")
     return f"{what}: {splits} items, {steps}."
 

@@ -122,6 +122,7 @@ class EditSummary:
     items: tuple[str, ...] = ()  # training items it was written from
     history: tuple[EffectPoint, ...] = ()
     in_best: bool = False  # its text is in the skill that the run hands back
+    awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
 
     @property
     def text(self) -> str:
@@ -136,11 +137,6 @@ class EditSummary:
     @property
     def measured(self) -> bool:
         return self.mean is not None
-
-    @property
-    def awaits_approval(self) -> bool:
-        """Whether it waits only for a person's approval (`review: true`)."""
-        return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
 
     @property
     def note(self) -> str:
@@ -299,6 +295,17 @@ class DataSummary:
     types: Mapping[str, int] = field(default_factory=dict)
 
 
+def practice_models(agent: str, optimizer: str) -> str:
+    """Which of the models are built-in practice models and no language models: "practice models",
+    "practice agent", "practice optimizer", or nothing.
+    """
+    models = {"agent": agent, "optimizer": optimizer}
+    roles = [role for role, model in models.items() if model.startswith("practice/")]
+    if not roles:
+        return ""
+    return "practice models" if len(roles) > 1 else f"practice {roles[0]}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStory:
     """What a run did so far: settings, scores, edits, decisions, cost and result."""
@@ -369,9 +376,9 @@ class RunStory:
         return () if self.is_over else tuple(waiting)
 
     @property
-    def practice(self) -> bool:
-        """Whether the built-in practice models took part. They are not language models."""
-        return any(model.startswith("practice/") for model in (self.agent, self.optimizer))
+    def practice(self) -> str:
+        """The built-in practice models that took part, in words; empty when there were none."""
+        return practice_models(self.agent, self.optimizer)
 
     @property
     def found_skill(self) -> str:
@@ -389,9 +396,14 @@ class RunStory:
 
     @property
     def caps(self) -> dict[str, float]:
-        """The budgets that are set."""
+        """The budgets that are set, with those that a person raised while the run was running."""
         budget = self.config.settings.budget
-        return {name: float(cap) for name, cap in budget if cap is not None}
+        caps = {name: float(cap) for name, cap in budget if cap is not None}
+        for decision in self.decisions:
+            if decision.action == "budget" and decision.done:
+                present = caps.get(decision.target, 0.0)
+                caps[decision.target] = max(present, float(decision.text))
+        return caps
 
     @property
     def running_stage(self) -> StageProgress | None:

@@ -51,6 +51,7 @@ class ActionMessage:
 
     text: str
     failed: bool
+    while_running: bool  # it is removed when the run is not running any more
 
 
 class Studio:
@@ -81,11 +82,13 @@ class Studio:
         text = self.render(template, csrf=self.csrf, message=message, **context)
         return HTMLResponse(text, status)
 
-    def go_to(self, url: str, message: str = "", *, failed: bool = False) -> Response:
+    def go_to(
+        self, url: str, message: str = "", *, failed: bool = False, while_running: bool = False
+    ) -> Response:
         """Redirect after a change, with a message for the next page."""
         if message:
             key = secrets.token_urlsafe(9)
-            self._messages[key] = ActionMessage(message, failed)
+            self._messages[key] = ActionMessage(message, failed, while_running)
             while len(self._messages) > _MESSAGES:
                 self._messages.popitem(last=False)
             url += f"{'&' if '?' in url else '?'}message={key}"

@@ -86,8 +86,12 @@ _LARGEST_IMAGE = 20_000_000
 _PARTS = ("tabs", "head", "stages", "scores", "pool", "gates", "notices", "cost", "about")
 
 
-def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, object]:
-    """What the parts of a run's page need."""
+def run_context(studio: Studio, request: Request, story: RunStory) -> dict[str, object]:
+    """What the parts of a run's page need. After a refused budget, `cap` and `amount` of the query
+    are what was typed.
+    """
+    name, query = str(request.path_params["name"]), request.query_params
+    typed = {key: query[key] for key in ("cap", "amount") if key in query}
     pool = [edit for edit in by_effect(story.edits) if edit.status != "dropped"]
     dropped = [edit for edit in by_effect(story.edits) if edit.status == "dropped"]
     return {
@@ -108,7 +112,9 @@ def run_context(studio: Studio, name: str, story: RunStory) -> dict[str, object]
         "gates_cut": max(0, len(story.gates) - _GATES),
         "caps": cap_uses(story.total, story.seconds, story.caps, story.rollouts),
         "raisable": RAISABLE,
-        "fullest_cap": fullest_cap(story),
+        "chosen_cap": typed.get("cap") or fullest_cap(story),
+        "typed_amount": typed.get("amount", ""),
+        "live_url": run_url("live", name, **typed),
         "time_left": time_left(story),
         "commands": next_commands(story),
         "starting": studio.starter.is_starting(Path(story.path)),
@@ -135,7 +141,7 @@ async def run(studio: Studio, request: Request) -> Response:
         story = studio.story(request)
         if not story.has_begun and story.state == "running" and "/" not in name:
             return studio.go_to(run_url("starting", name))
-        context = run_context(studio, name, story)
+        context = run_context(studio, request, story)
         context["settings"] = settings_of_config(story.config)
         return studio.page(request, "run.html.j2", 200, **context)
 
@@ -143,7 +149,6 @@ async def run(studio: Studio, request: Request) -> Response:
 
 
 async def run_live(studio: Studio, request: Request) -> Response:
-    name = str(request.path_params["name"])
     followed = studio.library.follow(studio.find(request))
     seen: list[object] = []
     kept: dict[str, str] = {}
@@ -153,7 +158,7 @@ async def run_live(studio: Studio, request: Request) -> Response:
         now = [story, studio.starter.is_starting(followed.path)]
         if seen != now:
             seen[:] = now
-            context = run_context(studio, name, story)
+            context = run_context(studio, request, story)
             context |= {"csrf": studio.csrf, "here": "run"}
             for part in _PARTS:
                 kept[part] = studio.render(f"run_{part}.html.j2", **context)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
-from skillfit.plain_text import quantity
+from skillfit.plain_text import budget_amount, quantity
 from skillfit.report import RunStory
 from skillfit.run.control import in_use, stop_run
 from skillfit.skill import diff_hunks
@@ -27,42 +27,53 @@ from skillfit.studio.commands import (
 )
 from skillfit.studio.site import Studio, run_url
 
-_STEERING = ("veto", "pin", "reword", "approve", "decline")
+EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
 
 
 async def act(studio: Studio, request: Request) -> Response:
-    """One change to a run. The answer leads back with a message."""
+    """One change to a run. The answer leads back to the page it was made on, with a message."""
     name = str(request.path_params["name"])
     form = await studio.form(request)
     do, target = str(form.get("do", "")), str(form.get("target", ""))
     text = str(form.get("text", "")).replace("\r\n", "\n")
     run = studio.find(request)
-    back = run_url("run", name)
+    back = _page_of(name, do, target)
     try:
-        if do in _STEERING:
-            if do not in ("approve", "decline"):  # the run's page has the others to review
-                back = run_url("edit", name, id=target)
-            message = await asyncio.to_thread(_steer, run, do, target, text)
-        elif do == "stop":
-            await asyncio.to_thread(stop_run, run)
-            message = "Stopping: what is in progress finishes and is saved."
-        elif do == "budget":
-            message = await asyncio.to_thread(_budget, studio, run, target, text)
-        elif do == "resume":
-            message = await asyncio.to_thread(_resume, studio, run, [])
-        elif do in ("apply", "undo"):
-            back = run_url("apply", name)
-            message = await _apply(studio, run, do)
-        elif do == "answer":
-            back = run_url("handoff", name)
-            left = await asyncio.to_thread(answer_prompt, run, target, text)
-            rest = f"{quantity(left, 'prompt')} left." if left else "Resume the run now."
-            message = f"Answered {target}. {rest}"
-        else:
-            raise HTTPException(400, f"Unknown action {do!r}.")
+        message = await _carry_out(studio, run, do, target, text)
     except SkillfitError as error:
+        if do == "budget":  # the form keeps what was typed
+            back = run_url("run", name, cap=target, amount=text)
         return studio.go_to(back, str(error), failed=True)
-    return studio.go_to(back, message)
+    return studio.go_to(back, message, while_running=do == "stop")
+
+
+def _page_of(name: str, do: str, target: str) -> str:
+    """The address of the page that has the form of an action."""
+    if do in ("veto", "pin", "reword"):
+        return run_url("edit", name, id=target)
+    if do in ("apply", "undo"):
+        return run_url("apply", name)
+    return run_url("handoff" if do == "answer" else "run", name)
+
+
+async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str) -> str:
+    """Do what was asked for; returns what to tell the person."""
+    if do in EDIT_ACTIONS:
+        return await asyncio.to_thread(_steer, run, do, target, text)
+    if do == "stop":
+        await asyncio.to_thread(stop_run, run)
+        return "Stopping: what is in progress finishes and is saved."
+    if do == "budget":
+        return await asyncio.to_thread(_raise_budget, studio, run, target, text)
+    if do == "resume":
+        return await asyncio.to_thread(_resume, studio, run, [])
+    if do in ("apply", "undo"):
+        return await _apply(studio, run, do)
+    if do == "answer":
+        left = await asyncio.to_thread(answer_prompt, run, target, text)
+        rest = f"{quantity(left, 'prompt')} left." if left else "Resume the run now."
+        return f"Answered {target}. {rest}"
+    raise HTTPException(400, f"Unknown action {do!r}.")
 
 
 def _steer(run: Path, do: str, target: str, text: str) -> str:
@@ -71,12 +82,39 @@ def _steer(run: Path, do: str, target: str, text: str) -> str:
     return f"Recorded: {request.command(run.name)}. The run follows it {when}."
 
 
-def _budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
+def _raise_budget(studio: Studio, run: Path, cap: str, amount: str) -> str:
     """A higher cap: the running loop takes it up; a stopped run is resumed with it."""
+    _refuse_lower_cap(studio.library.follow(run).story(), cap, amount)
     steer_run(run, "budget", cap, amount)
     if in_use(run):
         return f"The run takes up the budget of {amount} {cap} after its current step."
     return _resume(studio, run, [f"budget.{cap}={amount}"])
+
+
+def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
+    """Refuse an amount with which the run would stop at once."""
+    try:
+        amount = float(typed)
+    except ValueError:
+        return  # `steer_run` says what a budget is
+    asked = [
+        float(decision.text)
+        for decision in story.decisions
+        if decision.action == "budget" and decision.target == cap
+    ]
+    present = max([story.caps.get(cap, 0.0), *asked])
+    shown = budget_amount(cap, amount)
+    if amount <= present:
+        raise InputError(
+            f"{shown} is not above the present budget of {budget_amount(cap, present)}."
+        )
+    # The time of a story includes pauses between resumes, which no budget counts.
+    used = {"usd": story.total.usd, "calls": story.total.calls, "tokens": story.total.tokens}
+    spent = used.get(cap) or 0.0
+    if amount <= spent:
+        raise InputError(
+            f"{shown} is not above what the run has used: {budget_amount(cap, spent)}."
+        )
 
 
 def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:

@@ -257,7 +257,7 @@ class _Ablation:
         self._settings = gate_settings(inputs.config, inputs.task)
         self._pool = Pool(inputs.skill)
         edits = tuple(unit.removal for unit in parts)
-        joined = self._pool.join(Candidate(inputs.skill, edits, label="prune"))
+        joined = self._pool.join(Candidate(inputs.skill, edits, removes_initial_text=True))
         self._units = dict(zip((one.id for one in joined), parts, strict=True))
         self._trials = TrialTable()
         self._without: Counter[str] = Counter()  # scored rollouts without a unit

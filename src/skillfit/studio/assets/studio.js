@@ -98,6 +98,7 @@ function watchRun() {
       const element = document.querySelector(`[data-part="${name}"]`);
       if (element) replacePart(element, html);
     }
+    dropStaleMessage();
   });
   stream.addEventListener("problem", (event) => {
     const problem = document.querySelector("#problem");
@@ -108,6 +109,12 @@ function watchRun() {
   window.addEventListener("pagehide", () => stream.close());
 }
 document.addEventListener("DOMContentLoaded", watchRun);
+
+// "Stopping" is only true until the run has stopped.
+function dropStaleMessage() {
+  const state = document.querySelector("[data-state]")?.dataset.state;
+  if (state !== "running") document.querySelector(".message[data-while-running]")?.remove();
+}
 
 // The pool of edits as it was after an earlier step.
 async function showPool(scrub) {
