@@ -112,8 +112,9 @@ class RunFiles:
         found: list[RolloutFinished] = []
         for (phase, _), rollouts in self._rollouts.items():
             if phase in phases:
-                found += [one for one in rollouts.values() if one.skill_hash == event.skill_hash]
-        self._write_results(folder, found)
+                found += rollouts.values()
+        of_skill = [rollout for rollout in found if rollout.skill_hash == event.skill_hash]
+        self._write_results(folder, of_skill)
         if event.by_type:
             overall = {"total": event.scored, "hard_acc": event.hard, "soft_acc": event.soft}
             summary = {**event.by_type, "overall": overall}
