@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +15,15 @@ from skillfit.errors import Exit
 from skillfit.plain_text import (
     dollars,
     duration,
+    mean_score,
     quantity,
     rounded,
     rounded_dollars,
+    score_change,
+    score_with_interval,
     shorten,
     visible,
+    with_interval,
 )
 
 if TYPE_CHECKING:
@@ -298,67 +302,68 @@ def eval_(
     from skillfit.skill import Skill
 
     spending = Spending()  # the caps hold for all models together
-    found: list[tuple[str, Measured]] = []
+    found: list[_ModelScore] = []
     for name in model or [""]:
-        inputs = read(
-            config, [*(overrides or ()), *([f"model.agent={name}"] if name else [])], training=False
-        )
-        skills = {str(path): Skill.load(path) for path in skill or ()} or {
-            inputs.skill.name: inputs.skill
-        }
+        chosen = [f"model.agent={name}"] if name else []
+        inputs = read(config, [*(overrides or ()), *chosen], training=False)
+        skills = {str(path): Skill.load(path) for path in skill or ()}
+        if not skills:
+            skills = {inputs.skill.name: inputs.skill}
         agent = inputs.config.model.agent.id if inputs.config.model.agent else "the task's own"
         path = run or default_run(inputs, "evaluate")
         if run and len(model or ()) > 1:  # what was measured with one model is no run of another
             path = run / re.sub(r"[^\w.-]+", "-", name)
         measured = measure(inputs, skills, path, split=split, repeats=repeats, spending=spending)
-        found += [(agent, one) for one in measured]
-    show([_measured(agent, one, split) for agent, one in found], _side_by_side(found), as_json)
+        found += [_ModelScore(agent, one) for one in measured]
+    show([one.as_json(split) for one in found], _side_by_side(found), as_json)
 
 
-def _side_by_side(found: list[tuple[str, Measured]]) -> RenderableType:
+@dataclass(frozen=True, slots=True)
+class _ModelScore:
+    """What a skill scored with one agent's model."""
+
+    agent: str
+    measured: Measured
+
+    def as_json(self, split: str) -> JsonObject:
+        tally, bounds = self.measured.tally, self.measured.interval
+        return {
+            "model": self.agent,
+            "skill": self.measured.name,
+            "split": split,
+            "hard": tally.hard,
+            "soft": tally.soft,
+            "interval": [bounds.low, bounds.high],
+            "scored": tally.scored,
+            "planned": tally.planned,
+            "by_type": {
+                kind: {"hard": part.hard, "scored": part.scored}
+                for kind, part in self.measured.by_type.items()
+            },
+        }
+
+    def cells(self) -> tuple[str, ...]:
+        tally, bounds = self.measured.tally, self.measured.interval
+        score = score_with_interval(tally.hard, bounds.low, bounds.high)
+        return (self.agent, self.measured.name, score, f"{tally.scored}/{tally.planned}")
+
+    def score_of_type(self, kind: str) -> str:
+        part = self.measured.by_type.get(kind)
+        return "" if part is None else mean_score(part.hard)
+
+
+def _side_by_side(found: list[_ModelScore]) -> RenderableType:
     """The scores, and under them the scores per type where there are types."""
     from rich.console import Group
 
-    scores = table(
-        ("", "model", "skill", "score", "90 %", "scored"),
-        [(at, *_row(*one)) for at, one in enumerate(found, 1)],
-    )
-    kinds = sorted({kind for _, one in found for kind in one.by_type} - {"all"})
-    cells = [
-        (
-            kind,
-            *(f"{one.by_type[kind].hard:.2f}" if kind in one.by_type else "" for _, one in found),
-        )
-        for kind in kinds
-    ]
-    return (
-        Group(scores, table(("type", *map(str, range(1, len(found) + 1))), cells))
-        if kinds
-        else scores
-    )
-
-
-def _measured(agent: str, one: Measured, split: str) -> JsonObject:
-    tally, bounds = one.tally, one.interval
-    by_type = {
-        kind: {"hard": part.hard, "scored": part.scored} for kind, part in one.by_type.items()
-    }
-    scores = {"hard": tally.hard, "soft": tally.soft, "interval": [bounds.low, bounds.high]}
-    counts = {"scored": tally.scored, "planned": tally.planned}
-    return {
-        "model": agent,
-        "skill": one.name,
-        "split": split,
-        **scores,
-        **counts,
-        "by_type": by_type,
-    }
-
-
-def _row(agent: str, one: Measured) -> tuple[str, ...]:
-    tally, bounds = one.tally, one.interval
-    interval = f"{max(0.0, bounds.low):.2f} … {bounds.high:.2f}"
-    return (agent, one.name, f"{tally.hard:.3f}", interval, f"{tally.scored}/{tally.planned}")
+    numbers = [str(number) for number in range(1, len(found) + 1)]
+    rows = [(number, *one.cells()) for number, one in zip(numbers, found, strict=True)]
+    scores = table(("", "model", "skill", "score (90 %)", "scored"), rows)
+    kinds = sorted({kind for one in found for kind in one.measured.by_type} - {"all"})
+    if not kinds:
+        return scores
+    by_type = [(kind, *(one.score_of_type(kind) for one in found)) for kind in kinds]
+    return Group(scores, table(("type", *numbers), by_type))
 
 
 def measure(
@@ -479,14 +484,13 @@ def _table(event: AblationFinished) -> RenderableType:
         rows.append(
             (
                 unit.id,
-                _signed(unit.mean),
-                f"{_signed(unit.low)} … {_signed(unit.high)}",
+                with_interval(unit.mean, unit.low, unit.high),
                 unit.tokens,
                 unit.decision,
                 shorten(text, _SHOWN),
             )
         )
-    return table(("line", "worth", "80 %", "tokens", "", "text"), rows)
+    return table(("line", "worth (80 %)", "tokens", "", "text"), rows)
 
 
 def _summary(
@@ -494,7 +498,7 @@ def _summary(
 ) -> str:
     cut = [unit for unit in event.units if unit.decision == "cut"]
     saved = event.tokens_before - event.tokens_after
-    score = f"{event.score.mean:.2f} ({max(0.0, event.score.low):.2f} … {event.score.high:.2f})"
+    score = score_with_interval(event.score.mean, event.score.low, event.score.high)
     lines = [f"{event.rollouts} rollouts; score of the whole skill about {score}."]
     parts = quantity(len(cut), "part")
     if event.all_zero:
@@ -509,7 +513,7 @@ def _summary(
         if event.comparison is not None:
             lines.append(
                 f"On {event.comparison.rollouts} fresh rollouts the score changed by "
-                f"{event.comparison.difference:+.3f}."
+                f"{score_change(event.comparison.difference)}."
             )
         lines.append(f"The former text: {report.with_name('skills') / 'skill_v0000.md'}")
     elif asked:
@@ -521,11 +525,6 @@ def _summary(
         )
     lines.append(f"Report: {report}")
     return "\n".join(lines)
-
-
-def _signed(amount: float) -> str:
-    """Three digits, without a minus sign before 0."""
-    return f"{round(amount, 3) + 0.0:+.3f}"
 
 
 COMMANDS = (check, estimate, eval_, ablate)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillfit.plain_text import dollars, duration, visible
+from skillfit.plain_text import dollars, duration, mean_score, quantity, score_change, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -191,11 +191,11 @@ class ResultLine:
         shown = {f"selection{fresh}{metric}": self.selection, f"test{metric}": self.test}
         for name, scores in shown.items():
             if scores.baseline is not None and scores.best is not None:
-                lines.append(f"{name}: {scores.baseline:.3f} → {scores.best:.3f}")
+                lines.append(f"{name}: {mean_score(scores.baseline)} → {mean_score(scores.best)}")
         if self.ship.gap is not None and self.ship.difference is not None:
             gain, gap = self.ship.difference, self.ship.gap
-            trained = f"{gain + gap:+.3f} by the training grader (gap {gap:+.3f})"
-            lines.append(f"gain {gain:+.3f} by the ship grader, {trained}")
+            trained = f"{score_change(gain + gap)} by the training grader (gap {score_change(gap)})"
+            lines.append(f"gain {score_change(gain)} by the ship grader, {trained}")
         lines += [*self._unused_rollouts(), self._cost()]
         if self.unproven:
             found = near(self.run / "unproven_skill.md")
@@ -224,7 +224,10 @@ class ResultLine:
         return [line]
 
     def _cost(self) -> str:
-        amounts = [f"{self.usage.calls or 0:,} calls", f"{self.usage.tokens or 0:,} tokens"]
+        amounts = [
+            quantity(self.usage.calls or 0, "call"),
+            quantity(self.usage.tokens or 0, "token"),
+        ]
         if self.usage.usd:
             amounts.append(dollars(self.usage.usd))
         return ", ".join([*amounts, duration(self.wall_s or 0)])

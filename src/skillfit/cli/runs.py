@@ -28,7 +28,7 @@ from skillfit.cli.output import (
     warn,
 )
 from skillfit.errors import InputError
-from skillfit.plain_text import one_line, quantity, visible
+from skillfit.plain_text import mean_score, one_line, quantity, score_change, visible
 from skillfit.skill import Skill, rewrite, without_placeholder
 from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document
 
@@ -79,7 +79,7 @@ def _listed(line: ResultLine, state: str) -> tuple[str, ...]:
     from skillfit.run.records import display_name
 
     scores = [
-        "" if score is None else f"{score:.3f}"
+        "" if score is None else mean_score(score)
         for score in (line.selection.baseline, line.selection.best)
     ]
     result = display_name(line.finish_reason) if state == "finished" else state
@@ -136,7 +136,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
         parts.append(Text("\n".join(plot(points)), style="cyan"))
     if story.gates:
         rows = [
-            (gate.label, display_name(gate.action), f"{gate.difference:+.3f}", gate.reason)
+            (gate.label, display_name(gate.action), score_change(gate.difference), gate.reason)
             for gate in story.gates
         ]
         parts.append(table(("step", "decision", "difference", "reason"), rows))
@@ -145,7 +145,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
             (
                 edit.id,
                 edit.status,
-                "" if edit.mean is None else f"{edit.mean:+.3f}",
+                "" if edit.mean is None else score_change(edit.mean),
                 one_line(visible(edit.text), 90),
             )
             for edit in story.edits
@@ -254,7 +254,7 @@ def export(
         )
     show(
         {"folder": str(folder), "rollouts": count},
-        f"Wrote {count:,} rollouts to {folder}.",
+        f"Wrote {quantity(count, 'rollout')} to {folder}.",
         as_json,
     )
 

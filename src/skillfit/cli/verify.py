@@ -20,6 +20,7 @@ from skillfit.cli.evaluate import Repeats, measure
 from skillfit.cli.output import Json, Overrides, show
 from skillfit.cli.train import read, stored
 from skillfit.errors import Exit, InputError
+from skillfit.plain_text import mean_score
 
 if TYPE_CHECKING:
     from skillfit.run.budget import Spending
@@ -195,7 +196,7 @@ def verify(
     checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)
     found, verdict = checked.comparison, "regression" if checked.regression else "ok"
     text = (
-        f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on "
+        f"{verdict}: recorded {mean_score(found.recorded)}, now {mean_score(found.measured)} on "
         f"{found.items} items (p = {found.p_value:.3f})."
     )
     show(
