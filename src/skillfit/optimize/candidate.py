@@ -51,36 +51,35 @@ async def aggregate(
     event says so.
     """
     merge = _Merge(optimizer, skill, step, meta_skill)
-    successes = [patch for patch in patches if patch.proposals and patch.source == "success"]
-    failures = [patch for patch in patches if patch.proposals and patch.source != "success"]
-    sides = await gather(
-        merge.hierarchy(side, "failure" if side is failures else "success")
-        for side in (failures, successes)
-        if side
-    )
-    return await merge.hierarchy(sides, "final") if sides else Patch((), "failure")
+    usable = [patch for patch in patches if patch.proposals]
+    by_side: dict[MergeSide, list[Patch]] = {
+        "failure": [patch for patch in usable if patch.source != "success"],
+        "success": [patch for patch in usable if patch.source == "success"],
+    }
+    merged = await gather(merge.into_one(found, side) for side, found in by_side.items() if found)
+    return await merge.into_one(merged, "final") if merged else Patch((), "failure")
 
 
 class _Merge:
+    """The merges of one step. Each level merges batches of patches, until one patch is left."""
+
     def __init__(self, optimizer: Optimizer, skill: Skill, step: int, meta_skill: str) -> None:
         self._optimizer = optimizer
         self._mode = optimizer.settings.skill_update_mode
         self._step = step
         self._known = sections(current_skill=skill, optimizer_meta_skill=meta_skill)
 
-    async def hierarchy(self, patches: Sequence[Patch], side: MergeSide) -> Patch:
+    async def into_one(self, patches: Sequence[Patch], side: MergeSide) -> Patch:
         level = 0
         while len(patches) > 1:
             batches = self._batches(patches, side)
             if len(batches) == len(patches):
                 reason = "two patches together do not fit the model's context window"
-                self._optimizer.discard(
-                    self._step, "merge", f"{side} level {level}", reason, _INSTEAD
-                )
+                self._discard(f"{side} level {level}", reason)
                 return _union(patches, side)
-            names = [f"{side} level {level} batch {number}" for number in range(len(batches))]
             merged = await gather(
-                self._merged(batch, side, name) for batch, name in zip(batches, names, strict=True)
+                self._merged(batch, side, f"{side} level {level} batch {number}")
+                for number, batch in enumerate(batches)
             )
             level += 1
             patches = [replace(patch, merge_level=level) for patch in merged]
@@ -90,23 +89,15 @@ class _Merge:
         if len(patches) == 1:
             return patches[0]
         user = f"{self._known}\n\n{sections(proposals=_listed(patches))}"
-        call = Call(
-            "merge", self._step, name, self._system(side), user, self._optimizer.patch_tokens()
-        )
+        tokens = self._optimizer.patch_tokens()
+        call = Call("merge", self._step, name, self._system(side), user, tokens)
         reply = await self._optimizer.try_ask(PATCH_REPLY[self._mode], call, otherwise=_INSTEAD)
         if reply is None:
             return _union(patches, side)
-        proposals = _attributed(
-            reply, [proposal for patch in patches for proposal in patch.proposals]
-        )
+        given = [proposal for patch in patches for proposal in patch.proposals]
+        proposals = _attributed(reply, given)
         if not proposals:
-            self._optimizer.discard(
-                self._step,
-                "merge",
-                name,
-                "the merged patch held nothing that can be used",
-                _INSTEAD,
-            )
+            self._discard(name, "the merged patch held nothing that can be used")
             return _union(patches, side)
         return replace(_together(patches, side), proposals=proposals, reasoning=reply.reasoning)
 
@@ -129,13 +120,18 @@ class _Merge:
     def _system(self, side: MergeSide) -> str:
         return render("merge", side=side, mode=self._mode)
 
+    def _discard(self, what: str, reason: str) -> None:
+        self._optimizer.discard(self._step, "merge", what, reason, _INSTEAD)
+
 
 def _union(patches: Sequence[Patch], side: MergeSide) -> Patch:
+    """All their proposals in one patch, equal ones once."""
     proposals = without_duplicates(proposal for patch in patches for proposal in patch.proposals)
     return replace(_together(patches, side), proposals=proposals)
 
 
 def _together(patches: Sequence[Patch], side: MergeSide) -> Patch:
+    """A patch with everything of these but their proposals."""
     return Patch(
         proposals=(),
         source="success" if side == "success" else "failure",
@@ -152,10 +148,8 @@ def _listed(patches: Sequence[Patch]) -> str:
     numbers = count()
     lines = []
     for patch in patches:
-        lines.append(
-            f"An analyst of {len(patch.items)} items: "
-            f"{patch.reasoning.strip() or 'no reasoning given'}"
-        )
+        reasoning = patch.reasoning.strip() or "no reasoning given"
+        lines.append(f"An analyst of {len(patch.items)} items: {reasoning}")
         lines += [proposal.listed(next(numbers)) for proposal in patch.proposals]
     return "\n".join(lines)
 
@@ -177,17 +171,17 @@ def _attributed(reply: PatchReply, given: Sequence[Proposal]) -> tuple[Proposal,
 
 
 def _look_alike(merged: Proposal, given: Sequence[Proposal]) -> list[Proposal]:
-    """Where a merged proposal names no sources: equal ones, else those that change the same place,
-    else unknown.
+    """The probable sources of a merged proposal that names none: equal proposals, or else those
+    that change the same place.
     """
-    equal = [proposal for proposal in given if proposal.same_as() == merged.same_as()]
-    if equal or not isinstance(merged.payload, Edit):
+    equal = [proposal for proposal in given if proposal.content_key() == merged.content_key()]
+    if equal or not isinstance(merged.payload, Edit) or not merged.payload.target:
         return equal
     target = merged.payload.target
     return [
         proposal
         for proposal in given
-        if target and isinstance(proposal.payload, Edit) and proposal.payload.target == target
+        if isinstance(proposal.payload, Edit) and proposal.payload.target == target
     ]
 
 
@@ -312,6 +306,9 @@ def _prompt(
     system: str,
     memory: str = "",
 ) -> str:
+    """Skill, memory and the numbered proposals. If these do not fit, each is cut to the same
+    length.
+    """
     known = sections(
         current_skill=skill, optimizer_meta_skill=context.meta_skill, previous_steps=memory
     )
@@ -321,7 +318,8 @@ def _prompt(
     if tokens > room:
         share = int(room / tokens * sum(map(len, lines)) / len(lines))
         lines = [head_and_tail(line, share) for line in lines]
-    return f"{known}\n\n{sections(proposals=chr(10).join(lines))}"
+    listed = "\n".join(lines)
+    return f"{known}\n\n{sections(proposals=listed)}"
 
 
 _STAYS = "the skill stays as it is"
@@ -335,9 +333,8 @@ class Update:
     changed: bool
     report: tuple[EditResult, ...] = ()  # patch mode: what became of each edit
     change_summary: tuple[str, ...] = ()
-    rewrite: RewriteRecord = field(
-        default_factory=RewriteRecord
-    )  # the model's reply in a rewrite mode
+    # Rewrite modes: the model's reply
+    rewrite: RewriteRecord = field(default_factory=RewriteRecord)
 
     @property
     def applied(self) -> tuple[EditResult, ...]:
@@ -394,6 +391,7 @@ async def _rewrite(
 def _first_candidate(
     optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
 ) -> Update:
+    """The first whole skill among the proposals."""
     for proposal in proposals:
         candidate = proposal.payload
         if isinstance(candidate, SkillCandidate) and candidate.new_skill.strip():
@@ -409,6 +407,7 @@ def _first_candidate(
 def _rewritten(
     optimizer: Optimizer, skill: Skill, written: RewriteRecord, context: Context
 ) -> Update:
+    """A whole skill that a model wrote, unless it is empty or above the token ceiling."""
     candidate = rewrite(skill, written.new_skill)
     limit = optimizer.settings.max_skill_tokens
     problem = "" if written.new_skill.strip() else "the rewritten skill is empty"

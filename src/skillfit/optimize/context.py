@@ -1,27 +1,33 @@
 """What the optimizer reads: trajectories, the memory of earlier steps, and pending edits.
 
-Trajectories are fitted to a number of tokens. The text of the skill and of the task is not
-repeated. What does not fit is cut from the middle, with a mark that says how much is missing. The
-result of an attempt (score, feedback) is always shown. The grader's evidence is never shown: a
-skill written from it would fit the grader instead of the task.
+Trajectories are fitted to a number of tokens (`render_cases`). The text of the skill and of the
+task is not repeated in them. What does not fit is cut from the middle, with a mark that says how
+much is missing. The result of an attempt (score, feedback) is always shown. The grader's evidence
+is never shown: a skill written from it would fit the grader instead of the task.
 
-The memory holds failures, and edits with their effects.
+The memory (`render_memory`) tells what failed in earlier steps and what became of their edits.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from skillfit.models.json_text import JsonObject
 from skillfit.optimize.optimizer import Patch, union
-from skillfit.plain_text import head_and_tail
+from skillfit.plain_text import head_and_tail, quantity
 from skillfit.rollout.outcome import Arm, Outcome
-from skillfit.run.records import EditEffect, FailurePattern, ProposalRecord, StepMemory
+from skillfit.run.records import EditEffect, FailureNote, FailurePattern, ProposalRecord, StepMemory
 from skillfit.skill import Edit, Skill, estimate_tokens
 from skillfit.tasks.item import Item, Step
 
 _REPEATED = 80  # shorter texts are not worth a placeholder and could match by chance
+_SHORTEST_VERDICT = 200  # characters that a verdict keeps when there is little room
+_MARKUP = 10  # characters around the label and the verdict of an attempt
+_MEMORY_ROOM = 12_000  # characters of the rendered memory
+_EDIT_ROOM = 400  # characters of an edit or of a description in it
+_REASON_ROOM = 120  # characters of a grader's reason that names a kind of failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +80,15 @@ def render_cases(
     Without `trace`, tool steps are left out. `pending` are ids of edits under test: each attempt
     says which of them its skill carried.
     """
-    full = [_Parts.of(case, skill, trace=trace, pending=pending) for case in cases]
-    whole = "\n\n".join(parts.text() for parts in full)
+    shown = [_ShownCase.of(case, skill, trace=trace, pending=pending) for case in cases]
+    whole = "\n\n".join(case.text() for case in shown)
     tokens = estimate_tokens(whole)
     if tokens <= room:
         return whole
     characters = int(room * len(whole) / tokens)
-    shares = fair_shares([len(parts.text()) for parts in full], characters)
-    return "\n\n".join(
-        parts.within(share).text() for parts, share in zip(full, shares, strict=True)
-    )
+    shares = fair_shares([len(case.text()) for case in shown], characters)
+    cut = (case.within(share) for case, share in zip(shown, shares, strict=True))
+    return "\n\n".join(case.text() for case in cut)
 
 
 def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
@@ -92,8 +97,9 @@ def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
     """
     shares = [0] * len(sizes)
     left = room
-    for rank, index in enumerate(sorted(range(len(sizes)), key=lambda index: sizes[index])):
-        shares[index] = min(sizes[index], left // (len(sizes) - rank))
+    smallest_first = sorted(range(len(sizes)), key=lambda index: sizes[index])
+    for served, index in enumerate(smallest_first):
+        shares[index] = min(sizes[index], left // (len(sizes) - served))
         left -= shares[index]
     return shares
 
@@ -106,26 +112,28 @@ def failure_reason(outcome: Outcome) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempted:
-    label: str
+class _ShownAttempt:
+    """The texts of one attempt."""
+
+    label: str  # empty: the item's only attempt
     steps: str
     verdict: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """The parts of a case. When there is little room, the middle of the steps is cut first and the
-    verdict last.
+class _ShownCase:
+    """The texts of one case. When there is little room, the middle of the steps is cut first and
+    the verdict last.
     """
 
     title: str
     task: str
-    attempts: tuple[_Attempted, ...]
+    attempts: tuple[_ShownAttempt, ...]
 
     @classmethod
     def of(
         cls, case: ItemAttempts, skill: Skill, *, trace: bool, pending: frozenset[str]
-    ) -> _Parts:
+    ) -> _ShownCase:
         item = case.item
         if item.split in ("selection", "test"):
             raise ValueError(
@@ -133,62 +141,69 @@ class _Parts:
                 "which may only see training items"
             )
         kind = f" ({item.type})" if item.type else ""
-        text = item.input.strip()
+        task = item.input.strip()
         attempts = []
         for number, outcome in enumerate(case.outcomes):
             if outcome.score is None:
                 continue
-            label = (
-                case.labels[number]
-                if case.labels
-                else ("" if len(case.outcomes) == 1 else f"Attempt {number + 1}")
-            )
             arm = case.arms[number] if case.arms else Arm(skill)
-            steps = _without_repeats(_steps(outcome, trace=trace), text, arm.skill.unix_body)
-            carried = [edit for edit in arm.edits if edit in pending]
+            steps = _without_repeats(_steps(outcome, trace=trace), task, arm.skill.unix_body)
             verdict = _verdict(outcome)
             if pending:
+                carried = [edit for edit in arm.edits if edit in pending]
                 verdict += f"\nPending edits in effect: {', '.join(carried) or 'none'}"
-            attempts.append(_Attempted(label, steps, verdict))
-        return cls(f"### Item {item.id}{kind}", f"Task:\n{text}{_beside(item)}", tuple(attempts))
+            attempts.append(_ShownAttempt(_label(case, number), steps, verdict))
+        shown_task = f"Task:\n{task}{_attached(item)}{_expected(item)}"
+        return cls(f"### Item {item.id}{kind}", shown_task, tuple(attempts))
 
     def text(self) -> str:
         pieces = [self.title, self.task]
         for attempt in self.attempts:
-            pieces += [f"#### {attempt.label}"] if attempt.label else []
+            if attempt.label:
+                pieces.append(f"#### {attempt.label}")
             pieces += [attempt.steps, attempt.verdict]
         return "\n\n".join(pieces)
 
-    def within(self, room: int) -> _Parts:
+    def within(self, room: int) -> _ShownCase:
+        """The case cut to about `room` characters. All verdicts together get a third of it; task
+        and steps share what is left.
+        """
         if len(self.text()) <= room:
             return self
-        shortened = [
-            replace(
-                one, verdict=head_and_tail(one.verdict, max(room // (3 * len(self.attempts)), 200))
-            )
-            for one in self.attempts
+        verdict_room = max(room // (3 * len(self.attempts)), _SHORTEST_VERDICT)
+        attempts = [
+            replace(attempt, verdict=head_and_tail(attempt.verdict, verdict_room))
+            for attempt in self.attempts
         ]
-        fixed = len(self.title) + sum(len(one.label) + len(one.verdict) + 10 for one in shortened)
-        task, *steps = fair_shares(
-            [len(self.task), *(len(one.steps) for one in shortened)], max(0, room - fixed)
-        )
+        fixed = len(self.title)
+        for attempt in attempts:
+            fixed += len(attempt.label) + len(attempt.verdict) + _MARKUP
+        sizes = [len(self.task), *(len(attempt.steps) for attempt in attempts)]
+        task_room, *steps_rooms = fair_shares(sizes, max(0, room - fixed))
         # The end of a trajectory usually shows what went wrong: it gets the larger half.
         attempts = [
-            replace(one, steps=head_and_tail(one.steps, share, head=0.4))
-            for one, share in zip(shortened, steps, strict=True)
+            replace(attempt, steps=head_and_tail(attempt.steps, steps_room, head=0.4))
+            for attempt, steps_room in zip(attempts, steps_rooms, strict=True)
         ]
-        return _Parts(self.title, head_and_tail(self.task, task), tuple(attempts))
+        return _ShownCase(self.title, head_and_tail(self.task, task_room), tuple(attempts))
 
 
-def _beside(item: Item) -> str:
-    """What belongs to the task besides its text."""
-    expected = "\n".join(item.answers)
-    parts = [("Expected answer", expected), ("Reference", item.reference)]
-    attached = ", ".join(path.name for path in item.attachments())
-    files = f"\n\nAttached for the agent, not shown here: {attached}" if attached else ""
-    return files + "".join(
+def _label(case: ItemAttempts, number: int) -> str:
+    if case.labels:
+        return case.labels[number]
+    return f"Attempt {number + 1}" if len(case.outcomes) > 1 else ""
+
+
+def _attached(item: Item) -> str:
+    names = ", ".join(path.name for path in item.attachments())
+    return f"\n\nAttached for the agent, not shown here: {names}" if names else ""
+
+
+def _expected(item: Item) -> str:
+    texts = {"Expected answer": "\n".join(item.answers), "Reference": item.reference}
+    return "".join(
         f"\n\n{name} (the agent does not see it):\n{text.strip()}"
-        for name, text in parts
+        for name, text in texts.items()
         if text.strip()
     )
 
@@ -216,6 +231,7 @@ def _step(step: Step) -> str:
 
 
 def _without_repeats(text: str, task: str, skill: str) -> str:
+    """The text with a placeholder wherever it repeats the whole skill or the whole task."""
     for repeated, name in ((skill.strip(), "the skill"), (task, "the task, as above")):
         if len(repeated) >= _REPEATED:
             text = text.replace(repeated, f"[{name}]")
@@ -228,17 +244,11 @@ def _verdict(outcome: Outcome) -> str:
         return ""
     result = "succeeded" if outcome.succeeded else "failed"
     soft = f", soft {score.soft:.2f}" if score.soft != score.hard else ""
-    reason = failure_reason(outcome)
-    details = (
-        f"\nWhy: {reason}"
-        if reason
-        else (f"\nFeedback: {score.feedback.strip()}" if score.feedback.strip() else "")
-    )
-    return f"Result: {result} (hard {score.hard:.2f}{soft}){details}"
-
-
-_ROOM = 12_000  # characters of the rendered memory
-_EDIT_ROOM = 400
+    verdict = f"Result: {result} (hard {score.hard:.2f}{soft})"
+    if reason := failure_reason(outcome):
+        return f"{verdict}\nWhy: {reason}"
+    feedback = score.feedback.strip()
+    return f"{verdict}\nFeedback: {feedback}" if feedback else verdict
 
 
 def failure_patterns(
@@ -247,29 +257,46 @@ def failure_patterns(
     """The kinds of failure of a step, most frequent first: as analysts described them, and the rest
     by the grader's reason.
     """
-    failed = {
+    reasons = {
         outcome.item_id: failure_reason(outcome)
         for outcome in outcomes
         if outcome.score is not None and not outcome.succeeded
     }
+    notes = [note for patch in patches for note in patch.failure_summary]
+    described = _described_patterns(notes, reasons.keys())
+    covered = {item for pattern in described for item in pattern.task_ids}
+    rest = {item: reason for item, reason in reasons.items() if item not in covered}
+    patterns = [*described, *_patterns_by_reason(rest)]
+    return tuple(sorted(patterns, key=lambda pattern: -pattern.count))
+
+
+def _described_patterns(
+    notes: Sequence[FailureNote], failed: Collection[str]
+) -> list[FailurePattern]:
+    """One pattern for each failure type that analysts named. A type that names no failed item keeps
+    the analysts' own count.
+    """
     patterns: dict[str, FailurePattern] = {}
-    for note in (note for patch in patches for note in patch.failure_summary):
+    for note in notes:
         key = note.failure_type.casefold().strip()
         first = patterns.setdefault(key, FailurePattern(note.failure_type, 0, (), note.description))
         items = union(first.task_ids, (item for item in note.items if item in failed))
         patterns[key] = replace(first, task_ids=items, count=len(items) or first.count + note.count)
-    described = {item for pattern in patterns.values() for item in pattern.task_ids}
-    by_reason: dict[str, list[str]] = {}
-    for item, reason in failed.items():
-        if item not in described:
-            by_reason.setdefault(
-                head_and_tail(reason.partition(":")[0].partition("\n")[0].strip(), 120), []
-            ).append(item)
-    rest = [FailurePattern(reason, len(items), tuple(items)) for reason, items in by_reason.items()]
-    return tuple(sorted([*patterns.values(), *rest], key=lambda pattern: -pattern.count))
+    return list(patterns.values())
 
 
-def render_memory(entries: Sequence[StepMemory], room: int = _ROOM) -> str:
+def _patterns_by_reason(reasons: Mapping[str, str]) -> list[FailurePattern]:
+    """One pattern for each distinct beginning of a grader's reason, up to its first colon or line
+    end.
+    """
+    items: dict[str, list[str]] = {}
+    for item, reason in reasons.items():
+        beginning = reason.partition(":")[0].partition("\n")[0].strip()
+        items.setdefault(head_and_tail(beginning, _REASON_ROOM), []).append(item)
+    return [FailurePattern(name, len(found), tuple(found)) for name, found in items.items()]
+
+
+def render_memory(entries: Sequence[StepMemory], room: int = _MEMORY_ROOM) -> str:
     """The entries as analysts read them. When they do not fit, the oldest go first and a line says
     how many.
     """
@@ -279,25 +306,22 @@ def render_memory(entries: Sequence[StepMemory], room: int = _ROOM) -> str:
         if shown and sum(map(len, shown)) + len(text) > room:
             break
         shown.insert(0, head_and_tail(text, room))
-    left_out = len(entries) - len(shown)
-    return "\n\n".join([*([f"({left_out} earlier steps left out)"] if left_out else []), *shown])
+    if left_out := len(entries) - len(shown):
+        shown.insert(0, f"({left_out} earlier steps left out)")
+    return "\n\n".join(shown)
 
 
 def _entry(entry: StepMemory) -> str:
     scores = ""
     if entry.score_before is not None and entry.score_after is not None:
         scores = f", score {entry.score_before:.3f} -> {entry.score_after:.3f}"
-    lines = [
-        (
-            f"Step {entry.step}: {entry.action}{scores}; {entry.n_fail} of {entry.n_total} "
-            "rollouts failed"
-        )
-    ]
+    failed = f"{entry.n_fail} of {entry.n_total} rollouts failed"
+    lines = [f"Step {entry.step}: {entry.action}{scores}; {failed}"]
     for pattern in entry.failure_patterns:
-        described = (
-            f": {head_and_tail(pattern.description, _EDIT_ROOM)}" if pattern.description else ""
-        )
-        lines.append(f"- failed {pattern.count}x, {pattern.pattern}{described}")
+        line = f"- failed {pattern.count}x, {pattern.pattern}"
+        if pattern.description:
+            line += f": {head_and_tail(pattern.description, _EDIT_ROOM)}"
+        lines.append(line)
     for proposal in entry.rejected_edits:
         lines.append(f"- rejected: {head_and_tail(_proposal_text(proposal), _EDIT_ROOM)}")
     for effect in entry.decided:
@@ -316,7 +340,8 @@ def effect_line(effect: EditEffect) -> str:
         measured = "not measured yet"
     else:
         interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
-        measured = f"{effect.mean:+.2f} ({interval}) after {effect.rollouts} rollouts"
+        rollouts = quantity(effect.rollouts, "rollout")
+        measured = f"{effect.mean:+.2f} ({interval}) after {rollouts}"
     return f"{head_and_tail(_edit_text(effect.edit), _EDIT_ROOM)}: {measured}"
 
 
@@ -324,10 +349,13 @@ def _proposal_text(proposal: ProposalRecord) -> str:
     if proposal.edit is not None:
         return _edit_text(proposal.edit)
     written = proposal.suggestion or proposal.candidate
-    fields = asdict(written) if written is not None else {}
-    return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)
+    return _json_text(asdict(written) if written is not None else {})
 
 
 def _edit_text(edit: Edit) -> str:
-    fields = {"op": edit.op, "target": edit.target, "content": edit.content}
+    return _json_text({"op": edit.op, "target": edit.target, "content": edit.content})
+
+
+def _json_text(fields: JsonObject) -> str:
+    """The fields that are not empty."""
     return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)

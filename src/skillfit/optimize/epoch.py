@@ -28,7 +28,7 @@ from skillfit.optimize.optimizer import (
     sections,
     union,
 )
-from skillfit.plain_text import head_and_tail
+from skillfit.plain_text import head_and_tail, quantity
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.records import PairRecord
 from skillfit.skill import Skill, slow_update_text
@@ -191,7 +191,10 @@ def _look_back(
     every pair, and as many trajectories of the pairs that teach something as have room.
     """
     counts = Counter(pair.kind for pair in pairs)
-    system = render(stage, count=len(pairs), **{kind: counts[kind] for kind in _KINDS.values()})
+    training_items = quantity(len(pairs), "training item")
+    system = render(
+        stage, training_items=training_items, **{kind: counts[kind] for kind in _KINDS.values()}
+    )
     telling = sorted(
         (pair for pair in pairs if pair.kind in _SHOWN), key=lambda pair: _SHOWN.index(pair.kind)
     )

@@ -35,10 +35,7 @@ from skillfit.skill import Edit, Skill, estimate_tokens
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-
 Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
-
-
 Payload = Edit | Suggestion | SkillCandidate
 
 
@@ -77,13 +74,10 @@ class Proposal:
         shown = json.dumps(payload_dict(self.payload), ensure_ascii=False)
         return f"[{number}] {self.source}, {self.support} items: {shown}"
 
-    def same_as(self) -> str:
+    def content_key(self) -> str:
         """Equal for proposals that would do the same thing; case and spacing aside."""
-        return " ".join(
-            json.dumps(payload_dict(self.payload), sort_keys=True, ensure_ascii=False)
-            .casefold()
-            .split()
-        )
+        text = json.dumps(payload_dict(self.payload), sort_keys=True, ensure_ascii=False)
+        return " ".join(text.casefold().split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +129,10 @@ def without_duplicates(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
     """
     kept: dict[str, Proposal] = {}
     for proposal in proposals:
-        key = proposal.same_as()
-        first = kept.get(key)
-        kept[key] = (
-            proposal
-            if first is None
-            else Proposal(first.payload, first.source, union(first.items, proposal.items))
-        )
+        key = proposal.content_key()
+        if (first := kept.get(key)) is not None:
+            proposal = replace(first, items=union(first.items, proposal.items))
+        kept[key] = proposal
     return tuple(kept.values())
 
 
@@ -221,11 +212,9 @@ class CandidateReply(BaseModel):
     sources: Indices = []
 
     def payload(self) -> Payload | None:
-        return (
-            SkillCandidate(self.title, tuple(self.change_summary), self.new_skill)
-            if self.new_skill.strip()
-            else None
-        )
+        if not self.new_skill.strip():
+            return None
+        return SkillCandidate(self.title, tuple(self.change_summary), self.new_skill)
 
 
 class Reasoned(BaseModel):
@@ -414,14 +403,13 @@ def sections(**parts: str | Skill) -> str:
     """Tagged sections in the order given, empty texts left out. Material cannot close its own
     section.
     """
-    texts = {
-        name: part.unix_body or "(empty)" if isinstance(part, Skill) else part
-        for name, part in parts.items()
-    }
-    closed = {
-        name: text.strip().replace(f"</{name}>", f"< /{name}>") for name, text in texts.items()
-    }
-    return "\n\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in closed.items() if text)
+    tagged = []
+    for name, part in parts.items():
+        text = part.unix_body or "(empty)" if isinstance(part, Skill) else part
+        text = text.strip().replace(f"</{name}>", f"< /{name}>")
+        if text:
+            tagged.append(f"<{name}>\n{text}\n</{name}>")
+    return "\n\n".join(tagged)
 
 
 @cache

@@ -1,19 +1,19 @@
-"""Where edits come from.
+"""Proposers turn the rollouts of a step into patches for the skill.
 
-A proposer turns a step's rollouts into patches. `AnalystProposer` asks the optimizer's model;
-`ExampleProposer` adds solved training items that resemble the failures as worked examples, and
-needs no model. A custom one is a class with this one method, named in `optimizer.proposer`
-(file.py:name, or an entry point of group `skillfit.proposers`) or handed to
+`AnalystProposer` asks the optimizer's model. `ExampleProposer` adds solved training items that
+resemble the failures as worked examples, and needs no model. An example is an edit with op
+`example`, so it is budgeted, gated and measured like any other.
+
+A proposer of your own is a class with the one method of `Proposer`. Name it in `optimizer.proposer`
+(file.py:name, or an entry point of group `skillfit.proposers`) or hand it to
 `skillfit.train(proposer=…)`.
-
-An example is an edit with op `example`, so it is budgeted, gated and measured like any other.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from typing import Any, Protocol
@@ -24,136 +24,12 @@ from skillfit.optimize.reflect import Reflection, group_by_item, reflect
 from skillfit.plain_text import head_and_tail
 from skillfit.rollout.outcome import Outcome, StepRollouts, gather
 from skillfit.run.events import Event, ReflectionFinished
-from skillfit.skill import MAX_EXAMPLES, Example, Skill, apply_edits, example_edit, examples
+from skillfit.skill import MAX_EXAMPLES, Edit, Example, Skill, apply_edits, example_edit, examples
 from skillfit.tasks.item import Item
 
 _SIDE = 2_000  # characters of an example's input or output
 _LOOKED_AT = 4_000  # characters of a text that decide what it resembles
 _WORD = re.compile(r"\w+")
-
-
-def solved_examples(items: Sequence[Item], outcomes: Iterable[Outcome] = ()) -> tuple[Example, ...]:
-    """Training items with an answer known to be right: the agent's own where a rollout succeeded,
-    else the gold one.
-
-    Items with attached files or images are left out: without these, an example would mislead.
-    """
-    own = {
-        outcome.item_id: outcome.attempt.answer
-        for outcome in outcomes
-        if outcome.succeeded and outcome.attempt is not None
-    }
-    found = []
-    for item in items:
-        if item.split in ("selection", "test"):
-            raise ValueError(f"item {item.id} of the {item.split} split may not become an example")
-        answer = own.get(item.id) or next(iter(item.answers), "")
-        if answer.strip() and item.input.strip() and not item.attachments():
-            found.append(
-                Example(
-                    head_and_tail(item.input.strip(), _SIDE),
-                    head_and_tail(answer.strip(), _SIDE),
-                    item.id,
-                )
-            )
-    return tuple(found)
-
-
-def propose_examples(
-    skill: Skill,
-    failures: Sequence[Item],
-    solved: Sequence[Example],
-    *,
-    edit_budget: int | None,
-    max_tokens: int | None = None,
-) -> Patch:
-    """At most an edit budget's worth of examples for these failures, those first that resemble most
-    of them best.
-
-    Where there is no room, an example takes the place of one the failures resemble less.
-    """
-    old = examples(skill)
-    alike = _likeness(failures, [*old, *solved])
-    covered = [
-        max((alike[example][at] for example in old), default=0.0) for at in range(len(failures))
-    ]
-    pool = list(dict.fromkeys(solved))
-    limit = MAX_EXAMPLES if edit_budget is None else min(edit_budget, MAX_EXAMPLES)
-    proposals: list[Proposal] = []
-    while pool and len(proposals) < limit:
-        gains = [
-            [max(0.0, value - before) for value, before in zip(alike[each], covered, strict=True)]
-            for each in pool
-        ]
-        best = max(
-            range(len(pool)), key=lambda index: sum(gains[index])
-        )  # the first in planned order on ties
-        if not sum(gains[best]):
-            break
-        example, gain = pool.pop(best), gains[best]
-        weaker = sorted(
-            (held for held in old if sum(alike[held]) < sum(alike[example])),
-            key=lambda held: sum(alike[held]),
-        )
-        for edit in [
-            example_edit(example),
-            *(example_edit(example, replaces=held.item_id) for held in weaker),
-        ]:
-            applied = apply_edits(skill, [edit], max_tokens=max_tokens)
-            if applied.edits:
-                skill = applied.skill
-                covered = [max(pair) for pair in zip(covered, alike[example], strict=True)]
-                helped = tuple(
-                    item.id for item, value in zip(failures, gain, strict=True) if value > 0
-                )
-                proposals.append(Proposal(edit, "examples", helped))
-                break
-    return Patch(
-        tuple(proposals),
-        "examples",
-        tuple(item.id for item in failures),
-        "Solved items that resemble the failures.",
-    )
-
-
-def reflection_event(patch: Patch, step: int) -> ReflectionFinished:
-    """The examples' line among the reflections of a step."""
-    return ReflectionFinished(
-        step=step,
-        group="examples",
-        source="examples",
-        items=list(patch.items),
-        patch=patch.record(),
-    )
-
-
-def _likeness(failures: Sequence[Item], shown: Sequence[Example]) -> dict[Example, list[float]]:
-    """How alike each example is to each failure: the cosine of their words, rare ones weighing
-    more.
-    """
-    words = [
-        Counter(_WORD.findall(text[:_LOOKED_AT].casefold()))
-        for text in (*(i.input for i in failures), *(e.input for e in shown))
-    ]
-    spread = Counter(word for counts in words for word in counts)
-    vectors = [_weighed(counts, spread, len(words)) for counts in words]
-    wanted = vectors[: len(failures)]
-    return {
-        example: [_cosine(one, vector) for one in wanted]
-        for example, vector in zip(shown, vectors[len(failures) :], strict=True)
-    }
-
-
-def _weighed(words: Counter[str], spread: Counter[str], texts: int) -> dict[str, float]:
-    weights = {
-        word: count * (1 + log((1 + texts) / (1 + spread[word]))) for word, count in words.items()
-    }
-    length = sqrt(sum(weight * weight for weight in weights.values())) or 1.0
-    return {word: weight / length for word, weight in weights.items()}
-
-
-def _cosine(one: dict[str, float], other: dict[str, float]) -> float:
-    return sum(weight * other.get(word, 0.0) for word, weight in one.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +160,15 @@ class ExampleProposer:
         )
         if not patch.proposals:
             return Proposals()
-        self._parts.emit(reflection_event(patch, context.step))
+        self._parts.emit(
+            ReflectionFinished(
+                step=context.step,
+                group="examples",
+                source="examples",
+                items=list(patch.items),
+                patch=patch.record(),
+            )
+        )
         return Proposals(extra=(patch,))
 
 
@@ -302,3 +186,122 @@ class AnalystsAndExamples:
             proposer.propose(skill, rollouts, context) for proposer in self._proposers
         )
         return analysts + examples
+
+
+def solved_examples(items: Sequence[Item], outcomes: Iterable[Outcome] = ()) -> tuple[Example, ...]:
+    """Training items with an answer known to be right: the agent's own where a rollout succeeded,
+    else the gold one.
+
+    Items with attached files or images are left out: without these, an example would mislead.
+    """
+    own = {
+        outcome.item_id: outcome.attempt.answer
+        for outcome in outcomes
+        if outcome.succeeded and outcome.attempt is not None
+    }
+    found = []
+    for item in items:
+        if item.split in ("selection", "test"):
+            raise ValueError(f"item {item.id} of the {item.split} split may not become an example")
+        answer = own.get(item.id) or next(iter(item.answers), "")
+        if answer.strip() and item.input.strip() and not item.attachments():
+            found.append(
+                Example(
+                    head_and_tail(item.input.strip(), _SIDE),
+                    head_and_tail(answer.strip(), _SIDE),
+                    item.id,
+                )
+            )
+    return tuple(found)
+
+
+def propose_examples(
+    skill: Skill,
+    failures: Sequence[Item],
+    solved: Sequence[Example],
+    *,
+    edit_budget: int | None,
+    max_tokens: int | None = None,
+) -> Patch:
+    """At most an edit budget's worth of examples. Each is the one that resembles the failures best
+    beyond what the examples before it cover.
+
+    Where there is no room, an example takes the place of one that resembles the failures less.
+    """
+    old = examples(skill)
+    alike = _likeness(failures, [*old, *solved])
+    covered = [0.0] * len(failures)  # how alike the best example so far is to each failure
+    for example in old:
+        covered = _elementwise_max(covered, alike[example])
+    pool = list(dict.fromkeys(solved))
+    limit = MAX_EXAMPLES if edit_budget is None else min(edit_budget, MAX_EXAMPLES)
+    proposals: list[Proposal] = []
+    while pool and len(proposals) < limit:
+        gains = [_gain(alike[example], covered) for example in pool]
+        best = max(range(len(pool)), key=lambda index: sum(gains[index]))  # the first one on ties
+        example, gain = pool.pop(best), gains[best]
+        if not sum(gain):
+            break
+        for edit in _ways_to_add(example, old, alike):
+            applied = apply_edits(skill, [edit], max_tokens=max_tokens)
+            if applied.edits:
+                skill = applied.skill
+                covered = _elementwise_max(covered, alike[example])
+                helped = [item.id for item, more in zip(failures, gain, strict=True) if more > 0]
+                proposals.append(Proposal(edit, "examples", tuple(helped)))
+                break
+    return Patch(
+        tuple(proposals),
+        "examples",
+        tuple(item.id for item in failures),
+        "Solved items that resemble the failures.",
+    )
+
+
+def _elementwise_max(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [max(pair) for pair in zip(one, other, strict=True)]
+
+
+def _gain(alike: Sequence[float], covered: Sequence[float]) -> list[float]:
+    """By how much an example resembles each failure more than the examples so far."""
+    return [max(0.0, now - before) for now, before in zip(alike, covered, strict=True)]
+
+
+def _ways_to_add(
+    example: Example, old: Sequence[Example], alike: Mapping[Example, Sequence[float]]
+) -> Iterator[Edit]:
+    """The edit that adds an example; then, for a skill without room, those that put it in place of
+    an old one that resembles the failures less, the least first.
+    """
+    yield example_edit(example)
+    for held in sorted(old, key=lambda held: sum(alike[held])):
+        if sum(alike[held]) < sum(alike[example]):
+            yield example_edit(example, replaces=held.item_id)
+
+
+def _likeness(failures: Sequence[Item], shown: Sequence[Example]) -> dict[Example, list[float]]:
+    """How alike each example is to each failure: the cosine of their words, rare ones weighing
+    more (TF-IDF).
+    """
+    texts = [*(item.input for item in failures), *(example.input for example in shown)]
+    words = [Counter(_WORD.findall(text[:_LOOKED_AT].casefold())) for text in texts]
+    in_texts = Counter(word for counts in words for word in counts)
+    vectors = [_weighed(counts, in_texts, len(texts)) for counts in words]
+    of_failures, of_examples = vectors[: len(failures)], vectors[len(failures) :]
+    return {
+        example: [_cosine(failure, vector) for failure in of_failures]
+        for example, vector in zip(shown, of_examples, strict=True)
+    }
+
+
+def _weighed(words: Counter[str], in_texts: Counter[str], texts: int) -> dict[str, float]:
+    """A vector of length 1. `in_texts` says in how many of all texts a word occurs."""
+    weights = {
+        word: count * (1 + log((1 + texts) / (1 + in_texts[word]))) for word, count in words.items()
+    }
+    length = sqrt(sum(weight * weight for weight in weights.values())) or 1.0
+    return {word: weight / length for word, weight in weights.items()}
+
+
+def _cosine(one: dict[str, float], other: dict[str, float]) -> float:
+    return sum(weight * other.get(word, 0.0) for word, weight in one.items())

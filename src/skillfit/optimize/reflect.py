@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal
 
 from skillfit.errors import InfrastructureError
@@ -56,9 +57,7 @@ class Group:
     side: Side
     cases: tuple[ItemAttempts, ...]
     source: Source
-    question: str = (
-        ""  # deep reflection: what the last attempt of each case was asked besides its task
-    )
+    question: str = ""  # of a diagnosis: asked besides the task in the last attempt of each case
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -100,21 +99,16 @@ async def reflect(
         # Calls in flight are paid for: they finish and are recorded before an error is raised.
         await settle(started)
     results = await gather(started)
-    lost = [result for result in results if isinstance(result, ModelError)]
-    unreachable = any(is_unreachable(error.kind) for error in lost)
-    if unreachable and len(lost) == len(results):
-        raise InfrastructureError(
-            (
-                f"None of the {len(results)} analyst calls for this batch got an answer; the "
-                f"last failure was: {lost[-1].message}"
-            ),
-            hint=(
-                "Nothing was learned and nothing was decided. Check the optimizer's "
-                "endpoint, then start the same run again."
-            ),
-        )
     patches = tuple(result for result in results if isinstance(result, Patch))
-    return Reflection(patches, groups=len(results), discarded=len(lost))
+    errors = [result for result in results if isinstance(result, ModelError)]
+    if not patches and any(is_unreachable(error.kind) for error in errors):
+        raise InfrastructureError(
+            f"None of the {len(results)} analyst calls for this batch got an answer; the last "
+            f"failure was: {errors[-1].message}",
+            hint="Nothing was learned and nothing was decided. Check the optimizer's endpoint, "
+            "then start the same run again.",
+        )
+    return Reflection(patches, groups=len(results), discarded=len(errors))
 
 
 async def _groups(
@@ -123,6 +117,9 @@ async def _groups(
     rollouts: Sequence[asyncio.Future[Outcome]],
     prefix: str,
 ) -> AsyncIterator[Group]:
+    """Failures and successes in groups of `gradient.minibatch_size`, each as soon as it is full;
+    the last ones may be smaller.
+    """
     size = optimizer.gradient.minibatch_size
     waiting: dict[Side, list[ItemAttempts]] = {"failure": [], "success": []}
     counts: dict[Side, int] = {"failure": 0, "success": 0}
@@ -181,10 +178,7 @@ async def analyse(
     """One analyst call. Returns the error when there is no usable reply (emitted as Discarded)."""
     stage = stage or f"reflect.{group.side}"
     try:
-        try:
-            reply = await _ask(optimizer, skill, group, context, stage, shrink=1)
-        except ContextTooLong:
-            reply = await _ask(optimizer, skill, group, context, stage, shrink=2)
+        reply = await _ask_analyst(optimizer, skill, group, context, stage)
     except ModelError as error:
         if not can_be_lost(error.kind):
             raise
@@ -203,9 +197,29 @@ async def analyse(
     return patch
 
 
-async def _ask(
-    optimizer: Optimizer, skill: Skill, group: Group, context: Context, stage: str, shrink: int
+async def _ask_analyst(
+    optimizer: Optimizer, skill: Skill, group: Group, context: Context, stage: str
 ) -> AnalystReply[PatchReply]:
+    """The analyst's reply. Token counts are estimates, so a prompt that turns out to be too long is
+    sent again with half the room for trajectories.
+    """
+    returns = ANALYST_REPLY[optimizer.settings.skill_update_mode]
+    try:
+        return await optimizer.ask(returns, _call(optimizer, skill, group, context, stage))
+    except ContextTooLong:
+        shorter = _call(optimizer, skill, group, context, stage, shrink=2)
+        return await optimizer.ask(returns, shorter)
+
+
+def _call(
+    optimizer: Optimizer,
+    skill: Skill,
+    group: Group,
+    context: Context,
+    stage: str,
+    *,
+    shrink: int = 1,
+) -> Call:
     settings = optimizer.settings
     system = render(
         "analyst",
@@ -223,8 +237,8 @@ async def _ask(
         previous_steps=context.memory,
         diagnostic_question=group.question,
     )
-    reply = optimizer.patch_tokens()
-    room = optimizer.room(system, known, reply=reply) // shrink
+    reply_tokens = optimizer.patch_tokens()
+    room = optimizer.room(system, known, reply=reply_tokens) // shrink
     shown = render_cases(
         group.cases,
         skill,
@@ -232,17 +246,17 @@ async def _ask(
         trace=optimizer.gradient.trace_to_optimizer,
         pending=context.pending_ids,
     )
-    call = Call(
-        stage, context.step, group.name, system, f"{known}\n\n{sections(trajectories=shown)}", reply
-    )
-    return await optimizer.ask(ANALYST_REPLY[settings.skill_update_mode], call)
+    user = f"{known}\n\n{sections(trajectories=shown)}"
+    return Call(stage, context.step, group.name, system, user, reply_tokens)
 
 
 def _wants_notes(optimizer: Optimizer, group: Group) -> bool:
+    """Whether the analyst is asked for appendix notes."""
     settings = optimizer.settings
-    edits = settings.skill_update_mode != "full_rewrite_minibatch"
-    wanted = settings.use_skill_aware_reflection and edits
-    return wanted and (group.side == "failure" or settings.skill_aware_appendix_source == "both")
+    if settings.skill_update_mode == "full_rewrite_minibatch":
+        return False
+    from_this_side = group.side == "failure" or settings.skill_aware_appendix_source == "both"
+    return settings.use_skill_aware_reflection and from_this_side
 
 
 def _patch(
@@ -281,9 +295,8 @@ def _note(reply: FailureNoteReply, group: Group) -> FailureNote:
     return FailureNote(reply.failure_type or "unnamed", reply.description, count, items)
 
 
-Reroll = Callable[
-    [str, Sequence[Item]], Awaitable[Sequence[Outcome]]
-]  # diagnostic instruction, items -> outcomes in their order
+# Rolls out items again with a diagnostic instruction: the outcomes in the order of the items.
+Reroll = Callable[[str, Sequence[Item]], Awaitable[Sequence[Outcome]]]
 
 
 def worth_diagnosing(cases: Sequence[ItemAttempts], limit: int) -> tuple[ItemAttempts, ...]:
@@ -291,15 +304,10 @@ def worth_diagnosing(cases: Sequence[ItemAttempts], limit: int) -> tuple[ItemAtt
     order.
     """
     failed = {case.item.id: case for case in cases if case.failed}
-    outcomes = [
-        outcome for case in failed.values() for outcome in case.scored if not outcome.succeeded
-    ]
-    kinds = [list(dict.fromkeys(pattern.task_ids)) for pattern in failure_patterns(outcomes, ())]
-    longest = max(map(len, kinds), default=0)
-    turns = dict.fromkeys(
-        kind[turn] for turn in range(longest) for kind in kinds if turn < len(kind)
-    )
-    return tuple(failed[item] for item in list(turns)[:limit])
+    outcomes = [outcome for case in failed.values() for outcome in case.scored]
+    kinds = [pattern.task_ids for pattern in failure_patterns(outcomes, ())]
+    in_turn = [item for turn in zip_longest(*kinds) for item in turn if item is not None]
+    return tuple(failed[item] for item in union(in_turn)[:limit])
 
 
 async def diagnose(
@@ -317,24 +325,9 @@ async def diagnose(
     chosen = worth_diagnosing(cases, limit)
     if not chosen:
         return ()
-    system = render("diagnose")
-    known = sections(current_skill=skill)
-    shown = render_cases(
-        chosen, skill, optimizer.room(system, known), trace=optimizer.gradient.trace_to_optimizer
-    )
-    call = Call(
-        "diagnose",
-        context.step,
-        "instruction",
-        system,
-        f"{known}\n\n{sections(trajectories=shown)}",
-    )
-    reply = await optimizer.try_ask(
-        DiagnosisReply, call, otherwise="this step continues without a diagnosis"
-    )
-    if reply is None:
+    instruction = await _diagnostic_instruction(optimizer, skill, chosen, context.step)
+    if instruction is None:
         return ()
-    instruction = reply.instruction.strip()
     answers = await reroll(instruction, [case.item for case in chosen])
     answered = [
         _with_answer(case, answer)
@@ -342,20 +335,31 @@ async def diagnose(
         if answer.score is not None
     ]
     size = optimizer.gradient.minibatch_size
-    groups = [
-        Group(
-            f"diagnosis_{number:03d}",
-            "failure",
-            tuple(answered[start : start + size]),
-            "diagnosis",
-            instruction,
-        )
-        for number, start in enumerate(range(0, len(answered), size))
-    ]
+    groups = []
+    for number, start in enumerate(range(0, len(answered), size)):
+        members = tuple(answered[start : start + size])
+        name = f"diagnosis_{number:03d}"
+        groups.append(Group(name, "failure", members, "diagnosis", instruction))
     results = await gather(
         analyse(optimizer, skill, group, context, stage="reflect.diagnosis") for group in groups
     )
     return tuple(result for result in results if isinstance(result, Patch))
+
+
+async def _diagnostic_instruction(
+    optimizer: Optimizer, skill: Skill, cases: Sequence[ItemAttempts], step: int
+) -> str | None:
+    """What to ask the agent in the rollouts of a diagnosis; None without a usable reply."""
+    system = render("diagnose")
+    known = sections(current_skill=skill)
+    room = optimizer.room(system, known)
+    shown = render_cases(cases, skill, room, trace=optimizer.gradient.trace_to_optimizer)
+    user = f"{known}\n\n{sections(trajectories=shown)}"
+    call = Call("diagnose", step, "instruction", system, user)
+    reply = await optimizer.try_ask(
+        DiagnosisReply, call, otherwise="this step continues without a diagnosis"
+    )
+    return reply.instruction.strip() if reply is not None else None
 
 
 def _with_answer(case: ItemAttempts, answer: Outcome) -> ItemAttempts:
