@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         ReachedCap,
         RolloutCost,
         RunEstimate,
+        SmallCap,
     )
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Ablation, Measured
@@ -73,13 +74,7 @@ def check(
     path, terminal = run or default_run(inputs), CountingTerminal(console(stderr=True))
     report = attend(path, terminal, lambda control: _check(inputs, path, terminal, control))
     rows = [(one.verdict, one.name, one.message) for one in report.checks]
-    data = {
-        "verdict": report.verdict,
-        "checks": [
-            {"verdict": verdict, "name": name, "message": message}
-            for verdict, name, message in rows
-        ],
-    }
+    data = {"verdict": report.verdict, "checks": [asdict(one) for one in report.checks]}
     show(data, table(("", f"verdict: {report.verdict}", ""), rows), as_json)
     raise typer.Exit(int(Exit.PREFLIGHT if report.verdict == "stop" else Exit.OK))
 
@@ -105,52 +100,80 @@ def estimate(
 
     Example: skillfit estimate skillfit.yaml train.num_epochs=2
     """
-    from rich.console import Group
-
     from skillfit.api import default_run
+
+    inputs = read(config, overrides)
+    cost = _measured_cost(run or default_run(inputs))
+    found = _estimated(inputs, cost)
+    show(_estimate_json(found), _estimate_text(found, inputs), as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """What a planned run would take, and what its budget does to it."""
+
+    plan: Plan
+    total: RunEstimate  # within the budget
+    reached: Sequence[ReachedCap]
+    too_small: Sequence[SmallCap]
+    options: Sequence[BudgetOption]  # without budget.rollouts: what other numbers would buy
+
+
+def _estimated(inputs: Inputs, cost: RolloutCost | None) -> _Estimate:
     from skillfit.gate.ship import MOST_REPEATS
     from skillfit.training.estimate import budget_options, small_caps
     from skillfit.training.estimate import estimate as estimate_plan
     from skillfit.training.plan import SplitSizes
 
-    inputs = read(config, overrides)
-    plan, task, budget = inputs.plan(), inputs.task, inputs.config.budget
-    cost = _measured_cost(run or default_run(inputs))
+    config, task, skill = inputs.config, inputs.task, inputs.skill
+    plan, abilities, budget = inputs.plan(), inputs.abilities, inputs.config.budget
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
-    abilities = inputs.abilities
-    planned = estimate_plan(inputs.config, task, inputs.skill, plan, cost, repeats, abilities)
-    found, reached = planned.within(budget), planned.reached(budget)
-    small = small_caps(inputs.config, task, inputs.skill, plan, cost, abilities)
+    planned = estimate_plan(config, task, skill, plan, cost, repeats, abilities)
     sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
-    options = budget_options(inputs.config, sizes) if budget.rollouts is None else []
-    data = {
-        "steps": plan.total_steps,
-        "rollouts": _as_list(found.rollouts),
-        "rows": [_as_data(row) for row in found.rows],
-        "total": _as_data(found.total),
-        "minutes": _as_list(found.minutes),
-        "measured_rollouts": found.measured,
+    return _Estimate(
+        plan=plan,
+        total=planned.within(budget),
+        reached=planned.reached(budget),
+        too_small=small_caps(config, task, skill, plan, cost, abilities),
+        options=budget_options(config, sizes) if budget.rollouts is None else [],
+    )
+
+
+def _estimate_json(found: _Estimate) -> JsonObject:
+    return {
+        "steps": found.plan.total_steps,
+        "rollouts": _as_list(found.total.rollouts),
+        "rows": [_as_data(row) for row in found.total.rows],
+        "total": _as_data(found.total.total),
+        "minutes": _as_list(found.total.minutes),
+        "measured_rollouts": found.total.measured,
         "reached_caps": [
-            {"cap": one.name, "at": one.cap, "ends_early": one.ends_early} for one in reached
+            {"cap": one.name, "at": one.cap, "ends_early": one.ends_early} for one in found.reached
         ],
-        "too_small": [asdict(one) for one in small],
+        "too_small": [asdict(one) for one in found.too_small],
         "options": [
             {"rollouts": one.rollouts, "plan": asdict(one.plan) if one.plan else None}
-            for one in options
+            for one in found.options
         ],
     }
+
+
+def _estimate_text(found: _Estimate, inputs: Inputs) -> RenderableType:
+    from rich.console import Group
+
+    rollouts = _span(found.total.rollouts)
+    time = _span(found.total.minutes, lambda minutes: duration(60 * minutes))
     notes = [
-        f"{plan.total_steps} steps, {_span(found.rollouts)} rollouts, "
-        f"{_span(found.minutes, lambda minutes: duration(60 * minutes))}. {_RANGES}",
-        *_cap_notes(budget.rollouts, reached),
-        *map(str, small),
-        _cost_basis(found),
-        *_lag_notes(inputs, plan),
+        f"{found.plan.total_steps} steps, {rollouts} rollouts, {time}. {_RANGES}",
+        *_cap_notes(inputs.config.budget.rollouts, found.reached),
+        *map(str, found.too_small),
+        _cost_basis(found.total),
+        *_lag_notes(inputs, found.plan),
     ]
-    shown: list[RenderableType] = [_cost_table(found), "\n".join(notes)]
-    if options:
-        shown.append(_options_table(options))
-    show(data, Group(*shown), as_json)
+    shown: list[RenderableType] = [_cost_table(found.total), "\n".join(notes)]
+    if found.options:
+        shown.append(_options_table(found.options))
+    return Group(*shown)
 
 
 _RANGES = "Each amount is typical (least – most)."
@@ -212,7 +235,7 @@ def _cost_basis(found: RunEstimate) -> str:
     return "The cost of a rollout is assumed; `skillfit check` measures it."
 
 
-def _options_table(options: list[BudgetOption]) -> RenderableType:
+def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
     rows = []
     for one in options:
         if one.plan is None:
