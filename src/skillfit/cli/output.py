@@ -12,6 +12,8 @@ import typer
 from skillfit.plain_text import dollars, duration, mean_score, quantity, score_change, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from rich.console import Console, RenderableType
     from rich.table import Table
 
@@ -45,25 +47,23 @@ def warn(message: str) -> None:
 def show(data: Any, shown: RenderableType, as_json: bool) -> None:
     """The result, in the form that was asked for."""
     if as_json:
-        print(
-            json.dumps(data, default=str)
-        )  # ASCII: it arrives whole whatever the terminal's encoding
+        print(json.dumps(data, default=str))  # ASCII, which every terminal's encoding has
     else:
         console().print(shown, soft_wrap=isinstance(shown, str), markup=False)
 
 
-def table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     from rich.table import Table
 
     made = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
         made.add_column(column, overflow="fold" if number == len(columns) - 1 else "ellipsis")
     for row in rows:
-        made.add_row(*(cell if hasattr(cell, "__rich_console__") else str(cell) for cell in row))
+        made.add_row(*map(str, row))
     return made
 
 
-def aligned(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table as plain text, for lists that may be long: a rich table takes 0.5 ms per row."""
     lines = [columns, *(tuple(visible(cell) for cell in row) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -33,6 +35,8 @@ from skillfit.skill import Skill, rewrite, without_placeholder
 from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
     from skillfit.api import Run
@@ -214,17 +218,38 @@ def export(
 
     Example: skillfit export runs/first --out trajectories
     """
-    from collections import Counter
-    from contextlib import closing
+    folder = out or run / "exported"
+    count = 0
+    for rollout in _exported(run, item):
+        for name, value in rollout.files.items():
+            text = json.dumps(value, ensure_ascii=False, indent=1)
+            write_whole(folder / rollout.place / name, f"{text}\n".encode())
+        count += 1
+    if not count:
+        raise InputError(
+            f"No rollouts {f'of item {item!r} ' if item else ''}in {run}.",
+            hint="skillfit show RUN tells what the run did.",
+        )
+    data = {"folder": str(folder), "rollouts": count}
+    show(data, f"Wrote {quantity(count, 'rollout')} to {folder}.", as_json)
 
-    from skillfit.atomic_write import write_whole
+
+@dataclass(frozen=True, slots=True)
+class ExportedRollout:
+    """The files of one rollout, and the folder they belong in."""
+
+    place: Path
+    files: dict[str, JsonObject | list[dict[str, str]]]
+
+
+def _exported(run: Path, item: str) -> Iterator[ExportedRollout]:
+    """The recorded rollouts of a run, or of one of its items."""
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.directory import RunDirectory
     from skillfit.run.events import ItemsRead, RolloutFinished
 
-    folder = out or run / "exported"
     inputs: dict[str, str] = {}
-    written: Counter[Path] = Counter()
+    seen: Counter[Path] = Counter()
     with closing(RunDirectory.read(run)) as view:
         for stored in view.events.read():
             event = stored.event
@@ -236,27 +261,12 @@ def export(
             if outcome is None:  # it failed and was not recorded
                 continue
             place = _prediction_folder(event)
-            written[place] += 1
-            number = f".{written[place]}" if written[place] > 1 else ""
-            target = (folder / place).with_name(f"{place.name}{number}")
-            texts = {
-                "conversation.json": _conversation(inputs.get(event.item, ""), outcome),
-                "result.json": _result(event, outcome),
-            }
-            for name, value in texts.items():
-                text = json.dumps(value, ensure_ascii=False, indent=1)
-                write_whole(target / name, f"{text}\n".encode())
-    count = written.total()
-    if not count:
-        raise InputError(
-            f"No rollouts {f'of item {item!r} ' if item else ''}in {run}.",
-            hint="skillfit show RUN tells what the run did.",
-        )
-    show(
-        {"folder": str(folder), "rollouts": count},
-        f"Wrote {quantity(count, 'rollout')} to {folder}.",
-        as_json,
-    )
+            seen[place] += 1
+            if seen[place] > 1:
+                place = place.with_name(f"{place.name}.{seen[place]}")
+            conversation = _conversation(inputs.get(event.item, ""), outcome)
+            result = _result(event, outcome)
+            yield ExportedRollout(place, {"conversation.json": conversation, "result.json": result})
 
 
 def _prediction_folder(event: RolloutFinished) -> Path:
@@ -562,8 +572,6 @@ def apply(
 
 
 def _confirmed(document: Path) -> bool:
-    import sys
-
     return sys.stdin.isatty() and typer.confirm(f"Change {document}?")
 
 
