@@ -31,8 +31,6 @@ from skillfit.cli.output import (
 )
 from skillfit.errors import InputError
 from skillfit.plain_text import mean_score, one_line, quantity, score_change, visible
-from skillfit.skill import Skill, rewrite, without_placeholder
-from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from skillfit.report.story import RunStory
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.events import RolloutFinished
+    from skillfit.skill import Skill
 
 
 _RUNS = Path("runs")  # the default folder of runs
@@ -418,6 +417,8 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     that changed since it began.
     """
     from skillfit.run.records import display_name
+    from skillfit.skill import Skill, rewrite, without_placeholder
+    from skillfit.skill.document import find_document
 
     if run.finish_reason != "improved" and not force:
         raise InputError(
@@ -456,6 +457,9 @@ def _why_not(run: Run) -> str:
 
 def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChange:
     """A document alone, or a folder with the other files of the skill the run began with."""
+    from skillfit.skill import Skill
+    from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES
+
     blank = Skill.from_text("")
     if to.suffix.lower() in DOCUMENT_SUFFIXES:
         return SkillChange(run, to, blank, best)
