@@ -127,7 +127,8 @@ class ScreeningGate(BaseGate):
         self._fit()
         if self.settings.prune_initial:
             removals = tuple(unit.removal for unit in units(skill))
-            self.pool.join(Candidate(skill, removals, label="prune"))
+            candidate = Candidate(skill, removals, label="prune", removes_initial_text=True)
+            self.pool.join(candidate)
         return self.tally(skill)
 
     def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
@@ -266,9 +267,10 @@ class ScreeningGate(BaseGate):
             return decisions
         for one in self.pool.pending():
             if one.id in decisions.promote:
+                one.awaits_approval = True
                 one.reason = f"{AWAITS_APPROVAL}: {_effect_text(one)}"
-            elif one.reason.startswith(AWAITS_APPROVAL):  # later rollouts lowered its estimate
-                one.reason = ""
+            elif one.awaits_approval:  # later rollouts lowered its estimate
+                one.awaits_approval, one.reason = False, ""
         approved = tuple(key for key in decisions.promote if self.pool.edits[key].pinned)
         return Decisions(approved, decisions.drop)
 
@@ -555,4 +557,5 @@ def _shown(one: PoolEdit) -> EditEffect:
         rollouts=estimate.rollouts if estimate else 0,
         reason=one.reason,
         items=tuple(sorted(one.sources)),
+        awaits_approval=one.awaits_approval,
     )

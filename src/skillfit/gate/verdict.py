@@ -90,16 +90,16 @@ class GateSettings:
 class Candidate:
     """What a step proposes: a skill, and the edits that make it from the incumbent.
 
-    A candidate without edits is a rewrite of the whole document. The label "prune" marks edits that
-    remove text of the initial skill: those stay unless they cost score.
+    A candidate without edits is a rewrite of the whole document.
     """
 
     skill: Skill
     edits: tuple[Edit, ...] = ()
     sources: tuple[tuple[str, ...], ...] = ()  # per edit: training items it was written from
     step: int = 0
-    label: str = "patch"
+    label: str = "patch"  # as people read it
     gated: bool = False  # decide by the rule even where `use_gate` is off
+    removes_initial_text: bool = False  # its edits are promoted unless they cost score
 
 
 @dataclass(frozen=True, slots=True)
