@@ -135,7 +135,8 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
     if isinstance(event, EvaluationFinished) and event.split == "selection":
         return _measured(card, event)
     if isinstance(event, GateDecided):
-        return replace(card, to_review=tuple(e.id for e in event.effects if e.awaits_approval))
+        waiting = tuple(effect.id for effect in event.effects if effect.awaits_approval)
+        return replace(card, to_review=waiting)
     if isinstance(event, StepFinished):
         return replace(card, steps_done=max(card.steps_done, event.step))
     if isinstance(event, ShipTested):
