@@ -63,7 +63,7 @@ def demo(
         plain=plain,
         force=True,
     )
-    line = ResultLine.of(result.run, result.finish_reason, result.summary)
+    line = ResultLine.of(result.run, result.summary)
     shown = line.as_text(result.diagnosis)
     report = write_report(result.run)
     show(

@@ -26,13 +26,13 @@ from skillfit.gate.regression import (
 )
 from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, SkillScores, believe, compare
 from skillfit.gate.verdict import (
-    Action,
     Arm,
     Begun,
     Candidate,
     Decision,
     EditEffect,
     Evidence,
+    GateAction,
     GateSettings,
     Measure,
     Observation,
@@ -390,7 +390,7 @@ class ScreeningGate(SkillScores):
             self.posterior, self._columns(new), self._columns(old)
         )
         score = self._score()
-        accepted: Action = "accept_new_best" if self.settings.use_gate else "force_accept"
+        accepted: GateAction = "accept_new_best" if self.settings.use_gate else "force_accept"
         return Verdict(
             decision=decision,
             action=accepted if decision == "accept" else decision,
@@ -438,7 +438,7 @@ class ScreeningGate(SkillScores):
             self._best = self._incumbent = candidate.skill
             self._carried[candidate.skill.hash] = candidate.skill
         self._fit()
-        accepted: Action = "accept_new_best" if self.settings.use_gate else "force_accept"
+        accepted: GateAction = "accept_new_best" if self.settings.use_gate else "force_accept"
         return Verdict(
             decision=decision,
             action=accepted if decision == "accept" else decision,

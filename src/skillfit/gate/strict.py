@@ -16,11 +16,11 @@ from skillfit.gate.samples import (
     mean,
 )
 from skillfit.gate.verdict import (
-    Action,
     Begun,
     Candidate,
     Decision,
     Evidence,
+    GateAction,
     Observation,
     Standing,
     Verdict,
@@ -58,7 +58,7 @@ class StrictGate(SkillScores):
         new = await self.record(candidate.skill)
         decision, reason = self.decide(new, old)
         standing = _standing(candidate, new, old, decision)
-        action: Action = decision
+        action: GateAction = decision
         if not self.settings.use_gate and not candidate.gated:
             self.carry(candidate.skill, new)
             decision, action = "accept", "force_accept"
