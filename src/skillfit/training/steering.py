@@ -76,7 +76,8 @@ async def follow_requests(
 
     Raises ReviewPending when an edit in `needed` got no yes or no.
     """
-    for request in await requests.read(place, needed):
+    found = await requests.read(place, needed)
+    for request in found:
         try:
             _follow(request, gate, budget)
         except InputError as error:
@@ -91,7 +92,7 @@ async def follow_requests(
                 command=request.command(requests.run),
             )
         )
-    return state.with_incumbent(gate.incumbent)
+    return state.with_incumbent(gate.incumbent) if found else state
 
 
 def _follow(request: SteeringRequest, gate: Gate, budget: Budget) -> None:
