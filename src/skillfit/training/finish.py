@@ -324,7 +324,7 @@ def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason:
         steps=len(state.records),
         edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
-        blocked=run.leaks.blocked,
+        blocked=run.texts.blocked,
         usable=state.usable_edits,
         accepted=count_actions(state.records).accepts,
         effects=effects,
