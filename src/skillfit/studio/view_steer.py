@@ -27,7 +27,7 @@ from skillfit.studio.commands import (
 )
 from skillfit.studio.site import Studio, run_url
 
-EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
+_EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
 
 
 async def act(studio: Studio, request: Request) -> Response:
@@ -58,7 +58,7 @@ def _page_of(name: str, do: str, target: str) -> str:
 
 async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str) -> str:
     """Do what was asked for; returns what to tell the person."""
-    if do in EDIT_ACTIONS:
+    if do in _EDIT_ACTIONS:
         return await asyncio.to_thread(_steer, run, do, target, text)
     if do == "stop":
         await asyncio.to_thread(stop_run, run)
