@@ -27,12 +27,12 @@ from skillfit.gate.regression import (
 )
 from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, believe, compare
 from skillfit.gate.verdict import (
-    Action,
     Arm,
     Candidate,
     Decision,
     EditEffect,
     Evidence,
+    GateAction,
     GateSettings,
     Measure,
     Observation,
@@ -415,7 +415,7 @@ class ScreeningGate(BaseGate):
             effects=self.effects(),
         )
 
-    def _action(self, decision: Decision) -> Action:
+    def _action(self, decision: Decision) -> GateAction:
         if decision != "accept":
             return decision
         return "accept_new_best" if self.settings.use_gate else "force_accept"

@@ -16,7 +16,7 @@ from skillfit.optimize.epoch import Pair
 from skillfit.rollout import Outcome, Rollouts, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished
-from skillfit.run.records import MetaSkillRecord, SlowUpdateRecord
+from skillfit.run.records import MetaSkillRecord, SlowUpdateAction, SlowUpdateRecord
 from skillfit.skill import SLOW_UPDATE_OP, Edit, Skill, with_slow_update
 from skillfit.tasks.item import Item
 from skillfit.training.components import Components, LeakFilter
@@ -182,7 +182,7 @@ class CarriedLesson:
     """What became of a lesson."""
 
     state: TrainingState
-    action: str
+    action: SlowUpdateAction
     tally: Tally | None = None  # of the skill with the lesson, where it was measured
 
 

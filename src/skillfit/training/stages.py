@@ -31,6 +31,7 @@ from skillfit.optimize.reflect import diagnose
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
 from skillfit.rollout.outcome import StepRollouts, raise_if_skipped
 from skillfit.run.events import CandidateBuilt, EvaluationFinished, GateDecided, PatchMerged
+from skillfit.run.records import SkipAction
 from skillfit.skill import NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
 from skillfit.training.components import LeakFilter
@@ -223,7 +224,7 @@ class Updated:
     """The candidate of a step, or why there is none."""
 
     candidate: Candidate | None
-    skipped: str = ""  # skip_lag, skip_no_patches, skip_no_change, skip_no_rewrite, skip_leak
+    skipped: SkipAction | None = None  # None: there is a candidate
     update: Update | None = None
 
 

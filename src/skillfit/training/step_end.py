@@ -15,7 +15,14 @@ from skillfit.optimize.epoch import collect_notes, consolidate
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.rollout import Outcome, Tally
 from skillfit.run.events import EvaluationFinished, StepFinished
-from skillfit.run.records import ApplySummary, BatchRecord, StepMemory, StepRecord, TypeScore
+from skillfit.run.records import (
+    ApplySummary,
+    BatchRecord,
+    StepAction,
+    StepMemory,
+    StepRecord,
+    TypeScore,
+)
 from skillfit.skill import Skill, appendix_notes, with_consolidated_notes, with_notes
 from skillfit.training.components import LeakFilter
 from skillfit.training.plan import PlannedStep
@@ -61,8 +68,11 @@ class StepResult:
         return [observation.outcome for observation in self.training]
 
     @property
-    def action(self) -> str:
-        return self.verdict.action if self.verdict is not None else self.updated.skipped
+    def action(self) -> StepAction:
+        if self.verdict is not None:
+            return self.verdict.action
+        assert self.updated.skipped is not None, "a candidate was not judged"
+        return self.updated.skipped
 
     @property
     def usable_edits(self) -> int:

@@ -14,9 +14,11 @@ from skillfit.rollout.outcome import Tally
 from skillfit.run.journal import Spend
 from skillfit.run.records import (
     ACCEPTED,
+    SKIPPED,
     EpochStats,
     RecordedConfig,
     RolloutCounts,
+    RunFinishReason,
     RunSummary,
     ShipSummary,
     SkillTokens,
@@ -55,7 +57,7 @@ def summarise(
     closing: Closing,
     state: TrainingState,
     ending: Ending,
-    finish_reason: str,
+    finish_reason: RunFinishReason,
     diagnosis: str,
 ) -> RunSummary:
     """summary.json of a run that ends now."""
@@ -177,7 +179,7 @@ def count_actions(records: Sequence[StepRecord]) -> ActionCounts:
     return ActionCounts(
         sum(action in ACCEPTED for action in actions),
         sum(action in ("reject", "inconclusive") for action in actions),
-        sum(action.startswith("skip") for action in actions),
+        sum(action in SKIPPED for action in actions),
     )
 
 
