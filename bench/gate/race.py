@@ -11,14 +11,13 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from skillfit.gate import Arm, Candidate, GateSettings, Measure
+from skillfit.gate import Arm, BaseGate, Candidate, GateSettings, Measure
 from skillfit.gate.samples import (
     PRIOR_VARIANCE,
     TOLERANCE,
     Belief,
     RolloutCount,
     Samples,
-    SkillScores,
     believe,
 )
 from skillfit.gate.verdict import Decision
@@ -62,7 +61,7 @@ class Contender:
         return self.belief
 
 
-class RaceGate(SkillScores):
+class RaceGate(BaseGate):
     def __init__(
         self,
         measure: Measure,

@@ -5,24 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from skillfit.gate import StrictGate
-from skillfit.gate.samples import Samples
-from skillfit.gate.verdict import Decision
+from skillfit.gate import BaseGate, Ruling, Samples
 from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.optimize.proposer import finished_cases
 from skillfit.skill import Edit
 from skillfit.training.plan import ShuffledBatches
 
 
-class FivePoints(StrictGate):
+class FivePoints(BaseGate):
     """Accept a candidate only if its mean is at least five points above the incumbent's."""
 
-    def decide(self, new: Samples, old: Samples) -> tuple[Decision, str]:
-        decision, reason = super().decide(new, old)
+    def decide(self, new: Samples, old: Samples) -> Ruling:
         gain = new.score - old.score
-        if decision == "accept" and gain < 0.05:
-            return "reject", f"mean {gain:+.4f}: less than five points above the incumbent"
-        return decision, reason
+        if gain < 0.05:
+            return Ruling("reject", f"mean {gain:+.4f}: less than five points above the incumbent")
+        return Ruling("accept", f"mean {gain:+.4f} above the incumbent")
 
 
 class WordRules:

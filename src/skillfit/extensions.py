@@ -177,12 +177,12 @@ def build_part(kind: str, found: Any, protocol: type, *arguments: Any, source: s
 
 
 def check_methods(kind: str, part: Any, protocol: type, source: str) -> None:
-    """Raise when a method of a user's part cannot be called as `protocol` says, with all parameters
-    by position. `part` may also be its class. Members that it lacks are not looked at.
+    """Raise when a method of a user's part cannot be called as `protocol` or a base class of
+    skillfit says, with all parameters. `part` may also be its class. Members that it lacks are not
+    looked at.
     """
-    for name in _members(protocol):
+    for name, expected in _expected_members(part, protocol).items():
         member = inspect.getattr_static(part, name, None)
-        expected = inspect.getattr_static(protocol, name)
         if isinstance(expected, property):
             if inspect.isfunction(member):
                 problem = "is a method, and is read as an attribute"
@@ -191,6 +191,19 @@ def check_methods(kind: str, part: Any, protocol: type, source: str) -> None:
             needs_self = isinstance(part, type) and inspect.isfunction(member)
             if problem := _problem_of(getattr(part, name), expected, needs_self):
                 raise _wrong_method(kind, source, f"{name}()", problem, _written(expected))
+
+
+def _expected_members(part: Any, protocol: type) -> dict[str, Any]:
+    """The public methods and properties that skillfit calls, or that its base classes call."""
+    own = part if isinstance(part, type) else type(part)
+    bases = [base for base in own.__mro__ if base.__module__.partition(".")[0] == "skillfit"]
+    expected: dict[str, Any] = {}
+    for kind in (protocol, *bases):
+        for name in _members(kind):
+            member = inspect.getattr_static(kind, name)
+            if inspect.isfunction(member) or isinstance(member, property):
+                expected.setdefault(name, member)
+    return expected
 
 
 def _wrong_method(kind: str, source: str, member: str, problem: str, expected: str) -> InputError:
@@ -205,14 +218,15 @@ def _problem_of(method: Any, expected: Callable[..., Any], needs_self: bool) -> 
     if not callable(method):
         return f"is {type(method).__name__}, not a method"
     wanted = list(inspect.signature(expected).parameters.values())[1:]
+    by_name = [parameter.name for parameter in wanted if parameter.kind is parameter.KEYWORD_ONLY]
+    names = [parameter.name for parameter in wanted if parameter.name not in by_name]
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError):  # written in C
         return ""
     instance = [None] if needs_self else []
-    names = [parameter.name for parameter in wanted]
-    called_with = f"takes {signature}, and is called with ({', '.join(names)})"
-    if not takes(method, *instance, *wanted):
+    called_with = f"takes {signature}, and is called with ({', '.join([*names, *by_name])})"
+    if not takes(method, *instance, *names, **dict.fromkeys(by_name)):
         return called_with
     own = list(signature.parameters)[len(instance) :]
     if any(name in own and own.index(name) != at for at, name in enumerate(names)):
@@ -262,10 +276,10 @@ def call_factory(
         ) from error
 
 
-def takes(make: Callable[..., Any], *arguments: Any) -> bool:
+def takes(make: Callable[..., Any], *arguments: Any, **named: Any) -> bool:
     """Whether a class or function can be called with these arguments."""
     try:
-        inspect.signature(make).bind(*arguments)
+        inspect.signature(make).bind(*arguments, **named)
     except TypeError:
         return False
     except ValueError:  # a built-in type without a signature

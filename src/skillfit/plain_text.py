@@ -155,6 +155,21 @@ def points(difference: float) -> str:
     return f"{round(difference * 100, 6):+z.1f}".replace("-", "−")
 
 
+def mean_score(score: float) -> str:
+    """A mean score as terminals show it: "0.412"."""
+    return f"{score:.3f}"
+
+
+def score_with_interval(score: float, low: float, high: float) -> str:
+    """A mean score and its interval: "0.412 (0.35 … 0.48)". Scores are never below 0."""
+    return f"{mean_score(score)} ({max(0.0, low):.2f} … {high:.2f})"
+
+
+def score_change(difference: float) -> str:
+    """A difference of mean scores: "+0.120", and "+0.000" for what rounds to nothing."""
+    return f"{difference:+z.3f}"
+
+
 def with_interval(difference: float, low: float, high: float) -> str:
-    """A difference of scores and its interval: "+0.120 (+0.05 … +0.19)"."""
-    return f"{difference:+z.3f} ({low:+z.2f} … {high:+z.2f})"
+    """A difference of mean scores and its interval: "+0.120 (+0.05 … +0.19)"."""
+    return f"{score_change(difference)} ({low:+z.2f} … {high:+z.2f})"

@@ -335,6 +335,7 @@ def test_check_says_go_and_estimate_gives_ranges(shell: Shell, config: Path) -> 
     assert checked.code in (0, 9) and {"gold", "coverage", "headroom"} <= {
         one["name"] for one in checked.json["checks"]
     }
+    assert any(one["detail"] for one in checked.json["checks"])
     found = shell("estimate", config, "--json").json
     low, typical, high = found["total"]["calls"]
     assert 0 < low <= typical <= high > low and {row["role"] for row in found["rows"]} == {

@@ -5,6 +5,7 @@ traceback.
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,22 @@ def test_a_missing_key(shell: Shell, config: Path, monkeypatch: pytest.MonkeyPat
         "OPENAI_API_KEY is not set",
         code=6,
     )
+
+
+@pytest.mark.parametrize("command", ["train", "check", "eval"])
+def test_a_server_that_cannot_be_reached_is_reported_before_the_retries(
+    command: str, shell: Shell, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-a-test")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    agent = f"model.agent={{id: openai/m, base_url: '{url}', retries: 1}}"
+    said = shell(command, config, agent)
+    reason = f"Cannot reach openai/m at {url}: connection refused."
+    notice = f"Retrying up to 1 time, with pauses of about 0.5 s in all: {reason}"
+    assert said.code == 6 and said.err.count("Retrying") == 1, said
+    assert f"warning: {notice}" in said.err.partition("error: ")[0]
+    assert reason in said.err.partition("error: ")[2]
 
 
 @pytest.mark.skipif(

@@ -25,9 +25,9 @@ def append(text):
     return Edit("append", content=f"- {text}")
 
 
-def pool_of(*edits, base=BASE, sources=(), label="patch", step=1, max_tokens=None):
+def pool_of(*edits, base=BASE, sources=(), removals=False, step=1, max_tokens=None):
     pool = Pool(base, max_tokens)
-    pool.join(Candidate(base, edits, sources, step=step, label=label))
+    pool.join(Candidate(base, edits, sources, step=step, removes_initial_text=removals))
     return pool
 
 
@@ -60,7 +60,7 @@ def test_an_exact_or_near_duplicate_does_not_join_again():
     again = append("Round all amounts to two decimals before you answer the question!")
     joined = pool.join(Candidate(BASE, (again,), step=2))
     assert [one.status for one in joined] == ["dropped"]
-    assert joined[0].reason == "repeats s0001e01 (pending)"
+    assert joined[0].reason == "repeats s0001e01 (pending)" and joined[0].repeats == "s0001e01"
 
 
 def test_another_number_or_a_negation_is_not_a_duplicate():
@@ -263,7 +263,7 @@ def test_an_edit_is_not_promoted_before_the_one_it_needs():
 
 
 def test_a_removal_is_promoted_when_it_is_unlikely_to_cost_score():
-    pool = pool_of(Edit("delete", "Beta."), label="prune", step=0)
+    pool = pool_of(Edit("delete", "Beta."), removals=True, step=0)
     assert pool.shares() == {"s0000e01": 0.1}
     believed(pool, "s0000e01", 0.1, harmful=0.1, rollouts=HARMLESS_ROLLOUTS - 1)
     assert pool.decide().promote == ()
@@ -274,7 +274,7 @@ def test_a_removal_is_promoted_when_it_is_unlikely_to_cost_score():
 
 
 def test_text_that_may_be_needed_is_rarely_left_out_and_useless_text_more_often():
-    pool = pool_of(Edit("delete", "Beta."), label="prune", step=0)
+    pool = pool_of(Edit("delete", "Beta."), removals=True, step=0)
     believed(pool, "s0000e01", -0.5, harmful=0.7)
     assert pool.shares() == {"s0000e01": 0.1}
     believed(pool, "s0000e01", 0.0, harmful=0.4)
@@ -284,7 +284,7 @@ def test_text_that_may_be_needed_is_rarely_left_out_and_useless_text_more_often(
 
 
 def test_needed_text_stays_for_good_and_missed_text_comes_back():
-    pool = pool_of(Edit("delete", "Alpha."), Edit("delete", "Beta."), label="prune", step=0)
+    pool = pool_of(Edit("delete", "Alpha."), Edit("delete", "Beta."), removals=True, step=0)
     believed(pool, "s0000e01", -1.5, harmful=0.9)
     assert pool.decide() == Decisions()
     believed(pool, "s0000e01", -2.5, harmful=0.99, rollouts=HARMLESS_ROLLOUTS - 1)
@@ -299,7 +299,7 @@ def test_needed_text_stays_for_good_and_missed_text_comes_back():
 
 
 def test_the_final_skill_goes_without_text_from_which_no_loss_is_expected():
-    pool = pool_of(*(Edit("delete", text) for text in ("Alpha.", "Beta.")), label="prune", step=0)
+    pool = pool_of(*(Edit("delete", text) for text in ("Alpha.", "Beta.")), removals=True, step=0)
     believed(pool, "s0000e01", 0.1)
     believed(pool, "s0000e02", -0.1)
     assert pool.worthwhile() == ["s0000e01"]

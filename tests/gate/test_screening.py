@@ -208,7 +208,7 @@ async def test_a_better_document_replaces_the_incumbent():
     gate = await gate_for(Scripted(by_rule(0.3, good=0.5)))
     verdict = await gate.judge("step_0001", Candidate(OTHER))
     assert verdict.decision == "accept" and gate.incumbent.hash == OTHER.hash
-    assert verdict.evidence.rollouts == 4 * 40 and verdict.tally is not None
+    assert verdict.evidence.rollouts == 4 * 40 and verdict.candidate_tally is not None
     assert gate.best_score > 0.6
 
 

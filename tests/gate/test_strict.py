@@ -1,7 +1,8 @@
 import pytest
 
 from skillfit.gate import Arm, GateSettings, StrictGate
-from skillfit.gate.samples import NotMeasured, Sampler
+from skillfit.gate.base import NotMeasured
+from skillfit.gate.samples import Sampler
 from tests.gate.scripted_measure import BASE, Scripted, by_rule, candidate, items
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 
 from skillfit.models import Client, Limiters, ModelSpec, Prices, Reply, Request
 from skillfit.models.limiter import Limiter
-from skillfit.models.protocol import ModelError, NetworkFailed, Overloaded, RateLimited
+from skillfit.models.protocol import (
+    ModelError,
+    NetworkFailed,
+    Notice,
+    Overloaded,
+    RateLimited,
+    log_notice,
+)
 from skillfit.models.providers.practice import ScriptedModel
 from tests.models.clocks_and_meters import SimulatedClock, say
 
@@ -39,7 +47,7 @@ class Endpoint:
             raise NetworkFailed("cut")
         return "fine"
 
-    def client(self, concurrency: int = 32, **spec: object) -> Client:
+    def client(self, concurrency: int = 32, notice: Notice = log_notice, **spec: object) -> Client:
         return Client(
             ScriptedModel(self.answer),
             ModelSpec(id="scripted/m", **spec),
@@ -47,6 +55,7 @@ class Endpoint:
             limiter=self.limiters.of("here", concurrency),
             prices=Prices(),
             clock=self.clock,
+            notice=notice,
             jitter=random.Random(7),
         )
 
@@ -159,3 +168,51 @@ async def test_a_call_that_always_fails_holds_up_nobody_else():
         return await endpoint.clock.run(everybody())
 
     assert await time_of_the_others(1) <= 1.2 * await time_of_the_others(0)
+
+
+async def test_each_outage_is_reported_once():
+    endpoint, notices = Endpoint(0.02, none_fail()), []
+    model = endpoint.client(notice=notices.append)
+
+    async def calls(count: int) -> None:
+        await asyncio.gather(*(model.complete(say(str(number))) for number in range(count)))
+
+    await endpoint.clock.run(calls(20))
+    assert notices == []
+    for outage in (1, 2):
+        endpoint.down_until = endpoint.clock.now() + 4
+        await endpoint.clock.run(calls(20))
+        assert len(notices) == outage
+        assert notices[-1].startswith("Retrying up to ") and notices[-1].endswith(": down")
+
+
+async def test_failures_among_replies_are_not_reported_as_an_outage():
+    endpoint, notices = Endpoint(0.2, chain([""], some_fail(0.3))), []
+    model = endpoint.client(notice=notices.append)
+
+    async def calls() -> None:
+        await model.complete(say("first"))
+        work = [model.complete(say(str(number))) for number in range(200)]
+        await asyncio.gather(*work, return_exceptions=True)
+
+    await endpoint.clock.run(calls())
+    assert notices == []
+
+
+@pytest.mark.parametrize(
+    ("pause", "reported"),
+    [(2.0, []), (120.0, ["Retrying after 2.0 min, as the server asks: slow down"])],
+)
+async def test_a_long_pause_that_the_server_asks_for_is_reported(pause, reported):
+    clock, notices = SimulatedClock(), []
+    model = Client(
+        ScriptedModel([RateLimited("slow down", retry_after=pause), "fine"]),
+        ModelSpec(id="scripted/m"),
+        role="agent",
+        limiter=Limiter(4, clock),
+        prices=Prices(),
+        clock=clock,
+        notice=notices.append,
+    )
+    reply = await clock.run(model.complete(say("x")))
+    assert (reply.text, notices) == ("fine", reported)

@@ -4,6 +4,7 @@ for an answer.
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -53,6 +54,21 @@ async def test_nobody_listening_costs_nothing():
     with pytest.raises(NetworkFailed, match="base_url") as caught:
         await to(url, retries=1, meter=purse).complete(say("x"))
     assert caught.value.usage == Usage() == purse.spent
+
+
+async def test_calls_to_a_closed_port_are_reported_once_while_they_are_retried():
+    with RawServer(lambda number: None) as server:
+        url = server.url
+    notices: list[str] = []
+    model = to(url, retries=3, notices=notices)
+    first, *_ = await asyncio.gather(
+        *(model.complete(say(str(number))) for number in range(5)), return_exceptions=True
+    )
+    assert isinstance(first, NetworkFailed)
+    assert "connection refused" in str(first)
+    assert notices == [
+        f"Retrying up to 3 times, with pauses of about 3.5 s in all: {first}",
+    ]
 
 
 async def test_a_web_page_instead_of_json_points_at_the_base_url():

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from skillfit.models.protocol import ModelSpec
 from skillfit.models.secrets import remember_secret
 from skillfit.run.events import (
     EventLog,
+    GateDecided,
     RolloutFinished,
     RunFinished,
     RunStarted,
@@ -23,7 +25,8 @@ from skillfit.run.events import (
     Warned,
     as_json,
 )
-from skillfit.run.records import RecordedConfig
+from skillfit.run.records import EditEffect, Evidence, RecordedConfig
+from skillfit.skill import Edit
 from tests.support.records import run_started, run_summary
 
 ROLLOUT = RolloutFinished(
@@ -116,6 +119,54 @@ def test_fields_a_newer_version_added_do_not_break_an_older_reader(path: Path) -
     with sqlite3.connect(path) as db:
         db.execute("""UPDATE events SET data = '{"what":"w","message":"m","mood":"calm"}'""")
     assert next(log.read()).event == Warned(what="w", message="m")
+
+
+def effect(**changes: Any) -> EditEffect:
+    edit = Edit("append", content="- Rule.")
+    return EditEffect("s0001e01", 1, edit, "pending", 0.1, 0.0, 0.2, 0.9, 60, **changes)
+
+
+def decided(*effects: EditEffect) -> GateDecided:
+    return GateDecided(
+        name="step_0001",
+        step=1,
+        decision="reject",
+        reason="no edit was promoted",
+        evidence=Evidence(),
+        effects=list(effects),
+    )
+
+
+def as_an_earlier_version_wrote_it(path: Path) -> None:
+    """Which edits wait for approval was recorded in their reasons only."""
+    with sqlite3.connect(path) as db:
+        db.execute(
+            "UPDATE events SET data = json_remove(data, '$.effects[0].awaits_approval',"
+            " '$.effects[1].awaits_approval', '$.effects[2].awaits_approval')"
+        )
+
+
+def test_edits_that_wait_for_approval_in_a_run_of_an_earlier_version_still_wait(
+    path: Path,
+) -> None:
+    waiting = effect(reason="waiting for approval: effect +0.100", awaits_approval=True)
+    promoted = replace(waiting, status="promoted", awaits_approval=False)
+    event = decided(waiting, effect(), promoted)
+    EventLog(path).emit(event)
+    as_an_earlier_version_wrote_it(path)
+    assert next(EventLog.open_readonly(path).read()).event == event
+
+
+def test_a_replay_leaves_events_of_an_earlier_version_in_their_place(path: Path) -> None:
+    event = decided(effect(reason="waiting for approval: effect +0.100", awaits_approval=True))
+    log = EventLog(path)
+    log.emit(event)
+    log.emit(Warned(what="w", message="m"))
+    as_an_earlier_version_wrote_it(path)
+    EventLog(path).emit(event)
+    assert [stored.seq for stored in EventLog(path).read()] == [1, 2]
+    EventLog(path).emit(decided(effect()))
+    assert [stored.seq for stored in EventLog(path).read()] == [2, 3]
 
 
 def test_another_process_follows_live(path: Path) -> None:

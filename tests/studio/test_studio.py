@@ -396,6 +396,7 @@ def test_edits_under_review_are_approved_or_declined(tmp_path: Path) -> None:
         probability=0.95,
         rollouts=60,
         reason="waiting for approval: +0.100",
+        awaits_approval=True,
     )
     decided = GateDecided(
         name="step_0001",
@@ -429,6 +430,7 @@ def test_a_run_under_review_is_listed_as_such_and_goes_on_to_the_next_edit(tmp_p
             probability=0.95,
             rollouts=60,
             reason="waiting for approval: +0.100",
+            awaits_approval=True,
         )
         for name in ("s0001e01", "s0001e02")
     ]

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,17 @@ from skillfit.config import load_config
 from skillfit.errors import Exit, InputError
 from skillfit.extensions import load_object
 from skillfit.gate import (
+    BaseGate,
     Candidate,
     Evidence,
+    Judgement,
     Observation,
+    RolloutCount,
+    Ruling,
+    Samples,
     StrictGate,
     Verdict,
 )
-from skillfit.gate.samples import SkillScores
-from skillfit.gate.verdict import Begun
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import RolloutFinished
 from skillfit.tasks.item import Attempt
@@ -42,7 +46,7 @@ PARTS = """
 from pathlib import Path
 
 from skillfit import Score
-from skillfit.gate import StrictGate
+from skillfit.gate import Ruling, StrictGate
 from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.rollout import LocalExecutor
 from skillfit.skill import Edit
@@ -58,7 +62,7 @@ def mark(kind):
 class MyGate(StrictGate):
     def decide(self, new, old):
         mark("gate")
-        return "reject", "rejected by my gate"
+        return Ruling("reject", "rejected by my gate")
 
 
 def my_gate(measure, items, settings):
@@ -292,39 +296,79 @@ def test_the_gate_and_the_proposer_decide_the_run(project: Path) -> None:
     assert refused.diff() == ""
 
 
-class AcceptAll(SkillScores):
-    """A gate on `SkillScores`, which leaves `judge` to write."""
+class AcceptAll(BaseGate):
+    """A gate with a `judge` of its own, which does not make the winner its incumbent itself."""
 
     async def judge(
-        self,
-        name: str,
-        candidate: Candidate | None,
-        training: Sequence[Observation] = (),
-        begun: Begun | None = None,
+        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
     ) -> Verdict:
-        old = await self.record(self.incumbent)
-        score = None
-        if candidate is not None:
-            new = await self.record(candidate.skill)
-            self.carry(candidate.skill, new)
-            score = new.score
+        count, old = RolloutCount(self.sampler), await self.record(self.incumbent)
+        if candidate is None:
+            return self.nothing_new(old, count)
+        new = await self.record(candidate.skill)
         return Verdict(
-            decision="reject" if score is None else "accept",
-            action="reject" if score is None else "accept",
-            winner=self.incumbent,
+            decision="accept",
+            action="accept",
+            winner=candidate.skill,
             reason="everything is accepted",
             evidence=Evidence(),
             incumbent_score=old.score,
-            candidate_score=score,
-            tally=None,
-            score=self.known(self.incumbent).estimate(),
+            candidate_score=new.score,
+            candidate_tally=None,
+            score=new.estimate(),
         )
 
 
-def test_a_gate_on_skill_scores_needs_only_judge(project: Path) -> None:
+def test_a_gate_may_judge_in_its_own_way(project: Path) -> None:
     run = given("gate", AcceptAll, project)
     assert run.finished is not None
     assert [verdict.reason for verdict in run.verdicts] == ["everything is accepted"]
+    history = json.loads((run.path / "history.json").read_text())
+    assert [step["current_origin"] for step in history] == ["step_0001"]
+
+
+class Forgetful(AcceptAll):
+    """Names a winner and keeps another incumbent."""
+
+    def begin(self, name: str, candidate: Candidate | None) -> Judgement:
+        return ForgetfulJudgement(self, name, candidate)
+
+
+@dataclass
+class ForgetfulJudgement:
+    gate: Forgetful
+    name: str
+    candidate: Candidate | None
+    running: None = None
+
+    async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
+        return await self.gate.judge(self.name, self.candidate, training)
+
+
+def test_a_gate_whose_winner_is_not_its_incumbent_is_an_error(project: Path) -> None:
+    with pytest.raises(InputError, match="Forgetful failed in step 1: decide gave a winner that"):
+        given("gate", Forgetful, project)
+
+
+class Tuples(BaseGate):
+    def decide(self, new: Samples, old: Samples) -> Any:
+        return "accept", "as a pair"
+
+
+class Maybe(BaseGate):
+    def decide(self, new: Samples, old: Samples) -> Ruling:
+        return Ruling("maybe", "undecided")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gate", "says"),
+    [(Tuples, "Tuples.decide returned"), (Maybe, "'maybe'; a decision is one of: accept, reject")],
+)
+def test_a_decision_that_is_none_is_an_error(
+    project: Path, gate: type[BaseGate], says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        given("gate", gate, project)
 
 
 def test_a_tracker_of_ones_own_on_the_command_line(
@@ -609,12 +653,22 @@ def written(project: Path, text: str, file: str = "mine.py") -> None:
         (
             "gate",
             "class Mine(StrictGate):\n    async def judge(self, name, candidate): ...\n",
-            r"Mine: judge\(\) takes .*called with \(name, candidate, training, begun\)",
+            r"Mine: judge\(\) takes .*called with \(name, candidate, training\)",
         ),
         (
             "gate",
             "class Mine(StrictGate):\n    def pools_edits(self):\n        return False\n",
             r"pools_edits is a method, and is read as an attribute",
+        ),
+        (
+            "gate",
+            "class Mine(StrictGate):\n    def decide(self, new): ...\n",
+            r"decide\(\) takes \(new\), and is called with \(new, old\)",
+        ),
+        (
+            "sampler",
+            "class Mine(ShuffledBatches):\n    def order(self, items): ...\n",
+            r"order\(\) takes \(items\), and is called with \(items, seed\)",
         ),
         (
             "sampler",
@@ -659,8 +713,8 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
     written(
         project,
         "class Mine(StrictGate):\n"
-        "    async def judge(self, where, proposed, rollouts, started):\n"
-        "        return await super().judge(where, proposed, rollouts, started)\n"
+        "    async def judge(self, where, proposed, rollouts):\n"
+        "        return await super().judge(where, proposed, rollouts)\n"
         "    def assign(self, *arguments):\n"
         "        return super().assign(*arguments)\n",
     )
@@ -700,7 +754,7 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
         (
             "gate",
             "class Mine(StrictGate):\n    async def judge(self, *_):\n        return True\n",
-            r"gate mine\.py:Mine failed in step 1: judge gave bool instead of Verdict",
+            r"gate mine\.py:Mine failed in step 1: TypeError: Mine\.judge returned True; it",
         ),
         (
             "gate",

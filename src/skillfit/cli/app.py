@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
-from pathlib import Path
 from types import TracebackType
 from typing import Annotated, TypedDict
 
@@ -76,21 +75,17 @@ def main(argv: list[str] | None = None) -> None:
     sys.excepthook = _report_bug
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a terminal that lacks a character shows a question mark for it
+            # A terminal that lacks a character shows a question mark for it.
+            stream.reconfigure(errors="replace")
     try:
         with _explain_refusals():
-            typer.main.get_command(app)(
-                args=arguments
-            )  # calling `app` itself would put typer's excepthook in place of ours
+            # Calling `app` itself would put typer's excepthook in place of ours.
+            typer.main.get_command(app)(args=arguments)
     except SkillfitError as error:
         if os.environ.get("SKILLFIT_DEBUG"):
             traceback.print_exception(error)
-        print(
-            f"error: {error.message.rstrip()}" + (f"\n  {error.hint}" if error.hint else ""),
-            file=sys.stderr,
-        )
+        hint = f"\n  {error.hint}" if error.hint else ""
+        print(f"error: {error.message.rstrip()}{hint}", file=sys.stderr)
         if "--json" in arguments:
             fields = {"error": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
             print(json.dumps({"finish_reason": error.exit_code.name.lower(), **fields}))
@@ -120,10 +115,7 @@ def _report_bug(
         traceback.print_exception(kind, error, trace, file=log)
     reason = traceback.format_exception_only(kind, error)[-1].strip()
     print(
-        (
-            f"error: skillfit itself failed ({reason}). The traceback is in {Path(name)}; "
-            "--debug shows it."
-        ),
+        f"error: skillfit itself failed ({reason}). The traceback is in {name}; --debug shows it.",
         file=sys.stderr,
     )
 

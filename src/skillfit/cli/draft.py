@@ -23,8 +23,10 @@ from skillfit.plain_text import dollars, quantity, visible
 
 if TYPE_CHECKING:
     from skillfit.models import ModelSpec, Usage
+    from skillfit.models.json_text import JsonObject
     from skillfit.optimize.draft_tasks import Drafts, DraftTask
     from skillfit.run.control import Control
+    from skillfit.run.journal import Journal
     from skillfit.skill import Skill
     from skillfit.tasks.recognise import GraderSetting
 
@@ -84,22 +86,23 @@ def draft(
     writer = _writer(model, config)
     present = _inputs_of(besides) if besides else []
     folder = out.with_name(f"{out.name}.draft")
+    order = _DraftOrder(writer, loaded, count, about, present, usd)
     with _locked(folder):
-        drafts, spent = _ask(folder, writer, loaded, count, about, present, usd)
+        drafts = _ask(folder, order)
         if len(drafts.tasks) < count:
             warn(f"The model wrote only {len(drafts.tasks)} different tasks of {count}.")
         decisions = _decide(folder, drafts, loaded, present, yes=yes, as_json=as_json)
         written = _write(out, drafts, decisions)
-    grader = _grader(drafts, decisions)
-    data = {
-        "tasks": str(out),
-        "written": len(written),
-        "skipped": len(decisions) - len(written),
-        "unreviewed": sum(decision.choice == "unreviewed" for decision in decisions),
-        "grader": grader,
-        "usage": {"calls": spent.calls, "tokens": spent.tokens, "usd": spent.usd},
-    }
-    show(data, _summary(data, skill, writer, folder), as_json)
+        spent = _spent(folder)
+    result = _DraftResult(
+        tasks=out,
+        written=len(written),
+        skipped=len(decisions) - len(written),
+        unreviewed=sum(decision.choice == "unreviewed" for decision in decisions),
+        grader=_grader(drafts, decisions),
+        spent=spent,
+    )
+    show(result.as_json(), _summary(result, skill, writer, folder), as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,41 @@ def _writer(model: str, config: Path | None) -> _Writer:
     return _Writer(settings.optimizer, settings.prices)
 
 
+@dataclass(frozen=True, slots=True)
+class _DraftOrder:
+    """What the model is asked for."""
+
+    writer: _Writer
+    skill: Skill
+    count: int
+    about: str
+    besides: Sequence[str]  # inputs of tasks that are not written again
+    usd: float  # the most that may be spent
+
+
+@dataclass(frozen=True, slots=True)
+class _DraftResult:
+    """What the command did."""
+
+    tasks: Path
+    written: int
+    skipped: int
+    unreviewed: int
+    grader: GraderSetting
+    spent: Usage
+
+    def as_json(self) -> JsonObject:
+        used = self.spent
+        return {
+            "tasks": str(self.tasks),
+            "written": self.written,
+            "skipped": self.skipped,
+            "unreviewed": self.unreviewed,
+            "grader": self.grader,
+            "usage": {"calls": used.calls, "tokens": used.tokens, "usd": used.usd},
+        }
+
+
 def _inputs_of(tasks: Path) -> list[str]:
     """The inputs of a tasks file."""
     from skillfit.tasks.recognise import read_items
@@ -157,16 +195,8 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _ask(
-    folder: Path,
-    writer: _Writer,
-    skill: Skill,
-    count: int,
-    about: str,
-    besides: Sequence[str],
-    usd: float,
-) -> tuple[Drafts, Usage]:
-    """The model's tasks, recorded in the folder, and what the draft has cost so far."""
+def _ask(folder: Path, order: _DraftOrder) -> Drafts:
+    """The model's tasks, recorded in the folder."""
     from skillfit.cli.terminal import Terminal
     from skillfit.cli.train import attend
     from skillfit.run.directory import JOURNAL
@@ -175,28 +205,25 @@ def _ask(
     with closing(Journal(folder / JOURNAL)) as journal:
 
         async def work(control: Control) -> Drafts:
-            return await _drafted(
-                folder, journal, writer, skill, count, about, besides, usd, control
-            )
+            return await _drafted(folder, journal, order, control)
 
         terminal = Terminal(console(stderr=True))
         if not journal.count("call/"):
-            terminal.say(f"Asking {writer.spec.id} for {count} tasks (at most {dollars(usd)}).")
-        drafts = attend(folder, terminal, work)
-        return drafts, journal.spent()
+            asked, most = quantity(order.count, "task"), dollars(order.usd)
+            terminal.say(f"Asking {order.writer.spec.id} for {asked} (at most {most}).")
+        return attend(folder, terminal, work)
 
 
-async def _drafted(
-    folder: Path,
-    journal: Any,
-    writer: _Writer,
-    skill: Skill,
-    count: int,
-    about: str,
-    besides: Sequence[str],
-    usd: float,
-    control: Control,
-) -> Drafts:
+def _spent(folder: Path) -> Usage:
+    """What the draft has cost so far, over all times the command was run."""
+    from skillfit.run.directory import JOURNAL
+    from skillfit.run.journal import Journal
+
+    with closing(Journal.open_readonly(folder / JOURNAL)) as journal:
+        return journal.spent()
+
+
+async def _drafted(folder: Path, journal: Journal, order: _DraftOrder, control: Control) -> Drafts:
     import skillfit.agents  # noqa: F401  registers cli/…
     from skillfit.config.schema import BudgetSection
     from skillfit.models import Prices, connect
@@ -208,12 +235,13 @@ async def _drafted(
     from skillfit.run.journal import RecordedModel
 
     # Not validated: 0 dollars, which a config refuses, are enough for a model that is free.
-    caps, prices = BudgetSection.model_construct(usd=usd), Prices(writer.prices)
-    refuse_unpriced(caps, [writer.spec.id] if prices.of(writer.spec.id) is None else [])
+    caps, prices = BudgetSection.model_construct(usd=order.usd), Prices(order.writer.prices)
+    spec = order.writer.spec
+    refuse_unpriced(caps, [spec.id] if prices.of(spec.id) is None else [])
     budget = Budget(caps, journal)
     control.on_stop(lambda: budget.stop(Interrupted()))
     client = connect(
-        writer.spec,
+        spec,
         role="optimizer",
         run_id=folder.name,
         meter=budget,
@@ -223,7 +251,9 @@ async def _drafted(
     )
     model = RecordedModel(client, journal, "optimizer")
     try:
-        return await draft_tasks(model, skill, count=count, about=about, besides=besides)
+        return await draft_tasks(
+            model, order.skill, count=order.count, about=order.about, besides=order.besides
+        )
     except AnswerPending as first:
         raise waiting(folder / "handoff") from first
     finally:
@@ -394,19 +424,18 @@ def _grader(drafts: Drafts, decisions: Sequence[_Decision]) -> GraderSetting:
     return asyncio.run(fitting_grader(drafts.check, tasks))
 
 
-def _summary(data: Mapping[str, Any], skill: Path, writer: _Writer, folder: Path) -> str:
-    cost = data["usage"]["usd"]
+def _summary(result: _DraftResult, skill: Path, writer: _Writer, folder: Path) -> str:
+    tasks, grader, cost = str(result.tasks), result.grader, result.spent.usd
     lines = [
-        f"Wrote {quantity(data['written'], 'task')} to {data['tasks']}"
+        f"Wrote {quantity(result.written, 'task')} to {tasks}"
         + (f" ({dollars(cost)})." if cost else ".")
     ]
-    if data["unreviewed"]:
+    if result.unreviewed:
         lines.append(
-            f"{data['unreviewed']} of them were not reviewed: read them, correct the answers, and "
+            f"{result.unreviewed} of them were not reviewed: read them, correct the answers, and "
             "remove `reviewed` from the rows that are right."
         )
-    tasks, grader = data["tasks"], data["grader"]
-    if data["written"] < _FEW:
+    if result.written < _FEW:
         more = shlex.join(
             [
                 *("skillfit", "tasks", "draft", str(skill), "--model", writer.spec.id),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +15,15 @@ from skillfit.errors import Exit
 from skillfit.plain_text import (
     dollars,
     duration,
+    mean_score,
     quantity,
     rounded,
     rounded_dollars,
+    score_change,
+    score_with_interval,
     shorten,
     visible,
+    with_interval,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
         ReachedCap,
         RolloutCost,
         RunEstimate,
+        SmallCap,
     )
     from skillfit.training.inputs import Inputs
     from skillfit.training.measure import Ablation, Measured
@@ -69,13 +74,7 @@ def check(
     path, terminal = run or default_run(inputs), CountingTerminal(console(stderr=True))
     report = attend(path, terminal, lambda control: _check(inputs, path, terminal, control))
     rows = [(one.verdict, one.name, one.message) for one in report.checks]
-    data = {
-        "verdict": report.verdict,
-        "checks": [
-            {"verdict": verdict, "name": name, "message": message}
-            for verdict, name, message in rows
-        ],
-    }
+    data = {"verdict": report.verdict, "checks": [asdict(one) for one in report.checks]}
     show(data, table(("", f"verdict: {report.verdict}", ""), rows), as_json)
     raise typer.Exit(int(Exit.PREFLIGHT if report.verdict == "stop" else Exit.OK))
 
@@ -101,52 +100,80 @@ def estimate(
 
     Example: skillfit estimate skillfit.yaml train.num_epochs=2
     """
-    from rich.console import Group
-
     from skillfit.api import default_run
+
+    inputs = read(config, overrides)
+    cost = _measured_cost(run or default_run(inputs))
+    found = _estimated(inputs, cost)
+    show(_estimate_json(found), _estimate_text(found, inputs), as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """What a planned run would take, and what its budget does to it."""
+
+    plan: Plan
+    total: RunEstimate  # within the budget
+    reached: Sequence[ReachedCap]
+    too_small: Sequence[SmallCap]
+    options: Sequence[BudgetOption]  # without budget.rollouts: what other numbers would buy
+
+
+def _estimated(inputs: Inputs, cost: RolloutCost | None) -> _Estimate:
     from skillfit.gate.ship import MOST_REPEATS
     from skillfit.training.estimate import budget_options, small_caps
     from skillfit.training.estimate import estimate as estimate_plan
     from skillfit.training.plan import SplitSizes
 
-    inputs = read(config, overrides)
-    plan, task, budget = inputs.plan(), inputs.task, inputs.config.budget
-    cost = _measured_cost(run or default_run(inputs))
+    config, task, skill = inputs.config, inputs.task, inputs.skill
+    plan, abilities, budget = inputs.plan(), inputs.abilities, inputs.config.budget
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
-    abilities = inputs.abilities
-    planned = estimate_plan(inputs.config, task, inputs.skill, plan, cost, repeats, abilities)
-    found, reached = planned.within(budget), planned.reached(budget)
-    small = small_caps(inputs.config, task, inputs.skill, plan, cost, abilities)
+    planned = estimate_plan(config, task, skill, plan, cost, repeats, abilities)
     sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
-    options = budget_options(inputs.config, sizes) if budget.rollouts is None else []
-    data = {
-        "steps": plan.total_steps,
-        "rollouts": _as_list(found.rollouts),
-        "rows": [_as_data(row) for row in found.rows],
-        "total": _as_data(found.total),
-        "minutes": _as_list(found.minutes),
-        "measured_rollouts": found.measured,
+    return _Estimate(
+        plan=plan,
+        total=planned.within(budget),
+        reached=planned.reached(budget),
+        too_small=small_caps(config, task, skill, plan, cost, abilities),
+        options=budget_options(config, sizes) if budget.rollouts is None else [],
+    )
+
+
+def _estimate_json(found: _Estimate) -> JsonObject:
+    return {
+        "steps": found.plan.total_steps,
+        "rollouts": _as_list(found.total.rollouts),
+        "rows": [_as_data(row) for row in found.total.rows],
+        "total": _as_data(found.total.total),
+        "minutes": _as_list(found.total.minutes),
+        "measured_rollouts": found.total.measured,
         "reached_caps": [
-            {"cap": one.name, "at": one.cap, "ends_early": one.ends_early} for one in reached
+            {"cap": one.name, "at": one.cap, "ends_early": one.ends_early} for one in found.reached
         ],
-        "too_small": [asdict(one) for one in small],
+        "too_small": [asdict(one) for one in found.too_small],
         "options": [
             {"rollouts": one.rollouts, "plan": asdict(one.plan) if one.plan else None}
-            for one in options
+            for one in found.options
         ],
     }
+
+
+def _estimate_text(found: _Estimate, inputs: Inputs) -> RenderableType:
+    from rich.console import Group
+
+    rollouts = _span(found.total.rollouts)
+    time = _span(found.total.minutes, lambda minutes: duration(60 * minutes))
     notes = [
-        f"{plan.total_steps} steps, {_span(found.rollouts)} rollouts, "
-        f"{_span(found.minutes, lambda minutes: duration(60 * minutes))}. {_RANGES}",
-        *_cap_notes(budget.rollouts, reached),
-        *map(str, small),
-        _cost_basis(found),
-        *_lag_notes(inputs, plan),
+        f"{found.plan.total_steps} steps, {rollouts} rollouts, {time}. {_RANGES}",
+        *_cap_notes(inputs.config.budget.rollouts, found.reached),
+        *map(str, found.too_small),
+        _cost_basis(found.total),
+        *_lag_notes(inputs, found.plan),
     ]
-    shown: list[RenderableType] = [_cost_table(found), "\n".join(notes)]
-    if options:
-        shown.append(_options_table(options))
-    show(data, Group(*shown), as_json)
+    shown: list[RenderableType] = [_cost_table(found.total), "\n".join(notes)]
+    if found.options:
+        shown.append(_options_table(found.options))
+    return Group(*shown)
 
 
 _RANGES = "Each amount is typical (least – most)."
@@ -208,7 +235,7 @@ def _cost_basis(found: RunEstimate) -> str:
     return "The cost of a rollout is assumed; `skillfit check` measures it."
 
 
-def _options_table(options: list[BudgetOption]) -> RenderableType:
+def _options_table(options: Sequence[BudgetOption]) -> RenderableType:
     rows = []
     for one in options:
         if one.plan is None:
@@ -298,67 +325,68 @@ def eval_(
     from skillfit.skill import Skill
 
     spending = Spending()  # the caps hold for all models together
-    found: list[tuple[str, Measured]] = []
+    found: list[_ModelScore] = []
     for name in model or [""]:
-        inputs = read(
-            config, [*(overrides or ()), *([f"model.agent={name}"] if name else [])], training=False
-        )
-        skills = {str(path): Skill.load(path) for path in skill or ()} or {
-            inputs.skill.name: inputs.skill
-        }
+        chosen = [f"model.agent={name}"] if name else []
+        inputs = read(config, [*(overrides or ()), *chosen], training=False)
+        skills = {str(path): Skill.load(path) for path in skill or ()}
+        if not skills:
+            skills = {inputs.skill.name: inputs.skill}
         agent = inputs.config.model.agent.id if inputs.config.model.agent else "the task's own"
         path = run or default_run(inputs, "evaluate")
         if run and len(model or ()) > 1:  # what was measured with one model is no run of another
             path = run / re.sub(r"[^\w.-]+", "-", name)
         measured = measure(inputs, skills, path, split=split, repeats=repeats, spending=spending)
-        found += [(agent, one) for one in measured]
-    show([_measured(agent, one, split) for agent, one in found], _side_by_side(found), as_json)
+        found += [_ModelScore(agent, one) for one in measured]
+    show([one.as_json(split) for one in found], _side_by_side(found), as_json)
 
 
-def _side_by_side(found: list[tuple[str, Measured]]) -> RenderableType:
+@dataclass(frozen=True, slots=True)
+class _ModelScore:
+    """What a skill scored with one agent's model."""
+
+    agent: str
+    measured: Measured
+
+    def as_json(self, split: str) -> JsonObject:
+        tally, bounds = self.measured.tally, self.measured.interval
+        return {
+            "model": self.agent,
+            "skill": self.measured.name,
+            "split": split,
+            "hard": tally.hard,
+            "soft": tally.soft,
+            "interval": [bounds.low, bounds.high],
+            "scored": tally.scored,
+            "planned": tally.planned,
+            "by_type": {
+                kind: {"hard": part.hard, "scored": part.scored}
+                for kind, part in self.measured.by_type.items()
+            },
+        }
+
+    def cells(self) -> tuple[str, ...]:
+        tally, bounds = self.measured.tally, self.measured.interval
+        score = score_with_interval(tally.hard, bounds.low, bounds.high)
+        return (self.agent, self.measured.name, score, f"{tally.scored}/{tally.planned}")
+
+    def score_of_type(self, kind: str) -> str:
+        part = self.measured.by_type.get(kind)
+        return "" if part is None else mean_score(part.hard)
+
+
+def _side_by_side(found: list[_ModelScore]) -> RenderableType:
     """The scores, and under them the scores per type where there are types."""
     from rich.console import Group
 
-    scores = table(
-        ("", "model", "skill", "score", "90 %", "scored"),
-        [(at, *_row(*one)) for at, one in enumerate(found, 1)],
-    )
-    kinds = sorted({kind for _, one in found for kind in one.by_type} - {"all"})
-    cells = [
-        (
-            kind,
-            *(f"{one.by_type[kind].hard:.2f}" if kind in one.by_type else "" for _, one in found),
-        )
-        for kind in kinds
-    ]
-    return (
-        Group(scores, table(("type", *map(str, range(1, len(found) + 1))), cells))
-        if kinds
-        else scores
-    )
-
-
-def _measured(agent: str, one: Measured, split: str) -> JsonObject:
-    tally, bounds = one.tally, one.interval
-    by_type = {
-        kind: {"hard": part.hard, "scored": part.scored} for kind, part in one.by_type.items()
-    }
-    scores = {"hard": tally.hard, "soft": tally.soft, "interval": [bounds.low, bounds.high]}
-    counts = {"scored": tally.scored, "planned": tally.planned}
-    return {
-        "model": agent,
-        "skill": one.name,
-        "split": split,
-        **scores,
-        **counts,
-        "by_type": by_type,
-    }
-
-
-def _row(agent: str, one: Measured) -> tuple[str, ...]:
-    tally, bounds = one.tally, one.interval
-    interval = f"{max(0.0, bounds.low):.2f} … {bounds.high:.2f}"
-    return (agent, one.name, f"{tally.hard:.3f}", interval, f"{tally.scored}/{tally.planned}")
+    numbers = [str(number) for number in range(1, len(found) + 1)]
+    rows = [(number, *one.cells()) for number, one in zip(numbers, found, strict=True)]
+    scores = table(("", "model", "skill", "score (90 %)", "scored"), rows)
+    kinds = sorted({kind for one in found for kind in one.measured.by_type} - {"all"})
+    if not kinds:
+        return scores
+    by_type = [(kind, *(one.score_of_type(kind) for one in found)) for kind in kinds]
+    return Group(scores, table(("type", *numbers), by_type))
 
 
 def measure(
@@ -479,14 +507,13 @@ def _table(event: AblationFinished) -> RenderableType:
         rows.append(
             (
                 unit.id,
-                _signed(unit.mean),
-                f"{_signed(unit.low)} … {_signed(unit.high)}",
+                with_interval(unit.mean, unit.low, unit.high),
                 unit.tokens,
                 unit.decision,
                 shorten(text, _SHOWN),
             )
         )
-    return table(("line", "worth", "80 %", "tokens", "", "text"), rows)
+    return table(("line", "worth (80 %)", "tokens", "", "text"), rows)
 
 
 def _summary(
@@ -494,7 +521,7 @@ def _summary(
 ) -> str:
     cut = [unit for unit in event.units if unit.decision == "cut"]
     saved = event.tokens_before - event.tokens_after
-    score = f"{event.score.mean:.2f} ({max(0.0, event.score.low):.2f} … {event.score.high:.2f})"
+    score = score_with_interval(event.score.mean, event.score.low, event.score.high)
     lines = [f"{event.rollouts} rollouts; score of the whole skill about {score}."]
     parts = quantity(len(cut), "part")
     if event.all_zero:
@@ -509,7 +536,7 @@ def _summary(
         if event.comparison is not None:
             lines.append(
                 f"On {event.comparison.rollouts} fresh rollouts the score changed by "
-                f"{event.comparison.difference:+.3f}."
+                f"{score_change(event.comparison.difference)}."
             )
         lines.append(f"The former text: {report.with_name('skills') / 'skill_v0000.md'}")
     elif asked:
@@ -521,11 +548,6 @@ def _summary(
         )
     lines.append(f"Report: {report}")
     return "\n".join(lines)
-
-
-def _signed(amount: float) -> str:
-    """Three digits, without a minus sign before 0."""
-    return f"{round(amount, 3) + 0.0:+.3f}"
 
 
 COMMANDS = (check, estimate, eval_, ablate)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skillfit.plain_text import dollars, duration, visible
+from skillfit.plain_text import dollars, duration, mean_score, quantity, score_change, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from rich.console import Console, RenderableType
     from rich.table import Table
 
@@ -45,25 +47,23 @@ def warn(message: str) -> None:
 def show(data: Any, shown: RenderableType, as_json: bool) -> None:
     """The result, in the form that was asked for."""
     if as_json:
-        print(
-            json.dumps(data, default=str)
-        )  # ASCII: it arrives whole whatever the terminal's encoding
+        print(json.dumps(data, default=str))  # ASCII, which every terminal's encoding has
     else:
         console().print(shown, soft_wrap=isinstance(shown, str), markup=False)
 
 
-def table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     from rich.table import Table
 
     made = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
         made.add_column(column, overflow="fold" if number == len(columns) - 1 else "ellipsis")
     for row in rows:
-        made.add_row(*(cell if hasattr(cell, "__rich_console__") else str(cell) for cell in row))
+        made.add_row(*map(str, row))
     return made
 
 
-def aligned(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table as plain text, for lists that may be long: a rich table takes 0.5 ms per row."""
     lines = [columns, *(tuple(visible(cell) for cell in row) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
@@ -191,11 +191,11 @@ class ResultLine:
         shown = {f"selection{fresh}{metric}": self.selection, f"test{metric}": self.test}
         for name, scores in shown.items():
             if scores.baseline is not None and scores.best is not None:
-                lines.append(f"{name}: {scores.baseline:.3f} → {scores.best:.3f}")
+                lines.append(f"{name}: {mean_score(scores.baseline)} → {mean_score(scores.best)}")
         if self.ship.gap is not None and self.ship.difference is not None:
             gain, gap = self.ship.difference, self.ship.gap
-            trained = f"{gain + gap:+.3f} by the training grader (gap {gap:+.3f})"
-            lines.append(f"gain {gain:+.3f} by the ship grader, {trained}")
+            trained = f"{score_change(gain + gap)} by the training grader (gap {score_change(gap)})"
+            lines.append(f"gain {score_change(gain)} by the ship grader, {trained}")
         lines += [*self._unused_rollouts(), self._cost()]
         if self.unproven:
             found = near(self.run / "unproven_skill.md")
@@ -224,7 +224,10 @@ class ResultLine:
         return [line]
 
     def _cost(self) -> str:
-        amounts = [f"{self.usage.calls or 0:,} calls", f"{self.usage.tokens or 0:,} tokens"]
+        amounts = [
+            quantity(self.usage.calls or 0, "call"),
+            quantity(self.usage.tokens or 0, "token"),
+        ]
         if self.usage.usd:
             amounts.append(dollars(self.usage.usd))
         return ", ".join([*amounts, duration(self.wall_s or 0)])

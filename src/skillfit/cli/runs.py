@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -28,11 +30,11 @@ from skillfit.cli.output import (
     warn,
 )
 from skillfit.errors import InputError
-from skillfit.plain_text import one_line, quantity, visible
-from skillfit.skill import Skill, rewrite, without_placeholder
-from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES, find_document
+from skillfit.plain_text import mean_score, one_line, quantity, score_change, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
     from skillfit.api import Run
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from skillfit.report.story import RunStory
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.events import RolloutFinished
+    from skillfit.skill import Skill
 
 
 _RUNS = Path("runs")  # the default folder of runs
@@ -79,7 +82,7 @@ def _listed(line: ResultLine, state: str) -> tuple[str, ...]:
     from skillfit.run.records import display_name
 
     scores = [
-        "" if score is None else f"{score:.3f}"
+        "" if score is None else mean_score(score)
         for score in (line.selection.baseline, line.selection.best)
     ]
     result = display_name(line.finish_reason) if state == "finished" else state
@@ -136,7 +139,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
         parts.append(Text("\n".join(plot(points)), style="cyan"))
     if story.gates:
         rows = [
-            (gate.label, display_name(gate.action), f"{gate.difference:+.3f}", gate.reason)
+            (gate.label, display_name(gate.action), score_change(gate.difference), gate.reason)
             for gate in story.gates
         ]
         parts.append(table(("step", "decision", "difference", "reason"), rows))
@@ -145,7 +148,7 @@ def _shown(story: RunStory) -> list[RenderableType]:
             (
                 edit.id,
                 edit.status,
-                "" if edit.mean is None else f"{edit.mean:+.3f}",
+                "" if edit.mean is None else score_change(edit.mean),
                 one_line(visible(edit.text), 90),
             )
             for edit in story.edits
@@ -214,17 +217,38 @@ def export(
 
     Example: skillfit export runs/first --out trajectories
     """
-    from collections import Counter
-    from contextlib import closing
+    folder = out or run / "exported"
+    count = 0
+    for rollout in _exported(run, item):
+        for name, value in rollout.files.items():
+            text = json.dumps(value, ensure_ascii=False, indent=1)
+            write_whole(folder / rollout.place / name, f"{text}\n".encode())
+        count += 1
+    if not count:
+        raise InputError(
+            f"No rollouts {f'of item {item!r} ' if item else ''}in {run}.",
+            hint="skillfit show RUN tells what the run did.",
+        )
+    data = {"folder": str(folder), "rollouts": count}
+    show(data, f"Wrote {quantity(count, 'rollout')} to {folder}.", as_json)
 
-    from skillfit.atomic_write import write_whole
+
+@dataclass(frozen=True, slots=True)
+class ExportedRollout:
+    """The files of one rollout, and the folder they belong in."""
+
+    place: Path
+    files: dict[str, JsonObject | list[dict[str, str]]]
+
+
+def _exported(run: Path, item: str) -> Iterator[ExportedRollout]:
+    """The recorded rollouts of a run, or of one of its items."""
     from skillfit.rollout.outcome import Outcome
     from skillfit.run.directory import RunDirectory
     from skillfit.run.events import ItemsRead, RolloutFinished
 
-    folder = out or run / "exported"
     inputs: dict[str, str] = {}
-    written: Counter[Path] = Counter()
+    seen: Counter[Path] = Counter()
     with closing(RunDirectory.read(run)) as view:
         for stored in view.events.read():
             event = stored.event
@@ -236,27 +260,12 @@ def export(
             if outcome is None:  # it failed and was not recorded
                 continue
             place = _prediction_folder(event)
-            written[place] += 1
-            number = f".{written[place]}" if written[place] > 1 else ""
-            target = (folder / place).with_name(f"{place.name}{number}")
-            texts = {
-                "conversation.json": _conversation(inputs.get(event.item, ""), outcome),
-                "result.json": _result(event, outcome),
-            }
-            for name, value in texts.items():
-                text = json.dumps(value, ensure_ascii=False, indent=1)
-                write_whole(target / name, f"{text}\n".encode())
-    count = written.total()
-    if not count:
-        raise InputError(
-            f"No rollouts {f'of item {item!r} ' if item else ''}in {run}.",
-            hint="skillfit show RUN tells what the run did.",
-        )
-    show(
-        {"folder": str(folder), "rollouts": count},
-        f"Wrote {count:,} rollouts to {folder}.",
-        as_json,
-    )
+            seen[place] += 1
+            if seen[place] > 1:
+                place = place.with_name(f"{place.name}.{seen[place]}")
+            conversation = _conversation(inputs.get(event.item, ""), outcome)
+            result = _result(event, outcome)
+            yield ExportedRollout(place, {"conversation.json": conversation, "result.json": result})
 
 
 def _prediction_folder(event: RolloutFinished) -> Path:
@@ -408,6 +417,8 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
     that changed since it began.
     """
     from skillfit.run.records import display_name
+    from skillfit.skill import Skill, rewrite, without_placeholder
+    from skillfit.skill.document import find_document
 
     if run.finish_reason != "improved" and not force:
         raise InputError(
@@ -446,6 +457,9 @@ def _why_not(run: Run) -> str:
 
 def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChange:
     """A document alone, or a folder with the other files of the skill the run began with."""
+    from skillfit.skill import Skill
+    from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES
+
     blank = Skill.from_text("")
     if to.suffix.lower() in DOCUMENT_SUFFIXES:
         return SkillChange(run, to, blank, best)
@@ -562,8 +576,6 @@ def apply(
 
 
 def _confirmed(document: Path) -> bool:
-    import sys
-
     return sys.stdin.isatty() and typer.confirm(f"Change {document}?")
 
 

@@ -15,8 +15,8 @@ from skillfit.errors import MEANINGS, Exit, InputError, did_you_mean
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-if TYPE_CHECKING:
     from skillfit.benchmarks.prepare import Prepared
+    from skillfit.models.json_text import JsonObject
 
 
 def demo(
@@ -48,29 +48,20 @@ def demo(
         overrides += [f"model.optimizer={optimizer}", "optimizer.proposer=both"]
     copied = _copied("sql" if model else "triage", folder)
     if not as_json:
-        what = (
-            f"SQL with house rules for {model}"
-            if model
-            else "ticket triage with practice models (no language model)"
-        )
-        console(stderr=True).print(
-            f"The project is in {copied}: {what}.", markup=False, soft_wrap=True
-        )
-    result = drive(
-        read(copied / "skillfit.yaml", overrides),
-        copied / "run",
-        as_json=as_json,
-        plain=plain,
-        force=True,
-    )
+        what = "ticket triage with practice models (no language model)"
+        if model:
+            what = f"SQL with house rules for {model}"
+        message = f"The project is in {copied}: {what}."
+        console(stderr=True).print(message, markup=False, soft_wrap=True)
+    inputs = read(copied / "skillfit.yaml", overrides)
+    result = drive(inputs, copied / "run", as_json=as_json, plain=plain, force=True)
     line = ResultLine.of(result.run, result.finish_reason, result.summary)
-    shown = line.as_text(result.diagnosis)
-    report = write_report(result.run)
-    show(
-        line.as_json(),
-        f"{shown}\nThe report: {near(report)}\nThe project, to change and train again: {copied}",
-        as_json,
-    )
+    lines = [
+        line.as_text(result.diagnosis),
+        f"The report: {near(write_report(result.run))}",
+        f"The project, to change and train again: {copied}",
+    ]
+    show(line.as_json(), "\n".join(lines), as_json)
 
 
 def _copied(name: str, folder: Path) -> Path:
@@ -100,19 +91,16 @@ def lint(
 
     Example: skillfit lint ./my-skill
     """
-    from dataclasses import asdict
+    from skillfit.skill import lint as lint_skill
 
-    from skillfit.skill import lint as look
-
-    problems = [problem for path in paths for problem in look(path)]
+    problems = [problem for path in paths for problem in lint_skill(path)]
     lines = [
         f"{problem.path}:{problem.line}: {problem.severity}: {problem.message}"
         for problem in problems
     ]
     show([asdict(problem) for problem in problems], "\n".join(lines) or "No problems.", as_json)
-    raise typer.Exit(
-        int(Exit.USAGE if any(problem.severity == "error" for problem in problems) else Exit.OK)
-    )
+    failed = any(problem.severity == "error" for problem in problems)
+    raise typer.Exit(int(Exit.USAGE if failed else Exit.OK))
 
 
 def models(as_json: Json = False) -> None:
@@ -123,7 +111,8 @@ def models(as_json: Json = False) -> None:
     import skillfit.agents  # noqa: F401  registers cli/…
     from skillfit.models import known_providers
 
-    rows, data = [], []
+    rows: list[tuple[str, ...]] = []
+    data: list[JsonObject] = []
     for provider in known_providers():
         readiness = provider.readiness()
         status = "ready" if readiness.ready else "not ready"

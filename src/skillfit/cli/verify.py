@@ -20,6 +20,7 @@ from skillfit.cli.evaluate import Repeats, measure
 from skillfit.cli.output import Json, Overrides, show
 from skillfit.cli.train import read, stored
 from skillfit.errors import Exit, InputError
+from skillfit.plain_text import mean_score
 
 if TYPE_CHECKING:
     from skillfit.run.budget import Spending
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
     from skillfit.training.inputs import Inputs
 
 _PATHS = ("skill", "tasks", "folder", "corpus")  # settings that hold absolute paths in a run
+_LATEST_FIRST = ("ship", "compose", "final", "gate", "baseline")  # phases on the selection split
 _SUSPICIOUS = 0.05  # one-sided p-value below which a drop is looked at again, and then counts
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
+    """What a run measured of its best skill."""
+
     config: RecordedConfig
     skill: str  # the best skill's document
     means: dict[str, float]  # selection item -> mean score, from the freshest rollouts there are
@@ -42,48 +46,15 @@ class Record:
     @classmethod
     def of_run(cls, path: Path) -> Record:
         from skillfit.api import Run
-        from skillfit.gate.samples import mean
-        from skillfit.run.directory import RunDirectory
-        from skillfit.run.events import RolloutFinished
 
         run = Run.open(path)
         if run.finished is None:
             raise InputError(
                 f"The run in {path} has not finished.", hint=f"Resume with: skillfit resume {path}"
             )
-        best = stored(path).skill.with_document(run.best_skill).hash
-        second = run.config.evaluation.ship_grader is not None
-        scores: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
-        with closing(RunDirectory.read(path)) as view:
-            for event in (entry.event for entry in view.events.read()):
-                if (
-                    isinstance(event, RolloutFinished)
-                    and event.skill_hash == best
-                    and event.hard is not None
-                ):
-                    hard = (
-                        _by_trained(view, event) if event.phase == "ship" and second else event.hard
-                    )
-                    if hard is not None:
-                        scores[event.phase][event.item].append(hard)
-        measured = (
-            scores.get("ship")
-            or scores.get("compose")
-            or scores.get("final")
-            or scores.get("gate")
-            or scores.get("baseline")
-        )
-        if not measured:
-            raise InputError(
-                f"The run in {path} has no measurement of its best skill on the selection split."
-            )
-        return cls(
-            run.started.config,
-            run.best_skill.text,
-            {item: mean(values) for item, values in sorted(measured.items())},
-        )
+        best = stored(path).skill.with_document(run.best_skill)
+        means = _item_means(path, best.hash, run.config.evaluation.ship_grader is not None)
+        return cls(run.started.config, run.best_skill.text, means)
 
     @classmethod
     def read(cls, path: Path) -> Record:
@@ -126,6 +97,31 @@ def _to_folder(path: str, folder: Path) -> str:
 
 def _from_folder(path: str, folder: Path) -> str:
     return os.path.normpath(folder / path) if path.startswith(".") else path
+
+
+def _item_means(path: Path, skill_hash: str, second_grader: bool) -> dict[str, float]:
+    """The mean score of each selection item, from the latest phase that measured the skill."""
+    from skillfit.gate.samples import mean
+    from skillfit.run.directory import RunDirectory
+    from skillfit.run.events import RolloutFinished
+
+    phases: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with closing(RunDirectory.read(path)) as view:
+        for entry in view.events.read():
+            event = entry.event
+            if not isinstance(event, RolloutFinished) or event.skill_hash != skill_hash:
+                continue
+            hard = event.hard
+            if hard is not None and event.phase == "ship" and second_grader:
+                hard = _by_trained(view, event)
+            if hard is not None:
+                phases[event.phase][event.item].append(hard)
+    measured = next((phases[phase] for phase in _LATEST_FIRST if phases[phase]), None)
+    if measured is None:
+        raise InputError(
+            f"The run in {path} has no measurement of its best skill on the selection split."
+        )
+    return {item: mean(scores) for item, scores in sorted(measured.items())}
 
 
 def _by_trained(view: RunView, event: RolloutFinished) -> float | None:
@@ -195,7 +191,7 @@ def verify(
     checked = _verify(record, inputs, Skill.load(skill) if skill else best, repeats)
     found, verdict = checked.comparison, "regression" if checked.regression else "ok"
     text = (
-        f"{verdict}: recorded {found.recorded:.3f}, now {found.measured:.3f} on "
+        f"{verdict}: recorded {mean_score(found.recorded)}, now {mean_score(found.measured)} on "
         f"{found.items} items (p = {found.p_value:.3f})."
     )
     show(

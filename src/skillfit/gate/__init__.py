@@ -4,21 +4,24 @@
 the ship test, the leak check, the checks before a run, and the diagnosis after one.
 """
 
+from skillfit.gate.base import BaseGate
 from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose, overall
 from skillfit.gate.leak import Leak, LeakIndex
+from skillfit.gate.samples import RolloutCount, Samples
 from skillfit.gate.screening import ScreeningGate
 from skillfit.gate.ship import ShipResult, ship_test
 from skillfit.gate.strict import StrictGate
 from skillfit.gate.verdict import (
     Arm,
-    Begun,
     Candidate,
     EditEffect,
     Evidence,
     Gate,
     GateSettings,
+    Judgement,
     Measure,
     Observation,
+    Ruling,
     ScoreEstimate,
     Standing,
     Verdict,
@@ -26,7 +29,7 @@ from skillfit.gate.verdict import (
 
 __all__ = [
     "Arm",
-    "Begun",
+    "BaseGate",
     "Candidate",
     "Diagnosis",
     "EditEffect",
@@ -34,10 +37,14 @@ __all__ = [
     "Facts",
     "Gate",
     "GateSettings",
+    "Judgement",
     "Leak",
     "LeakIndex",
     "Measure",
     "Observation",
+    "RolloutCount",
+    "Ruling",
+    "Samples",
     "ScoreEstimate",
     "ScreeningGate",
     "ShipResult",

@@ -55,7 +55,9 @@ class PoolEdit:
     absorbed: bool = False  # promoted, and part of the base: it can no longer be taken out
     pinned: bool = False  # the user wants it in the skill, whatever its effect
     vetoed: bool = False  # the user does not want it: it is never proposed again
-    reason: str = ""
+    awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
+    repeats: str | None = None  # dropped as a duplicate of this edit
+    reason: str = ""  # of its status, as people read it
 
     @property
     def kind(self) -> Kind:
@@ -154,7 +156,7 @@ class Pool:
                 step=candidate.step,
                 edit=edit,
                 sources=frozenset(sources),
-                removal=candidate.label == "prune",
+                removal=candidate.removes_initial_text,
             )
             joined.append(one)
             twin = self._twin(edit)
@@ -163,15 +165,15 @@ class Pool:
             self.edits[one.id] = one
             if twin is not None:
                 why = f": {twin.reason}" if twin.status == "dropped" and twin.reason else ""
-                self._set_dropped(one, f"repeats {twin.id} ({twin.status}{why})")
+                self._set_dropped(one, f"repeats {twin.id} ({twin.status}{why})", repeats=twin.id)
             else:
                 self._settle(one)
         return joined
 
     def _twin(self, edit: Edit) -> PoolEdit | None:
-        """An edit of the pool that says the same. Lists of rejected repeats are passed over."""
+        """An edit of the pool that says the same. Dropped duplicates are passed over."""
         for one in self.edits.values():
-            if not one.reason.startswith("repeats ") and same_meaning(one.edit, edit):
+            if one.repeats is None and same_meaning(one.edit, edit):
                 return one
         return None
 
@@ -351,7 +353,7 @@ class Pool:
         for rival in sorted(one.rivals):
             if self._is_promoted(rival):
                 self.drop(rival, f"replaced by {key}")
-        one.status, one.reason = "promoted", reason
+        one.status, one.reason, one.awaits_approval = "promoted", reason, False
         self._promoted.append(key)
         self._applied.clear()
 
@@ -361,8 +363,9 @@ class Pool:
             why = reason if other == key else f"depends on {key}, which was dropped"
             self._set_dropped(self.edits[other], why)
 
-    def _set_dropped(self, one: PoolEdit, reason: str) -> None:
-        one.status, one.reason = "dropped", reason
+    def _set_dropped(self, one: PoolEdit, reason: str, repeats: str | None = None) -> None:
+        one.status, one.reason, one.awaits_approval = "dropped", reason, False
+        one.repeats = repeats
         if one.id in self._promoted:
             self._promoted.remove(one.id)
         self._applied.clear()

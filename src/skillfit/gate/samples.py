@@ -13,12 +13,8 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
-from skillfit.errors import InputError
 from skillfit.gate.verdict import (
     Arm,
-    Begun,
-    Candidate,
-    EditEffect,
     Evidence,
     GateSettings,
     Measure,
@@ -177,13 +173,6 @@ PRIOR_VARIANCE = 0.06**2  # of a true mean difference: most candidates move it b
 EXTRA_VARIANCE = 0.03  # added to the observed variance: a few equal differences prove little
 
 
-class NotMeasured(KeyError):
-    """A gate was asked for the measurements of a skill that it never measured."""
-
-    def __init__(self, skill: Skill) -> None:
-        super().__init__(f"The gate has no measurements of skill {skill.hash}.")
-
-
 @dataclass(slots=True)
 class Samples:
     """Scores of one skill by item. Failed rollouts count as planned and are otherwise missing."""
@@ -297,111 +286,6 @@ class RolloutCount:
     @property
     def coverage(self) -> float:
         return (self._sampler.scored - self._scored) / self.rollouts if self.rollouts else 1.0
-
-
-class SkillScores:
-    """The skills a gate carried on with, their measurements, and which one is best.
-
-    Base class of gates: all members of the `Gate` protocol except `judge`, for a gate without a
-    pool of edits.
-    """
-
-    pools_edits = False
-
-    def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
-        self.items, self.settings = list(items), settings
-        self.sampler = Sampler(measure, "selection", settings)
-        self._known: dict[str, Samples] = {}
-        self._carried: dict[str, Skill] = {}
-        self._initial: Skill | None = None
-        self._best: Skill | None = None
-        self._incumbent: Skill | None = None
-
-    @property
-    def initial(self) -> Skill:
-        return _measured(self._initial)
-
-    @property
-    def incumbent(self) -> Skill:
-        return _measured(self._incumbent)
-
-    @property
-    def best(self) -> Skill:
-        return _measured(self._best)
-
-    @property
-    def best_score(self) -> float:
-        return self.known(self.best).score
-
-    async def baseline(self, skill: Skill) -> Tally:
-        self._initial = self._best = self._incumbent = skill
-        return (await self.record(skill)).tally()
-
-    def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
-        """Every training rollout runs under the incumbent."""
-        return [Arm(self.incumbent)] * (len(items) * repeats)
-
-    def begin(self, name: str, candidate: Candidate | None) -> Begun | None:
-        return None
-
-    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """Carry on with a skill. It is measured, unless `like` is: then both share one record."""
-        if like is not None and skill.hash not in self._known:
-            self._known[skill.hash] = self.known(like)
-        samples = await self.record(skill)
-        self.carry(skill, samples)
-        return samples.tally()
-
-    async def record(self, skill: Skill) -> Samples:
-        """The measurements of a skill. A skill that is new here gets one pass over the items."""
-        if skill.hash not in self._known:
-            self._known[skill.hash] = await self.sampler.samples(skill, self.items)
-        return self._known[skill.hash]
-
-    def carry(self, skill: Skill, samples: Samples) -> bool:
-        """Make a skill the incumbent. True when it is the best so far."""
-        self._known[skill.hash] = samples
-        self._carried[skill.hash] = self._incumbent = skill
-        covered = samples.coverage >= self.settings.coverage_floor
-        if not covered or samples.score <= self.best_score + TOLERANCE:
-            return False
-        self._best = skill
-        return True
-
-    def carried(self) -> list[Skill]:
-        """The best skill, then earlier incumbents, latest first; never the initial skill."""
-        ranked = {skill.hash: skill for skill in [self.best, *reversed(self._carried.values())]}
-        return [skill for key, skill in ranked.items() if key != self.initial.hash]
-
-    async def compose(self) -> list[Skill]:
-        return self.carried()
-
-    def effects(self) -> tuple[EditEffect, ...]:
-        return ()
-
-    def steer(self, action: str, key: str, text: str = "") -> None:
-        raise InputError("This gate has no pool of edits.")
-
-    def known(self, skill: Skill) -> Samples:
-        if skill.hash not in self._known:
-            raise NotMeasured(skill)
-        return self._known[skill.hash]
-
-    def tally(self, skill: Skill) -> Tally:
-        return self.known(skill).tally()
-
-    def noise(self) -> float | None:
-        values: dict[str, list[float]] = {}
-        for key, samples in self._known.items():
-            for item in samples.scores:
-                values[f"{key}/{item}"] = samples.values(item)
-        return within_item_variance(values)
-
-
-def _measured(skill: Skill | None) -> Skill:
-    if skill is None:
-        raise RuntimeError("The gate has no baseline yet: call baseline() first.")
-    return skill
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from skillfit.errors import InputError
+from skillfit.gate.base import BaseGate
 from skillfit.gate.pool import Decisions, Pool, PoolEdit
 from skillfit.gate.regression import (
     Change,
@@ -24,11 +25,10 @@ from skillfit.gate.regression import (
     TrialTable,
     fit,
 )
-from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, SkillScores, believe, compare
+from skillfit.gate.samples import TOLERANCE, RolloutCount, Samples, believe, compare
 from skillfit.gate.verdict import (
     Action,
     Arm,
-    Begun,
     Candidate,
     Decision,
     EditEffect,
@@ -36,6 +36,7 @@ from skillfit.gate.verdict import (
     GateSettings,
     Measure,
     Observation,
+    Ruling,
     ScoreEstimate,
     Verdict,
 )
@@ -51,18 +52,24 @@ INTERACTION_SD = 0.03  # points by which a composed skill may differ from the su
 
 
 @dataclass(slots=True)
-class _Judgement(Begun):
+class _Judgement:
     """A judgement that has begun, with the state before it."""
 
-    running: asyncio.Task[list[Outcome]] | None
+    gate: ScreeningGate
+    name: str
+    candidate: Candidate | None
     old: Arm
     old_score: float
-    spending: RolloutCount
+    count: RolloutCount
     document: bool  # the candidate is a whole document, not a list of edits
+    running: asyncio.Task[list[Outcome]] | None = None
     arms: list[tuple[Arm, Item]] = field(default_factory=list)  # of the rollouts that run
 
+    async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
+        return await self.gate.decide_judgement(self, training)
 
-class ScreeningGate(SkillScores):
+
+class ScreeningGate(BaseGate):
     """Implements `Gate` with a pool of edits and a regression over all rollouts."""
 
     pools_edits = True
@@ -120,7 +127,8 @@ class ScreeningGate(SkillScores):
         self._fit()
         if self.settings.prune_initial:
             removals = tuple(unit.removal for unit in units(skill))
-            self.pool.join(Candidate(skill, removals, label="prune"))
+            candidate = Candidate(skill, removals, label="prune", removes_initial_text=True)
+            self.pool.join(candidate)
         return self.tally(skill)
 
     def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
@@ -212,10 +220,10 @@ class ScreeningGate(SkillScores):
         old = self.pool.incumbent
         changes = candidate is not None and candidate.skill.hash != old.skill.hash
         document = candidate is not None and not candidate.edits and changes
-        spending = RolloutCount(self.sampler)
-        begun = _Judgement(None, old, self._score().mean, spending, document)
+        count = RolloutCount(self.sampler)
+        judgement = _Judgement(self, name, candidate, old, self._score().mean, count, document)
         if document:
-            return begun
+            return judgement
         if candidate is not None:
             self.pool.join(candidate)
         if not self.settings.use_gate:
@@ -224,37 +232,34 @@ class ScreeningGate(SkillScores):
         if self.pool.pending() or self.pool.incumbent.skill.hash != old.skill.hash:
             items = self.items * self.settings.passes
             arms = self._arms(f"{self.settings.seed}/{name}/selection", items)
-            begun.arms = list(zip(arms, items, strict=True))
-            begun.running = self.sampler.start(begun.arms)
-        return begun
+            judgement.arms = list(zip(arms, items, strict=True))
+            judgement.running = self.sampler.start(judgement.arms)
+        return judgement
 
     async def judge(
-        self,
-        name: str,
-        candidate: Candidate | None,
-        training: Sequence[Observation] = (),
-        begun: Begun | None = None,
+        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
     ) -> Verdict:
-        if not isinstance(begun, _Judgement):
-            begun = self.begin(name, candidate)
-        spending, old, old_score = begun.spending, begun.old, begun.old_score
+        return await self.begin(name, candidate).decide(training)
+
+    async def decide_judgement(
+        self, judgement: _Judgement, training: Sequence[Observation]
+    ) -> Verdict:
+        """Take in the rollouts of a step, then promote and drop edits."""
         self._observe(training)
-        if candidate is not None and begun.document:
-            return await self._judge_document(name, candidate, spending, old_score)
-        if begun.running is not None:
-            self._record(begun.arms, await begun.running)
+        if judgement.candidate is not None and judgement.document:
+            return await self._judge_document(judgement, judgement.candidate)
+        if judgement.running is not None:
+            self._record(judgement.arms, await judgement.running)
         self._fit()
         for one in self.pool.pending():
             one.judgements += one.estimate is not None
-        if spending.coverage < self.settings.coverage_floor:
-            return self._verdict(
-                "inconclusive", _uncovered(spending, self.settings), spending, old, old_score
-            )
+        if uncovered := self.uncovered(judgement.count.coverage):
+            return self._verdict(uncovered, judgement)
         if not self.settings.use_gate:
-            return self._verdict("accept", "the gate is off", spending, old, old_score)
-        reason = await self._carry_out(self._held_for_review(self.pool.decide()))
-        decision: Decision = "accept" if reason else "reject"
-        return self._verdict(decision, reason or "no edit was promoted", spending, old, old_score)
+            return self._verdict(Ruling("accept", "the gate is off"), judgement)
+        changes = await self._carry_out(self._held_for_review(self.pool.decide()))
+        no_change = Ruling("reject", "no edit was promoted")
+        return self._verdict(Ruling("accept", changes) if changes else no_change, judgement)
 
     def _held_for_review(self, decisions: Decisions) -> Decisions:
         """With `review`, an edit that would be promoted waits for the user's approval."""
@@ -262,9 +267,10 @@ class ScreeningGate(SkillScores):
             return decisions
         for one in self.pool.pending():
             if one.id in decisions.promote:
+                one.awaits_approval = True
                 one.reason = f"{AWAITS_APPROVAL}: {_effect_text(one)}"
-            elif one.reason.startswith(AWAITS_APPROVAL):  # later rollouts lowered its estimate
-                one.reason = ""
+            elif one.awaits_approval:  # later rollouts lowered its estimate
+                one.awaits_approval, one.reason = False, ""
         approved = tuple(key for key in decisions.promote if self.pool.edits[key].pinned)
         return Decisions(approved, decisions.drop)
 
@@ -341,9 +347,7 @@ class ScreeningGate(SkillScores):
         old, new = self.pool.incumbent, self.pool.apply([*kept, *promote])
         first = await self._passes(new, must, 1)
         suspects = [item for item in must if first.get(item.id, 1.0) < 0.5]
-        before = await self._passes(old, suspects, MUST_PASS_REPEATS)
-        after = await self._passes(new, suspects, MUST_PASS_REPEATS)
-        broken = [i for i in suspects if before.get(i.id, 0.0) >= 0.5 > after.get(i.id, 1.0)]
+        broken = await self._confirmed_broken(old, new, suspects)
         culprits: dict[str, str] = {}
         for key in promote if broken else ():
             trial = self.pool.apply([*kept, key])
@@ -354,6 +358,12 @@ class ScreeningGate(SkillScores):
             else:
                 kept.append(key)
         return culprits
+
+    async def _confirmed_broken(self, old: Arm, new: Arm, suspects: Sequence[Item]) -> list[Item]:
+        """Items that the old skill solves and the new one does not, by rollouts of both."""
+        before = await self._passes(old, suspects, MUST_PASS_REPEATS)
+        after = await self._passes(new, suspects, MUST_PASS_REPEATS)
+        return [i for i in suspects if before.get(i.id, 0.0) >= 0.5 > after.get(i.id, 1.0)]
 
     async def _passes(self, arm: Arm, items: Sequence[Item], repeats: int) -> dict[str, float]:
         """Mean score per item over fresh rollouts under one arm."""
@@ -375,11 +385,9 @@ class ScreeningGate(SkillScores):
         before.add(outcomes[len(self.items) :])
         return after, before
 
-    def _verdict(
-        self, decision: Decision, reason: str, spending: RolloutCount, old: Arm, old_score: float
-    ) -> Verdict:
+    def _verdict(self, ruling: Ruling, judgement: _Judgement) -> Verdict:
         """The verdict after the pool has changed. Makes the pool's incumbent the gate's."""
-        new = self.pool.incumbent
+        old, new = judgement.old, self.pool.incumbent
         if new.skill.hash != old.skill.hash:
             self._estimate()
         self._best = self._incumbent = new.skill
@@ -388,34 +396,37 @@ class ScreeningGate(SkillScores):
             self.posterior, self._columns(new), self._columns(old)
         )
         score = self._score()
-        accepted: Action = "accept_new_best" if self.settings.use_gate else "force_accept"
         return Verdict(
-            decision=decision,
-            action=accepted if decision == "accept" else decision,
+            decision=ruling.decision,
+            action=self._action(ruling.decision),
             winner=new.skill,
-            reason=reason,
+            reason=ruling.reason,
             evidence=Evidence(
                 difference=difference.mean,
                 interval=(difference.low, difference.high),
                 probability=difference.probability,
-                rollouts=spending.rollouts,
-                coverage=spending.coverage,
+                rollouts=judgement.count.rollouts,
+                coverage=judgement.count.coverage,
             ),
-            incumbent_score=old_score,
+            incumbent_score=judgement.old_score,
             candidate_score=score.mean,
-            tally=None,
+            candidate_tally=None,
             score=score,
             effects=self.effects(),
         )
 
+    def _action(self, decision: Decision) -> Action:
+        if decision != "accept":
+            return decision
+        return "accept_new_best" if self.settings.use_gate else "force_accept"
+
     # Whole documents
 
-    async def _judge_document(
-        self, name: str, candidate: Candidate, spending: RolloutCount, old_score: float
-    ) -> Verdict:
+    async def _judge_document(self, judgement: _Judgement, candidate: Candidate) -> Verdict:
         """A paired test of a rewritten document against the incumbent: one pass each, and a second
         one when the first is not hopeless. Accepted when it is better over both.
         """
+        name, count = judgement.name, judgement.count
         column = f"document {name}"
         self._documents.append(column)
         old, new = self.pool.incumbent, Arm(candidate.skill)
@@ -426,26 +437,23 @@ class ScreeningGate(SkillScores):
             await self._pass_of_both(new, old, samples, incumbent)
             belief = believe(samples.against(incumbent).values())
         broken = await self._broken(new, old, samples, incumbent)
-        evidence = compare(
-            samples, incumbent, rollouts=spending.rollouts, coverage=spending.coverage
-        )
-        decision, reason = self._decide_document(belief.mean, broken, spending)
-        if decision == "accept":
+        evidence = compare(samples, incumbent, rollouts=count.rollouts, coverage=count.coverage)
+        ruling = self._decide_document(belief.mean, broken, count)
+        if ruling.decision == "accept":
             self._base = (column,)
             self.pool.rebase(candidate.skill, replaces=f"replaced by the document of {name}")
             self._best = self._incumbent = candidate.skill
             self._carried[candidate.skill.hash] = candidate.skill
         self._fit()
-        accepted: Action = "accept_new_best" if self.settings.use_gate else "force_accept"
         return Verdict(
-            decision=decision,
-            action=accepted if decision == "accept" else decision,
+            decision=ruling.decision,
+            action=self._action(ruling.decision),
             winner=self.incumbent,
-            reason=reason,
+            reason=ruling.reason,
             evidence=evidence,
-            incumbent_score=old_score,
+            incumbent_score=judgement.old_score,
             candidate_score=samples.score,
-            tally=samples.tally(),
+            candidate_tally=samples.tally(),
             score=self._score(),
             effects=self.effects(),
         )
@@ -457,22 +465,20 @@ class ScreeningGate(SkillScores):
             solved = before.means.get(item.id, 0.0) >= 0.5 > after.means.get(item.id, 1.0)
             if item.id in self.settings.must_pass and solved:
                 suspects.append(item)
-        kept = await self._passes(old, suspects, MUST_PASS_REPEATS)
-        now = await self._passes(new, suspects, MUST_PASS_REPEATS)
-        return [i.id for i in suspects if kept.get(i.id, 0.0) >= 0.5 > now.get(i.id, 1.0)]
+        return [item.id for item in await self._confirmed_broken(old, new, suspects)]
 
     def _decide_document(
-        self, difference: float, broken: Sequence[str], spending: RolloutCount
-    ) -> tuple[Decision, str]:
-        if spending.coverage < self.settings.coverage_floor:
-            return "inconclusive", _uncovered(spending, self.settings)
+        self, difference: float, broken: Sequence[str], count: RolloutCount
+    ) -> Ruling:
+        if uncovered := self.uncovered(count.coverage):
+            return uncovered
         if not self.settings.use_gate:
-            return "accept", "the gate is off"
+            return Ruling("accept", "the gate is off")
         if broken:
-            return "reject", f"breaks must-pass items: {', '.join(broken)}"
+            return Ruling("reject", f"breaks must-pass items: {', '.join(broken)}")
         if difference > TOLERANCE:
-            return "accept", "the new document is better over two passes"
-        return "reject", "the new document is not better than the incumbent"
+            return Ruling("accept", "the new document is better over two passes")
+        return Ruling("reject", "the new document is not better than the incumbent")
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
         """Continue with a skill that no verdict chose. With `like` its measurements stay valid;
@@ -527,11 +533,6 @@ class ScreeningGate(SkillScores):
         return [arm.skill for arm in arms if arm.skill.hash != self.initial.hash]
 
 
-def _uncovered(spending: RolloutCount, settings: GateSettings) -> str:
-    floor = settings.coverage_floor
-    return f"only {spending.coverage:.0%} of the rollouts were scored (floor {floor:.0%})"
-
-
 def _effect_text(one: PoolEdit) -> str:
     if one.estimate is None:
         return "not measured"
@@ -556,4 +557,5 @@ def _shown(one: PoolEdit) -> EditEffect:
         rollouts=estimate.rollouts if estimate else 0,
         reason=one.reason,
         items=tuple(sorted(one.sources)),
+        awaits_approval=one.awaits_approval,
     )

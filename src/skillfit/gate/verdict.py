@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from skillfit.config.schema import EvaluationSection, Metric, TrainSection
 from skillfit.rollout.outcome import Arm, Outcome, Tally
@@ -27,15 +27,16 @@ from skillfit.tasks.item import Item
 
 __all__ = [
     "Arm",
-    "Begun",
     "Candidate",
     "EditEffect",
     "EditStatus",
     "Evidence",
     "Gate",
     "GateSettings",
+    "Judgement",
     "Measure",
     "Observation",
+    "Ruling",
     "ScoreEstimate",
     "Standing",
     "Verdict",
@@ -88,25 +89,38 @@ class GateSettings:
 class Candidate:
     """What a step proposes: a skill, and the edits that make it from the incumbent.
 
-    A candidate without edits is a rewrite of the whole document. The label "prune" marks edits that
-    remove text of the initial skill: those stay unless they cost score.
+    A candidate without edits is a rewrite of the whole document.
     """
 
     skill: Skill
     edits: tuple[Edit, ...] = ()
     sources: tuple[tuple[str, ...], ...] = ()  # per edit: training items it was written from
     step: int = 0
-    label: str = "patch"
+    label: str = "patch"  # as people read it
     gated: bool = False  # decide by the rule even where `use_gate` is off
+    removes_initial_text: bool = False  # its edits are promoted unless they cost score
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One finished rollout as evidence. Failed and skipped rollouts carry no score: no row."""
+    """One finished rollout as evidence. Rollouts without a score are ignored."""
 
     item_id: str
     arm: Arm
     outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a rule says about a candidate."""
+
+    decision: Decision
+    reason: str
+
+    def __post_init__(self) -> None:
+        if self.decision not in get_args(Decision):
+            allowed = ", ".join(get_args(Decision))
+            raise ValueError(f"A gate decided {self.decision!r}; a decision is one of: {allowed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +133,8 @@ class Verdict:
     reason: str
     evidence: Evidence
     incumbent_score: float  # before the judgement
-    candidate_score: float | None  # strict: the candidate's; screening: the winner's estimate
-    tally: Tally | None  # strict: the candidate's; screening: None
+    candidate_score: float | None  # of the candidate; of the winner when edits were judged
+    candidate_tally: Tally | None  # of the candidate's own rollouts; None: not measured alone
     score: ScoreEstimate  # of the winner
     effects: tuple[EditEffect, ...] = ()  # screening: the whole pool, dropped edits included
     standings: tuple[Standing, ...] = ()  # strict
@@ -130,17 +144,23 @@ class Verdict:
         return self.decision == "accept"
 
 
-@dataclass(slots=True)
-class Begun:
-    """A judgement that has begun. Gates may add to it what `judge` needs."""
+class Judgement(Protocol):
+    """A judgement that has begun. Its selection rollouts may run while training rollouts do."""
 
-    running: asyncio.Future[Any] | None  # its selection rollouts
+    @property
+    def running(self) -> asyncio.Future[Any] | None:
+        """The selection rollouts that have started; None: they wait for `decide`."""
+        ...
+
+    async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
+        """`training`: the finished training rollouts of the step."""
+        ...
 
 
 class Gate(Protocol):
     """Decides how training continues. All is a function of seed, names and measured scores.
 
-    `SkillScores` (samples.py) is a base class with everything but `judge`.
+    `BaseGate` (base.py) has all of this but the rule itself.
     """
 
     async def baseline(self, skill: Skill) -> Tally:
@@ -151,22 +171,12 @@ class Gate(Protocol):
         """The arm of each training rollout: all items of the first repeat, then of the next."""
         ...
 
-    def begin(self, name: str, candidate: Candidate | None) -> Begun | None:
-        """Start the rollouts of a judgement that do not depend on the step's training scores.
+    def begin(self, name: str, candidate: Candidate | None) -> Judgement:
+        """Begin to judge a step. No candidate: the step proposed nothing new.
 
-        `judge` follows with the same name and candidate, and with what this returns. Meanwhile the
-        loop may start the training rollouts of the next step. None: everything waits for `judge`.
+        Selection rollouts that do not depend on the step's training scores may start here: the
+        loop may then start the training rollouts of the next step beside them.
         """
-        ...
-
-    async def judge(
-        self,
-        name: str,
-        candidate: Candidate | None,
-        training: Sequence[Observation] = (),
-        begun: Begun | None = None,
-    ) -> Verdict:
-        """Decide about a step. No candidate: the step proposed nothing new."""
         ...
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:

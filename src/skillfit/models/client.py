@@ -41,6 +41,7 @@ from skillfit.models.protocol import (
     ModelError,
     ModelSpec,
     NetworkFailed,
+    Notice,
     NotReached,
     Provider,
     RateLimited,
@@ -50,14 +51,16 @@ from skillfit.models.protocol import (
     Role,
     TimedOut,
     Usage,
+    log_notice,
 )
-from skillfit.plain_text import one_line, shorten
+from skillfit.plain_text import duration, one_line, quantity, shorten
 
 # Seconds before a retry while the endpoint is down or crowded: doubles with every failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
 # While others get replies, a failure is an exception: retry after about this share of the latency.
 _WAIT_PER_LATENCY = 0.25
 _SHORTEST_WAIT = 0.001
+_LONG_PAUSE = 10.0  # seconds of Retry-After that the user is told about
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 
 
@@ -74,6 +77,7 @@ class Client:
         prices: Prices,
         clock: Clock,
         meter: Meter | None = None,
+        notice: Notice = log_notice,
         jitter: random.Random | None = None,
     ) -> None:
         self.provider = provider
@@ -83,6 +87,7 @@ class Client:
         self.prices = prices
         self._clock = clock
         self._meter = meter
+        self._notice = notice
         self._jitter = jitter or random.Random()
 
     @property
@@ -195,9 +200,29 @@ class Client:
         too_long = error.retry_after is not None and error.retry_after > LONGEST_PAUSE
         if too_long or not is_retried(error.kind) or call.failures > retries:
             raise error
-        # With Retry-After the limiter pauses the whole endpoint; a bad reply needs no pause.
-        if error.retry_after is None and not isinstance(error, BadReply):
+        if isinstance(error, BadReply):
+            return  # it needs no pause
+        if error.retry_after is None:  # with Retry-After the limiter pauses the whole endpoint
             call.wait = self._back_off(error, call.failures) * self._jitter.uniform(0.5, 1.5)
+        self._report_outage(error, call.failures)
+
+    def _report_outage(self, error: ModelError, failures: int) -> None:
+        """Tell the user, once per outage, that calls wait and will be retried."""
+        limiter = self.limiter
+        pause = error.retry_after or 0.0
+        # The limiter deals with rate limits all the time; only long pauses are worth a notice.
+        without_replies = limiter.latency is None or limiter.is_down
+        is_outage = without_replies and not isinstance(error, RateLimited)
+        if limiter.outage_reported or not (is_outage or pause >= _LONG_PAUSE):
+            return
+        limiter.outage_reported = True
+        if pause:
+            plan = f"Retrying after {duration(pause)}, as the server asks"
+        else:
+            waits = [_doubled_wait(number) for number in range(failures, self.spec.retries + 1)]
+            times = quantity(len(waits), "time")
+            plan = f"Retrying up to {times}, with pauses of about {duration(sum(waits))} in all"
+        self._notice(f"{plan}: {error}")
 
     def _back_off(self, error: ModelError, failures: int) -> float:
         """Seconds to wait after this call has failed `failures` times in a row."""
@@ -210,8 +235,11 @@ class Client:
             return min(_FIRST_WAIT, max(_SHORTEST_WAIT, wait))
         # If all failures were this call's own, an outage is less likely.
         alone = limiter.latency is not None and failures >= limiter.failed_in_a_row
-        doublings = max(0, failures - (2 if alone else 1))
-        return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**doublings)
+        return _doubled_wait(max(1, failures - 1) if alone else failures)
+
+
+def _doubled_wait(failures: int) -> float:
+    return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (failures - 1))
 
 
 class _Call:

@@ -135,6 +135,7 @@ class Limiter:
         self.limit = float(min(start, ceiling))
         self.in_flight = 0
         self.failed_in_a_row = 0  # over all callers
+        self.outage_reported = False  # set by the caller that told the user; a success resets it
         self._failing_since = 0.0
         self._clock = clock or WallClock()
         self._queue: deque[asyncio.Event] = deque()
@@ -215,6 +216,7 @@ class Limiter:
 
     def _succeeded(self, latency: float, full: bool) -> None:
         self.failed_in_a_row = 0
+        self.outage_reported = False
         self._rate_limited.append(False)
         self._latencies.append(latency)
         if self._growth_owed:

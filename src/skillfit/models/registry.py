@@ -99,8 +99,9 @@ def connect(
     """A model with limiter, retries and metering. Call `await model.close()` when done.
 
     Use one `limiters` for all models of a run. `notice` is called with what could not be done as
-    configured. `folder` is where handoff prompts are written. Missing keys and unknown providers
-    are errors here, before anything is spent.
+    configured, and when calls are retried because the endpoint does not answer. `folder` is where
+    handoff prompts are written. Missing keys and unknown providers are errors here, before anything
+    is spent.
     """
     limiters = limiters or Limiters()
     name, _, model = spec.id.partition("/")
@@ -124,6 +125,7 @@ def connect(
         prices=prices or Prices(),
         clock=limiters.clock,
         meter=meter,
+        notice=setup.notice,
     )
 
 

@@ -162,7 +162,7 @@ def without_paths(text: str, story: RunStory) -> str:
 def markdown_report(story: RunStory) -> str:
     text = diff(story.initial_skill, story.found_skill)
     cost = dollars(story.total.usd) or UNPRICED
-    used = f"{story.total.calls:,} calls, {story.total.tokens:,} tokens, {cost}"
+    used = f"{quantity(story.total.calls, 'call')}, {quantity(story.total.tokens, 'token')}, {cost}"
     plain = report_environment().overlay(autoescape=False)
     return plain.get_template("report.md.j2").render(
         story=story,

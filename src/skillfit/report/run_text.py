@@ -18,9 +18,11 @@ from skillfit.plain_text import (
     budget_amount,
     dollars,
     duration,
+    mean_score,
     percent,
     points,
     quantity,
+    score_change,
     with_interval,
 )
 from skillfit.report.story import Cost, RunStory, practice_models
@@ -390,11 +392,8 @@ def event_lines(event: Event) -> list[str]:
             if check.verdict != "go"
         ]
     if isinstance(event, EvaluationFinished):
-        if event.name == "baseline" or event.split == "test":
-            soft = f" (soft {event.soft:.3f})" if abs(event.soft - event.hard) > 1e-9 else ""
-            name = event.name.replace("_", " ")
-            return [f"{name}: {event.hard:.3f}{soft} on {event.scored} {event.split} items"]
-        return []
+        during_steps = event.name != "baseline" and event.split != "test"
+        return [] if during_steps else [_evaluated(event)]
     if isinstance(event, GateDecided):
         return [_decided(event)]
     if isinstance(event, StepFinished):
@@ -422,6 +421,13 @@ def _started(event: RunStarted) -> str:
     return f"{what}: {splits} items, {steps}."
 
 
+def _evaluated(event: EvaluationFinished) -> str:
+    name, score = event.name.replace("_", " "), mean_score(event.hard)
+    if abs(event.soft - event.hard) > 1e-9:
+        score += f" (soft {mean_score(event.soft)})"
+    return f"{name}: {score} on {event.scored} {event.split} items"
+
+
 def _decided(event: GateDecided) -> str:
     """One line per step: with a pool what changed in it, else the comparison."""
     name = label_of(event.name)
@@ -430,7 +436,7 @@ def _decided(event: GateDecided) -> str:
             f"{sum(effect.status == status for effect in event.effects)} {status}"
             for status in ("promoted", "pending", "dropped")
         ]
-        score = f"score about {event.score.mean:.3f}" if event.score else ""
+        score = f"score about {mean_score(event.score.mean)}" if event.score else ""
         return f"{name}: {score}; {event.reason} (edits: {', '.join(counts)})"
     found, (low, high) = event.evidence, event.evidence.interval
     difference = with_interval(found.difference, low, high)
@@ -447,5 +453,5 @@ def _shipped(event: ShipTested) -> str:
     low, high = event.interval
     line = f"ship test: {event.verdict}, {with_interval(event.difference, low, high)}"
     if event.gap is not None:
-        line += f"; {event.difference + event.gap:+.3f} under the training grader"
+        line += f"; {score_change(event.difference + event.gap)} under the training grader"
     return line

@@ -122,6 +122,7 @@ class EditSummary:
     items: tuple[str, ...] = ()  # training items it was written from
     history: tuple[EffectPoint, ...] = ()
     in_best: bool = False  # its text is in the skill that the run hands back
+    awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
 
     @property
     def text(self) -> str:
@@ -136,11 +137,6 @@ class EditSummary:
     @property
     def measured(self) -> bool:
         return self.mean is not None
-
-    @property
-    def awaits_approval(self) -> bool:
-        """Whether it waits only for a person's approval (`review: true`)."""
-        return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
 
     @property
     def note(self) -> str:

@@ -507,7 +507,8 @@ def _with_decision(edit: EditSummary, decisions: Sequence[PersonDecision]) -> Ed
     ]
     if not answers or not edit.awaits_approval:
         return edit
-    return replace(edit, reason=f"{_ANSWERS[answers[-1]]}, waits for the run to take it up")
+    reason = f"{_ANSWERS[answers[-1]]}, waits for the run to take it up"
+    return replace(edit, reason=reason, awaits_approval=False)
 
 
 @dataclass(slots=True)

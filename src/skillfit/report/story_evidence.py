@@ -226,6 +226,7 @@ class EditPool:
             rollouts=effect.rollouts,
             reason=effect.reason,
             items=effect.items,
+            awaits_approval=effect.awaits_approval,
         )
 
     def built(self, event: CandidateBuilt) -> list[Rejection]:

@@ -226,7 +226,7 @@ class Budget:
         self._share = self._spending.open(journal)
         self._opened = self._saved = self._spending.clock()
         self._closed_after: float | None = None
-        self._spending.warned |= {(cap, percent) for cap, percent, _, _ in self._passed()}
+        self._spending.warned |= {(warning.cap, warning.percent) for warning in self._warnings()}
         journal.on_failure(self.stop)
 
     def set_cap(self, cap: str, value: float) -> None:
@@ -252,10 +252,7 @@ class Budget:
 
     def left(self) -> Left:
         """What the caps in dollars and tokens still allow."""
-        left: dict[Cap, float] = {}
-        for limit in self._limits():
-            held = getattr(self._held, limit.cap)
-            left[limit.cap] = max(0, limit.cap_value - limit.spent - limit.in_flight - held)
+        left = {limit.cap: limit.left() for limit in self._limits()}
         tokens = left.get("tokens")
         return Left(usd=left.get("usd"), tokens=None if tokens is None else int(tokens))
 
@@ -264,8 +261,6 @@ class Budget:
         if self._caps.minutes is None:
             return None
         return max(0.0, (self._caps.minutes - self._spending.minutes) * 60)
-
-    # Before and after attempts
 
     async def reserve(self, role: Role, upper_bound: Usage) -> Reserved:
         """Reserve the most an attempt can cost. Waits while only attempts in flight are in the
@@ -325,8 +320,6 @@ class Budget:
         if not self._journal.failed:
             self._keep()
             self._warn()
-
-    # Time and stopping
 
     def ensure_open(self) -> None:
         """Raise if nothing new may be sent: the run was stopped, its journal cannot be written, or
@@ -396,33 +389,31 @@ class Budget:
             self._closed_after = self._spending.clock()
             self._save_minutes()
 
-    # Caps
-
     def _refuse_what_cannot_fit(self, need: Amounts) -> None:
-        limit, held = self._caps.minutes, self._held_minutes
-        if limit is not None and held and self._spending.minutes >= limit - held:
-            raise BudgetReached("minutes", self._spending.minutes, limit, held)
-        for one in self._limits():
-            wanted, kept = getattr(need, one.cap), getattr(self._held, one.cap)
-            if one.spent + wanted > one.cap_value - kept + _EPSILON:
-                raise BudgetReached(one.cap, one.spent, one.cap_value, kept, wanted)
+        most, held = self._caps.minutes, self._held_minutes
+        if most is not None and held and self._spending.minutes >= most - held:
+            raise BudgetReached("minutes", self._spending.minutes, most, held)
+        for limit in self._limits():
+            wanted = getattr(need, limit.cap)
+            if not limit.allows(wanted):
+                raise BudgetReached(limit.cap, limit.spent, limit.value, limit.held, wanted)
 
     def _fits_beside_those_in_flight(self, need: Amounts) -> bool:
         return all(
-            limit.spent + limit.in_flight + getattr(need, limit.cap)
-            <= limit.cap_value - getattr(self._held, limit.cap) + _EPSILON
-            for limit in self._limits()
+            limit.allows(limit.in_flight + getattr(need, limit.cap)) for limit in self._limits()
         )
 
     def _limits(self) -> Iterator[_Limit]:
-        """Each cap that is set, and what counts against it."""
+        """The caps that are set, without the one in minutes."""
         spent, in_flight = self._spending.spent, self._spending.in_flight
         for cap in _COUNTED:
             value = getattr(self._caps, cap)
             if value is not None:
-                yield _Limit(cap, value, getattr(spent, cap), getattr(in_flight, cap))
+                amounts = (getattr(sums, cap) for sums in (spent, in_flight, self._held))
+                yield _Limit(cap, value, *amounts)
 
     def _keep(self) -> None:
+        """Record what is counted and reserved, for a process that resumes after a kill."""
         if any(limit is not None for _, limit in self._caps):
             share = self._share
             sums = {"counted": share.counted, "lost": share.lost, "in_flight": share.in_flight}
@@ -436,32 +427,43 @@ class Budget:
             self._saved = self._spending.clock()
             self._journal.set_fact("minutes", self.minutes)
 
-    def _passed(self) -> Iterator[tuple[Cap, int, float, float]]:
-        shares = [(limit.cap, limit.spent, limit.cap_value) for limit in self._limits()]
+    def _warnings(self) -> Iterator[BudgetWarning]:
+        """One for each share of a cap that is used up, given before or not."""
+        limits = list(self._limits())
         if self._caps.minutes is not None:
-            shares.append(("minutes", self._spending.minutes, self._caps.minutes))
-        for cap, spent, value in shares:
+            limits.append(_Limit("minutes", self._caps.minutes, self._spending.minutes))
+        for limit in limits:
             for percent in _WARN_AT:
-                if spent >= value * percent / 100:
-                    yield cap, percent, spent, value
+                if limit.spent >= limit.value * percent / 100:
+                    message = (
+                        f"{percent} % of the budget of {budget_amount(limit.cap, limit.value)} is "
+                        f"used ({budget_amount(limit.cap, limit.spent)})."
+                    )
+                    yield BudgetWarning(limit.cap, percent, message)
 
     def _warn(self) -> None:
-        for cap, percent, spent, limit in self._passed():
-            if (cap, percent) not in self._spending.warned:
-                self._spending.warned.add((cap, percent))
-                message = (
-                    f"{percent} % of the budget of {budget_amount(cap, limit)} is used "
-                    f"({budget_amount(cap, spent)})."
-                )
-                self._on_warning(BudgetWarning(cap, percent, message))
+        for warning in self._warnings():
+            given = (warning.cap, warning.percent)
+            if given not in self._spending.warned:
+                self._spending.warned.add(given)
+                self._on_warning(warning)
 
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
+    """A cap that is set, and what counts against it."""
+
     cap: Cap
-    cap_value: float
+    value: float
     spent: float
-    in_flight: float
+    in_flight: float = 0.0  # reserved for attempts
+    held: float = 0.0  # kept for the ship test
+
+    def allows(self, wanted: float) -> bool:
+        return self.spent + wanted <= self.value - self.held + _EPSILON
+
+    def left(self) -> float:
+        return max(0, self.value - self.spent - self.in_flight - self.held)
 
 
 def refuse_unpriced(caps: BudgetSection, unpriced: Iterable[str]) -> None:

@@ -40,15 +40,8 @@ _LONGEST = 20_000  # characters of a new wording
 Action = Literal[
     "veto", "pin", "reword", "approve", "decline", "budget", "stop", "apply", "undo", "answer"
 ]
-# What each action needs besides the run: a target, a text.
-_NEEDS: dict[str, tuple[bool, bool]] = {
-    "veto": (True, False),
-    "pin": (True, False),
-    "reword": (True, True),
-    "approve": (True, False),
-    "decline": (True, False),
-    "budget": (True, True),
-}
+_NEED_TARGET: tuple[Action, ...] = ("veto", "pin", "reword", "approve", "decline", "budget")
+_NEED_TEXT: tuple[Action, ...] = ("reword", "budget")
 _CAPS = ("usd", "tokens", "calls", "minutes")
 _PATIENCE = 0.3  # seconds: longer than `in_use` in another process holds the lock
 
@@ -113,7 +106,7 @@ class Holder:
 
     def is_dead(self) -> bool:
         """Whether that process is known to have ended."""
-        if os.name == "nt" or self.host != socket.gethostname():
+        if os.name == "nt" or not self.is_here():
             return False
         try:
             os.kill(self.pid, 0)
@@ -226,10 +219,9 @@ def _checked(action: str, target: str, text: str) -> Action:
     if action not in known:
         hint = did_you_mean(action, known) or f"Actions: {', '.join(known)}."
         raise InputError(f"Unknown action {action!r}.", hint=hint)
-    target_needed, text_needed = _NEEDS.get(action, (False, False))
-    if target_needed and not target:
+    if action in _NEED_TARGET and not target:
         raise InputError(f"{action} needs a target.", hint="Give the edit's id, like s0003e02.")
-    if text_needed and not text.strip():
+    if action in _NEED_TEXT and not text.strip():
         raise InputError(f"{action} needs a text.", hint="Give the new wording or value.")
     if len(text) > _LONGEST:
         raise InputError(f"The text has {len(text):,} characters; {_LONGEST:,} are allowed.")

@@ -106,6 +106,7 @@ class RunDirectory:
         return run
 
     def _begin(self, identity: JsonObject, keep_end: bool) -> None:
+        """Resume the recorded run if its identity is the same, else begin a new one."""
         before = self.journal.fact("identity", JsonObject)
         if before is None and (others := _others(self.path)):
             raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
@@ -113,13 +114,9 @@ class RunDirectory:
         if before is not None and changes and self._are_fix(changes, before):
             self.journal.set_fact("identity", identity)
             changes = []
-        if (
-            before is not None
-            and changes
-            and any(entry.stage != PROBE for entry in self.journal.entries())
-        ):
-            raise _changed_run(self.path, changes)
         if changes:
+            if before is not None and self._has_results():
+                raise _changed_run(self.path, changes)
             self.journal.set_fact("identity", identity)
             self.events.clear()
         if before is None:
@@ -153,6 +150,10 @@ class RunDirectory:
         return file is not None and all(
             change.key in allowed and change.before == file for change in changes
         )
+
+    def _has_results(self) -> bool:
+        """Whether the run has done more than test its models."""
+        return any(entry.stage != PROBE for entry in self.journal.entries())
 
     @staticmethod
     def read(path: Path | str) -> RunView:

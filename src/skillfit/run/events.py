@@ -436,7 +436,7 @@ class EventLog(Store):
             seq, at = self._insert(key, kind, data)
         else:
             _, at, old = self._rows.row(seq)
-            if _same(old, data):
+            if _same(old, data) or _same(self._in_this_version(kind, old), data):
                 data = old
             else:
                 seq, at = self._replace(seq, key, kind, data)
@@ -444,6 +444,13 @@ class EventLog(Store):
             stored = Stored(seq, at, event if data == dumped else self._parse(kind, data))
             for listener in self._listeners:
                 listener(stored)
+
+    def _in_this_version(self, kind: str, data: str) -> str:
+        """A stored event as this version writes it: with the fields that a later version added."""
+        with suppress(TypeError, ValueError):
+            event = load(Event.kinds[kind], data)
+            return self._redact(dump(type(event), event).decode())
+        return data
 
     def _insert(self, key: str, kind: str, data: str) -> tuple[int, float]:
         at = time.time()

@@ -109,13 +109,11 @@ class RunFiles:
         if folder is None:
             return
         phases = (event.name, event.split, "finish")
-        rows = [
-            row
-            for (phase, _), rows in self._rollouts.items()
-            if phase in phases
-            for row in rows.values()
-        ]
-        self._write_results(folder, [row for row in rows if row.skill_hash == event.skill_hash])
+        found: list[RolloutFinished] = []
+        for (phase, _), rollouts in self._rollouts.items():
+            if phase in phases:
+                found += [one for one in rollouts.values() if one.skill_hash == event.skill_hash]
+        self._write_results(folder, found)
         if event.by_type:
             overall = {"total": event.scored, "hard_acc": event.hard, "soft_acc": event.soft}
             summary = {**event.by_type, "overall": overall}
@@ -166,12 +164,10 @@ class RunFiles:
 
     @_on.register
     def _(self, event: GateDecided) -> None:
-        epoch = event.name.removeprefix("slow_update_")
-        folder = (
-            f"slow_update/{epoch}"
-            if epoch != event.name
-            else EVALUATIONS.get(event.name, _step(event.step))
-        )
+        if event.name.startswith("slow_update_"):
+            folder = f"slow_update/{event.name.removeprefix('slow_update_')}"
+        else:
+            folder = EVALUATIONS.get(event.name, _step(event.step))
         verdict = {
             "decision": event.decision,
             "reason": event.reason,
@@ -190,9 +186,8 @@ class RunFiles:
         folder = _step(event.step)
         for phase, step in [key for key in self._rollouts if key[1] == event.step and event.step]:
             name = "selection_eval" if phase == "gate" else phase
-            self._write_results(
-                f"{folder}/{name}", list(self._rollouts.pop((phase, step)).values())
-            )
+            rollouts = list(self._rollouts.pop((phase, step)).values())
+            self._write_results(f"{folder}/{name}", rollouts)
         self._directory.write_text(f"skills/skill_v{event.step:04d}.md", event.skill)
         if event.digest:
             self._directory.write_json(f"{folder}/trajectory_digest.json", event.digest)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -19,6 +19,7 @@ from pydantic import (
     RootModel,
     SerializerFunctionWrapHandler,
     model_serializer,
+    model_validator,
 )
 
 from skillfit.models.json_text import JsonObject
@@ -116,7 +117,7 @@ class ScoreEstimate:
     estimated: bool = False  # True: predicted by the regression, not a mean of its own rollouts
 
 
-AWAITS_APPROVAL = "waiting for approval"  # how the reason of an edit under review begins
+AWAITS_APPROVAL = "waiting for approval"  # as people read it, in reasons and on pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +139,17 @@ class EditEffect:
     rollouts: int  # scored rollouts that carried the edit
     reason: str = ""  # why it was promoted or dropped
     items: tuple[str, ...] = ()  # training items it was written from
+    awaits_approval: bool = False  # pending only until a person approves it (`review: true`)
 
-    @property
-    def awaits_approval(self) -> bool:
-        """Whether it waits only for a person's approval (`review: true`)."""
-        return self.status == "pending" and self.reason.startswith(AWAITS_APPROVAL)
+    @model_validator(mode="before")
+    @classmethod
+    def _read_from_reason(cls, recorded: Any) -> Any:
+        """Earlier versions recorded a waiting edit only in its reason."""
+        if isinstance(recorded, dict) and "awaits_approval" not in recorded:
+            waits = str(recorded.get("reason", "")).startswith(AWAITS_APPROVAL)
+            pending = recorded.get("status") == "pending"
+            return {**recorded, "awaits_approval": pending and waits}
+        return recorded
 
 
 @dataclass(frozen=True, slots=True)

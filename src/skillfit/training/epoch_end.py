@@ -21,7 +21,7 @@ from skillfit.skill import SLOW_UPDATE_OP, Edit, Skill, with_slow_update
 from skillfit.tasks.item import Item
 from skillfit.training.components import Components, LeakFilter
 from skillfit.training.plan import Epoch, Place
-from skillfit.training.stages import decide
+from skillfit.training.stages import emit_verdict
 from skillfit.training.state import TrainingState
 from skillfit.training.step_end import adopt
 from skillfit.training.step_log import Emit, StepLog
@@ -207,10 +207,12 @@ async def _carry(
         waiting = (*state.waiting_edits, Edit(SLOW_UPDATE_OP, content=text, label="slow update"))
         return CarriedLesson(replace(state, waiting_edits=waiting), "join_pool")
     proposed = Candidate(candidate, step=log.step, label="slow update", gated=True)
-    verdict = await decide(gate, name, proposed, (), log)
+    verdict = await gate.begin(name, proposed).decide()
+    emit_verdict(log, name, proposed, verdict)
     if verdict.accepted:
-        state = state.carrying(verdict.winner, name, verdict.candidate_score or 0.0)
-    return CarriedLesson(state.tracking_best(gate, log.step), verdict.decision, verdict.tally)
+        state = state.carrying(verdict.winner, name, verdict.score.mean)
+    state = state.tracking_best(gate, log.step)
+    return CarriedLesson(state, verdict.decision, verdict.candidate_tally)
 
 
 def _emit(

@@ -27,6 +27,7 @@ from skillfit.training.plan import (
     Plan,
     RolloutPlan,
     SplitSizes,
+    look_back_rollouts,
     plan_rollouts,
     selection_passes,
 )
@@ -70,7 +71,7 @@ _PROPOSAL = Range(300, 900, 2_500)  # tokens of an optimizer's reply
 _SECONDS = Range(1.0, 5.0, 24.0)  # of one model call, waiting for others included
 _OPTIMIZER_AT_ONCE = 4  # optimizer calls of a step that run side by side
 _JUDGED = Range(1, 1, 2)  # judge calls of one rollout: a pairwise judge is asked twice
-_TURNS = {"chat": Range(1, 1, 1), "tools": Range(3, 6, 12), "cli": Range(2, 6, 15)}
+_TURNS = {"tools": Range(3, 6, 12), "cli": Range(2, 6, 15)}  # model calls of one rollout
 # Tokens that a coding agent adds to every model call: its own prompt and tools.
 _CLI_PROMPT = Range(10_000, 14_000, 24_000)
 _CLI_OPTIMIZER_PROMPT = Range(1_000, 4_000, 14_000)  # the same program without tools
@@ -283,8 +284,8 @@ def small_caps(
     if usd is not None and least.usd is not None and whole.usd is not None:
         reserved = call.usd or 0.0
         if usd < least.usd.typical + reserved:
-            dollars = whole.usd.high + reserved
-            found.append(SmallCap("usd", usd, least.usd.typical, dollars, reserved))
+            enough_usd = whole.usd.high + reserved
+            found.append(SmallCap("usd", usd, least.usd.typical, enough_usd, reserved))
     return found
 
 
@@ -394,10 +395,8 @@ def _one_rollout(
         return _OneRollout(calls, _around(cost.usage.tokens), usd, _around(cost.seconds))
     spec = config.model.agent
     cli = spec is not None and spec.id.startswith("cli/")
-    mode = config.env.agent if config.env.agent in _TURNS else "chat"
-    turns = _TURNS["cli" if cli else mode]
-    if not cli and mode == "chat" and (config.env.max_turns or 1) > 1:
-        turns = Range(1, 1, float(config.env.max_turns or 1))
+    chat_turns = Range(1, 1, max(1, config.env.max_turns or 1))
+    turns = _TURNS.get("cli" if cli else config.env.agent, chat_turns)
     prompt = Range(
         skill.tokens + item_tokens,
         1.3 * skill.tokens + item_tokens + 100,
@@ -479,12 +478,10 @@ def _rollouts(
     gate = steps * passes * selection
     if strict and optimizer.use_skill_aware_reflection:
         gate += steps * selection  # a skill that changes outside the gate is measured too
-    looks_back = optimizer.use_slow_update or optimizer.use_meta_skill
-    compared = min(optimizer.slow_update_samples, len(task.train))
-    if optimizer.longitudinal_pair_policy == "changed":
-        compared = len(task.train)
-    times = max(0, epochs - 1 if strict else epochs - 2) if looks_back else 0
-    slow = times * (2 * compared + (selection if strict else 0))
+    look_backs = max(0, epochs - 1 if strict else epochs - 2)
+    slow = look_backs * look_back_rollouts(optimizer, len(task.train))
+    if strict and slow:
+        slow += look_backs * selection
     tried = len(task.train[:PREFLIGHT_ITEMS]) * (PREFLIGHT_REPEATS + 1)
     arms = 1 + evaluation.finalists
     usual = repeats_for(selection, ASSUMED_NOISE, WANTED_EFFECT, ship_repeats)

@@ -12,9 +12,10 @@ from typing import Literal
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, diagnose, ship_test
+from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import Diagnosis
 from skillfit.gate.leak import audit, shortcuts
-from skillfit.gate.samples import NotMeasured, detectable_effect
+from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS, planned_rollouts
 from skillfit.optimize.proposer import (
     AnalystProposer,

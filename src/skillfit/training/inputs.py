@@ -121,9 +121,8 @@ class Inputs:
     config: Config
     skill: Skill
     task: Task
-    deferred: Mapping[Role, DeferredModel] = field(
-        default_factory=dict
-    )  # the judge; the agent's, where the task asks it itself (Inspect)
+    # The judge; the agent's, where the task asks it itself (Inspect)
+    deferred: Mapping[Role, DeferredModel] = field(default_factory=dict)
     ship_task: Task | None = None  # the same items under the second grader
     agent: Agent | None = None  # a Python agent given from the API
     replaced: Replaced = field(default_factory=Replaced)  # parts given from the API
@@ -175,16 +174,6 @@ def _other_parts(inputs: Inputs) -> JsonObject:
     return {"agent": agent, "ship_grader": ship.describe() if ship else None}
 
 
-def _limited(config: Config, task: Task) -> tuple[Task, RolloutPlan | None]:
-    """With `budget.rollouts`: the plan it buys, and the task with as many selection items."""
-    if config.budget.rollouts is None:
-        return task, None
-    sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
-    plan = plan_rollouts(config, sizes, config.budget.rollouts)
-    caps = {**task.split_settings.caps, "selection": plan.selection}
-    return task.with_splits(replace(task.split_settings, caps=caps)), plan
-
-
 def _programs(config: Config) -> dict[str, str]:
     """Hashes of the descriptions of the command-line programs that the run uses, by role."""
     return {
@@ -214,53 +203,50 @@ def read_inputs(
     What is given as an argument replaces what the config names.
     """
     if not training:
-        config = config.model_copy(
-            update={"model": config.model.model_copy(update={"optimizer": None})}
-        )
-    env = config.env
-    deferred: dict[Role, DeferredModel] = {}
-    if config.model.judge:
-        deferred["judge"] = DeferredModel(config.model.judge)
-    agent_model = DeferredModel(config.model.agent) if config.model.agent else None
-    judge = deferred.get("judge")
+        models = config.model.model_copy(update={"optimizer": None})
+        config = config.model_copy(update={"model": models})
+    env, models = config.env, config.model
+    judge = DeferredModel(models.judge) if models.judge else None
+    agent_model = DeferredModel(models.agent) if models.agent else None
     if skill is None:
         skill = Skill.load(Path(env.skill)) if env.skill else Skill.from_text("")
     refuse_unreadable(skill, env.skill)
-    given = task is not None
-    if task is not None:
-        task = _from_python(config, task, judge, grader)
+    if task is None:
+        loaded = _from_config(config, judge, agent_model, grader)
     else:
-        if not env.tasks:
-            raise InputError(
-                "env.tasks is not set: there is nothing to train on.",
-                hint="Name a file, for example tasks.jsonl.",
-            )
-        _refuse_tasks_inside_skill(env.skill, env.tasks)
-        settings = _task_settings(config, grader or env.grader)
-        task = load_task(settings, judge=judge, model=agent_model)
-    if agent_model is not None and _calls_model(task):
-        deferred["agent"] = agent_model
-    rollout_plan = None
-    if training:
-        task, rollout_plan = _limited(config, task)
-    ship_task = None
-    if (second := config.evaluation.ship_grader) is not None:
-        _refuse_second_grader(config, task, given)
-        ship_task = load_task(_task_settings(config, second), judge=judge)
+        loaded = _from_python(config, task, judge, grader)
+    rollout_plan = _rollout_plan(config, loaded) if training else None
+    if rollout_plan is not None:
+        loaded = _with_selection(loaded, rollout_plan.selection)
+    ship_task = _ship_task(config, loaded, judge, given=task is not None)
     if agent is None and env.agent not in AGENTS:
         agent = load_agent(env.agent, Path(env.folder))
     parts = RunParts(config, replaced or Replaced())
-    gating = gate_settings(config, task)
-    if training:
-        parts.check(task.selection, gating)
-    _refuse_missing_models(config, task, agent, training and parts.needs_optimizer)
-    _refuse_unused_settings_of_agents(config, task, agent)
-    if training:
-        _refuse_unknown_must_pass(config, task)
-        _refuse_what_cannot_act(config, parts, parts.pools_edits(task.selection, gating))
-    return Inputs(
-        config, skill, task, deferred, ship_task, agent, parts.given, rollout_plan=rollout_plan
-    )
+    _refuse_what_does_not_fit(config, loaded, agent, parts, training)
+    deferred: dict[Role, DeferredModel] = {}
+    if judge is not None:
+        deferred["judge"] = judge
+    if agent_model is not None and _calls_model(loaded):
+        deferred["agent"] = agent_model
+    return Inputs(config, skill, loaded, deferred, ship_task, agent, parts.given, rollout_plan)
+
+
+def _from_config(
+    config: Config,
+    judge: Model | None,
+    agent_model: Model | None,
+    grader: GraderLike | None,
+) -> Task:
+    """The task that `env.tasks` names."""
+    env = config.env
+    if not env.tasks:
+        raise InputError(
+            "env.tasks is not set: there is nothing to train on.",
+            hint="Name a file, for example tasks.jsonl.",
+        )
+    _refuse_tasks_inside_skill(env.skill, env.tasks)
+    settings = _task_settings(config, grader or env.grader)
+    return load_task(settings, judge=judge, model=agent_model)
 
 
 def _from_python(
@@ -309,19 +295,52 @@ def _task_settings(config: Config, grader: GraderLike | None) -> TaskSettings:
     )
 
 
+def _rollout_plan(config: Config, task: Task) -> RolloutPlan | None:
+    """What `budget.rollouts` buys; None where it is not set."""
+    if config.budget.rollouts is None:
+        return None
+    sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
+    return plan_rollouts(config, sizes, config.budget.rollouts)
+
+
+def _with_selection(task: Task, items: int) -> Task:
+    """The task with this many selection items."""
+    caps = {**task.split_settings.caps, "selection": items}
+    return task.with_splits(replace(task.split_settings, caps=caps))
+
+
+def _ship_task(config: Config, task: Task, judge: Model | None, *, given: bool) -> Task | None:
+    """The same items under the second grader; None without one."""
+    grader = config.evaluation.ship_grader
+    if grader is None:
+        return None
+    _refuse_second_grader(config, task, given)
+    return load_task(_task_settings(config, grader), judge=judge)
+
+
+def _refuse_what_does_not_fit(
+    config: Config, task: Task, agent: Agent | None, parts: RunParts, training: bool
+) -> None:
+    """Parts that cannot be built, missing models, and settings that would have no effect."""
+    gating = gate_settings(config, task)
+    if training:
+        parts.check(task.selection, gating)
+    _refuse_missing_models(config, task, agent, training and parts.needs_optimizer)
+    _refuse_unused_settings_of_agents(config, task, agent)
+    if training:
+        _refuse_unknown_must_pass(config, task)
+        _refuse_what_cannot_act(config, parts, parts.pools_edits(task.selection, gating))
+
+
 def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
     """The agent is given the whole skill folder: answers in it would be handed over. The format's
     own evals/ is left out of it.
     """
     folder, file = Path(skill), Path(tasks)
-    inside = (
-        skill and folder.is_dir() and file.exists() and folder.resolve() in file.resolve().parents
-    )
-    if (
-        inside
-        and "evals" not in file.resolve().relative_to(folder.resolve()).parts
-        and file.name != "evals.json"
-    ):
+    if not skill or not folder.is_dir() or not file.exists() or file.name == "evals.json":
+        return
+    folder, file = folder.resolve(), file.resolve()
+    if folder in file.parents and "evals" not in file.relative_to(folder).parts:
         raise InputError(
             f"{tasks} is inside the skill folder {skill}: the agent would see the answers.",
             hint="Move it out.",
@@ -331,10 +350,8 @@ def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
 def _refuse_second_grader(config: Config, task: Task, given: bool) -> None:
     if given or task.evaluator is not None or ".py:" in config.env.tasks:
         raise InputError(
-            (
-                "evaluation.ship_grader: this task brings its own scores, and nothing is "
-                "left for a second grader."
-            ),
+            "evaluation.ship_grader: this task brings its own scores, and nothing is left for a "
+            "second grader.",
             hint="Use a tasks file with env.grader, or leave evaluation.ship_grader out.",
         )
     if not config.evaluation.ship_test:
@@ -346,10 +363,8 @@ def _refuse_second_grader(config: Config, task: Task, given: bool) -> None:
 def _refuse_unknown_must_pass(config: Config, task: Task) -> None:
     if unknown := set(config.evaluation.must_pass) - {item.id for item in task.selection}:
         raise InputError(
-            (
-                "evaluation.must_pass names items that are not in the selection split: "
-                f"{', '.join(sorted(unknown))}."
-            ),
+            "evaluation.must_pass names items that are not in the selection split: "
+            f"{', '.join(sorted(unknown))}.",
             hint="Give them `split: selection`, or take them off the list.",
         )
 
@@ -423,10 +438,8 @@ def _refuse_what_cannot_act(config: Config, parts: RunParts, pools_edits: bool) 
     decides_edits = pools_edits and evaluation.use_gate
     if parts.needs_patch_mode and optimizer.skill_update_mode != "patch":
         raise InputError(
-            (
-                f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and "
-                f"{optimizer.skill_update_mode} applies none."
-            ),
+            f"optimizer.proposer: {optimizer.proposer} adds examples as edits, and "
+            f"{optimizer.skill_update_mode} applies none.",
             hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
         )
     if evaluation.must_pass and not decides_edits:

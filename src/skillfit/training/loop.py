@@ -23,6 +23,7 @@ from skillfit.training.plan import PlannedStep, rollouts_per_judgement
 from skillfit.training.stages import (
     Judging,
     Learned,
+    Updated,
     aggregate,
     begin_judging,
     context_of,
@@ -63,13 +64,18 @@ class InFlight:
     learning: dict[int, asyncio.Task[Learned]] = field(default_factory=dict)  # by step
     judging: Judging | None = None
 
+    async def learned_from(self, step: int) -> Learned:
+        """What the optimizer made of the rollouts of a step; nothing where it was not asked."""
+        work = self.learning.pop(step, None)
+        return await work if work is not None else Learned()
+
     async def settle(self) -> None:
         """Wait for all of it, so that everything paid for is recorded. Its errors are dropped."""
         running: list[asyncio.Future[Any]] = list(self.learning.values())
         for step in self.started.values():
             running += step.rollouts.all_running()
-        if self.judging and self.judging.begun and self.judging.begun.running:
-            running.append(self.judging.begun.running)
+        if self.judging and self.judging.judgement.running:
+            running.append(self.judging.judgement.running)
         await settle(running)
 
 
@@ -110,15 +116,16 @@ async def take_step(
     if planned.step + lag <= total:  # later edits could not be measured any more
         work = learn(run, planned, skill, rollouts, context)  # 2, 3, 4
         in_flight.learning[planned.step] = asyncio.create_task(work)
-    learned = Learned(StepLog(run.emit, planned.place), lagging=planned.step <= lag)
-    if planned.step - lag in in_flight.learning:
-        learned = await in_flight.learning.pop(planned.step - lag)
-    log.add(learned.log)
+    learned = await in_flight.learned_from(planned.step - lag)
+    if learned.log is not None:
+        log.add(learned.log)
     patches = learned.proposals.patches
     own_edits = [*(note_edits(leaks, patches, planned.step) if pools else ()), *state.waiting_edits]
     updated = await update(  # 5
-        run.optimizer, leaks, skill, learned, own_edits, context, log, pools_edits=pools
+        run.optimizer, leaks, skill, learned.selection, own_edits, context, log, pools_edits=pools
     )
+    if updated.skipped and planned.step <= lag:
+        updated = Updated(None, "skip_lag")  # the first steps of a run with a lag have no edits yet
     candidate = updated.candidate
     selection_rollouts = rollouts_per_judgement(len(run.task.selection), pools)
     judging = begin_judging(gate, planned.name, candidate, selection_rollouts, log)  # 6
@@ -127,7 +134,7 @@ async def take_step(
     if lag and following is not None:
         in_flight.started[following.step] = start_step(run, following)
     training = await observations(rollouts)
-    verdict = await judge(gate, judging, planned.name, candidate, training, log)
+    verdict = await judge(judging, training, log)
 
     result = StepResult(planned, training, learned, updated, verdict)
     carried = carry_winner(gate, state, verdict, planned)
@@ -161,4 +168,4 @@ async def learn(
         proposals += await reflect_again(optimizer, run.engine, skill, rollouts, context, log)
     patch = await aggregate(optimizer, run.leaks, skill, proposals.patches, context, log)  # 3
     selection = await select(optimizer, skill, patch, context, log)  # 4
-    return Learned(log, proposals, patch, selection)
+    return Learned(proposals, patch, selection, log)

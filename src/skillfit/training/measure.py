@@ -217,12 +217,11 @@ async def ablate(
             run.events.emit(RunStarted.of(run.run_id, inputs.config, inputs.skill, splits))
             work = _Ablation(inputs, engine, run, parts, items)
             await work.roll_out(total)
-            event = work.measured()
-            shorter = work.shorter(event)
-            if check and shorter is not None:
-                event, shorter = await work.checked(event, shorter)
-            run.events.emit(event)
-            return Ablation(event, shorter)
+            found = work.measured()
+            if check and found.shorter is not None:
+                found = await work.checked(found, found.shorter)
+            run.events.emit(found.event)
+            return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +257,7 @@ class _Ablation:
         self._settings = gate_settings(inputs.config, inputs.task)
         self._pool = Pool(inputs.skill)
         edits = tuple(unit.removal for unit in parts)
-        joined = self._pool.join(Candidate(inputs.skill, edits, label="prune"))
+        joined = self._pool.join(Candidate(inputs.skill, edits, removes_initial_text=True))
         self._units = dict(zip((one.id for one in joined), parts, strict=True))
         self._trials = TrialTable()
         self._without: Counter[str] = Counter()  # scored rollouts without a unit
@@ -303,8 +302,10 @@ class _Ablation:
         self._scored += 1
         self._highest = max(self._highest, value)
 
-    def measured(self) -> AblationFinished:
-        """The worth of every unit, from all rollouts."""
+    def measured(self) -> Ablation:
+        """The worth of every unit, from all rollouts, and the skill without those that can be cut.
+        A skill that would be empty is not handed back.
+        """
         family: Family = "logistic" if self._settings.metric == "hard" else "linear"
         columns = [key for key in self._pool.edits if self._without[key]]
         kinds: dict[str, Kind] = dict.fromkeys(columns, "removal")
@@ -317,7 +318,7 @@ class _Ablation:
             if worth.decision == "cut"
         ]
         shorter = without(self._skill, cut) if cut else None
-        return AblationFinished(
+        event = AblationFinished(
             units=worths,
             rollouts=self._scored,
             score=selection.score(posterior, []),
@@ -326,6 +327,7 @@ class _Ablation:
             shorter_skill=shorter.text if shorter else "",
             all_zero=self._highest <= 0,
         )
+        return Ablation(event, shorter if event.shorter_skill else None)
 
     def _worth(
         self, key: str, unit: Unit, posterior: Posterior, selection: SelectionItems
@@ -333,7 +335,9 @@ class _Ablation:
         count = self._without[key]
         place = (unit.id, unit.start, unit.end, unit.text, unit.tokens)
         if not count:
-            return UnitWorth(*place, 0.0, -1.0, 1.0, 0.5, 0, "unsure")
+            return UnitWorth(
+                *place, mean=0.0, low=-1.0, high=1.0, probability=0.5, rollouts=0, decision="unsure"
+            )
         change = Change({key: 1.0}, present=False, rollouts=count)
         removal = selection.effects(posterior, [], [change])[0]
         # Where nothing is ever solved, no part can show what it is worth.
@@ -349,16 +353,10 @@ class _Ablation:
             decision="cut" if cut else "keep" if keep else "unsure",
         )
 
-    def shorter(self, event: AblationFinished) -> Skill | None:
-        """The skill without the units that can be cut; None when there are none."""
-        if not event.shorter_skill:
-            return None
-        return self._skill.with_document(Skill.from_text(event.shorter_skill))
-
-    async def checked(
-        self, event: AblationFinished, shorter: Skill
-    ) -> tuple[AblationFinished, Skill | None]:
-        """Compare the shorter skill with the whole one on fresh rollouts."""
+    async def checked(self, found: Ablation, shorter: Skill) -> Ablation:
+        """Compare the shorter skill with the whole one on fresh rollouts, and keep it only if it is
+        not worse.
+        """
 
         async def measure(
             arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
@@ -376,7 +374,8 @@ class _Ablation:
             new, old, rollouts=sampler.spent, coverage=sampler.scored / max(1, sampler.spent)
         )
         holds = _not_worse(new, old, self._settings.coverage_floor)
-        return replace(event, comparison=evidence, holds=holds), shorter if holds else None
+        event = replace(found.event, comparison=evidence, holds=holds)
+        return Ablation(event, shorter if holds else None)
 
 
 def _not_worse(new: Samples, old: Samples, floor: float) -> bool:

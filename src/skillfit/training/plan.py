@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Protocol
 
-from skillfit.config.schema import Config, TrainSection
+from skillfit.config.schema import Config, OptimizerSection, TrainSection
 from skillfit.errors import InputError
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.tasks.item import Item
@@ -225,6 +225,14 @@ def rollouts_per_judgement(selection: int, pools_edits: bool) -> int:
     return selection * (selection_passes(selection) if pools_edits else 1)
 
 
+def look_back_rollouts(optimizer: OptimizerSection, train_items: int) -> int:
+    """Rollouts at the end of an epoch, at the most: both skills on some training items."""
+    if not optimizer.use_slow_update and not optimizer.use_meta_skill:
+        return 0
+    every = optimizer.longitudinal_pair_policy == "changed"
+    return 2 * (train_items if every else min(optimizer.slow_update_samples, train_items))
+
+
 def plan_rollouts(config: Config, sizes: SplitSizes, rollouts: int) -> RolloutPlan:
     """The plan for about this number of rollouts. Raises when it is too small for one step."""
     found: RolloutPlan | None = None
@@ -310,11 +318,5 @@ def _step(config: Config, sizes: SplitSizes, selection: int) -> int:
 
 
 def _slow_updates(config: Config, sizes: SplitSizes, epochs: int) -> int:
-    """Both skills on some training items, after every epoch but the first and the last."""
-    optimizer = config.optimizer
-    if not optimizer.use_slow_update and not optimizer.use_meta_skill:
-        return 0
-    compared = min(optimizer.slow_update_samples, sizes.train)
-    if optimizer.longitudinal_pair_policy == "changed":
-        compared = sizes.train
-    return 2 * compared * max(0, epochs - 2)
+    """Rollouts after every epoch but the first and the last."""
+    return look_back_rollouts(config.optimizer, sizes.train) * max(0, epochs - 2)

@@ -22,13 +22,13 @@ from skillfit.extensions import (
     missing_members,
     name_of,
 )
-from skillfit.gate import Arm, Gate, GateSettings, Measure
+from skillfit.gate import Arm, Gate, GateSettings, Measure, Verdict
 from skillfit.optimize.proposer import Proposer, ProposerFactory, ProposerParts, asks_optimizer
 from skillfit.rollout import Executor, Outcome
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import weights_of
 from skillfit.training.plan import BatchSampler, Plan, selection_passes
-from skillfit.training.user_part import guarded
+from skillfit.training.user_part import Problem, guarded
 
 GATES = {
     "screening": "skillfit.gate.screening:ScreeningGate",
@@ -93,7 +93,13 @@ class RunParts:
                 hint="Give its class, or a function (measure, items, settings) -> gate.",
             )
         gate = build_part("gate", make, Gate, measure, items, settings, source=source)
-        return cast(Gate, guarded("gate", gate, Gate, source, {"assign": _wrong_count}))
+
+        def wrong_winner(verdict: Verdict, *_: Any) -> str:
+            is_incumbent = verdict.winner.hash == gate.incumbent.hash
+            return "" if is_incumbent else "a winner that is not the gate's incumbent"
+
+        checks: dict[str, Problem] = {"assign": _wrong_count, "decide": wrong_winner}
+        return cast(Gate, guarded("gate", gate, Gate, source, checks))
 
     def pools_edits(self, items: Sequence[Item], settings: GateSettings) -> bool:
         """Whether the gate pools edits. A class says so; of a function's gate it is asked."""

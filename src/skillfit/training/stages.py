@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from skillfit.config.schema import OptimizerSection
-from skillfit.gate import Begun, Candidate, EditEffect, Gate, Observation, Verdict
+from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, Verdict
 from skillfit.optimize.candidate import Selection, Update, apply, edit_budget, selection_event
 from skillfit.optimize.candidate import aggregate as merge_patches
 from skillfit.optimize.candidate import select as select_proposals
@@ -216,11 +216,10 @@ async def select(
 class Learned:
     """What the optimizer made of one step's training rollouts (stages 2 to 4)."""
 
-    log: StepLog
     proposals: Proposals = field(default_factory=Proposals)
     patch: Patch | None = None  # None: nothing was proposed
     selection: Selection | None = None
-    lagging: bool = False  # with a lag, the first steps have no edits yet
+    log: StepLog | None = None  # None: the optimizer was not asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,7 @@ async def update(
     optimizer: Optimizer | None,
     leaks: LeakFilter,
     skill: Skill,
-    learned: Learned,
+    selection: Selection | None,
     own_edits: Sequence[Edit],
     context: Context,
     log: StepLog,
@@ -247,11 +246,8 @@ async def update(
 
     `pools_edits`: what the gate says of itself.
     """
-    selection = learned.selection
     proposals = selection.proposals if selection else ()
     if not proposals and not own_edits:
-        if learned.lagging:
-            return Updated(None, "skip_lag")
         return Updated(None, "skip_no_patches" if selection is None else "skip_no_change")
     with log.stage("update"):
         if optimizer is None or optimizer.settings.skill_update_mode == "patch":
@@ -330,8 +326,10 @@ def _candidate_event(step: int, candidate: Candidate, whole: Update) -> Candidat
 class Judging:
     """A judgement that has begun."""
 
+    name: str
+    candidate: Candidate | None
+    judgement: Judgement
     stage: Stage
-    begun: Begun | None  # what the gate has started
 
 
 def begin_judging(
@@ -346,34 +344,23 @@ def begin_judging(
         return None
     stage = log.stage("gate", rollouts)
     with log.within("gate"):
-        return Judging(stage, gate.begin(name, candidate))
+        return Judging(name, candidate, gate.begin(name, candidate), stage)
 
 
 async def judge(
-    gate: Gate,
-    judging: Judging | None,
-    name: str,
-    candidate: Candidate | None,
-    training: Sequence[Observation],
-    log: StepLog,
+    judging: Judging | None, training: Sequence[Observation], log: StepLog
 ) -> Verdict | None:
     """Let the gate decide about a step; None when there is nothing to decide."""
     if judging is None:
         return None
     with judging.stage:
-        return await decide(gate, name, candidate, training, log, judging.begun)
+        verdict = await judging.judgement.decide(training)
+    emit_verdict(log, judging.name, judging.candidate, verdict)
+    return verdict
 
 
-async def decide(
-    gate: Gate,
-    name: str,
-    candidate: Candidate | None,
-    training: Sequence[Observation],
-    log: StepLog,
-    begun: Begun | None = None,
-) -> Verdict:
-    """The gate's verdict, emitted with its evidence."""
-    verdict = await gate.judge(name, candidate, training, begun)
+def emit_verdict(log: StepLog, name: str, candidate: Candidate | None, verdict: Verdict) -> None:
+    """Tell what a gate decided, with its evidence."""
     log.emit(
         GateDecided(
             name=name,
@@ -387,12 +374,11 @@ async def decide(
         )
     )
     log.emit(_score_event(name, candidate, verdict))
-    return verdict
 
 
 def _score_event(name: str, candidate: Candidate | None, verdict: Verdict) -> EvaluationFinished:
     """The point of the score curve: the candidate's own rollouts, or an estimate of the winner."""
-    tally = verdict.tally
+    tally = verdict.candidate_tally
     shown = candidate.skill if candidate is not None and tally is not None else verdict.winner
     return EvaluationFinished(
         name=name,

@@ -18,6 +18,7 @@ from skillfit.run.events import PersonDecided, Warned
 from skillfit.run.journal import Journal
 from skillfit.training.state import TrainingState
 from skillfit.training.step_log import Emit
+from skillfit.training.user_part import PartFailed
 
 
 class ReviewPending(SkillfitError):
@@ -76,9 +77,12 @@ async def follow_requests(
 
     Raises ReviewPending when an edit in `needed` got no yes or no.
     """
-    for request in await requests.read(place, needed):
+    found = await requests.read(place, needed)
+    for request in found:
         try:
             _follow(request, gate, budget)
+        except PartFailed:
+            raise
         except InputError as error:
             emit(Warned(what=f"request {request.number}", message=str(error)))
             continue
@@ -91,7 +95,7 @@ async def follow_requests(
                 command=request.command(requests.run),
             )
         )
-    return state.with_incumbent(gate.incumbent)
+    return state.with_incumbent(gate.incumbent) if found else state
 
 
 def _follow(request: SteeringRequest, gate: Gate, budget: Budget) -> None:

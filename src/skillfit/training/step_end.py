@@ -77,10 +77,9 @@ def carry_winner(
 ) -> TrainingState:
     """The state with the winner of the verdict as the incumbent."""
     if verdict is not None and verdict.winner.hash != state.skill.hash:
-        score = verdict.score.mean if verdict.tally is None else verdict.candidate_score
-        state = state.carrying(verdict.winner, planned.name, score or 0.0)
-    elif verdict is not None and verdict.tally is None:
-        state = replace(state, score=verdict.score.mean)  # screening: a better estimate
+        state = state.carrying(verdict.winner, planned.name, verdict.score.mean)
+    elif verdict is not None:
+        state = replace(state, score=verdict.score.mean)  # with a pool: a better estimate
     return state.tracking_best(gate, planned.step)
 
 
@@ -205,8 +204,8 @@ def _memory_entry(before: TrainingState, result: StepResult) -> StepMemory:
     """What the optimizer reads about this step in the later ones of the epoch."""
     outcomes, learned, verdict = result.outcomes, result.learned, result.verdict
     scored = [outcome for outcome in outcomes if outcome.score is not None]
-    screening = verdict is not None and bool(verdict.effects)
-    rejected = verdict is not None and not verdict.accepted and not screening
+    measured_alone = verdict is not None and verdict.candidate_tally is not None
+    rejected = verdict is not None and not verdict.accepted and measured_alone
     proposals = learned.selection.proposals if learned.selection and rejected else ()
     return StepMemory(
         step=result.planned.step,
@@ -313,8 +312,8 @@ def _with_verdict(record: StepRecord, verdict: Verdict | None) -> StepRecord:
     statuses = [effect.status for effect in verdict.effects]
     return replace(
         record,
-        selection_hard=verdict.tally.hard if verdict.tally else None,
-        selection_soft=verdict.tally.soft if verdict.tally else None,
+        selection_hard=verdict.candidate_tally.hard if verdict.candidate_tally else None,
+        selection_soft=verdict.candidate_tally.soft if verdict.candidate_tally else None,
         candidate_gate_score=verdict.candidate_score,
         incumbent_gate_score=verdict.incumbent_score,
         verdict=verdict.decision,

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -19,16 +20,16 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import skillfit
-from skillfit.errors import SkillfitError
-from skillfit.extensions import is_built_in
-from skillfit.gate.samples import NotMeasured
+from skillfit.errors import InputError, SkillfitError
+from skillfit.extensions import is_built_in, missing_members
+from skillfit.gate.base import NotMeasured
 from skillfit.training.step_log import current_step
 
 FIX = "Fix its code; --debug shows the traceback."
 _PACKAGE = Path(skillfit.__file__).parent
 
 
-class PartFailed(SkillfitError):
+class PartFailed(InputError):
     """A user's part raised an exception or returned something else than it must. What was paid for
     is saved: the run can be resumed after the part is fixed.
     """
@@ -54,16 +55,26 @@ def guarded(
     """
     if is_built_in(part):
         return part
-    return _GuardedPart(kind, part, protocol, source, checks or {})
+    file = getattr(sys.modules.get(type(part).__module__), "__file__", None) or ""
+    return _GuardedPart(_Origin(kind, source, file), part, protocol, checks or {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    kind: str  # gate, proposer or sampler
+    source: str  # what the user wrote
+    file: str  # empty: the part's class was written in a notebook
 
 
 class _GuardedPart:
-    """Passes everything on to a user's part. Members of the protocol are guarded."""
+    """Passes everything on to a user's part. Members of the protocol are guarded, and so are the
+    judgements that a gate begins.
+    """
 
     def __init__(
-        self, kind: str, part: Any, protocol: type, source: str, checks: Mapping[str, Problem]
+        self, origin: _Origin, part: Any, protocol: type, checks: Mapping[str, Problem]
     ) -> None:
-        self._kind, self._part, self._protocol, self._source = kind, part, protocol, source
+        self._origin, self._part, self._protocol = origin, part, protocol
         self._checks = checks
 
     def __getattr__(self, name: str) -> Any:
@@ -97,7 +108,7 @@ class _GuardedPart:
         except (Exception, SystemExit) as error:
             what = f"{type(error).__name__}: {error}".removesuffix(": ")
             frames = traceback.extract_tb(error.__traceback__)
-            place = _place(frames, _file_of(self._part))
+            place = _place(frames, self._origin.file)
             hint = FIX if place == frames[-1] else f"It was raised in {_shown(frames[-1])}. {FIX}"
             raise self._failed(f"{what} ({_shown(place)})", hint) from error
 
@@ -111,18 +122,15 @@ class _GuardedPart:
             problem = self._checks[name](result, *arguments)
         if problem:
             raise self._failed(f"{name} gave {problem}.", "Fix its code (docs/extending.md).")
+        if _is_protocol(wanted):
+            return _GuardedPart(self._origin, result, wanted, self._checks)
         return result
 
     def _failed(self, what: str, hint: str) -> PartFailed:
         step = current_step()
         when = f" in step {step}" if step else ""
-        message = f"The {self._kind} {self._source} failed{when}: {what}"
-        return PartFailed(self._kind, message, hint=hint)
-
-
-def _file_of(part: Any) -> str:
-    """The file of the part's class; empty for one that was written in a notebook."""
-    return getattr(sys.modules.get(type(part).__module__), "__file__", None) or ""
+        message = f"The {self._origin.kind} {self._origin.source} failed{when}: {what}"
+        return PartFailed(self._origin.kind, message, hint=hint)
 
 
 def _place(frames: StackSummary, file: str) -> FrameSummary:
@@ -142,11 +150,18 @@ def _is_a(value: Any, wanted: Any) -> bool:
     """Whether a value has the type of an annotation, its elements included."""
     if get_origin(wanted) in (Union, UnionType):
         return any(_is_a(value, option) for option in get_args(wanted))
-    if get_origin(wanted) is None:
-        return isinstance(value, Real if wanted is float else wanted)
+    if _is_protocol(wanted):
+        return not missing_members(value, wanted)
+    kind = get_origin(wanted) or wanted
+    if kind is wanted or not issubclass(kind, Sequence):
+        return isinstance(value, Real if kind is float else kind)
     if isinstance(value, str) or not isinstance(value, Sequence):
         return False
     return all(_is_a(element, get_args(wanted)[0]) for element in value)
+
+
+def _is_protocol(wanted: Any) -> bool:
+    return bool(getattr(wanted, "_is_protocol", False))
 
 
 def _type_name(wanted: Any) -> str:

@@ -9,6 +9,7 @@ Optional parameters of a request: one that the endpoint rejects is left out from
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import sys
@@ -293,7 +294,24 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 def _described(error: Exception) -> str:
     """The error in one line; aiohttp quotes what the server sent, at any length."""
-    return one_line(f"{type(error).__name__} {error}", 300)
+    return _connection_problem(error) or one_line(f"{type(error).__name__} {error}", 300)
+
+
+def _connection_problem(error: Exception) -> str:
+    """The system's words for a connection that could not be opened, such as "connection refused".
+    Empty for other errors. Those of TLS have numbers that mean something else.
+    """
+    import aiohttp
+
+    is_tls = isinstance(error, aiohttp.ClientSSLError)
+    if is_tls or not isinstance(error, aiohttp.ClientConnectorError):
+        return ""
+    cause = error.os_error
+    known = cause.errno is not None and cause.errno in errno.errorcode
+    problem = os.strerror(cause.errno or 0) if known else cause.strerror or ""
+    if problem and isinstance(error, aiohttp.ClientProxyConnectionError):
+        return f"the proxy {error.host}:{error.port}: {problem.lower()}"
+    return problem.lower()
 
 
 def _json_or_text(text: str) -> Any:

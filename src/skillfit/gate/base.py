@@ -1,0 +1,259 @@
+"""The base class of gates: skills are measured as a whole on the selection items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from skillfit.errors import InputError
+from skillfit.gate.samples import (
+    TOLERANCE,
+    RolloutCount,
+    Sampler,
+    Samples,
+    believe,
+    compare,
+    mean,
+    within_item_variance,
+)
+from skillfit.gate.verdict import (
+    Action,
+    Arm,
+    Candidate,
+    Decision,
+    EditEffect,
+    Evidence,
+    GateSettings,
+    Judgement,
+    Measure,
+    Observation,
+    Ruling,
+    Standing,
+    Verdict,
+)
+from skillfit.rollout.outcome import Tally
+from skillfit.skill import Skill
+from skillfit.tasks.item import Item
+
+
+class NotMeasured(KeyError):
+    """A gate was asked for the measurements of a skill that it never measured."""
+
+    def __init__(self, skill: Skill) -> None:
+        super().__init__(f"The gate has no measurements of skill {skill.hash}.")
+
+
+class BaseGate:
+    """A gate without a pool of edits, except for its rule.
+
+    It keeps the skills that training continued with, their measurements, and which one is best. A
+    subclass defines `decide`, which compares the measurements of two skills, or overrides `judge`
+    to measure in another way.
+    """
+
+    pools_edits = False
+
+    def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
+        self.items, self.settings = list(items), settings
+        self.sampler = Sampler(measure, "selection", settings)
+        self._known: dict[str, Samples] = {}
+        self._carried: dict[str, Skill] = {}
+        self._initial: Skill | None = None
+        self._best: Skill | None = None
+        self._incumbent: Skill | None = None
+
+    @property
+    def initial(self) -> Skill:
+        return _measured(self._initial)
+
+    @property
+    def incumbent(self) -> Skill:
+        return _measured(self._incumbent)
+
+    @property
+    def best(self) -> Skill:
+        return _measured(self._best)
+
+    @property
+    def best_score(self) -> float:
+        return self.known(self.best).score
+
+    async def baseline(self, skill: Skill) -> Tally:
+        self._initial = self._best = self._incumbent = skill
+        return (await self.record(skill)).tally()
+
+    def assign(self, name: str, items: Sequence[Item], repeats: int = 1) -> list[Arm]:
+        """Every training rollout runs under the incumbent."""
+        return [Arm(self.incumbent)] * (len(items) * repeats)
+
+    def begin(self, name: str, candidate: Candidate | None) -> Judgement:
+        """Everything waits for the training rollouts of the step."""
+        return _LaterJudgement(self, name, candidate)
+
+    async def judge(
+        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
+    ) -> Verdict:
+        """Measure incumbent and candidate, each skill once in a run, and decide."""
+        count, old = RolloutCount(self.sampler), await self.record(self.incumbent)
+        if candidate is None or candidate.skill.hash == self.incumbent.hash:
+            return self.nothing_new(old, count)
+        new = await self.record(candidate.skill)
+        ruling = self.uncovered(min(old.coverage, new.coverage)) or self.decide(new, old)
+        if not isinstance(ruling, Ruling):
+            raise _wrong_result(
+                self, "decide", ruling, 'a Ruling, for example Ruling("accept", "why")'
+            )
+        return self.verdict(candidate, ruling, new, old, count)
+
+    def uncovered(self, coverage: float) -> Ruling | None:
+        """Nothing is decided from too few scored rollouts."""
+        floor = self.settings.coverage_floor
+        if coverage >= floor:
+            return None
+        reason = f"only {coverage:.0%} of the rollouts were scored (floor {floor:.0%})"
+        return Ruling("inconclusive", reason)
+
+    def decide(self, new: Samples, old: Samples) -> Ruling:
+        """The rule: whether the candidate replaces the incumbent, and why. Enough rollouts of both
+        were scored.
+        """
+        raise NotImplementedError("A gate defines decide(new, old) or overrides judge.")
+
+    def verdict(
+        self, candidate: Candidate, ruling: Ruling, new: Samples, old: Samples, count: RolloutCount
+    ) -> Verdict:
+        """The verdict about a candidate that was measured. An accepted one becomes the incumbent.
+        With `use_gate` off every candidate is accepted.
+        """
+        decision, action = ruling.decision, cast(Action, ruling.decision)
+        if not self.settings.use_gate and not candidate.gated:
+            self.carry(candidate.skill, new)
+            decision, action = "accept", "force_accept"
+        elif decision == "accept":
+            best = self.carry(candidate.skill, new)
+            action = "accept_new_best" if best else "accept"
+        return Verdict(
+            decision=decision,
+            action=action,
+            winner=self.incumbent,
+            reason=ruling.reason,
+            evidence=compare(new, old, rollouts=count.rollouts, coverage=count.coverage),
+            incumbent_score=old.score,
+            candidate_score=new.score,
+            candidate_tally=new.tally(),
+            score=self.known(self.incumbent).estimate(),
+            standings=(_standing(candidate, new, old, ruling.decision),),
+        )
+
+    def nothing_new(self, old: Samples, count: RolloutCount) -> Verdict:
+        """The verdict about a step without a candidate."""
+        return Verdict(
+            decision="reject",
+            action="reject",
+            winner=self.incumbent,
+            reason="no candidate differs from the incumbent",
+            evidence=Evidence(rollouts=count.rollouts, coverage=count.coverage),
+            incumbent_score=old.score,
+            candidate_score=None,
+            candidate_tally=None,
+            score=old.estimate(),
+        )
+
+    async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
+        """Carry on with a skill. It is measured, unless `like` is: then both share one record."""
+        if like is not None and skill.hash not in self._known:
+            self._known[skill.hash] = self.known(like)
+        samples = await self.record(skill)
+        self.carry(skill, samples)
+        return samples.tally()
+
+    async def record(self, skill: Skill) -> Samples:
+        """The measurements of a skill. A skill that is new here gets one pass over the items."""
+        if skill.hash not in self._known:
+            self._known[skill.hash] = await self.sampler.samples(skill, self.items)
+        return self._known[skill.hash]
+
+    def carry(self, skill: Skill, samples: Samples) -> bool:
+        """Make a skill the incumbent. True when it is the best so far."""
+        self._known[skill.hash] = samples
+        self._carried[skill.hash] = self._incumbent = skill
+        covered = samples.coverage >= self.settings.coverage_floor
+        if not covered or samples.score <= self.best_score + TOLERANCE:
+            return False
+        self._best = skill
+        return True
+
+    def carried(self) -> list[Skill]:
+        """The best skill, then earlier incumbents, latest first; never the initial skill."""
+        ranked = {skill.hash: skill for skill in [self.best, *reversed(self._carried.values())]}
+        return [skill for key, skill in ranked.items() if key != self.initial.hash]
+
+    async def compose(self) -> list[Skill]:
+        return self.carried()
+
+    def effects(self) -> tuple[EditEffect, ...]:
+        return ()
+
+    def steer(self, action: str, key: str, text: str = "") -> None:
+        raise InputError("This gate has no pool of edits.")
+
+    def known(self, skill: Skill) -> Samples:
+        if skill.hash not in self._known:
+            raise NotMeasured(skill)
+        return self._known[skill.hash]
+
+    def tally(self, skill: Skill) -> Tally:
+        return self.known(skill).tally()
+
+    def noise(self) -> float | None:
+        values: dict[str, list[float]] = {}
+        for key, samples in self._known.items():
+            for item in samples.scores:
+                values[f"{key}/{item}"] = samples.values(item)
+        return within_item_variance(values)
+
+
+def _measured(skill: Skill | None) -> Skill:
+    if skill is None:
+        raise RuntimeError("The gate has no baseline yet: call baseline() first.")
+    return skill
+
+
+@dataclass(frozen=True, slots=True)
+class _LaterJudgement:
+    """Decides once the training rollouts have finished."""
+
+    gate: BaseGate
+    name: str
+    candidate: Candidate | None
+
+    @property
+    def running(self) -> None:
+        return None
+
+    async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
+        verdict = await self.gate.judge(self.name, self.candidate, training)
+        if not isinstance(verdict, Verdict):
+            raise _wrong_result(self.gate, "judge", verdict, "a Verdict")
+        if verdict.winner.hash != self.gate.incumbent.hash:  # an own `judge` need not carry it
+            self.gate.carry(verdict.winner, await self.gate.record(verdict.winner))
+        return verdict
+
+
+def _wrong_result(gate: BaseGate, method: str, result: object, expected: str) -> TypeError:
+    return TypeError(f"{type(gate).__name__}.{method} returned {result!r}; it returns {expected}")
+
+
+def _standing(candidate: Candidate, new: Samples, old: Samples, decision: Decision) -> Standing:
+    differences = list(new.against(old).values())
+    return Standing(
+        label=candidate.label,
+        skill_hash=candidate.skill.hash,
+        items=len(differences),
+        rollouts=new.planned,
+        score=new.score,
+        difference=mean(differences),
+        probability=believe(differences).probability,
+        result="winner" if decision == "accept" else "rejected",
+    )
