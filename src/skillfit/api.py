@@ -28,7 +28,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from skillfit.agents import Agent, as_agent
 from skillfit.config import Config, load_config
@@ -45,7 +45,7 @@ from skillfit.run.events import (
     StepFinished,
     Stored,
 )
-from skillfit.run.records import RunSummary, display_name
+from skillfit.run.records import RunFinishReason, RunSummary, display_name
 from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name
@@ -150,7 +150,7 @@ class Run:
         return self.finished.summary if self.finished else None
 
     @property
-    def finish_reason(self) -> str:
+    def finish_reason(self) -> RunFinishReason | Literal["unfinished"]:
         return self.finished.finish_reason if self.finished else "unfinished"
 
     @property

@@ -11,12 +11,21 @@ from skillfit.errors import InputError
 from skillfit.report import read_story, write_report
 from skillfit.report.charts import ForestRow, compare_chart, forest_plot, score_chart, sparkline
 from skillfit.report.html_report import html_report, markdown_report, without_paths
+from skillfit.report.run_text import event_lines
 from skillfit.report.story_items import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
-from skillfit.run.events import AblationFinished, StageStarted
+from skillfit.run.events import AblationFinished, StageStarted, StepFinished
 from skillfit.run.records import Evidence, RecordedConfig, ScoreEstimate, UnitWorth
 from skillfit.tasks.item import Attempt, Score, Step
-from tests.report.runs import BEST, INITIAL, WrittenRun, before_first_event, improved, screening_run
+from tests.report.runs import (
+    BEST,
+    INITIAL,
+    WrittenRun,
+    before_first_event,
+    improved,
+    screening_run,
+    step_record,
+)
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)> \x1b[2K\u202edetcelfer\u2066'
 
@@ -260,3 +269,25 @@ def test_a_report_says_what_a_run_does_now_only_while_it_runs(tmp_path: Path) ->
     assert "Now: baseline" in write_report(tmp_path / "run").read_text()
     run.close()
     assert "Now:" not in write_report(tmp_path / "run").read_text()
+
+
+def test_words_of_another_version_are_shown_as_they_were_recorded(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run")
+    ended = StepFinished(
+        epoch=1,
+        step=1,
+        action="skip_full_moon",  # type: ignore[arg-type]
+        skill=INITIAL,
+        skill_hash="old",
+        best_skill=INITIAL,
+        record=step_record(1, "skip_full_moon"),
+    )
+    run.emit(ended)
+    run.finish("struck_by_lightning", INITIAL)
+    run.close()
+    story = read_story(tmp_path / "run")
+    assert [gate.action for gate in story.gates] == ["skip_full_moon"]
+    assert event_lines(ended) == ["step 1: skip full moon"]
+    page = html_report(story)
+    assert "skip full moon" in page and "Ended (struck by lightning)" in page
+    assert "Ended (struck by lightning)" in markdown_report(story)

@@ -387,6 +387,16 @@ def test_rewriting_modes_leave_their_own_result_file(tmp_path: Path, mode: str, 
     assert not (tmp_path / "run/steps/step_0001/edit_apply_report.json").exists()
 
 
+def test_deleted_files_are_written_again_when_the_finished_run_is_replayed(whole: Path) -> None:
+    expected = contents(whole)
+    for name in expected:
+        (whole / name).unlink()
+    with RunDirectory.open(whole, {}) as run:
+        for event in story():
+            run.events.emit(later(event))
+    assert contents(whole) == expected
+
+
 def test_a_run_stopped_after_any_event_and_told_again_ends_with_the_same_bytes(
     whole: Path, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ async def test_a_bloated_skill_gets_shorter_and_a_needed_paragraph_stays(
     assert len(result.summary.cut) >= len(gone)
     reasons = [event.reason for event in world.events(GateDecided)]
     assert any("cut line" in reason and "of the initial skill" in reason for reason in reasons)
-    line = ResultLine.of(result.run, result.finish_reason, result.summary)
+    line = ResultLine.of(result.run, result.summary)
     said = line.as_text(result.diagnosis)
     tokens = result.summary.skill_tokens
     assert f"The skill has {tokens.found:,} tokens, {tokens.initial:,} before." in said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from skillfit.models.json_text import JsonObject
     from skillfit.run.card import RunCard
-    from skillfit.run.records import RunSummary, SkillTokens
+    from skillfit.run.records import RunFinishReason, RunSummary, SkillTokens
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")]
 Overrides = Annotated[
@@ -115,7 +115,7 @@ class ResultLine:
     metric.
     """
 
-    finish_reason: str
+    finish_reason: RunFinishReason | Literal["ablation", "unfinished"]
     run: Path
     best_step: int | None = None
     metric: str | None = None
@@ -130,14 +130,15 @@ class ResultLine:
     wall_s: float | None = None
 
     @classmethod
-    def of(cls, run: Path, finish_reason: str, summary: RunSummary | None) -> ResultLine:
+    def of(cls, run: Path, summary: RunSummary | None) -> ResultLine:
+        """`summary`: None for a run that has not finished."""
         if summary is None:
-            return cls(finish_reason, run)
+            return cls("unfinished", run)
         from skillfit.run.card import RunCard, ShipGain, with_summary
 
         ship, used = summary.ship, summary.usage
         card = RunCard(
-            finish_reason=finish_reason,
+            finish_reason=summary.finish_reason,
             metric=summary.metric,
             ship=ShipGain.of(ship) if ship is not None else None,
             calls=used.calls,

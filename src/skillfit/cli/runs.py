@@ -100,7 +100,7 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
     from skillfit.report.story_builder import read_story
 
     opened, story = Run.open(run), read_story(run)
-    line = ResultLine.of(opened.path, opened.finish_reason, opened.summary)
+    line = ResultLine.of(opened.path, opened.summary)
     data = {
         **line.as_json(),
         "state": story.state,

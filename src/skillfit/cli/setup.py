@@ -55,7 +55,7 @@ def demo(
         console(stderr=True).print(message, markup=False, soft_wrap=True)
     inputs = read(copied / "skillfit.yaml", overrides)
     result = drive(inputs, copied / "run", as_json=as_json, plain=plain, force=True)
-    line = ResultLine.of(result.run, result.finish_reason, result.summary)
+    line = ResultLine.of(result.run, result.summary)
     lines = [
         line.as_text(result.diagnosis),
         f"The report: {near(write_report(result.run))}",

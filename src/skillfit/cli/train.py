@@ -259,7 +259,7 @@ def _leave_closed_terminal() -> None:
 
 def report(result: Result, as_json: bool) -> None:
     """Say how it went and what to do next, and end with the run's exit code."""
-    line = ResultLine.of(result.run, result.finish_reason, result.summary)
+    line = ResultLine.of(result.run, result.summary)
     show(line.as_json(), line.as_text(result.diagnosis), as_json)
     raise typer.Exit(int(result.exit_code))
 

@@ -18,12 +18,12 @@ from skillfit.gate.samples import (
     within_item_variance,
 )
 from skillfit.gate.verdict import (
-    Action,
     Arm,
     Candidate,
     Decision,
     EditEffect,
     Evidence,
+    GateAction,
     GateSettings,
     Judgement,
     Measure,
@@ -126,7 +126,7 @@ class BaseGate:
         """The verdict about a candidate that was measured. An accepted one becomes the incumbent.
         With `use_gate` off every candidate is accepted.
         """
-        decision, action = ruling.decision, cast(Action, ruling.decision)
+        decision, action = ruling.decision, cast(GateAction, ruling.decision)
         if not self.settings.use_gate and not candidate.gated:
             self.carry(candidate.skill, new)
             decision, action = "accept", "force_accept"

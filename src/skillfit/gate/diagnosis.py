@@ -14,7 +14,7 @@ from typing import Literal
 
 from skillfit.gate.samples import detectable_effect, interval
 from skillfit.plain_text import dollars, quantity, with_interval
-from skillfit.run.records import CheckResult, EditEffect
+from skillfit.run.records import CheckResult, EditEffect, ShipVerdict
 
 Level = Literal["go", "warn", "stop"]
 SATURATED = 0.98
@@ -169,7 +169,7 @@ class Facts:
     """What a finished run knows about itself."""
 
     run: str  # its directory, for commands
-    ship: str  # improved, inconclusive, no improvement; empty without a ship test
+    ship: ShipVerdict | None  # without a ship test: "improved" by the gate's scores, or None
     baseline: float
     coverage: float  # share of all rollouts that was scored
     coverage_floor: float
@@ -196,9 +196,33 @@ class Facts:
     gap: float | None = None  # second grader: gain under the training grader minus this one
 
 
+Cause = Literal[
+    "improved",
+    "infrastructure",
+    "wrong grader",
+    "blind grader",
+    "saturated",
+    "nothing proposed",
+    "leaked answers",
+    "no usable edits",
+    "out of reach",
+    "graders disagree",
+    "fit only",
+    "budget",
+    "budget too small",
+    "useless edits",
+    "too little evidence",
+    "too few items",
+    "noisy agent",
+    "no power",
+    "did not hold",
+]
+BUDGET_CAUSES: tuple[Cause, ...] = ("budget", "budget too small")  # a cap ended the run
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    cause: str
+    cause: Cause
     message: str
     next_step: str = ""
 

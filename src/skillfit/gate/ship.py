@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from skillfit.gate.samples import TOLERANCE, Sampler, compare, interval, repeats_for, sign_flip_p
 from skillfit.gate.verdict import Evidence, GateSettings, Measure
 from skillfit.rollout.outcome import gather
+from skillfit.run.records import ShipVerdict
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
@@ -26,7 +26,7 @@ ASSUMED_NOISE = 0.12  # within-item variance when no item was ever repeated
 
 @dataclass(frozen=True, slots=True)
 class ShipResult:
-    verdict: Literal["improved", "inconclusive", "no improvement"]
+    verdict: ShipVerdict
     reason: str
     skill: Skill  # the finalist the verdict is about; the initial skill when there was none
     difference: float

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from skillfit.config.schema import EvaluationSection, Metric, TrainSection
 from skillfit.rollout.outcome import Arm, Outcome, Tally
 from skillfit.run.records import (
+    Decision,
     EditEffect,
     EditStatus,
     Evidence,
+    GateAction,
     ScoreEstimate,
     Standing,
     metric_score,
@@ -28,10 +30,12 @@ from skillfit.tasks.item import Item
 __all__ = [
     "Arm",
     "Candidate",
+    "Decision",
     "EditEffect",
     "EditStatus",
     "Evidence",
     "Gate",
+    "GateAction",
     "GateSettings",
     "Judgement",
     "Measure",
@@ -41,9 +45,6 @@ __all__ = [
     "Standing",
     "Verdict",
 ]
-
-Decision = Literal["accept", "reject", "inconclusive"]
-Action = Literal["accept_new_best", "accept", "reject", "force_accept", "inconclusive"]
 
 
 class Measure(Protocol):
@@ -128,7 +129,7 @@ class Verdict:
     """What a gate decided in one judgement, and what the decision rests on."""
 
     decision: Decision  # screening: accept = an edit was promoted, or a promoted one was dropped
-    action: Action
+    action: GateAction
     winner: Skill  # what the loop carries on with
     reason: str
     evidence: Evidence

@@ -88,8 +88,8 @@ def _answer(outcome: Outcome) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Text for the skill's memory or for the optimizer. Empty: nothing could be said, and the old
-    one stays.
+    """Text for the skill's memory or for the optimizer. Empty: there is nothing to say, and the
+    old one stays.
     """
 
     text: str
@@ -100,10 +100,11 @@ def pair_up(
     items: Sequence[Item], previous: Sequence[Outcome], current: Sequence[Outcome]
 ) -> tuple[Pair, ...]:
     """The items scored under both skills: a rollout that failed says nothing about either."""
-    pairs = (Pair(*met) for met in zip(items, previous, current, strict=True))
-    return tuple(
-        pair for pair in pairs if pair.previous.score is not None and pair.current.score is not None
-    )
+    pairs = []
+    for item, before, after in zip(items, previous, current, strict=True):
+        if before.score is not None and after.score is not None:
+            pairs.append(Pair(item, before, after))
+    return tuple(pairs)
 
 
 def keep(pairs: Sequence[Pair], policy: PairPolicy) -> tuple[Pair, ...]:

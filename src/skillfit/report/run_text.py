@@ -42,7 +42,7 @@ from skillfit.run.events import (
     Stored,
     Warned,
 )
-from skillfit.run.records import display_name, label_of
+from skillfit.run.records import DECIDED, display_name, label_of
 
 _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 _UNFINISHED = {
@@ -55,7 +55,7 @@ _UNFINISHED_ABLATION = {
     "waiting": "Waiting for answers to handoff prompts before every part of the skill is measured.",
     "stopped": "Stopped before every part of the skill was measured; it can be resumed.",
 }
-_NOT_VERIFIED = {
+_NOT_VERIFIED: Mapping[str, str] = {
     "improved": "The skill scores higher on the selection split; it was not checked on fresh"
     " rollouts",
     "unverified": "A suggestion, not verified: there are too few items for a selection split",
@@ -397,8 +397,8 @@ def event_lines(event: Event) -> list[str]:
     if isinstance(event, GateDecided):
         return [_decided(event)]
     if isinstance(event, StepFinished):
-        skipped = event.action.startswith("skip")
-        return [f"step {event.step}: {display_name(event.action)}"] if skipped else []
+        decided = event.action in DECIDED  # the line of the decision says more
+        return [] if decided else [f"step {event.step}: {display_name(event.action)}"]
     if isinstance(event, SlowUpdateFinished):
         return [f"slow update after epoch {event.epoch}: {display_name(event.action)}"]
     if isinstance(event, ShipTested):

@@ -15,9 +15,12 @@ from skillfit.run.events import AblationFinished, ShipTested
 from skillfit.run.records import (
     ACCEPTED,
     AWAITS_APPROVAL,
+    SKIPPED,
     EditStatus,
     RecordedConfig,
+    RunFinishReason,
     Standing,
+    StepAction,
     label_of,
 )
 from skillfit.skill import Edit, Hunk, diff_hunks
@@ -39,7 +42,7 @@ class Point:
     low: float
     high: float
     items: int
-    decision: str = "accept"  # whether the loop continued with this skill
+    decision: StepAction = "accept"  # whether the loop continued with this skill
     estimated: bool = False  # predicted by the regression over all rollouts
 
     @property
@@ -58,7 +61,7 @@ class GateSummary:
     name: str
     step: int
     epoch: int
-    action: str  # accept_new_best, accept, force_accept, reject, inconclusive, skip_…
+    action: StepAction
     reason: str = ""
     difference: float = 0.0
     interval: tuple[float, float] = (0.0, 0.0)
@@ -83,6 +86,11 @@ class GateSummary:
     @property
     def accepted(self) -> bool:
         return self.action in ACCEPTED
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the step had no candidate."""
+        return self.action in SKIPPED
 
     @property
     def measured(self) -> bool:
@@ -314,7 +322,7 @@ class RunStory:
     path: str
     state: State
     has_begun: bool = False  # the start is recorded; the run's directory exists before that
-    finish_reason: str = ""  # empty while the run has not finished
+    finish_reason: RunFinishReason | Literal[""] = ""  # empty while the run has not finished
     verdict: str = ""  # one sentence
     diagnosis: str = ""
     skill_name: str = ""

@@ -52,7 +52,7 @@ from skillfit.run.events import (
     Warned,
 )
 from skillfit.run.journal import Journal
-from skillfit.run.records import RecordedConfig
+from skillfit.run.records import DECIDED, RecordedConfig
 from skillfit.skill import estimate_tokens
 
 _RECENT_STEPS = 5  # whose mean duration predicts the next ones
@@ -213,7 +213,7 @@ class StoryBuilder:
         self._edits.decided(
             event.step,
             accepted=gate.accepted,
-            skipped=event.action.startswith("skip"),
+            skipped=gate.skipped,
             reason=gate.reason,
         )
         self._add_version(str(event.step), f"step {event.step}", event.skill, event.skill_hash)
@@ -223,7 +223,7 @@ class StoryBuilder:
     @_on.register
     def _(self, event: SlowUpdateFinished, stored: Stored) -> None:
         name = f"slow_update_epoch_{event.epoch:02d}"
-        if event.action in ("accept", "reject", "inconclusive", "force_accept"):
+        if event.action in DECIDED:
             gate = self._gates.get(name) or GateSummary(name, 0, event.epoch, event.action)
             self._gates[name] = replace(gate, action=event.action, epoch=event.epoch)
         self._add_version(f"slow {event.epoch}", f"slow update {event.epoch}", event.skill, "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from skillfit.run.events import (
     AblationFinished,
@@ -24,11 +25,20 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.journal import Journal
-from skillfit.run.records import RunSummary, ShipSummary, metric_score
+from skillfit.run.records import (
+    Recorded,
+    RunFinishReason,
+    RunSummary,
+    ShipSummary,
+    ShipVerdict,
+    metric_score,
+)
 from skillfit.run.store import damaged, dump, load
 
 FACT = "card"
-RESUMABLE = ("budget", "infrastructure")  # finish reasons after which a run can be resumed
+# How a run ended; empty until then.
+CardResult = RunFinishReason | Literal["ablation", ""]
+RESUMABLE: tuple[RunFinishReason, ...] = ("budget", "infrastructure")
 KINDS: tuple[type[Event], ...] = (
     RunStarted,
     EvaluationFinished,
@@ -53,7 +63,7 @@ class ScorePoint:
 class ShipGain:
     """The result of the ship test: the gain over the initial skill on fresh rollouts."""
 
-    verdict: str  # improved, inconclusive, no improvement
+    verdict: Recorded[ShipVerdict]
     difference: float
     low: float
     high: float
@@ -96,7 +106,7 @@ class RunCard:
     metric: str = "hard"  # what scores are in: hard, soft or mixed
     soft_weight: float = 0.0  # of the soft score in the metric
     best_step: int | None = None
-    finish_reason: str = ""  # empty until the run has finished
+    finish_reason: Recorded[CardResult] = ""
     diagnosis: str = ""
     ship: ShipGain | None = None
     selection: ScorePair = ScorePair()
@@ -135,7 +145,8 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
     if isinstance(event, EvaluationFinished) and event.split == "selection":
         return _measured(card, event)
     if isinstance(event, GateDecided):
-        return replace(card, to_review=tuple(e.id for e in event.effects if e.awaits_approval))
+        waiting = tuple(effect.id for effect in event.effects if effect.awaits_approval)
+        return replace(card, to_review=waiting)
     if isinstance(event, StepFinished):
         return replace(card, steps_done=max(card.steps_done, event.step))
     if isinstance(event, ShipTested):

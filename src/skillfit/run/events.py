@@ -21,6 +21,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.secrets import hide_keys_in_use
 from skillfit.run.records import (
     CheckResult,
+    Decision,
     EditEffect,
     Evidence,
     ItemRecord,
@@ -28,13 +29,18 @@ from skillfit.run.records import (
     PairRecord,
     PatchRecord,
     ProposalRecord,
+    Recorded,
     RecordedConfig,
     RewriteRecord,
+    RunFinishReason,
     RunSummary,
     ScoreEstimate,
     SelectionDecision,
+    ShipVerdict,
+    SlowUpdateAction,
     SlowUpdateRecord,
     Standing,
+    StepAction,
     StepMemory,
     StepRecord,
     TypeScore,
@@ -269,7 +275,7 @@ class GateDecided(Event):
     identity = ("name",)
     name: str  # step_0003, slow_update_epoch_02, compose
     step: int
-    decision: str  # accept, reject, inconclusive
+    decision: Recorded[Decision]
     reason: str
     evidence: Evidence
     score: ScoreEstimate | None = None  # of the skill the loop carries on with
@@ -284,7 +290,7 @@ class StepFinished(Event):
     identity = ("step",)
     epoch: int
     step: int
-    action: str
+    action: Recorded[StepAction]
     skill: str
     skill_hash: str
     best_skill: str
@@ -297,7 +303,7 @@ class StepFinished(Event):
 class SlowUpdateFinished(Event):
     identity = ("epoch",)
     epoch: int
-    action: str
+    action: Recorded[SlowUpdateAction]
     result: SlowUpdateRecord
     pairs: list[PairRecord]
     all_pairs: list[PairRecord]
@@ -317,7 +323,7 @@ class MetaSkillFinished(Event):
 class ShipTested(Event):
     """The final comparison with the initial skill on fresh rollouts."""
 
-    verdict: str  # improved, inconclusive, no improvement
+    verdict: Recorded[ShipVerdict]
     reason: str
     difference: float
     interval: tuple[float, float]
@@ -368,8 +374,7 @@ class Warned(Event):
 class RunFinished(Event):
     """The run ended. `best_skill` is what it hands back: the initial skill unless it improved."""
 
-    # improved, no_improvement, inconclusive, unverified, budget, infrastructure
-    finish_reason: str
+    finish_reason: Recorded[RunFinishReason]
     diagnosis: str
     best_skill: str
     summary: RunSummary

@@ -112,8 +112,9 @@ class RunFiles:
         found: list[RolloutFinished] = []
         for (phase, _), rollouts in self._rollouts.items():
             if phase in phases:
-                found += [one for one in rollouts.values() if one.skill_hash == event.skill_hash]
-        self._write_results(folder, found)
+                found += rollouts.values()
+        of_skill = [rollout for rollout in found if rollout.skill_hash == event.skill_hash]
+        self._write_results(folder, of_skill)
         if event.by_type:
             overall = {"total": event.scored, "hard_acc": event.hard, "soft_acc": event.soft}
             summary = {**event.by_type, "overall": overall}
@@ -147,9 +148,6 @@ class RunFiles:
         if decision.learning_rate is not None:
             self._directory.write_json(f"{folder}/lr_decision.json", _rate(decision))
             self._rates[event.step] = decision
-            if self._caught_up:
-                rates = [{"step": step, **_rate(rate)} for step, rate in self._rates.items()]
-                self._write_lines("lr_history.jsonl", rates)
 
     @_on.register
     def _(self, event: CandidateBuilt) -> None:
@@ -237,6 +235,9 @@ class RunFiles:
         self._directory.write_json("history.json", history)
         if self._effects:
             self._directory.write_json("edit_effects.json", self._effects)
+        if self._rates:
+            rates = [{"step": step, **_rate(rate)} for step, rate in self._rates.items()]
+            self._write_lines("lr_history.jsonl", rates)
         last = self._history.get(self._step)
         record = update or last
         standings = asdict(record.standings) if record is not None else {}

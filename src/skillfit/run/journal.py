@@ -195,9 +195,10 @@ class Journal(Store):
             execution = self._running.get(key)
             if execution is None:
                 self.ensure_writable()
-                work = self._run(key, effect, returns, stage, role, model, usage)
+                row: _Row = {"key": key, "stage": stage, "role": role, "model": model}
                 execution = self._running[key] = _Execution(
-                    work, on_end=partial(self._running.pop, key)
+                    self._run(key, row, effect, returns, usage),
+                    on_end=partial(self._running.pop, key),
                 )
             elif execution.abandoned:
                 await execution.end()
@@ -217,38 +218,42 @@ class Journal(Store):
     async def _run(
         self,
         key: str,
+        row: _Row,
         effect: Callable[[], Awaitable[T]],
         returns: type[T],
-        stage: str,
-        role: str,
-        model: str,
         usage: Callable[[T], Usage],
     ) -> T:
-        row: _Row = {"key": key, "stage": stage, "role": role, "model": model}
-        started, parent = time.time(), _enclosing.get()
+        """Run the effect and record its value, or what its failure cost."""
+        parent = _enclosing.get()
         _enclosing.set(key)  # this coroutine is a task of its own, with its own context
+        started = time.time()
+        row = {**row, "at": started}
         try:
             value = await effect()
         except SkillfitError as error:
-            # When the budget ends a call, the cause carries what its attempts cost.
-            failure = error if isinstance(error, ModelError) else error.__cause__
-            # The same error passes through the outer effects; its cost is recorded once.
-            if (
-                isinstance(failure, ModelError)
-                and failure.usage.calls
-                and failure not in self._billed
-            ):
-                self._billed.add(failure)
-                row |= {"kind": failure.kind, "message": failure.message, "at": started}
-                self._insert("losses", row | {"usage": _dump_usage(failure.usage)})
+            self._record_loss(row, error)
             raise
         dumped = dump(returns, value)
         kept = self._redact(dumped.decode()).encode()
-        row |= {"value": kept, "at": started, "seconds": time.time() - started, "parent": parent}
+        row |= {"value": kept, "seconds": time.time() - started, "parent": parent}
         self._known[key] = self._insert("effects", row | {"usage": _dump_usage(usage(value))})
         if kept != dumped:  # continue with the value that a resumed run will read
             value = load(returns, kept)
         return value
+
+    def _record_loss(self, row: _Row, error: SkillfitError) -> None:
+        """Record what a failed model call cost. The same error passes through the outer effects;
+        its cost is recorded once.
+        """
+        # When the budget ends a call, the cause carries what its attempts cost.
+        failure = error if isinstance(error, ModelError) else error.__cause__
+        if not isinstance(failure, ModelError) or not failure.usage.calls:
+            return
+        if failure in self._billed:
+            return
+        self._billed.add(failure)
+        row = {**row, "kind": failure.kind, "message": failure.message}
+        self._insert("losses", row | {"usage": _dump_usage(failure.usage)})
 
     def _insert(self, table: str, row: _Row) -> int:
         safe = [self._redact(value) if isinstance(value, str) else value for value in row.values()]
@@ -350,9 +355,15 @@ def _countable(usage: Usage) -> Usage:
     impossible price to unknown. The models' own code checks replies first; this keeps whatever
     gets past it from breaking the bill of the whole run.
     """
-    counts = (usage.calls, usage.input, usage.cached, usage.output, usage.reasoning)
-    calls, read, cached, written, reasoning = map(_count, counts)
-    return Usage(calls, read, cached, written, reasoning, _price(usage.usd), _count(usage.written))
+    return Usage(
+        calls=_count(usage.calls),
+        input=_count(usage.input),
+        cached=_count(usage.cached),
+        output=_count(usage.output),
+        reasoning=_count(usage.reasoning),
+        usd=_price(usage.usd),
+        written=_count(usage.written),
+    )
 
 
 def _dump_usage(usage: Usage) -> bytes:

@@ -11,16 +11,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    GetPydanticSchema,
     RootModel,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
+from pydantic_core.core_schema import str_schema
 
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Usage
@@ -29,8 +31,30 @@ from skillfit.skill import Edit
 if TYPE_CHECKING:
     from skillfit.config.schema import Config
 
+# A field that one version writes as one of these words and another version may have written
+# otherwise: any string is read, so that it can be shown.
+Word = TypeVar("Word", bound=str)
+Recorded = Annotated[Word, GetPydanticSchema(lambda _source, _handler: str_schema())]
+
 EditStatus = Literal["pending", "promoted", "dropped"]
-ACCEPTED = ("accept", "accept_new_best", "force_accept")  # actions that change the incumbent
+Decision = Literal["accept", "reject", "inconclusive"]
+# What became of a step: the gate decided, or it ended without a candidate.
+GateAction = Literal["accept_new_best", "accept", "reject", "force_accept", "inconclusive"]
+SkipAction = Literal[
+    "skip_lag", "skip_no_patches", "skip_no_change", "skip_no_rewrite", "skip_leak"
+]
+StepAction = GateAction | SkipAction
+SlowUpdateAction = (
+    Decision | Literal["force_accept", "inject_placeholder", "no_content", "unchanged", "join_pool"]
+)
+MetaSkillAction = Literal["write_meta_skill", "no_content", "skip_first_epoch"]
+ShipVerdict = Literal["improved", "inconclusive", "no improvement"]
+RunFinishReason = Literal[
+    "improved", "no_improvement", "inconclusive", "unverified", "budget", "infrastructure"
+]
+DECIDED: tuple[GateAction, ...] = get_args(GateAction)
+ACCEPTED: tuple[GateAction, ...] = ("accept", "accept_new_best", "force_accept")
+SKIPPED: tuple[SkipAction, ...] = get_args(SkipAction)
 
 # The field that holds the proposals of each update mode, in replies and in the files of a run.
 PAYLOAD_FIELD: Mapping[str, str] = {
@@ -341,7 +365,7 @@ class StepMemory:
     """One step in the memory of an epoch. Scores are None when nothing was measured."""
 
     step: int
-    action: str
+    action: Recorded[StepAction]
     n_total: int
     n_fail: int
     failure_patterns: tuple[FailurePattern, ...] = ()
@@ -369,7 +393,7 @@ class StepRecord:
     step: int
     epoch: int
     step_in_epoch: int
-    action: str  # accept_new_best, accept, force_accept, reject, inconclusive, skip_…
+    action: Recorded[StepAction]
     lr_control_mode: str
     gate_metric: str
     standings: Standings
@@ -399,7 +423,7 @@ class StepRecord:
     selection_soft: float | None = None
     candidate_gate_score: float | None = None
     incumbent_gate_score: float | None = None
-    verdict: str | None = None
+    verdict: Recorded[Decision] | None = None
     reason: str | None = None
     gate_rollouts: int | None = None
     n_edits_pending: int | None = None  # screening: the pool after this step
@@ -432,7 +456,7 @@ class PairRecord:
 class SlowUpdateRecord:
     """slow_result.json: what the look back at an epoch wrote, and what became of it."""
 
-    action: str  # inject_placeholder, accept, reject, inconclusive, force_accept, no_content, …
+    action: Recorded[SlowUpdateAction]
     standings: Standings
     reasoning: str = ""
     slow_update_content: str = ""
@@ -450,7 +474,7 @@ class SlowUpdateRecord:
 class MetaSkillRecord:
     """meta_skill_result.json: the optimizer's advice to itself."""
 
-    action: str  # write_meta_skill, no_content, skip_first_epoch
+    action: Recorded[MetaSkillAction]
     reasoning: str = ""
     meta_skill_content: str = ""
     prev_hash: str = ""
@@ -482,7 +506,7 @@ class EpochStats:
 class ShipSummary:
     """The ship test in summary.json."""
 
-    verdict: str  # improved, inconclusive, no improvement
+    verdict: Recorded[ShipVerdict]
     difference: float
     interval: tuple[float, float]
     gap: float | None = None  # with a second grader: gain under the training grader minus this one
@@ -546,7 +570,7 @@ class RunSummary:
     """summary.json. Usage counts over all resumes of the run."""
 
     version: str
-    finish_reason: str
+    finish_reason: Recorded[RunFinishReason]
     diagnosis: str
     config: RecordedConfig  # the settings, as config.json
     total_steps: int

@@ -191,8 +191,8 @@ def estimate(
     rollouts = _rollouts(config, task, plan, ship_repeats, abilities)
     together = sum(rollouts.values(), _NOTHING).at_most(config.budget.rollouts)
     item_tokens = _item_tokens(task)
-    one = _one_rollout(config, skill, item_tokens, cost)
-    rows = [one.times(count, stage) for stage, count in rollouts.items()]
+    per_rollout = _one_rollout(config, skill, item_tokens, cost)
+    rows = [per_rollout.times(count, stage) for stage, count in rollouts.items()]
     others = _optimizer_rows(config, task, skill, plan, abilities)
     summed = list(others)
     if config.model.judge is not None:
@@ -201,13 +201,13 @@ def estimate(
         every = sum(rollouts.values(), twice)
         others.append(_judge_row(config, every, item_tokens))
         summed.append(_judge_row(config, together + twice, item_tokens))
-    seconds = one.seconds * together * (1 / config.model.concurrency)
+    seconds = per_rollout.seconds * together * (1 / config.model.concurrency)
     for row in summed:
         at_once = _OPTIMIZER_AT_ONCE if row.role == "optimizer" else config.model.concurrency
         seconds += row.calls * _SECONDS * (1 / min(at_once, config.model.concurrency))
     return RunEstimate(
         tuple(row for row in (*rows, *others) if row.calls.high),
-        _total([one.times(together, "total"), *summed]),
+        _total([per_rollout.times(together, "total"), *summed]),
         seconds * (1 / 60),
         together,
         cost.rollouts if cost else 0,
@@ -232,8 +232,8 @@ class SmallCap:
         return self.name == "calls" or self.cap < self.call
 
     def __str__(self) -> str:
-        cap, least, enough = (self._shown(one) for one in (self.cap, self.least, self.enough))
-        call = self._shown(self.call)
+        cap, least = self._shown(self.cap), self._shown(self.least)
+        enough, call = self._shown(self.enough), self._shown(self.call)
         if self.cap < self.call:
             return (
                 f"budget.{self.name}: {cap} is less than one optimizer call may take ({call}), so "
@@ -307,22 +307,23 @@ def step_cost(
     abilities: Abilities = BUILT_IN_ABILITIES,
 ) -> StepCost:
     """What the first step of a plan may take."""
-    one = plan.first_steps(1)
-    parts = (
-        _total(_rollout_rows(_STEP, config, task, skill, one, cost, abilities)),
-        _total(_optimizer_rows(config, task, skill, one, abilities)),
+    first = plan.first_steps(1)
+    rollouts = _usage(_rollout_rows(_STEP, config, task, skill, first, cost, abilities))
+    return StepCost(
+        rollouts=rollouts + Usage(calls=_PROBES),
+        optimizer=_usage(_optimizer_rows(config, task, skill, first, abilities)),
+        reserved=_reserved_call(config, task, skill, abilities),
     )
-    rollouts, optimizer = (
-        Usage(
-            calls=ceil(part.calls.high),
-            input=ceil(part.tokens.typical),
-            usd=part.usd.typical if part.usd else None,
-        )
-        for part in parts
+
+
+def _usage(rows: Sequence[EstimateRow]) -> Usage:
+    """The most calls, and the typical tokens and dollars, of these rows together."""
+    total = _total(rows)
+    return Usage(
+        calls=ceil(total.calls.high),
+        input=ceil(total.tokens.typical),
+        usd=total.usd.typical if total.usd else None,
     )
-    probes = Usage(calls=_PROBES)
-    reserved = _reserved_call(config, task, skill, abilities)
-    return StepCost(rollouts + probes, optimizer, reserved)
 
 
 def _rollout_rows(

@@ -13,7 +13,7 @@ from typing import Literal
 from skillfit.errors import Exit
 from skillfit.gate import Facts, ShipResult, diagnose, ship_test
 from skillfit.gate.base import NotMeasured
-from skillfit.gate.diagnosis import Diagnosis
+from skillfit.gate.diagnosis import BUDGET_CAUSES, Diagnosis
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS, planned_rollouts
@@ -27,6 +27,7 @@ from skillfit.rollout import Tally, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
+from skillfit.run.records import RunFinishReason, ShipVerdict
 from skillfit.skill import Skill, without_placeholder
 from skillfit.training.components import Components
 from skillfit.training.measure import Measured
@@ -38,13 +39,18 @@ from skillfit.training.step_end import emit_score
 from skillfit.training.step_log import SelectionRollouts, StepLog
 from skillfit.training.summary import ComparedTallies, Ending, count_actions, summarise
 
-EXIT_OF = {
+EXIT_OF: Mapping[RunFinishReason, Exit] = {
     "improved": Exit.OK,
     "no_improvement": Exit.NO_IMPROVEMENT,
     "inconclusive": Exit.INCONCLUSIVE,
     "unverified": Exit.INCONCLUSIVE,
     "budget": Exit.BUDGET,
     "infrastructure": Exit.INFRASTRUCTURE,
+}
+_REASON_OF: Mapping[ShipVerdict, RunFinishReason] = {
+    "improved": "improved",
+    "no improvement": "no_improvement",
+    "inconclusive": "inconclusive",
 }
 
 
@@ -114,7 +120,7 @@ def end_by_budget(
 
 def _with_cap(diagnosis: Diagnosis, reached: BudgetReached) -> str:
     """The diagnosis and the cap. Both advise to raise the cap; the cap's message names it."""
-    text = diagnosis.message if diagnosis.cause.startswith("budget") else str(diagnosis)
+    text = diagnosis.message if diagnosis.cause in BUDGET_CAUSES else str(diagnosis)
     return f"{text} {reached}"
 
 
@@ -131,7 +137,7 @@ def conclude(
     closing: Closing,
     state: TrainingState,
     ending: Ending,
-    finish_reason: str,
+    finish_reason: RunFinishReason,
     diagnosis: str,
 ) -> RunFinished:
     """Emit that the run ended, and why. Also for runs that end early."""
@@ -288,9 +294,9 @@ async def _tests(
     return tallies
 
 
-def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> str:
+def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> RunFinishReason:
     if ending.ship is not None:
-        return "unverified" if run.task.fit_only else ending.ship.verdict.replace(" ", "_")
+        return "unverified" if run.task.fit_only else _REASON_OF[ending.ship.verdict]
     # Without a ship test the gate's own scores decide, as in SkillOpt.
     before, after = _values(run, state, ending)
     return "improved" if after > before else "no_improvement"
@@ -302,7 +308,9 @@ def _who_proposes(proposer: Proposer) -> Literal["model", "examples", "custom"]:
     return "model" if isinstance(proposer, AnalystProposer | AnalystsAndExamples) else "custom"
 
 
-def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason: str) -> Facts:
+def _facts(
+    run: Components, state: TrainingState, ending: Ending, finish_reason: RunFinishReason
+) -> Facts:
     """What the diagnosis may rest on."""
     stats = run.engine.stats
     baseline = state.baseline_score
@@ -310,7 +318,7 @@ def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason:
     measured = run.gate.noise() if state.baseline is not None else None
     noise = measured or baseline * (1 - baseline) / 2
     repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1
-    improved = "improved" if finish_reason == "improved" else ""
+    improved: ShipVerdict | None = "improved" if finish_reason == "improved" else None
     stopped = {check.name for check in state.checks if check.verdict == "stop"}
     effects = run.gate.effects() if state.baseline is not None else ()
     return Facts(
@@ -324,7 +332,7 @@ def _facts(run: Components, state: TrainingState, ending: Ending, finish_reason:
         steps=len(state.records),
         edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
-        blocked=run.leaks.blocked,
+        blocked=run.texts.blocked,
         usable=state.usable_edits,
         accepted=count_actions(state.records).accepts,
         effects=effects,

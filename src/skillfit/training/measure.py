@@ -8,7 +8,7 @@ out, and one regression over all rollouts estimates what each unit is worth.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -77,13 +77,12 @@ class Measured:
 
     @property
     def by_type(self) -> dict[str, Tally]:
-        kinds = {item.id: item.type or "all" for item in self.items}
-        return {
-            kind: Tally.of(
-                (o for o in self.outcomes if kinds[o.item_id] == kind), weights_of(self.items)
-            )
-            for kind in sorted(set(kinds.values()))
-        }
+        types = {item.id: item.type or "all" for item in self.items}
+        weights = weights_of(self.items)
+        outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
+        for outcome in self.outcomes:
+            outcomes[types[outcome.item_id]].append(outcome)
+        return {kind: Tally.of(outcomes[kind], weights) for kind in sorted(set(types.values()))}
 
 
 async def evaluate(
@@ -258,7 +257,7 @@ class _Ablation:
         self._pool = Pool(inputs.skill)
         edits = tuple(unit.removal for unit in parts)
         joined = self._pool.join(Candidate(inputs.skill, edits, removes_initial_text=True))
-        self._units = dict(zip((one.id for one in joined), parts, strict=True))
+        self._units = dict(zip((edit.id for edit in joined), parts, strict=True))
         self._trials = TrialTable()
         self._without: Counter[str] = Counter()  # scored rollouts without a unit
         self._scored = 0

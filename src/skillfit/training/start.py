@@ -14,7 +14,7 @@ from skillfit.run.budget import BudgetReached
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, RunFinished, RunStarted, Warned
-from skillfit.run.records import CheckResult, ItemRecord, RunSummary
+from skillfit.run.records import CheckResult, ItemRecord, RunFinishReason, RunSummary
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Assembled, Listener, assemble
@@ -35,7 +35,7 @@ class PreflightStopped(SkillfitError):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    finish_reason: str
+    finish_reason: RunFinishReason
     diagnosis: str
     run: Path
     exit_code: Exit

@@ -8,15 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from skillfit.config.schema import Config
-from skillfit.gate import EditEffect, Gate, GateSettings, Observation, Verdict
+from skillfit.gate import EditEffect, Gate, GateSettings, Observation, TextFilter, Verdict
 from skillfit.optimize.context import failure_patterns
 from skillfit.optimize.epoch import collect_notes, consolidate
 from skillfit.optimize.optimizer import Optimizer, Patch
 from skillfit.rollout import Outcome, Tally
 from skillfit.run.events import EvaluationFinished, StepFinished
-from skillfit.run.records import ApplySummary, BatchRecord, StepMemory, StepRecord, TypeScore
+from skillfit.run.records import (
+    ApplySummary,
+    BatchRecord,
+    StepAction,
+    StepMemory,
+    StepRecord,
+    TypeScore,
+)
 from skillfit.skill import Skill, appendix_notes, with_consolidated_notes, with_notes
-from skillfit.training.components import LeakFilter
 from skillfit.training.plan import PlannedStep
 from skillfit.training.stages import Learned, Updated
 from skillfit.training.state import TrainingState
@@ -60,8 +66,11 @@ class StepResult:
         return [observation.outcome for observation in self.training]
 
     @property
-    def action(self) -> str:
-        return self.verdict.action if self.verdict is not None else self.updated.skipped
+    def action(self) -> StepAction:
+        if self.verdict is not None:
+            return self.verdict.action
+        assert self.updated.skipped is not None, "a candidate was not judged"
+        return self.updated.skipped
 
     @property
     def usable_edits(self) -> int:
@@ -126,7 +135,7 @@ def close_step(
 async def add_notes(
     gate: Gate,
     optimizer: Optimizer | None,
-    leaks: LeakFilter,
+    texts: TextFilter,
     metric: GateSettings,
     state: TrainingState,
     patches: Sequence[Patch],
@@ -135,7 +144,7 @@ async def add_notes(
     """Add a step's notes to the appendix, whatever the verdict was, and measure the result."""
     if optimizer is None or not optimizer.settings.use_skill_aware_reflection:
         return state, Notes()
-    notes = [note for note in collect_notes(patches) if leaks.passes(note, log.step)]
+    notes = [note for note in collect_notes(patches) if texts.passes(note, log.step)]
     if not notes:
         return state, Notes()
     held = set(appendix_notes(state.skill))
@@ -143,12 +152,12 @@ async def add_notes(
     with log.within("gate"):
         condensed = await consolidate(optimizer, appendix_notes(skill), step=log.step)
         consolidated = condensed is not None and all(
-            leaks.passes(note, log.step) for note in condensed
+            texts.passes(note, log.step) for note in condensed
         )
         if condensed is not None and consolidated:
             skill = with_consolidated_notes(skill, condensed)
         unchanged = skill.hash == state.skill.hash
-        if unchanged or not leaks.fits(skill, state.skill, "appendix", log.step):
+        if unchanged or not texts.fits(skill, state.skill, "appendix", log.step):
             return state, Notes()
         state = await adopt(gate, metric, state, skill, f"appendix_step_{log.step:04d}", log)
     kept = appendix_notes(skill)

@@ -14,9 +14,11 @@ from skillfit.rollout.outcome import Tally
 from skillfit.run.journal import Spend
 from skillfit.run.records import (
     ACCEPTED,
+    SKIPPED,
     EpochStats,
     RecordedConfig,
     RolloutCounts,
+    RunFinishReason,
     RunSummary,
     ShipSummary,
     SkillTokens,
@@ -55,7 +57,7 @@ def summarise(
     closing: Closing,
     state: TrainingState,
     ending: Ending,
-    finish_reason: str,
+    finish_reason: RunFinishReason,
     diagnosis: str,
 ) -> RunSummary:
     """summary.json of a run that ends now."""
@@ -70,7 +72,7 @@ def summarise(
         total_accepts=actions.accepts,
         total_rejects=actions.rejects,
         total_skips=actions.skips,
-        edits_blocked=run.leaks.blocked,
+        edits_blocked=run.texts.blocked,
         best_step=state.best_step,
         current_origin=state.origin,
         best_origin=state.best_origin,
@@ -177,7 +179,7 @@ def count_actions(records: Sequence[StepRecord]) -> ActionCounts:
     return ActionCounts(
         sum(action in ACCEPTED for action in actions),
         sum(action in ("reject", "inconclusive") for action in actions),
-        sum(action.startswith("skip") for action in actions),
+        sum(action in SKIPPED for action in actions),
     )
 
 
