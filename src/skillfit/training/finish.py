@@ -219,7 +219,7 @@ async def _measure_last(
 ) -> Tally:
     """Without a pool, the last skill is measured like any other and may become the best one."""
     with log.stage("final", len(items)):
-        tally = await gate.adopt(skill)
+        tally = await gate.adopt(skill, None)
         # Recorded rollouts, reported once more for this stage's files.
         await engine.run(requests_for(skill, items), phase="final", series="selection")
     emit_score(log.emit, "final", skill, tally)

@@ -29,7 +29,7 @@ from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal
 from skillfit.optimize.proposer import Proposals, Proposer, finished_cases
 from skillfit.optimize.reflect import diagnose
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
-from skillfit.rollout.outcome import StepRollouts, raise_if_skipped
+from skillfit.rollout.outcome import StepRollouts, raise_if_skipped, settle
 from skillfit.run.events import CandidateBuilt, EvaluationFinished, GateDecided, PatchMerged
 from skillfit.run.records import SkillCandidate, SkipAction, Suggestion
 from skillfit.skill import EXAMPLE_OP, NOTE_OP, Edit, Skill
@@ -117,7 +117,11 @@ async def reflect(
     proposer: Proposer, skill: Skill, rollouts: StepRollouts, context: Context
 ) -> Proposals:
     """What the proposer writes from the rollouts."""
-    found = await proposer.propose(skill, rollouts, context)
+    try:
+        found = await proposer.propose(skill, rollouts, context)
+    except Exception:
+        await settle(rollouts.all_running())  # they are paid for, and must be recorded
+        raise
     for outcomes in await rollouts.outcomes():
         raise_if_skipped(outcomes)
     return found if isinstance(found, Proposals) else Proposals(extra=tuple(found))

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from skillfit.config.schema import Config
-from skillfit.errors import InputError
 from skillfit.gate import EditEffect, Gate, GateSettings, Observation, TextFilter, Verdict
 from skillfit.optimize.context import failure_patterns
 from skillfit.optimize.epoch import collect_notes, consolidate
@@ -86,11 +85,6 @@ def carry_winner(
     gate: Gate, state: TrainingState, verdict: Verdict | None, planned: PlannedStep
 ) -> TrainingState:
     """The state with the winner of the verdict as the incumbent."""
-    if verdict is not None and verdict.winner.hash != gate.incumbent.hash:
-        raise InputError(
-            f"The gate {type(gate).__name__} named a winner and continues with another skill.",
-            hint="Make the winner its `incumbent`, or subclass skillfit.gate.BaseGate.",
-        )
     if verdict is not None and verdict.winner.hash != state.skill.hash:
         state = state.carrying(verdict.winner, planned.name, verdict.score.mean)
     elif verdict is not None:
