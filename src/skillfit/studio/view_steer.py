@@ -27,7 +27,7 @@ from skillfit.studio.commands import (
 )
 from skillfit.studio.site import Studio, run_url
 
-EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
+_EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
 
 
 async def act(studio: Studio, request: Request) -> Response:
@@ -58,7 +58,7 @@ def _page_of(name: str, do: str, target: str) -> str:
 
 async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str) -> str:
     """Do what was asked for; returns what to tell the person."""
-    if do in EDIT_ACTIONS:
+    if do in _EDIT_ACTIONS:
         return await asyncio.to_thread(_steer, run, do, target, text)
     if do == "stop":
         await asyncio.to_thread(stop_run, run)
@@ -137,23 +137,19 @@ async def _apply(studio: Studio, run: Path, do: str) -> str:
     return f"{done}: {story.data.skill}. The same as: {result.command}"
 
 
-async def apply_page(studio: Studio, request: Request) -> Response:
+def apply_page(studio: Studio, request: Request) -> Response:
     """What applying would change, and the buttons to do it and to undo it."""
     name = str(request.path_params["name"])
-
-    def make() -> Response:
-        story = studio.story(request)
-        return studio.page(
-            request,
-            "apply.html.j2",
-            name=name,
-            story=story,
-            hunks=diff_hunks(story.initial_skill, story.best_skill),
-            inside=bool(story.data.skill) and studio.folders.holds(story.data.skill),
-            applied=_applied(story),
-        )
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    return studio.page(
+        request,
+        "apply.html.j2",
+        name=name,
+        story=story,
+        hunks=diff_hunks(story.initial_skill, story.best_skill),
+        inside=bool(story.data.skill) and studio.folders.holds(story.data.skill),
+        applied=_applied(story),
+    )
 
 
 def _applied(story: RunStory) -> bool:
@@ -178,13 +174,9 @@ def _waiting(prompt: Pending) -> WaitingPrompt:
     return WaitingPrompt(prompt.id, text, answer, prompt.problem)
 
 
-async def handoff(studio: Studio, request: Request) -> Response:
+def handoff(studio: Studio, request: Request) -> Response:
     """The prompts that wait for an answer."""
     name = str(request.path_params["name"])
-
-    def make() -> Response:
-        story = studio.story(request)
-        prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
-        return studio.page(request, "handoff.html.j2", name=name, story=story, prompts=prompts)
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
+    return studio.page(request, "handoff.html.j2", name=name, story=story, prompts=prompts)
