@@ -172,7 +172,78 @@ def build_part(kind: str, found: Any, protocol: type, *arguments: Any, source: s
             f"The {kind} {source} has no {missing[0]!r}: it is {type(part).__name__}.",
             hint=f"Give {expected}, or a class or function that makes one (docs/extending.md).",
         )
+    check_methods(kind, part, protocol, source)
     return part
+
+
+def check_methods(kind: str, part: Any, protocol: type, source: str) -> None:
+    """Raise when a method of a user's part cannot be called as `protocol` or a base class of
+    skillfit says, with all parameters. `part` may also be its class. Members that it lacks are not
+    looked at.
+    """
+    for name, expected in _expected_members(part, protocol).items():
+        member = inspect.getattr_static(part, name, None)
+        if isinstance(expected, property):
+            if inspect.isfunction(member):
+                problem = "is a method, and is read as an attribute"
+                raise _wrong_method(kind, source, name, problem, f"@property above def {name}")
+        elif member is not None and not isinstance(member, property):
+            needs_self = isinstance(part, type) and inspect.isfunction(member)
+            if problem := _problem_of(getattr(part, name), expected, needs_self):
+                raise _wrong_method(kind, source, f"{name}()", problem, _written(expected))
+
+
+def _expected_members(part: Any, protocol: type) -> dict[str, Any]:
+    """The public methods and properties that skillfit calls, or that its base classes call."""
+    own = part if isinstance(part, type) else type(part)
+    bases = [base for base in own.__mro__ if base.__module__.partition(".")[0] == "skillfit"]
+    expected: dict[str, Any] = {}
+    for kind in (protocol, *bases):
+        for name in _members(kind):
+            member = inspect.getattr_static(kind, name)
+            if inspect.isfunction(member) or isinstance(member, property):
+                expected.setdefault(name, member)
+    return expected
+
+
+def _wrong_method(kind: str, source: str, member: str, problem: str, expected: str) -> InputError:
+    return InputError(
+        f"The {kind} {source}: {member} {problem}.",
+        hint=f"Write: {expected} (docs/extending.md).",
+    )
+
+
+def _problem_of(method: Any, expected: Callable[..., Any], needs_self: bool) -> str:
+    """Why a method cannot be called like the expected one; empty when it can."""
+    if not callable(method):
+        return f"is {type(method).__name__}, not a method"
+    wanted = list(inspect.signature(expected).parameters.values())[1:]
+    by_name = [parameter.name for parameter in wanted if parameter.kind is parameter.KEYWORD_ONLY]
+    names = [parameter.name for parameter in wanted if parameter.name not in by_name]
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # written in C
+        return ""
+    instance = [None] if needs_self else []
+    called_with = f"takes {signature}, and is called with ({', '.join([*names, *by_name])})"
+    if not takes(method, *instance, *names, **dict.fromkeys(by_name)):
+        return called_with
+    own = list(signature.parameters)[len(instance) :]
+    if any(name in own and own.index(name) != at for at, name in enumerate(names)):
+        return f"{called_with}, in this order"
+    if _is_async(inspect.unwrap(method)) != _is_async(expected):
+        return "is not async" if _is_async(expected) else "is async, and its result is not awaited"
+    return ""
+
+
+def _written(method: Callable[..., Any]) -> str:
+    """The first line of a method, without annotations."""
+    names = []
+    for parameter in inspect.signature(method).parameters.values():
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        names.append(parameter.name + default)
+    before = "async def" if _is_async(method) else "def"
+    return f"{before} {method.__name__}({', '.join(names)})"
 
 
 def call_factory(
@@ -205,10 +276,10 @@ def call_factory(
         ) from error
 
 
-def takes(make: Callable[..., Any], *arguments: Any) -> bool:
+def takes(make: Callable[..., Any], *arguments: Any, **named: Any) -> bool:
     """Whether a class or function can be called with these arguments."""
     try:
-        inspect.signature(make).bind(*arguments)
+        inspect.signature(make).bind(*arguments, **named)
     except TypeError:
         return False
     except ValueError:  # a built-in type without a signature
@@ -228,6 +299,11 @@ def missing_members(part: Any, protocol: type) -> list[str]:
 
 def _members(protocol: type) -> list[str]:
     return [name for name in vars(protocol) if not name.startswith("_")]
+
+
+def is_built_in(part: Any) -> bool:
+    """Whether a part is skillfit's own: no user's class, also none that is derived from ours."""
+    return type(part).__module__.partition(".")[0] == "skillfit"
 
 
 def describe_part(part: Any, name: str, base: Path = Path()) -> Mapping[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from skillfit.benchmarks.game_player import GameEvaluator, open_game
+from skillfit.benchmarks.game_player import GameEvaluator, start_game_process
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.protocol import RateLimited
 from skillfit.models.providers.practice import ScriptedModel
@@ -93,8 +93,8 @@ async def test_a_broken_game_is_a_failure_of_its_own_kind(tmp_path: Path) -> Non
 
 
 async def test_a_game_process_that_dies_is_a_failure(games: list[Item]) -> None:
-    request = games[0].content()["game"]
-    async with open_game(request) as (game, _):
+    async with start_game_process() as game:
+        await game.exchange(games[0].content()["game"])
         game._process.kill()
         await game._process.wait()
         with pytest.raises(TaskFailure, match="game process"):

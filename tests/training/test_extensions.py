@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import yaml
 import skillfit
 from skillfit.agents import BaseAgent, as_agent
 from skillfit.config import load_config
-from skillfit.errors import InputError
+from skillfit.errors import Exit, InputError
 from skillfit.extensions import load_object
 from skillfit.gate import (
     BaseGate,
@@ -32,9 +33,12 @@ from skillfit.gate import (
     StrictGate,
     Verdict,
 )
+from skillfit.run.directory import RunDirectory
+from skillfit.run.events import RolloutFinished
 from skillfit.tasks.item import Attempt
 from skillfit.training.estimate import RunEstimate, estimate
 from skillfit.training.inputs import read_inputs
+from skillfit.training.user_part import PartFailed
 from tests.cli.cli_project import Shell
 
 # Every part writes a line with its kind when it is used.
@@ -342,7 +346,7 @@ class ForgetfulJudgement:
 
 
 def test_a_gate_whose_winner_is_not_its_incumbent_is_an_error(project: Path) -> None:
-    with pytest.raises(InputError, match="Forgetful named a winner and continues with another"):
+    with pytest.raises(InputError, match="Forgetful failed in step 1: decide gave a winner that"):
         given("gate", Forgetful, project)
 
 
@@ -608,3 +612,256 @@ def test_an_agent_may_leave_out_everything_but_attempt() -> None:
         assert "agent" in agent.describe()
     limited = as_agent(Limited())
     assert limited.limits_itself and limited.slots(4) == 8
+
+
+def propose_with(body: str, signature: str = "async def propose(self, skill, rollouts, context)"):
+    """The text of a proposer."""
+    return f"class Mine:\n    {signature}:\n        {body}\n"
+
+
+def written(project: Path, text: str, file: str = "mine.py") -> None:
+    head = "from skillfit.gate import StrictGate\nfrom skillfit.training.plan import *\n"
+    (project / file).write_text(head + text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (
+            "proposer",
+            propose_with("return []", "async def propose(self, skill, rollouts)"),
+            r"proposer mine\.py:Mine: propose\(\) takes \(self, skill, rollouts\), and is called "
+            r"with \(skill, rollouts, context\).*Write: async def propose\(self, skill, rollouts, "
+            r"context\)",
+        ),
+        (
+            "proposer",
+            propose_with("return []", "def propose(self, skill, rollouts, context)"),
+            r"propose\(\) is not async",
+        ),
+        (
+            "proposer",
+            propose_with("return []", "async def propose(self, rollouts, skill, context)"),
+            r"called with \(skill, rollouts, context\), in this order",
+        ),
+        ("proposer", "class Mine:\n    propose = 'text'\n", r"propose\(\) is str, not a method"),
+        (
+            "proposer",
+            "class Made:\n    async def propose(self): ...\n\ndef Mine():\n    return Made()\n",
+            r"propose\(\) takes \(\)",
+        ),
+        (
+            "gate",
+            "class Mine(StrictGate):\n    async def judge(self, name, candidate): ...\n",
+            r"Mine: judge\(\) takes .*called with \(name, candidate, training\)",
+        ),
+        (
+            "gate",
+            "class Mine(StrictGate):\n    def pools_edits(self):\n        return False\n",
+            r"pools_edits is a method, and is read as an attribute",
+        ),
+        (
+            "gate",
+            "class Mine(StrictGate):\n    def decide(self, new): ...\n",
+            r"decide\(\) takes \(new\), and is called with \(new, old\)",
+        ),
+        (
+            "sampler",
+            "class Mine(ShuffledBatches):\n    def order(self, items): ...\n",
+            r"order\(\) takes \(items\), and is called with \(items, seed\)",
+        ),
+        (
+            "sampler",
+            "class Mine:\n    async def plan(self, items, settings): ...\n",
+            r"sampler mine\.py:Mine: plan\(\) is async, and its result is not awaited",
+        ),
+        (
+            "executor",
+            "class Mine:\n    cores = 1\n    def run(self, worker, assignment): ...\n"
+            "    async def close(self): ...\n",
+            r"executor mine\.py:Mine: run\(\) is not async",
+        ),
+        (
+            "agent",
+            "class Mine:\n    def attempt(self, skill, item, context): ...\n",
+            r"agent .*mine\.py:Mine: attempt\(\) is not async",
+        ),
+        (
+            "grader",
+            "class Mine:\n    async def grade(self, answer): ...\n",
+            r"grader .*mine\.py:Mine: grade\(\) takes \(answer\), and is called with",
+        ),
+    ],
+)
+def test_a_method_that_cannot_be_called_is_refused_before_anything_is_spent(
+    kind: str, text: str, message: str, project: Path, here: Path
+) -> None:
+    written(project, text)
+    with pytest.raises(InputError, match=message):
+        named(kind, "mine.py:Mine", project)
+    assert not (here / "r").exists()
+
+
+def test_check_refuses_such_a_part_too(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(project, propose_with("return []", "def propose(self, skill, rollouts, context)"))
+    config = write_config(project, {"optimizer.proposer": "mine.py:Mine"})
+    said = Shell(capsys)("check", config, "--run", "r")
+    assert said.code == 2 and "propose() is not async" in said.err
+
+
+def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
+    written(
+        project,
+        "class Mine(StrictGate):\n"
+        "    async def judge(self, where, proposed, rollouts):\n"
+        "        return await super().judge(where, proposed, rollouts)\n"
+        "    def assign(self, *arguments):\n"
+        "        return super().assign(*arguments)\n",
+    )
+    assert named("gate", "mine.py:Mine", project).finished is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (
+            "proposer",
+            propose_with("return [][0]"),
+            r"proposer mine\.py:Mine failed in step 1: IndexError: list index out of range "
+            r"\(mine\.py, line 5\)",
+        ),
+        (
+            "proposer",
+            propose_with("raise SystemExit(3)"),
+            r"mine\.py:Mine failed in step 1: SystemExit: 3",
+        ),
+        (
+            "proposer",
+            propose_with("import json; json.loads('{')"),
+            r"JSONDecodeError: .*\(mine\.py, line 5\) It was raised in decoder\.py",
+        ),
+        (
+            "proposer",
+            propose_with("pass"),
+            r"failed in step 1: propose gave None instead of Proposals or a list of Patch",
+        ),
+        ("proposer", propose_with("return ['text']"), r"propose gave list instead of Proposals or"),
+        (
+            "gate",
+            "class Mine(StrictGate):\n    def decide(self, new, old):\n        return new.it\n",
+            r"gate mine\.py:Mine failed in step 1: AttributeError: .*\(mine\.py, line 5\)",
+        ),
+        (
+            "gate",
+            "class Mine(StrictGate):\n    async def judge(self, *_):\n        return True\n",
+            r"gate mine\.py:Mine failed in step 1: TypeError: Mine\.judge returned True; it",
+        ),
+        (
+            "gate",
+            "class Mine(StrictGate):\n    def assign(self, *arguments):\n        return []\n",
+            r"gate mine\.py:Mine failed.*: assign gave 0 arms for 4 rollouts",
+        ),
+        (
+            "gate",
+            "class Mine(StrictGate):\n    @property\n    def best_score(self):\n"
+            "        return 'high'\n",
+            r"gate mine\.py:Mine failed.*: best_score gave str instead of float",
+        ),
+        (
+            "sampler",
+            "class Mine:\n    def plan(self, items, settings):\n        return 1 / 0\n",
+            r"sampler mine\.py:Mine failed: ZeroDivisionError: .*\(mine\.py, line 5\)",
+        ),
+        (
+            "sampler",
+            "class Mine:\n    def plan(self, items, settings):\n        return Plan(())\n",
+            r"sampler mine\.py:Mine failed: plan gave an epoch without steps",
+        ),
+    ],
+)
+def test_a_part_that_fails_is_named(kind: str, text: str, message: str, project: Path) -> None:
+    written(project, text)
+    with pytest.raises(PartFailed, match=message) as failure:
+        named(kind, "mine.py:Mine", project)
+    assert failure.value.exit_code == Exit.USAGE
+
+
+@pytest.mark.parametrize("kind", ["agent", "grader"])
+def test_an_agent_or_a_grader_that_fails_is_a_failed_rollout(
+    kind: str, project: Path, here: Path
+) -> None:
+    method = "attempt" if kind == "agent" else "grade"
+    written(project, f"class Mine:\n    async def {method}(self, *_):\n        return {{}}['x']\n")
+    named(kind, "mine.py:Mine", project)
+    with closing(RunDirectory.read(here / "r")) as view:
+        errors = {event.failure for event in view.events.found(RolloutFinished)}
+    assert errors and all("KeyError: 'x' (mine.py:5)" in error for error in errors)
+
+
+class OutOfOrder(InputError): ...
+
+
+def test_errors_of_skillfit_pass_through_a_part(project: Path) -> None:
+    class Mine:
+        async def propose(self, skill: Any, rollouts: Any, context: Any) -> Any:
+            raise OutOfOrder("The scales are out of order.")
+
+    with pytest.raises(OutOfOrder):
+        given("proposer", Mine, project)
+
+
+def test_a_bug_in_a_built_in_part_looks_like_one(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decide(*_: Any) -> Any:
+        raise ZeroDivisionError("a bug of skillfit")
+
+    monkeypatch.setattr(StrictGate, "decide", decide)
+    with pytest.raises(ZeroDivisionError):
+        given("proposer", load_object("parts.py:MyProposer", project), project)
+
+
+FAILS_LATE = """
+class Mine:
+    async def propose(self, skill, rollouts, context):
+        if context.step == 2:
+            return [][0]
+        return []
+"""
+
+
+def calls(run: str) -> int:
+    with closing(RunDirectory.read(run)) as view:
+        return sum(row.usage.calls for row in view.journal.bill())
+
+
+def test_a_run_resumes_after_its_part_was_fixed(
+    project: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = Shell(capsys)
+    gate = "class Gate(StrictGate): ...\n"  # in the same file
+    written(project, FAILS_LATE + gate)
+    parts = {"optimizer.proposer": "mine.py:Mine", "evaluation.gate": "mine.py:Gate"}
+    config = write_config(project, {**parts, "train.batch_size": 2})
+    said = shell("train", config, "--run", "r")
+    assert said.code == 2 and "failed in step 2: IndexError" in said.err
+    assert f"skillfit resume {here / 'r'}" in said.err
+    before = calls("r")
+    fixed = FAILS_LATE.replace("[][0]", "[]") + gate
+    written(project, fixed)
+    said = shell("resume", "r")
+    assert said.code == 3, said.err
+    assert calls("r") == before  # all was paid for before the failure
+    written(project, fixed + "# another rule\n")  # a fix is accepted once
+    assert "was started with other settings" in shell("resume", "r").err
+
+
+def test_a_fix_does_not_excuse_other_changes(project: Path) -> None:
+    written(project, FAILS_LATE)
+    config = write_config(project, {"optimizer.proposer": "mine.py:Mine", "train.batch_size": 2})
+    with pytest.raises(PartFailed):
+        skillfit.train(config=config, run="r", progress=False)
+    written(project, FAILS_LATE.replace("[][0]", "[]"))
+    with pytest.raises(InputError, match=r"train\.seed: 42 -> 7"):
+        skillfit.train(config=config, run="r", progress=False, settings={"train.seed": 7})
+    assert skillfit.train(config=config, run="r", progress=False).finished is not None

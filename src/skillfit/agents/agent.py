@@ -28,9 +28,11 @@ from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import (
     build_part,
     call_user_code,
+    check_methods,
     find_extension,
+    is_built_in,
     is_reference,
-    missing_members,
+    name_of,
 )
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model, ModelError, Reply, Request, Tool, Usage
@@ -434,14 +436,30 @@ def visible_fields(item: Item) -> JsonObject:
 
 @dataclass(frozen=True)
 class AgentObject:
-    """A user's object with a method `attempt` that leaves out other members of `Agent`: these have
-    the values of `BaseAgent`.
+    """A user's object with a method `attempt`. Other members of `Agent` that it leaves out have the
+    values of `BaseAgent`. Errors in its code are failed rollouts.
     """
 
     agent: Any
 
     async def attempt(self, skill: Skill, item: Item, context: AttemptContext) -> Attempt:
-        attempt: Attempt = await self.agent.attempt(skill, item, context)
+        name = name_of(type(self.agent))
+        try:
+            attempt = await call_user_code(
+                self.agent.attempt,
+                skill,
+                item,
+                context,
+                kind="agent",
+                where=f"{name}.attempt on item {item.id}",
+            )
+        except TaskFailure as failure:
+            raise AgentFailure(failure.message) from failure
+        if not isinstance(attempt, Attempt):
+            raise AgentFailure(
+                f"{name}.attempt returned {type(attempt).__name__} on item {item.id}.",
+                hint="Return an Attempt.",
+            )
         return attempt
 
     @property
@@ -474,7 +492,8 @@ def as_agent(found: Any, name: str = "") -> Agent:
     if isinstance(found, type) and hasattr(found, "attempt"):
         found = build_part("agent", found, _Attempts, source=name)
     if hasattr(found, "attempt"):
-        return AgentObject(found) if missing_members(found, Agent) else cast(Agent, found)
+        check_methods("agent", found, _Attempts, name or name_of(found))
+        return cast(Agent, found) if is_built_in(found) else AgentObject(found)
     if not callable(found):
         raise InputError(
             f"The agent {name or repr(found)} is {type(found).__name__}, which cannot be called.",

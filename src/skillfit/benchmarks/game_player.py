@@ -72,13 +72,15 @@ class GameState:
 
 
 class GameProcess:
-    """A running game. Use `open_game`."""
+    """A process that plays one game. Use `start_game_process`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def exchange(self, request: Game | Move) -> GameState:
-        """Send a request and read the state. Raises `TaskFailure` when the game breaks."""
+        """Send the game to open or a move, and read the state. Raises `TaskFailure` when the game
+        breaks.
+        """
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -99,8 +101,8 @@ class GameProcess:
 
 
 @asynccontextmanager
-async def open_game(request: Game) -> AsyncIterator[tuple[GameProcess, GameState]]:
-    """Start a process for one game; it ends with the block."""
+async def start_game_process() -> AsyncIterator[GameProcess]:
+    """A process for one game; it ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -113,8 +115,7 @@ async def open_game(request: Game) -> AsyncIterator[tuple[GameProcess, GameState
         limit=1 << 24,
     )
     try:
-        game = GameProcess(process)
-        yield game, await game.exchange(request)
+        yield GameProcess(process)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -136,9 +137,9 @@ class GameEvaluator(Evaluator):
     async def __call__(self, skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         dialogue = Dialogue(required_model(self.model, self.name), item, seed)
         system = system_message(packaged_text(Path(__file__).parent, "game_prompt.md"), skill)
-        request = item.content()["game"]
-        async with open_game(request) as (game, state):
-            state = await self._play(game, state, dialogue, system)
+        async with start_game_process() as game:
+            opened = await game.exchange(item.content()["game"])
+            state = await self._play(game, opened, dialogue, system)
         return ScoredAttempt(
             dialogue.attempt("won" if state.won else "not won"), self._score(state)
         )

@@ -6,7 +6,7 @@ the ship test, the leak check, the checks before a run, and the diagnosis after 
 
 from skillfit.gate.base import BaseGate
 from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose, overall
-from skillfit.gate.leak import Leak, LeakIndex
+from skillfit.gate.leak import Leak, LeakIndex, TextFilter
 from skillfit.gate.samples import RolloutCount, Samples
 from skillfit.gate.screening import ScreeningGate
 from skillfit.gate.ship import ShipResult, ship_test
@@ -50,6 +50,7 @@ __all__ = [
     "ShipResult",
     "Standing",
     "StrictGate",
+    "TextFilter",
     "Verdict",
     "diagnose",
     "overall",

@@ -102,9 +102,8 @@ class BaseGate:
         new = await self.record(candidate.skill)
         ruling = self.uncovered(min(old.coverage, new.coverage)) or self.decide(new, old)
         if not isinstance(ruling, Ruling):
-            raise InputError(
-                f"{type(self).__name__}.decide returned {ruling!r}.",
-                hint='It returns a skillfit.gate.Ruling, for example Ruling("accept", "why").',
+            raise _wrong_result(
+                self, "decide", ruling, 'a Ruling, for example Ruling("accept", "why")'
             )
         return self.verdict(candidate, ruling, new, old, count)
 
@@ -236,9 +235,15 @@ class _LaterJudgement:
 
     async def decide(self, training: Sequence[Observation] = ()) -> Verdict:
         verdict = await self.gate.judge(self.name, self.candidate, training)
+        if not isinstance(verdict, Verdict):
+            raise _wrong_result(self.gate, "judge", verdict, "a Verdict")
         if verdict.winner.hash != self.gate.incumbent.hash:  # an own `judge` need not carry it
             self.gate.carry(verdict.winner, await self.gate.record(verdict.winner))
         return verdict
+
+
+def _wrong_result(gate: BaseGate, method: str, result: object, expected: str) -> TypeError:
+    return TypeError(f"{type(gate).__name__}.{method} returned {result!r}; it returns {expected}")
 
 
 def _standing(candidate: Candidate, new: Samples, old: Samples, decision: Decision) -> Standing:

@@ -13,6 +13,8 @@ memorised answers. Its rules, all on words (case and punctuation ignored; CJK by
 Telling: three words, or a word of eight letters, or a number of four digits. A name: three
 characters, with capitals or digits. So "yes", "B", "42", common words and class labels pass.
 
+`TextFilter` applies the check to every text that is about to enter the skill.
+
 The shortcut audit asks whether a trivial skill, such as "Always answer: B", reaches the score.
 """
 
@@ -20,11 +22,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from skillfit.plain_text import shorten
+from skillfit.run.events import Discarded, Event
 from skillfit.run.records import CheckResult
+from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
 RUN = 8
@@ -168,6 +173,56 @@ def _runs(text: Words, length: int) -> Iterator[Words]:
 
 
 _OPTIONS = ("options", "choices")
+
+
+class TextFilter:
+    """Keeps text out of the skill that carries hidden answers or passes the token ceiling.
+
+    Each refusal is emitted with its evidence. Without an index (`evaluation.leak_check: false`)
+    every text passes. The index of a large task takes seconds, so it is built for the first text
+    and not before the first rollout. `blocked` counts refusals over the run.
+    """
+
+    def __init__(
+        self,
+        build_index: Callable[[], LeakIndex] | None,
+        emit: Callable[[Event], None],
+        max_tokens: int | None,
+    ) -> None:
+        self._build_index, self._emit, self.max_tokens = build_index, emit, max_tokens
+        self._index: LeakIndex | None = None
+        self.blocked = 0
+
+    def passes(self, text: str, step: int, *, example: bool = False) -> bool:
+        """`example`: the text goes into the fenced examples, where training answers belong."""
+        if self._index is None and self._build_index is not None:
+            self._index = self._build_index()
+        leaks = self._index.check(text, examples=example) if self._index else ()
+        if leaks:
+            self.blocked += 1
+            self._emit(_leak_event(step, text, leaks))
+        return not leaks
+
+    def fits(self, wanted: Skill, present: Skill, what: str, step: int) -> bool:
+        """Whether a skill stays below the token ceiling. One that shrinks always does."""
+        limit = self.max_tokens
+        if limit is None or wanted.tokens <= max(limit, present.tokens):
+            return True
+        reason = f"the skill would have about {wanted.tokens} tokens; {limit} are allowed"
+        stays = "the skill stays as it is"
+        self._emit(Discarded(step=step, stage=what, what="text", reason=reason, evidence=stays))
+        return False
+
+
+def _leak_event(step: int, text: str, leaks: Sequence[Leak]) -> Discarded:
+    kinds = [f"{leak.kind} of item {leak.item}" if leak.item else leak.kind for leak in leaks]
+    return Discarded(
+        step=step,
+        stage="leak_check",
+        what=shorten(text, 200),
+        reason=f"carries {', '.join(kinds)}",
+        evidence=" | ".join(leak.evidence for leak in leaks),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 what happens to each edit.
 
 Pending edits are measured in random subsets. Promoted edits are part of the incumbent. Dropped
-edits are no longer used. Everything here is a pure function of edits, estimates and seeds.
+edits are no longer used. The same edits, estimates and seeds give the same arms and decisions.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Pool:
     # Reading
 
     def pending(self) -> list[PoolEdit]:
-        return [one for one in self.edits.values() if one.status == "pending"]
+        return [entry for entry in self.edits.values() if entry.status == "pending"]
 
     def promoted(self) -> list[PoolEdit]:
         return [self.edits[key] for key in self._promoted]
@@ -110,10 +110,10 @@ class Pool:
         order += [key for key in self.edits if key in chosen and key not in self._promoted]
         key = tuple(order)
         if key not in self._applied:
-            edits = [self.edits[one].edit for one in order]
+            edits = [self.edits[entry].edit for entry in order]
             applied = apply_one_by_one(self.base, edits, self._max_tokens)
             results = zip(order, applied.results, strict=True)
-            present = tuple(sorted(one for one, result in results if result.applied))
+            present = tuple(sorted(entry for entry, result in results if result.applied))
             self._applied[key] = Arm(applied.skill, present)
         return self._applied[key]
 
@@ -147,34 +147,34 @@ class Pool:
         dropped, with the reason.
         """
         joined = []
-        taken = sum(one.step == candidate.step for one in self.edits.values())
+        taken = sum(entry.step == candidate.step for entry in self.edits.values())
         for number, edit in enumerate(candidate.edits, start=taken + 1):
             at = number - taken - 1
             sources = candidate.sources[at] if at < len(candidate.sources) else ()
-            one = PoolEdit(
+            entry = PoolEdit(
                 id=f"s{candidate.step:04d}e{number:02d}",
                 step=candidate.step,
                 edit=edit,
                 sources=frozenset(sources),
                 removal=candidate.removes_initial_text,
             )
-            joined.append(one)
+            joined.append(entry)
             twin = self._twin(edit)
-            if twin is not None and self._revive(twin, one):
+            if twin is not None and self._revive(twin, entry):
                 continue
-            self.edits[one.id] = one
+            self.edits[entry.id] = entry
             if twin is not None:
                 why = f": {twin.reason}" if twin.status == "dropped" and twin.reason else ""
-                self._set_dropped(one, f"repeats {twin.id} ({twin.status}{why})", repeats=twin.id)
+                self._set_dropped(entry, f"repeats {twin.id} ({twin.status}{why})", repeats=twin.id)
             else:
-                self._settle(one)
+                self._settle(entry)
         return joined
 
     def _twin(self, edit: Edit) -> PoolEdit | None:
-        """An edit of the pool that says the same. Dropped duplicates are passed over."""
-        for one in self.edits.values():
-            if one.repeats is None and same_meaning(one.edit, edit):
-                return one
+        """An edit of the pool that says the same. Edits dropped as repeats are skipped."""
+        for entry in self.edits.values():
+            if entry.repeats is None and same_meaning(entry.edit, edit):
+                return entry
         return None
 
     def _revive(self, twin: PoolEdit, proposed: PoolEdit) -> bool:
@@ -189,57 +189,57 @@ class Pool:
         self._settle(twin)
         return twin.status == "pending"
 
-    def _settle(self, one: PoolEdit) -> None:
+    def _settle(self, entry: PoolEdit) -> None:
         """Find what a new edit needs and what it excludes; drop it when it cannot take effect."""
-        needs = self._find_needs(one)
+        needs = self._find_needs(entry)
         if needs is None:
-            problem = apply_edits(self.incumbent.skill, [one.edit], self._max_tokens).results[0]
-            self._set_dropped(one, f"cannot be applied: {problem.reason}")
+            problem = apply_edits(self.incumbent.skill, [entry.edit], self._max_tokens).results[0]
+            self._set_dropped(entry, f"cannot be applied: {problem.reason}")
             return
-        one.needs = needs
+        entry.needs = needs
         if needs:
-            self._anchored.append(one.id)
+            self._anchored.append(entry.id)
         for other in self.edits.values():
-            if other.id == one.id or other.status == "dropped" or other.absorbed:
+            if other.id == entry.id or other.status == "dropped" or other.absorbed:
                 continue
-            if other.id not in needs and self._exclude(other, one):
-                one.rivals.add(other.id)
-                other.rivals.add(one.id)
+            if other.id not in needs and self._exclude(other, entry):
+                entry.rivals.add(other.id)
+                other.rivals.add(entry.id)
 
-    def _find_needs(self, one: PoolEdit) -> frozenset[str] | None:
+    def _find_needs(self, entry: PoolEdit) -> frozenset[str] | None:
         """The edits whose text the new edit is anchored in: none when the base has the anchor. None
         when it cannot be applied at all.
         """
-        if self._takes_effect([], one):
+        if self._takes_effect([], entry):
             return frozenset()
         for other in sorted(self.edits.values(), key=lambda other: len(other.needs)):
             unused = other.status == "dropped" or other.absorbed or not other.edit.content
-            if other.id == one.id or unused:
+            if other.id == entry.id or unused:
                 continue
             chain = [*(self.edits[key] for key in sorted(other.needs)), other]
-            if self._takes_effect(chain, one):
+            if self._takes_effect(chain, entry):
                 return frozenset({other.id, *other.needs})
-        promoted = [other for other in self.promoted() if other.id != one.id]
-        if promoted and self._takes_effect(promoted, one):
+        promoted = [other for other in self.promoted() if other.id != entry.id]
+        if promoted and self._takes_effect(promoted, entry):
             return frozenset(other.id for other in promoted)
         return None
 
-    def _takes_effect(self, before: Sequence[PoolEdit], one: PoolEdit) -> bool:
-        edits = [*(other.edit for other in before), one.edit]
+    def _takes_effect(self, before: Sequence[PoolEdit], entry: PoolEdit) -> bool:
+        edits = [*(other.edit for other in before), entry.edit]
         results = apply_one_by_one(self.base, edits, self._max_tokens).results
         return all(result.applied for result in results)
 
-    def _exclude(self, one: PoolEdit, other: PoolEdit) -> bool:
+    def _exclude(self, first: PoolEdit, second: PoolEdit) -> bool:
         """Whether two edits cannot be in effect together, in either order."""
-        if one.edit.op in EXCLUSIVE_OPS and one.edit.op == other.edit.op:
+        if first.edit.op in EXCLUSIVE_OPS and first.edit.op == second.edit.op:
             return True
-        if one.edit.op == other.edit.op == "append":
-            return one.edit.content.strip() == other.edit.content.strip()
-        if other.id in one.needs:
+        if first.edit.op == second.edit.op == "append":
+            return first.edit.content.strip() == second.edit.content.strip()
+        if second.id in first.needs:
             return False
-        keys = sorted(one.needs | other.needs - {one.id, other.id})
+        keys = sorted((first.needs | second.needs) - {first.id, second.id})
         before = [self.edits[key].edit for key in keys]
-        for pair in ([one.edit, other.edit], [other.edit, one.edit]):
+        for pair in ([first.edit, second.edit], [second.edit, first.edit]):
             results = apply_one_by_one(self.base, [*before, *pair]).results
             if not all(result.applied for result in results[len(before) :]):
                 return True
@@ -249,7 +249,7 @@ class Pool:
 
     def shares(self) -> dict[str, float]:
         """For each edit in use, the share of rollouts that should carry it."""
-        return {one.id: inclusion(one) for one in [*self.promoted(), *self.pending()]}
+        return {entry.id: inclusion(entry) for entry in [*self.promoted(), *self.pending()]}
 
     def draw(self, key: str, count: int, shares: Mapping[str, float]) -> list[Arm]:
         """At most `count` distinct arms in which each edit of `shares` is on in about its share.
@@ -308,17 +308,17 @@ class Pool:
         """What the estimates say about each edit. An edit without evidence stays as it is."""
         promote: list[PoolEdit] = []
         drop: list[str] = []
-        for one in [*self.promoted(), *self.pending()]:
-            verdict = _decide(one) if one.estimate is not None else one.status
+        for entry in [*self.promoted(), *self.pending()]:
+            verdict = _decide(entry) if entry.estimate is not None else entry.status
             if verdict == "dropped":
-                drop.append(one.id)
-            elif verdict == "promoted" and one.status == "pending":
-                promote.append(one)
-        on = {one.id for one in self.promoted()} - set(drop)
+                drop.append(entry.id)
+            elif verdict == "promoted" and entry.status == "pending":
+                promote.append(entry)
+        on = {entry.id for entry in self.promoted()} - set(drop)
         chosen: list[str] = []
-        for one in sorted(promote, key=_best_first):
-            if not one.rivals & set(chosen):
-                chosen.append(one.id)
+        for entry in sorted(promote, key=_best_first):
+            if not entry.rivals & set(chosen):
+                chosen.append(entry.id)
         kept = set(self._closed(on | set(chosen)))
         order = [key for key in self.edits if key in chosen]  # what an edit needs joined before it
         return Decisions(tuple(key for key in order if key in kept), tuple(drop))
@@ -327,16 +327,18 @@ class Pool:
         """Promoted edits and pending ones that are believed to help, for the final skill. Text of
         the initial skill is removed when no loss is expected from that.
         """
-        chosen = {one.id for one in self.promoted() if one.removal or one.pinned or _helps(one)}
-        for one in sorted(self.pending(), key=_best_first):
-            if _expects_no_loss(one) if one.removal else _helps(one):
-                chosen -= one.rivals
-                chosen.add(one.id)
+        chosen = {
+            entry.id for entry in self.promoted() if entry.removal or entry.pinned or _helps(entry)
+        }
+        for entry in sorted(self.pending(), key=_best_first):
+            if _expects_no_loss(entry) if entry.removal else _helps(entry):
+                chosen -= entry.rivals
+                chosen.add(entry.id)
         return self._closed(chosen)
 
-    def _available(self, one: PoolEdit, on: set[str]) -> bool:
+    def _available(self, entry: PoolEdit, on: set[str]) -> bool:
         """Whether all edits that this one is anchored in are on."""
-        return all(key in on or self.edits[key].absorbed for key in one.needs)
+        return all(key in on or self.edits[key].absorbed for key in entry.needs)
 
     def _closed(self, chosen: set[str]) -> list[str]:
         """The chosen edits without those whose anchor is missing, in order of joining."""
@@ -349,11 +351,11 @@ class Pool:
 
     def promote(self, key: str, reason: str) -> None:
         """Make an edit part of the incumbent. Promoted rivals and their dependents are dropped."""
-        one = self.edits[key]
-        for rival in sorted(one.rivals):
+        entry = self.edits[key]
+        for rival in sorted(entry.rivals):
             if self._is_promoted(rival):
                 self.drop(rival, f"replaced by {key}")
-        one.status, one.reason, one.awaits_approval = "promoted", reason, False
+        entry.status, entry.reason, entry.awaits_approval = "promoted", reason, False
         self._promoted.append(key)
         self._applied.clear()
 
@@ -363,41 +365,41 @@ class Pool:
             why = reason if other == key else f"depends on {key}, which was dropped"
             self._set_dropped(self.edits[other], why)
 
-    def _set_dropped(self, one: PoolEdit, reason: str, repeats: str | None = None) -> None:
-        one.status, one.reason, one.awaits_approval = "dropped", reason, False
-        one.repeats = repeats
-        if one.id in self._promoted:
-            self._promoted.remove(one.id)
+    def _set_dropped(self, entry: PoolEdit, reason: str, repeats: str | None = None) -> None:
+        entry.status, entry.reason, entry.awaits_approval = "dropped", reason, False
+        entry.repeats = repeats
+        if entry.id in self._promoted:
+            self._promoted.remove(entry.id)
         self._applied.clear()
 
     def rebase(self, base: Skill, *, replaces: str = "") -> None:
         """Continue with another document. It contains the promoted edits, or, with `replaces` (the
         reason), they are gone. Pending edits that cannot be applied to it are dropped.
         """
-        for one in self.promoted():
+        for entry in self.promoted():
             if replaces:
-                self._set_dropped(one, replaces)
+                self._set_dropped(entry, replaces)
             else:
-                one.absorbed = True
+                entry.absorbed = True
         self.base = base
         self._promoted.clear()
         self._anchored.clear()
         self._applied.clear()
         pending = self.pending()
-        for one in pending:  # settle each against those before it, as when they joined
-            one.needs, one.rivals, one.status = frozenset(), set(), "dropped"
-        for one in pending:
-            one.status = "pending"
-            self._settle(one)
+        for entry in pending:  # settle each against those before it, as when they joined
+            entry.needs, entry.rivals, entry.status = frozenset(), set(), "dropped"
+        for entry in pending:
+            entry.status = "pending"
+            self._settle(entry)
 
 
-def inclusion(one: PoolEdit) -> float:
+def inclusion(entry: PoolEdit) -> float:
     """The share of rollouts that should carry an edit."""
-    estimate = one.estimate
-    if one.status == "promoted":
+    estimate = entry.estimate
+    if entry.status == "promoted":
         certain = estimate is not None and estimate.contrast.z >= CERTAIN_Z
         return 1.0 if certain else 1 - LEFT_OUT
-    if one.removal:
+    if entry.removal:
         return _removal_inclusion(estimate)
     if estimate is None:
         return 0.5
@@ -415,41 +417,41 @@ def _removal_inclusion(estimate: Estimate | None) -> float:
     return min(high, max(low, round(1 - 1.5 * estimate.harmful, 6)))
 
 
-def _helps(one: PoolEdit) -> bool:
+def _helps(entry: PoolEdit) -> bool:
     """Whether an edit is believed to help enough to be in the final skill."""
-    return one.estimate is not None and one.estimate.contrast.z > FINAL_WORTH_Z
+    return entry.estimate is not None and entry.estimate.contrast.z > FINAL_WORTH_Z
 
 
-def _expects_no_loss(one: PoolEdit) -> bool:
+def _expects_no_loss(entry: PoolEdit) -> bool:
     """Whether a removal is not expected to lower the score, by enough rollouts."""
-    found = one.estimate
+    found = entry.estimate
     return found is not None and found.rollouts >= HARMLESS_ROLLOUTS and found.mean >= 0
 
 
-def _decide(one: PoolEdit) -> EditStatus:
+def _decide(entry: PoolEdit) -> EditStatus:
     """What should become of an edit with an estimate."""
-    assert one.estimate is not None
-    z = one.estimate.contrast.z
-    if one.pinned:
+    assert entry.estimate is not None
+    z = entry.estimate.contrast.z
+    if entry.pinned:
         return "promoted"
-    if one.removal:
-        return _decide_removal(one, one.estimate)
-    if one.status == "promoted":
+    if entry.removal:
+        return _decide_removal(entry, entry.estimate)
+    if entry.status == "promoted":
         return "dropped" if z < DEMOTE_Z else "promoted"
     if z < DROP_Z:
         return "dropped"
     if z > PROMOTE_Z:
         return "promoted"
-    if one.judgements >= DECIDE_AFTER:
+    if entry.judgements >= DECIDE_AFTER:
         return "promoted" if z > WORTH_Z else "dropped"
     return "pending"
 
 
-def _decide_removal(one: PoolEdit, estimate: Estimate) -> EditStatus:
+def _decide_removal(entry: PoolEdit, estimate: Estimate) -> EditStatus:
     """A text is removed when that is unlikely to cost score, kept for good when that is likely, and
     restored when removing it turned out to cost score.
     """
-    if one.status == "promoted":
+    if entry.status == "promoted":
         return "dropped" if estimate.contrast.z < RESTORE_Z else "promoted"
     if is_harmless(estimate):
         return "promoted"
@@ -462,8 +464,8 @@ def is_harmless(estimate: Estimate) -> bool:
     return estimate.rollouts >= HARMLESS_ROLLOUTS and estimate.harmful < HARMLESS_RISK
 
 
-def _best_first(one: PoolEdit) -> tuple[float, str]:
-    return (-one.estimate.contrast.z if one.estimate else 0.0, one.id)
+def _best_first(entry: PoolEdit) -> tuple[float, str]:
+    return (-entry.estimate.contrast.z if entry.estimate else 0.0, entry.id)
 
 
 def apply_one_by_one(base: Skill, edits: Sequence[Edit], max_tokens: int | None = None) -> Applied:
@@ -487,13 +489,13 @@ _WORD = re.compile(r"\w+")
 _NEGATIONS = frozenset({"not", "no", "never", "without", "don", "dont", "avoid", "except"})
 
 
-def same_meaning(one: Edit, other: Edit) -> bool:
+def same_meaning(entry: Edit, other: Edit) -> bool:
     """Equal, or nearly the same words with the same numbers and negations."""
-    if (one.op, one.target, one.content) == (other.op, other.target, other.content):
+    if (entry.op, entry.target, entry.content) == (other.op, other.target, other.content):
         return True
-    if one.op != other.op or one.target.split() != other.target.split():
+    if entry.op != other.op or entry.target.split() != other.target.split():
         return False
-    words, others = _words(one.content), _words(other.content)
+    words, others = _words(entry.content), _words(other.content)
     if any(_is_telling(word) for word in words ^ others):
         return False
     common = len(words & others)

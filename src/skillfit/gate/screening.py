@@ -117,7 +117,7 @@ class ScreeningGate(BaseGate):
         return float(self._selection.weights @ (chance * (1 - chance)))
 
     def effects(self) -> tuple[EditEffect, ...]:
-        return tuple(_shown(one) for one in self.pool.edits.values())
+        return tuple(_shown(entry) for entry in self.pool.edits.values())
 
     # Measuring
 
@@ -180,7 +180,7 @@ class ScreeningGate(BaseGate):
 
     def _fit(self) -> None:
         """Fit all rollouts so far, starting from the last fit."""
-        kinds: dict[str, Kind] = {key: one.kind for key, one in self.pool.edits.items()}
+        kinds: dict[str, Kind] = {key: entry.kind for key, entry in self.pool.edits.items()}
         kinds |= dict.fromkeys(self._documents, "base")
         columns = [key for key in kinds if self._rollouts[key]]
         self._posterior = fit(
@@ -191,18 +191,18 @@ class ScreeningGate(BaseGate):
     def _estimate(self) -> None:
         """Express the effect of every edit in use relative to the incumbent."""
         used = [
-            one
-            for one in self.pool.edits.values()
-            if one.status != "dropped" and self._rollouts[one.id]
+            entry
+            for entry in self.pool.edits.values()
+            if entry.status != "dropped" and self._rollouts[entry.id]
         ]
         changes = [
-            Change(self.pool.signs(one.id), one.status == "promoted", self._rollouts[one.id])
-            for one in used
+            Change(self.pool.signs(entry.id), entry.status == "promoted", self._rollouts[entry.id])
+            for entry in used
         ]
         incumbent = self._columns(self.pool.incumbent)
         estimates = self._selection.effects(self.posterior, incumbent, changes)
-        for one, estimate in zip(used, estimates, strict=True):
-            one.estimate = estimate
+        for entry, estimate in zip(used, estimates, strict=True):
+            entry.estimate = estimate
 
     def _score(self) -> ScoreEstimate:
         return self._selection.score(self.posterior, self._columns(self.pool.incumbent))
@@ -228,8 +228,8 @@ class ScreeningGate(BaseGate):
         if candidate is not None:
             self.pool.join(candidate)
         if not self.settings.use_gate:
-            for one in self.pool.pending():
-                self.pool.promote(one.id, "the gate is off: every edit is accepted")
+            for entry in self.pool.pending():
+                self.pool.promote(entry.id, "the gate is off: every edit is accepted")
         if self.pool.pending() or self.pool.incumbent.skill.hash != old.skill.hash:
             items = self.items * self.settings.passes
             arms = self._arms(f"{self.settings.seed}/{name}/selection", items)
@@ -252,8 +252,8 @@ class ScreeningGate(BaseGate):
         if judgement.running is not None:
             self._record(judgement.arms, await judgement.running)
         self._fit()
-        for one in self.pool.pending():
-            one.judgements += one.estimate is not None
+        for entry in self.pool.pending():
+            entry.judgements += entry.estimate is not None
         if uncovered := self.uncovered(judgement.count.coverage):
             return self._verdict(uncovered, judgement)
         if not self.settings.use_gate:
@@ -266,42 +266,44 @@ class ScreeningGate(BaseGate):
         """With `review`, an edit that would be promoted waits for the user's approval."""
         if not self.settings.review:
             return decisions
-        for one in self.pool.pending():
-            if one.id in decisions.promote:
-                one.awaits_approval = True
-                one.reason = f"{AWAITS_APPROVAL}: {_effect_text(one)}"
-            elif one.awaits_approval:  # later rollouts lowered its estimate
-                one.awaits_approval, one.reason = False, ""
+        for entry in self.pool.pending():
+            if entry.id in decisions.promote:
+                entry.awaits_approval = True
+                entry.reason = f"{AWAITS_APPROVAL}: {_effect_text(entry)}"
+            elif entry.awaits_approval:  # later rollouts lowered its estimate
+                entry.awaits_approval, entry.reason = False, ""
         approved = tuple(key for key in decisions.promote if self.pool.edits[key].pinned)
         return Decisions(approved, decisions.drop)
 
     def steer(self, action: EditAction, key: str, text: str = "") -> None:
         """Carry out a user's request about one edit."""
-        one = self.pool.edits.get(key)
-        if one is None:
+        entry = self.pool.edits.get(key)
+        if entry is None:
             raise InputError(f"There is no edit {key!r} in the pool.", hint="See `skillfit show`.")
         reason = f"{DONE_TO_EDIT[action]} by a person"
         if action in ("veto", "decline"):
-            one.vetoed, one.pinned = True, False
+            entry.vetoed, entry.pinned = True, False
             self.pool.drop(key, reason)
         elif action in ("pin", "approve"):
-            one.pinned, one.vetoed = True, False
-            if one.status == "dropped":
-                raise InputError(f"The edit {key} was dropped: {one.reason}.")
-            if one.status == "pending":
+            entry.pinned, entry.vetoed = True, False
+            if entry.status == "dropped":
+                raise InputError(f"The edit {key} was dropped: {entry.reason}.")
+            if entry.status == "pending":
                 self.pool.promote(key, reason)
         else:
-            one.vetoed = True
+            entry.vetoed = True
             self.pool.drop(key, reason)
-            edit = replace(one.edit, content=text)
-            sources = (tuple(sorted(one.sources)),)
-            candidate = Candidate(self.pool.incumbent.skill, (edit,), sources, one.step, "reworded")
+            edit = replace(entry.edit, content=text)
+            sources = (tuple(sorted(entry.sources)),)
+            candidate = Candidate(
+                self.pool.incumbent.skill, (edit,), sources, entry.step, "reworded"
+            )
             self.pool.join(candidate)
         self._incumbent = self.pool.incumbent.skill
 
     async def _carry_out(self, decisions: Decisions) -> str:
         """Promote and drop. The reason of the verdict; empty when the incumbent stays the same."""
-        before = {one.id for one in self.pool.promoted()}
+        before = {entry.id for entry in self.pool.promoted()}
         for key in decisions.drop:
             if self.pool.edits[key].status != "dropped":
                 self.pool.drop(key, _effect_text(self.pool.edits[key]))
@@ -310,7 +312,7 @@ class ScreeningGate(BaseGate):
         for key in decisions.promote:
             if self.pool.edits[key].status == "pending":
                 self.pool.promote(key, _effect_text(self.pool.edits[key]))
-        after = {one.id for one in self.pool.promoted()}
+        after = {entry.id for entry in self.pool.promoted()}
         return self._change_text(sorted(after - before), sorted(before - after))
 
     def _change_text(self, came: Sequence[str], gone: Sequence[str]) -> str:
@@ -341,7 +343,7 @@ class ScreeningGate(BaseGate):
         must = [item for item in self.items if item.id in self.settings.must_pass]
         if not must or not promote:
             return {}
-        kept = [one.id for one in self.pool.promoted()]
+        kept = [entry.id for entry in self.pool.promoted()]
         old, new = self.pool.incumbent, self.pool.apply([*kept, *promote])
         first = await self._passes(new, must, 1)
         suspects = [item for item in must if first.get(item.id, 1.0) < 0.5]
@@ -531,29 +533,29 @@ class ScreeningGate(BaseGate):
         return [arm.skill for arm in arms if arm.skill.hash != self.initial.hash]
 
 
-def _effect_text(one: PoolEdit) -> str:
-    if one.estimate is None:
+def _effect_text(entry: PoolEdit) -> str:
+    if entry.estimate is None:
         return "not measured"
-    estimate = one.estimate
+    estimate = entry.estimate
     interval = with_interval(estimate.mean, estimate.low, estimate.high)
-    if one.removal:
+    if entry.removal:
         return f"score without this text {interval}, in {estimate.rollouts} rollouts"
     return f"effect {interval}"
 
 
-def _shown(one: PoolEdit) -> EditEffect:
-    estimate = one.estimate
+def _shown(entry: PoolEdit) -> EditEffect:
+    estimate = entry.estimate
     return EditEffect(
-        id=one.id,
-        step=one.step,
-        edit=one.edit,
-        status=one.status,
+        id=entry.id,
+        step=entry.step,
+        edit=entry.edit,
+        status=entry.status,
         mean=estimate.mean if estimate else None,
         low=estimate.low if estimate else 0.0,
         high=estimate.high if estimate else 0.0,
         probability=estimate.probability if estimate else 0.5,
         rollouts=estimate.rollouts if estimate else 0,
-        reason=one.reason,
-        items=tuple(sorted(one.sources)),
-        awaits_approval=one.awaits_approval,
+        reason=entry.reason,
+        items=tuple(sorted(entry.sources)),
+        awaits_approval=entry.awaits_approval,
     )

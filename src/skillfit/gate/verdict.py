@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 
 from skillfit.config.schema import EvaluationSection, Metric, TrainSection
-from skillfit.errors import InputError
 from skillfit.rollout.outcome import Arm, Outcome, Tally
 from skillfit.run.control import EditAction
 from skillfit.run.records import (
@@ -123,7 +122,7 @@ class Ruling:
     def __post_init__(self) -> None:
         if self.decision not in get_args(Decision):
             allowed = ", ".join(get_args(Decision))
-            raise InputError(f"A gate decided {self.decision!r}; a decision is one of: {allowed}.")
+            raise ValueError(f"A gate decided {self.decision!r}; a decision is one of: {allowed}")
 
 
 @dataclass(frozen=True, slots=True)

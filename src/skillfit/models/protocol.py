@@ -340,7 +340,8 @@ class ModelSpec(BaseModel):
     """
     options: JsonObject = Field(default_factory=dict)
     """Provider specifics (openai: api; azure: api_version, auth, scope, client_id; minimax: region;
-    local: threads, gpu_layers, slots; cli: sandbox, profile)."""
+    local: threads, gpu_layers, slots; cli: login, env, isolation, concurrency and those of the
+    program)."""
 
     @model_validator(mode="after")
     def _without_secrets(self) -> Self:

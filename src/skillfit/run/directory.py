@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -49,6 +49,8 @@ E = TypeVar("E", bound=Event)
 JOURNAL = "journal.sqlite"
 PROBE = "probe"  # the stage of calls that only test whether a model can be reached
 _DATABASE = (JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", f"{JOURNAL}-journal")
+_FAILED_PART = "failed_part"  # the fact that holds its kind
+_RECOMPUTED = ("gate", "proposer", "sampler")  # parts of which no result is recorded
 _SCRATCH = ".writing"  # files are written here and renamed when they are complete
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -83,9 +85,10 @@ class RunDirectory:
         """Start a run in `path`, or resume the one that is there if it is the same run.
 
         `identity` is what makes the run this run (settings, skill, tasks). It may change as long
-        as the run has only tested its models. `force_new` first moves an existing run aside. With
-        `keep_end` a finished run stays finished: nothing of its result is decided again. A run
-        that records nothing leaves no files when it is closed.
+        as the run has only tested its models, and in the file of a part that failed
+        (`expect_fix_of`). `force_new` first moves an existing run aside. With `keep_end` a finished
+        run stays finished: nothing of its result is decided again. A run that records nothing
+        leaves no files when it is closed.
         """
         path = Path(path).absolute()
         identity = _as_recorded(identity, redact)
@@ -108,6 +111,9 @@ class RunDirectory:
         if before is None and (others := _others(self.path)):
             raise damaged(self.path / JOURNAL, f"it is empty, but {', '.join(others[:3])} is there")
         changes = _changes(_with_added_settings(before, identity), identity)
+        if before is not None and changes and self._are_fix(changes, before):
+            self.journal.set_fact("identity", identity)
+            changes = []
         if changes:
             if before is not None and self._has_results():
                 raise _changed_run(self.path, changes)
@@ -121,6 +127,29 @@ class RunDirectory:
             return
         self.events.resume()
         self._card.reopen(new=not self.resumed)
+
+    def expect_fix_of(self, kind: str) -> None:
+        """A user's gate, proposer or batch sampler failed. The next start may bring its file with
+        other content: these parts decide again from what is recorded.
+        """
+        self.journal.set_fact(_FAILED_PART, kind)
+
+    def expect_no_fix(self) -> None:
+        """The run goes on: a file that changes from here on is another rule."""
+        if self.journal.fact(_FAILED_PART, str):
+            self.journal.set_fact(_FAILED_PART, "")
+
+    def _are_fix(self, changes: Sequence[IdentityChange], before: JsonObject) -> bool:
+        """Whether only the file of the part that failed has changed. Other parts may be in it, but
+        none whose results are recorded (agents, graders).
+        """
+        failed = self.journal.fact(_FAILED_PART, str)
+        parts = before.get("parts", {})
+        file = (parts.get(failed) or {}).get("source") if failed else None
+        allowed = {f"parts.{kind}.source" for kind in _RECOMPUTED}
+        return file is not None and all(
+            change.key in allowed and change.before == file for change in changes
+        )
 
     def _has_results(self) -> bool:
         """Whether the run has done more than test its models."""

@@ -154,6 +154,9 @@ class SandboxNotStarted(SkillfitError):
     exit_code = Exit.INFRASTRUCTURE
 
 
+Killed = Literal["", "time limit", "process limit"]  # the limit at which a program was killed
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
     """How a program ended and what it printed."""
@@ -161,7 +164,7 @@ class ProcessResult:
     code: int | None  # the exit code; None when it was killed at a limit
     stdout: str
     stderr: str
-    killed: Literal["", "time limit", "process limit"] = ""
+    killed: Killed = ""
     isolation: str = "none"
 
     @property
@@ -248,27 +251,15 @@ async def run_process(
     for name, output in outputs.items():
         readable, writable[name] = os.pipe()
         readers.append(asyncio.ensure_future(_drain(readable, output)))
-    killed: Literal["", "time limit", "process limit"] = ""
-    code: int | None = None
+    ended = False
     try:
         command = launch.command(argv, writable["status"])
         handover = handover or Handover([])
         process = await _start(command, cwd, {**env, MARK: mark}, stdin, writable, handover)
-        counting = asyncio.ensure_future(_until_too_many(process.pid, launch.most_processes))
-        try:
-            ended = asyncio.ensure_future(process.wait())
-            await asyncio.wait(
-                {ended, counting}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-            if ended.done():
-                code = ended.result()
-            else:
-                killed = "process limit" if counting.done() else "time limit"
-        finally:
-            counting.cancel()
-            await _end(process, gently=not launch.contained)
+        killed = await _wait_for_end(process, timeout, launch)
+        ended = not killed
     finally:
-        if code is None:
+        if not ended:
             kill_marked(mark)
         # A process that escaped every kill may still hold a pipe open.
         await asyncio.wait(readers, timeout=0.5)
@@ -276,7 +267,24 @@ async def run_process(
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
     _require_started(argv, outputs, killed)
+    code = process.returncode if ended else None
     return ProcessResult(code, outputs["stdout"].text(), outputs["stderr"].text(), killed)
+
+
+async def _wait_for_end(
+    process: asyncio.subprocess.Process, timeout: float, launch: Launch
+) -> Killed:
+    """Wait until the program ends, or end it at a limit. Returns that limit, if it was reached."""
+    ended = asyncio.ensure_future(process.wait())
+    counting = asyncio.ensure_future(_until_too_many(process.pid, launch.most_processes))
+    try:
+        await asyncio.wait({ended, counting}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            return ""
+        return "process limit" if counting.done() else "time limit"
+    finally:
+        counting.cancel()
+        await _end(process, gently=not launch.contained)
 
 
 def _require_started(argv: Sequence[str], outputs: Mapping[str, _Output], killed: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -62,6 +62,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "reference": ("rationale", "explanation", "reasoning", "reference_solution"),
     "weight": ("importance",),
 }
+Table = Sequence[Mapping[str, Any]]  # rows as they were read: column -> value
 _LOOKED_AT = 200  # rows that decide which columns there are
 _SHOWN = 3
 
@@ -120,38 +121,38 @@ async def recognise(
     tasks cannot be read, or if no column can be the input.
     """
     kind, rows = _read(path)
-    tables = [row.values for row in rows if isinstance(row.values, Mapping)]
-    if len(tables) < len(rows):
+    table = [row.values for row in rows if isinstance(row.values, Mapping)]
+    if len(table) < len(rows):
         odd = next(row for row in rows if not isinstance(row.values, Mapping))
         raise InputError(f"{odd.where}: expected an object, found {type(odd.values).__name__}.")
-    mapped = propose_fields(tables) | dict(fields or {})
-    guesses = [*_guess_by_words(tables, mapped), *_guess_input(tables, mapped)]
-    guesses += _guess_answers(tables, mapped)
+    mapped = propose_fields(table) | dict(fields or {})
+    guessed = _guessed(table, mapped, _guess_by_words, _guess_input, _guess_answers)
+    mapped |= guessed
+    remarks = _remarks(table, mapped, guessed)
     items = items_of(rows, mapped)
     proposal = await propose_grader(items) if grader is None else await _chosen(grader, items, base)
     if proposal.compares_reference and not all(item.reference for item in items):
-        mapped["reference"] = _column_of("answers", tables[0], mapped)
+        mapped["reference"] = _column_of("answers", table[0], mapped)
         items = items_of(rows, mapped)
     return RecognisedTasks(
         path=path,
         format=kind,
         count=len(items),
-        columns=_columns(tables, mapped),
+        columns=_columns(table, mapped),
         fields=mapped,
         grader=proposal,
         examples=tuple(_example(item) for item in items[:_SHOWN]),
-        problems=(*guesses, *_problems(items, proposal)),
+        problems=(*remarks, *_problems(items, proposal)),
     )
 
 
 def read_items(path: Path) -> list[Item]:
     """The items of a tasks file or folder, with its columns recognised."""
     _, rows = _read(path)
-    tables = [row.values for row in rows]
-    mapped = propose_fields(tables)
-    _guess_by_words(tables, mapped)
-    _guess_input(tables, mapped)
-    return items_of(rows, mapped)
+    table = [row.values for row in rows]
+    mapped = propose_fields(table)
+    guessed = _guessed(table, mapped, _guess_by_words, _guess_input)
+    return items_of(rows, mapped | guessed)
 
 
 def _read(path: Path) -> tuple[str, list[Row]]:
@@ -163,7 +164,7 @@ def _read(path: Path) -> tuple[str, list[Row]]:
     return path.suffix.removeprefix(".").replace("ndjson", "jsonl"), rows
 
 
-def propose_fields(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def propose_fields(rows: Table) -> dict[str, str]:
     """Canonical field -> column, for fields that are not found by one of their usual names."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     if {"instruction", "input"} <= set(columns) and "context" not in columns:
@@ -172,7 +173,7 @@ def propose_fields(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         proposed = {}
     names = {_simplified(column): column for column in reversed(columns)}
     usual = {column for candidates in COLUMNS.values() for column in candidates}
-    known = {name for row in rows[:_LOOKED_AT] for name in canonical(row, proposed)}
+    known = _known(rows, proposed)
     for name, synonyms in _SYNONYMS.items():
         if name in known or (name == "input" and "messages" in known | proposed.keys()):
             continue
@@ -197,46 +198,53 @@ _FEWEST_WORDS = 3  # of a typical task text
 _CLEARLY_LONGER = 1.5
 
 
-def _known(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> set[str]:
+def _known(rows: Table, fields: Mapping[str, str]) -> set[str]:
     """The canonical fields that are read from some column."""
     return {name for row in rows[:_LOOKED_AT] for name in canonical(row, fields)}
 
 
-def _left_over(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> list[str]:
+def _left_over(rows: Table, fields: Mapping[str, str]) -> list[str]:
     """The columns that are read as nothing."""
     usual = {column for candidates in COLUMNS.values() for column in candidates}
     names = dict.fromkeys(str(column) for row in rows for column in row)
     return [name for name in names if name not in usual and name not in fields.values()]
 
 
-def _guessed(name: str, column: str) -> str:
-    what = {"id": "The ids are", "input": "The task texts are", "answers": "The answers are"}[name]
-    return f"{what} taken from the column {column!r}: change env.fields.{name} if not so."
+_Guess = Callable[[Table, Mapping[str, str]], dict[str, str]]
+"""Rows, and the fields that are known -> further fields, each with its column."""
 
 
-def _guess_by_words(rows: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> list[str]:
+def _guessed(rows: Table, fields: Mapping[str, str], *guesses: _Guess) -> dict[str, str]:
+    """The fields that these guesses add, one after the other."""
+    added: dict[str, str] = {}
+    for guess in guesses:
+        added |= guess(rows, {**fields, **added})
+    return added
+
+
+def _guess_by_words(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
     """Take a column by a word in its name, where only one has such a word and its values fit."""
     fits = {"id": _short_names, "answers": _all_answers}
-    guesses = []
+    added: dict[str, str] = {}
     for name, words in _TELLING_WORDS.items():
-        if name in _known(rows, fields):
+        known = {**fields, **added}
+        if name in _known(rows, known):
             continue
         named = [
             column
-            for column in _left_over(rows, fields)
+            for column in _left_over(rows, known)
             if words & set(_simplified(column).split("_"))
             and fits[name]([row.get(column) for row in rows])
         ]
         if len(named) == 1:
-            fields[name] = named[0]
-            guesses.append(_guessed(name, named[0]))
-    return guesses
+            added[name] = named[0]
+    return added
 
 
-def _guess_input(rows: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> list[str]:
+def _guess_input(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
     """Where no column is called like an input: take the one with clearly the longest texts."""
     if _known(rows, fields) & {"input", "messages"}:
-        return []
+        return {}
     lengths = {
         column: median(len(row[column]) for row in rows)
         for column in _left_over(rows, fields)
@@ -244,25 +252,38 @@ def _guess_input(rows: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> l
     }
     longest = sorted(lengths, key=lambda column: -lengths[column])
     if not longest or median(len(row[longest[0]].split()) for row in rows) < _FEWEST_WORDS:
-        return []
+        return {}
     if len(longest) > 1 and lengths[longest[0]] < _CLEARLY_LONGER * lengths[longest[1]]:
-        return []
-    fields["input"] = longest[0]
-    return [_guessed("input", longest[0])]
+        return {}
+    return {"input": longest[0]}
 
 
-def _guess_answers(rows: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> list[str]:
-    """Where no column is called like answers: take the only one that is left over, and say so."""
-    if _known(rows, fields) & {"answers", "reference", "expectations", "assertions"}:
-        return []
+def _guess_answers(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
+    """Where no column is called like answers: take the only one that is left over."""
     left = _left_over(rows, fields)
-    if len(left) == 1 and _all_answers([row.get(left[0]) for row in rows]):
-        fields["answers"] = left[0]
-        return [_guessed("answers", left[0])]
-    if not left:
-        return []
-    named = ", ".join(map(repr, left))
-    return [f"No column is read as the answers. Name one in env.fields.answers: {named}."]
+    if _has_answers(rows, fields) or len(left) != 1:
+        return {}
+    return {"answers": left[0]} if _all_answers([row.get(left[0]) for row in rows]) else {}
+
+
+def _remarks(rows: Table, fields: Mapping[str, str], guessed: Mapping[str, str]) -> list[str]:
+    """What was guessed, and which columns may be the answers if none is read as such."""
+    what = {"id": "The ids are", "input": "The task texts are", "answers": "The answers are"}
+    remarks = [
+        f"{what[name]} taken from the column {column!r}: change env.fields.{name} if not so."
+        for name, column in guessed.items()
+    ]
+    left = _left_over(rows, fields)
+    if left and not _has_answers(rows, fields):
+        named = ", ".join(map(repr, left))
+        remarks.append(
+            f"No column is read as the answers. Name one in env.fields.answers: {named}."
+        )
+    return remarks
+
+
+def _has_answers(rows: Table, fields: Mapping[str, str]) -> bool:
+    return bool(_known(rows, fields) & {"answers", "reference", "expectations", "assertions"})
 
 
 def _all_answers(values: Sequence[Any]) -> bool:
@@ -333,9 +354,7 @@ _FITS: Mapping[str, Callable[[Sequence[Any]], bool]] = {
 }
 
 
-def _columns(
-    rows: Sequence[Mapping[str, Any]], fields: Mapping[str, str]
-) -> tuple[RecognisedColumn, ...]:
+def _columns(rows: Table, fields: Mapping[str, str]) -> tuple[RecognisedColumn, ...]:
     names = list(dict.fromkeys(column for row in rows for column in row))
     read_as = {column: name for name, column in fields.items()}
     for name, usual in COLUMNS.items():
@@ -436,42 +455,42 @@ async def propose_grader(items: Sequence[Item]) -> GraderProposal:
     """
     sample = [item.loaded() for item in items[:_TRIED]]
     tried: list[GraderProposal] = []
-    for setting, why in _candidates(sample):
-        trial = await try_grader(build_grader(setting), sample)
-        proposal = GraderProposal(setting, why, trial)
+    for candidate in _candidates(sample):
+        trial = await try_grader(build_grader(candidate.setting), sample)
+        tried.append(replace(candidate, trial=trial))
         if trial.clean:
-            return proposal
-        tried.append(proposal)
+            return tried[-1]
     return tried[0] if tried else _judged(sample)
 
 
-def _candidates(items: Sequence[Item]) -> list[tuple[GraderSetting, str]]:
-    """Graders that suit the answers, best first, each with the reason."""
+def _candidates(items: Sequence[Item]) -> list[GraderProposal]:
+    """Graders that suit the answers, best first. They have not been tried."""
     tests = _common_column(items, _TESTS)
     if tests:
-        return [({"code": {"column": tests}}, f"the column {tests!r} holds tests")]
+        why = f"the column {tests!r} holds tests"
+        return [GraderProposal({"code": {"column": tests}}, why)]
     if any(_common_column(items, (name,)) for name in (*_CHECKS, "rubric")):
         return []
     answers = [answer for item in items for answer in item.answers]
     if not answers or not all(item.has_answers for item in items):
         return []
-    found: list[tuple[GraderSetting, str]] = []
+    found: list[GraderProposal] = []
     if all(item.content().get("choices") for item in items):
-        found.append(("choice", "every item has choices"))
+        found.append(GraderProposal("choice", "every item has choices"))
     if all(len(answer.strip()) == 1 and answer.strip().upper() in "ABCDE" for answer in answers):
-        found.append(("choice", "every answer is a letter from A to E"))
+        found.append(GraderProposal("choice", "every answer is a letter from A to E"))
     if all(_is_number(answer) for answer in answers):
-        found.append(("numeric", "every answer is a number"))
+        found.append(GraderProposal("numeric", "every answer is a number"))
     if all(_is_object(answer) for answer in answers):
-        found.append(("json_fields", "every answer is a JSON object"))
+        found.append(GraderProposal("json_fields", "every answer is a JSON object"))
     if found or median(len(answer.split()) for answer in answers) > _LONG_ANSWER:
         return found
     if len(set(answers)) <= max(2, len(answers) // 3):
         why = f"the answers are labels ({len(set(answers))} different ones)"
-        found.append(({"exact": {"ignore_case": True}}, why))
+        found.append(GraderProposal({"exact": {"ignore_case": True}}, why))
     if max(len(answer.split()) for answer in answers) <= _SHORT_ANSWER:
-        found.append(("normalized", "the answers are short texts"))
-    found.append(("exact", "the answers are texts"))
+        found.append(GraderProposal("normalized", "the answers are short texts"))
+    found.append(GraderProposal("exact", "the answers are texts"))
     return found
 
 

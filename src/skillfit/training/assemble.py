@@ -11,7 +11,7 @@ from pathlib import Path
 
 from skillfit.agents import Agent, build_agent
 from skillfit.config import Config
-from skillfit.gate import LeakIndex
+from skillfit.gate import LeakIndex, TextFilter
 from skillfit.models import Limiters, Model, ModelSpec, Prices, Role, Usage, connect
 from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import waiting
@@ -26,7 +26,7 @@ from skillfit.run.events import Stored, Warned
 from skillfit.run.journal import RecordedModel
 from skillfit.tasks import Task
 from skillfit.tasks.graders import all_patterns
-from skillfit.training.components import Components, LeakFilter
+from skillfit.training.components import Components
 from skillfit.training.inputs import Inputs
 from skillfit.training.plan import planned_lag
 from skillfit.training.replaceable import gate_settings
@@ -95,7 +95,7 @@ async def assemble(
                     run.events.emit,
                 )
             ),
-            leaks=LeakFilter(index, run.events.emit, config.optimizer.max_skill_tokens),
+            texts=TextFilter(index, run.events.emit, config.optimizer.max_skill_tokens),
             emit=run.events.emit,
             check_stop=control.check,
             persist_failures=persist_failures,

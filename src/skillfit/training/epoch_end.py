@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.config.schema import OptimizerSection
-from skillfit.gate import Candidate, Gate, GateSettings
+from skillfit.gate import Candidate, Gate, GateSettings, TextFilter
 from skillfit.optimize import epoch as look_back
 from skillfit.optimize.epoch import Pair
 from skillfit.rollout import Outcome, Rollouts, Tally, gather, requests_for
@@ -19,7 +19,7 @@ from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished
 from skillfit.run.records import MetaSkillRecord, SlowUpdateAction, SlowUpdateRecord
 from skillfit.skill import SLOW_UPDATE_OP, Edit, Skill, with_slow_update
 from skillfit.tasks.item import Item
-from skillfit.training.components import Components, LeakFilter
+from skillfit.training.components import Components
 from skillfit.training.plan import Epoch, Place
 from skillfit.training.stages import emit_verdict
 from skillfit.training.state import TrainingState
@@ -52,11 +52,16 @@ async def slow_update(
     if gate.pools_edits and (epoch.number == 1 or last):
         return state, None  # in the last epoch nothing could measure the lesson any more
     with log.stage("slow_update"):
-        met = await _compare(run.engine, settings, epoch, state)
+        comparison = await _compare(run.engine, settings, epoch, state)
         lesson = await look_back.slow_update(
-            run.optimizer, met.previous, met.current, met.kept, epoch=epoch.number, step=log.step
+            run.optimizer,
+            comparison.previous,
+            comparison.current,
+            comparison.kept,
+            epoch=epoch.number,
+            step=log.step,
         )
-        candidate = _with_lesson(run.leaks, met.current, lesson.text, log.step)
+        candidate = _with_lesson(run.texts, comparison.current, lesson.text, log.step)
         carried = await _carry(
             gate, run.gate_settings, settings, epoch, state, candidate, lesson.text, log
         )
@@ -67,19 +72,19 @@ async def slow_update(
         standings=state.standings,
         reasoning=lesson.reasoning,
         slow_update_content=lesson.text,
-        prev_hash=met.previous.hash,
-        prev_hard=met.previous_hard,
-        curr_hard=met.current_hard,
+        prev_hash=comparison.previous.hash,
+        prev_hard=comparison.previous_hard,
+        curr_hard=comparison.current_hard,
         candidate_hash=candidate.hash,
         selection_hard=tally.hard if tally else None,
         selection_soft=tally.soft if tally else None,
     )
-    _emit(log.emit, epoch, state, candidate, gate.best, record, met)
-    return state, met
+    _emit(log.emit, epoch, state, candidate, gate.best, record, comparison)
+    return state, comparison
 
 
 async def meta_skill(
-    run: Components, epoch: Epoch, state: TrainingState, met: EpochComparison | None
+    run: Components, epoch: Epoch, state: TrainingState, comparison: EpochComparison | None
 ) -> TrainingState:
     """The optimizer's advice to itself, used from the next epoch on."""
     if not run.config.optimizer.use_meta_skill or run.optimizer is None:
@@ -92,12 +97,12 @@ async def meta_skill(
         return state  # no epoch is left to use it
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     with log.stage("meta_skill"):
-        met = met or await _compare(run.engine, run.config.optimizer, epoch, state)
+        comparison = comparison or await _compare(run.engine, run.config.optimizer, epoch, state)
         advice = await look_back.meta_skill(
             run.optimizer,
-            met.previous,
-            met.current,
-            met.kept,
+            comparison.previous,
+            comparison.current,
+            comparison.kept,
             advice=state.meta_skill,
             epoch=epoch.number,
             step=log.step,
@@ -107,7 +112,7 @@ async def meta_skill(
         action="write_meta_skill" if advice.text else "no_content",
         reasoning=advice.reasoning,
         meta_skill_content=advice.text,
-        prev_hash=met.previous.hash,
+        prev_hash=comparison.previous.hash,
     )
     run.emit(MetaSkillFinished(epoch=epoch.number, result=record))
     return replace(state, meta_skill=advice.text or state.meta_skill)
@@ -169,12 +174,12 @@ async def _compare(
     )
 
 
-def _with_lesson(leaks: LeakFilter, skill: Skill, text: str, step: int) -> Skill:
+def _with_lesson(texts: TextFilter, skill: Skill, text: str, step: int) -> Skill:
     """The skill with the lesson; unchanged when there is none or it must not enter."""
-    if not text or not leaks.passes(text, step):
+    if not text or not texts.passes(text, step):
         return skill
     wanted = with_slow_update(skill, text)
-    return wanted if leaks.fits(wanted, skill, "slow_update", step) else skill
+    return wanted if texts.fits(wanted, skill, "slow_update", step) else skill
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,15 +227,15 @@ def _emit(
     candidate: Skill,
     best: Skill,
     record: SlowUpdateRecord,
-    met: EpochComparison | None = None,
+    comparison: EpochComparison | None = None,
 ) -> None:
     emit(
         SlowUpdateFinished(
             epoch=epoch.number,
             action=record.action,
             result=record,
-            pairs=[pair.record() for pair in met.kept] if met else [],
-            all_pairs=[pair.record() for pair in met.pairs] if met else [],
+            pairs=[pair.record() for pair in comparison.kept] if comparison else [],
+            all_pairs=[pair.record() for pair in comparison.pairs] if comparison else [],
             candidate=candidate.text,
             skill=state.skill.text,
             best_skill=best.text,

@@ -214,7 +214,7 @@ async def _validate(
     if run.gate.pools_edits:
         return state, None
     with log.stage("final", len(run.task.selection)):
-        tally = await run.gate.adopt(state.skill)
+        tally = await run.gate.adopt(state.skill, None)
         # Recorded rollouts, reported once more for this stage's files.
         requests = requests_for(state.skill, run.task.selection)
         await run.engine.run(requests, phase="final", series="selection")
@@ -332,7 +332,7 @@ def _facts(
         steps=len(state.records),
         edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
-        blocked=run.leaks.blocked,
+        blocked=run.texts.blocked,
         usable=state.usable_edits,
         accepted=count_actions(state.records).accepts,
         effects=effects,

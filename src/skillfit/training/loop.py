@@ -105,7 +105,7 @@ async def take_step(
     rollouts of the steps between do not wait for the optimizer. The training rollouts of the next
     step then start with the selection rollouts of this one, so that none wait for its slowest.
     """
-    gate, leaks, lag = run.gate, run.leaks, run.lag
+    gate, texts, lag = run.gate, run.texts, run.lag
     pools = gate.pools_edits
     state = await follow_requests(run.requests, planned.name, state, gate, run.budget, run.emit)
     skill, total = state.skill, run.plan.total_steps
@@ -120,9 +120,9 @@ async def take_step(
     if learned.log is not None:
         log.add(learned.log)
     patches = learned.proposals.patches
-    own_edits = [*(note_edits(leaks, patches, planned.step) if pools else ()), *state.waiting_edits]
+    own_edits = [*(note_edits(texts, patches, planned.step) if pools else ()), *state.waiting_edits]
     updated = await update(  # 5
-        run.optimizer, leaks, skill, learned.selection, own_edits, context, log, pools_edits=pools
+        run.optimizer, texts, skill, learned.selection, own_edits, context, log, pools_edits=pools
     )
     if updated.skipped and planned.step <= lag:
         updated = Updated(None, "skip_lag")  # the first steps of a run with a lag have no edits yet
@@ -140,7 +140,7 @@ async def take_step(
     carried = carry_winner(gate, state, verdict, planned)
     if not pools:
         carried, notes = await add_notes(
-            gate, run.optimizer, leaks, run.gate_settings, carried, patches, log
+            gate, run.optimizer, texts, run.gate_settings, carried, patches, log
         )
         result = replace(result, notes=notes)
     await run.persist_failures()
@@ -166,6 +166,6 @@ async def learn(
     with log.stage("reflect"):
         proposals = await reflect(run.proposer, skill, rollouts, context)  # 2
         proposals += await reflect_again(optimizer, run.engine, skill, rollouts, context, log)
-    patch = await aggregate(optimizer, run.leaks, skill, proposals.patches, context, log)  # 3
+    patch = await aggregate(optimizer, run.texts, skill, proposals.patches, context, log)  # 3
     selection = await select(optimizer, skill, patch, context, log)  # 4
     return Learned(proposals, patch, selection, log)

@@ -13,13 +13,22 @@ from typing import Any, cast
 
 from skillfit.config import Config
 from skillfit.errors import InputError
-from skillfit.extensions import build_part, describe_part, find_extension, missing_members, name_of
-from skillfit.gate import Arm, Gate, GateSettings, Measure
+from skillfit.extensions import (
+    build_part,
+    check_methods,
+    describe_part,
+    find_extension,
+    is_reference,
+    missing_members,
+    name_of,
+)
+from skillfit.gate import Arm, Gate, GateSettings, Measure, Verdict
 from skillfit.optimize.proposer import Proposer, ProposerFactory, ProposerParts, asks_optimizer
 from skillfit.rollout import Executor, Outcome
 from skillfit.tasks import Item, Task
 from skillfit.tasks.item import weights_of
-from skillfit.training.plan import BatchSampler, selection_passes
+from skillfit.training.plan import BatchSampler, Plan, selection_passes
+from skillfit.training.user_part import Problem, guarded
 
 GATES = {
     "screening": "skillfit.gate.screening:ScreeningGate",
@@ -83,7 +92,14 @@ class RunParts:
                 f"The gate {source} is an object, and a gate is made for the rollouts of one run.",
                 hint="Give its class, or a function (measure, items, settings) -> gate.",
             )
-        return cast(Gate, build_part("gate", make, Gate, measure, items, settings, source=source))
+        gate = build_part("gate", make, Gate, measure, items, settings, source=source)
+
+        def wrong_winner(verdict: Verdict, *_: Any) -> str:
+            is_incumbent = verdict.winner.hash == gate.incumbent.hash
+            return "" if is_incumbent else "a winner that is not the gate's incumbent"
+
+        checks: dict[str, Problem] = {"assign": _wrong_count, "decide": wrong_winner}
+        return cast(Gate, guarded("gate", gate, Gate, source, checks))
 
     def pools_edits(self, items: Sequence[Item], settings: GateSettings) -> bool:
         """Whether the gate pools edits. A class says so; of a function's gate it is asked."""
@@ -94,7 +110,8 @@ class RunParts:
 
     def proposer(self, parts: ProposerParts) -> Proposer:
         found, source = self._find_proposer()
-        return cast(Proposer, build_part("proposer", found, Proposer, parts, source=source))
+        proposer = build_part("proposer", found, Proposer, parts, source=source)
+        return cast(Proposer, guarded("proposer", proposer, Proposer, source))
 
     @property
     def needs_optimizer(self) -> bool:
@@ -110,7 +127,9 @@ class RunParts:
         found, source = self._find(
             "sampler", self.given.sampler, self.config.train.sampler, SAMPLERS, "train.sampler"
         )
-        return cast(BatchSampler, build_part("sampler", found, BatchSampler, source=source))
+        sampler = build_part("sampler", found, BatchSampler, source=source)
+        checks = {"plan": _no_steps}
+        return cast(BatchSampler, guarded("sampler", sampler, BatchSampler, source, checks))
 
     def executor(self) -> Executor:
         """An executor with an address (`ray://HOST:PORT`) is made with it, others without
@@ -128,13 +147,19 @@ class RunParts:
         )
 
     def check(self, items: Sequence[Item], settings: GateSettings) -> None:
-        """Raise an error for a part that cannot be found or made, before anything is spent. The
-        executor is only looked up: making one may connect to a cluster.
+        """Raise an error for a part that cannot be found or made, before anything is spent.
+
+        Proposer and executor are not made here: the one may use the optimizer's model, and the
+        other may connect to a cluster.
         """
         self.gate(_no_rollouts, items, settings)
-        self._find_proposer()
         self.sampler()
-        self._find_executor()
+        for kind, protocol, (found, source) in (
+            ("proposer", Proposer, self._find_proposer()),
+            ("executor", Executor, self._find_executor()),
+        ):
+            if isinstance(found, type):
+                check_methods(kind, found, protocol, source)
 
     def identity(self) -> Mapping[str, Any]:
         """What tells the parts from others of the same name, for the run's identity. Where rollouts
@@ -169,13 +194,24 @@ class RunParts:
         """What was given from Python or is named in the config, and its name for messages."""
         if given is not None:
             return given, name_of(given)
-        return find_extension(kind, name, built_in, self._base, setting=setting), name
+        found = find_extension(kind, name, built_in, self._base, setting=setting)
+        return found, Path(name).name if is_reference(name) else name
 
 
 async def _no_rollouts(
     arms: Sequence[tuple[Arm, Item]], *, repeat: int, series: str
 ) -> list[Outcome]:
     raise RuntimeError("A gate may run rollouts only after it was made.")
+
+
+def _wrong_count(arms: Sequence[Arm], name: str, items: Sequence[Item], repeats: int) -> str:
+    rollouts = len(items) * repeats
+    return "" if len(arms) == rollouts else f"{len(arms)} arms for {rollouts} rollouts"
+
+
+def _no_steps(plan: Plan, *_: Any) -> str:
+    empty = not plan.epochs or any(not epoch.steps for epoch in plan.epochs)
+    return "an epoch without steps" if empty else ""
 
 
 def gate_settings(config: Config, task: Task) -> GateSettings:

@@ -7,7 +7,7 @@
     update           proposals -> a candidate skill
     judge            candidate and rollouts -> verdict
 
-loop.py composes them. Each takes what it works with (engine, gate, proposer, optimizer, leak
+loop.py composes them. Each takes what it works with (engine, gate, proposer, optimizer, text
 filter), then the data, then the log of the step, in which it notes its seconds and emits events.
 """
 
@@ -18,23 +18,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from skillfit.config.schema import OptimizerSection
-from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, Verdict
+from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
 from skillfit.optimize.candidate import Selection, Update, apply, edit_budget, selection_event
 from skillfit.optimize.candidate import aggregate as merge_patches
 from skillfit.optimize.candidate import select as select_proposals
 from skillfit.optimize.candidate import update as update_skill
 from skillfit.optimize.context import Context
 from skillfit.optimize.epoch import collect_notes
-from skillfit.optimize.optimizer import Optimizer, Patch, Proposal
+from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal
 from skillfit.optimize.proposer import Proposals, Proposer, finished_cases
 from skillfit.optimize.reflect import diagnose
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
-from skillfit.rollout.outcome import StepRollouts, raise_if_skipped
+from skillfit.rollout.outcome import StepRollouts, raise_if_skipped, settle
 from skillfit.run.events import CandidateBuilt, EvaluationFinished, GateDecided, PatchMerged
-from skillfit.run.records import SkipAction
-from skillfit.skill import NOTE_OP, Edit, Skill
+from skillfit.run.records import SkillCandidate, SkipAction, Suggestion
+from skillfit.skill import EXAMPLE_OP, NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
-from skillfit.training.components import LeakFilter
 from skillfit.training.plan import PlannedStep
 from skillfit.training.state import TrainingState
 from skillfit.training.step_log import Stage, StepLog
@@ -118,7 +117,11 @@ async def reflect(
     proposer: Proposer, skill: Skill, rollouts: StepRollouts, context: Context
 ) -> Proposals:
     """What the proposer writes from the rollouts."""
-    found = await proposer.propose(skill, rollouts, context)
+    try:
+        found = await proposer.propose(skill, rollouts, context)
+    except Exception:
+        await settle(rollouts.all_running())  # they are paid for, and must be recorded
+        raise
     for outcomes in await rollouts.outcomes():
         raise_if_skipped(outcomes)
     return found if isinstance(found, Proposals) else Proposals(extra=tuple(found))
@@ -155,14 +158,14 @@ async def reflect_again(
 
 async def aggregate(
     optimizer: Optimizer | None,
-    leaks: LeakFilter,
+    texts: TextFilter,
     skill: Skill,
     patches: Sequence[Patch],
     context: Context,
     log: StepLog,
 ) -> Patch | None:
     """One patch of all, without what the leak check blocks; None when nothing was proposed."""
-    cleaned = [leaks.clean(patch, log.step) for patch in patches]
+    cleaned = [_without_leaks(texts, patch, log.step) for patch in patches]
     log.blocked += _proposals(patches) - _proposals(cleaned)
     to_merge = [patch for patch in cleaned if patch.proposals and patch.source != "examples"]
     sources = [patch for patch in cleaned if patch.source == "examples"]
@@ -174,15 +177,34 @@ async def aggregate(
                 optimizer, skill, to_merge, step=log.step, meta_skill=context.meta_skill
             )
             # A merge may change the wording, so its result is checked again.
-            checked = leaks.clean(merged, log.step)
+            checked = _without_leaks(texts, merged, log.step)
             log.blocked += _proposals([merged]) - _proposals([checked])
             sources.insert(0, checked)
     proposals = tuple(proposal for patch in sources for proposal in patch.proposals)
     if not proposals:
         return None
-    whole = replace(sources[0], proposals=proposals)
-    log.emit(PatchMerged(step=log.step, patch=whole.record()))
-    return whole
+    merged = replace(sources[0], proposals=proposals)
+    log.emit(PatchMerged(step=log.step, patch=merged.record()))
+    return merged
+
+
+def _without_leaks(texts: TextFilter, patch: Patch, step: int) -> Patch:
+    """The patch without the proposals that leak."""
+    kept = []
+    for proposal in patch.proposals:
+        # Only edits of the fenced examples may show training answers.
+        payload = proposal.payload
+        example = isinstance(payload, Edit) and payload.op == EXAMPLE_OP
+        if texts.passes(_written_text(payload), step, example=example):
+            kept.append(proposal)
+    return replace(patch, proposals=tuple(kept))
+
+
+def _written_text(payload: Payload) -> str:
+    """What a proposal would put into the skill."""
+    if isinstance(payload, Suggestion):
+        return payload.instruction
+    return payload.new_skill if isinstance(payload, SkillCandidate) else payload.content
 
 
 def _proposals(patches: Sequence[Patch]) -> int:
@@ -230,7 +252,7 @@ class Updated:
 
 async def update(
     optimizer: Optimizer | None,
-    leaks: LeakFilter,
+    texts: TextFilter,
     skill: Skill,
     selection: Selection | None,
     own_edits: Sequence[Edit],
@@ -249,21 +271,21 @@ async def update(
     with log.stage("update"):
         if optimizer is None or optimizer.settings.skill_update_mode == "patch":
             added = [Proposal(edit, "diagnosis") for edit in own_edits]
-            whole = apply(skill, [*proposals, *added], max_tokens=leaks.max_tokens)
-            updated = _patched(skill, proposals, own_edits, whole, log.step, pools_edits)
+            change = apply(skill, [*proposals, *added], max_tokens=texts.max_tokens)
+            updated = _patched(skill, proposals, own_edits, change, log.step, pools_edits)
         else:
-            whole = await update_skill(optimizer, skill, proposals, context)
-            updated = _rewritten(leaks, skill, whole, log.step)
+            change = await update_skill(optimizer, skill, proposals, context)
+            updated = _rewritten(texts, skill, change, log.step)
     if updated.candidate is not None:
-        log.emit(_candidate_event(log.step, updated.candidate, whole))
-    return replace(updated, update=whole)
+        log.emit(_candidate_event(log.step, updated.candidate, change))
+    return replace(updated, update=change)
 
 
 def _patched(
     skill: Skill,
     proposals: Sequence[Proposal],
     own_edits: Sequence[Edit],
-    whole: Update,
+    change: Update,
     step: int,
     pools_edits: bool,
 ) -> Updated:
@@ -272,35 +294,35 @@ def _patched(
     """
     wanted = [*(proposal.edit for proposal in proposals), *own_edits]
     items = [*(proposal.items for proposal in proposals), *(() for _ in own_edits)]
-    if not pools_edits and not whole.changed:
+    if not pools_edits and not change.changed:
         return Updated(None, "skip_no_change")
     edits: list[Edit] = []
     sources: list[tuple[str, ...]] = []
-    for edit, written_from, result in zip(wanted, items, whole.report, strict=True):
+    for edit, written_from, result in zip(wanted, items, change.report, strict=True):
         if edit is not None and (result.applied or pools_edits):
             edits.append(edit)
             sources.append(tuple(written_from))
-    return Updated(Candidate(whole.skill or skill, tuple(edits), tuple(sources), step))
+    return Updated(Candidate(change.skill or skill, tuple(edits), tuple(sources), step))
 
 
-def _rewritten(leaks: LeakFilter, skill: Skill, whole: Update, step: int) -> Updated:
-    if whole.skill is None:
+def _rewritten(texts: TextFilter, skill: Skill, change: Update, step: int) -> Updated:
+    if change.skill is None:
         return Updated(None, "skip_no_rewrite")
-    if not whole.changed:
+    if not change.changed:
         return Updated(None, "skip_no_change")
-    if not leaks.passes(_new_lines(skill, whole.skill), step):
+    if not texts.passes(_new_lines(skill, change.skill), step):
         return Updated(None, "skip_leak")
-    return Updated(Candidate(whole.skill, step=step, label="rewrite"))
+    return Updated(Candidate(change.skill, step=step, label="rewrite"))
 
 
-def note_edits(leaks: LeakFilter, patches: Sequence[Patch], step: int) -> list[Edit]:
+def note_edits(texts: TextFilter, patches: Sequence[Patch], step: int) -> list[Edit]:
     """Reminders of rules that the agent knew and did not follow, as edits of the appendix.
 
     For gates that pool edits. Others do not judge them: step_end.add_notes adds them without a
     verdict.
     """
     notes = collect_notes(patches)
-    return [Edit(NOTE_OP, content=note) for note in notes if leaks.passes(note, step)]
+    return [Edit(NOTE_OP, content=note) for note in notes if texts.passes(note, step)]
 
 
 def _new_lines(old: Skill, new: Skill) -> str:
@@ -308,14 +330,14 @@ def _new_lines(old: Skill, new: Skill) -> str:
     return "\n".join(line for line in new.body.splitlines() if line not in known)
 
 
-def _candidate_event(step: int, candidate: Candidate, whole: Update) -> CandidateBuilt:
+def _candidate_event(step: int, candidate: Candidate, change: Update) -> CandidateBuilt:
     return CandidateBuilt(
         step=step,
         label=candidate.label,
         skill=candidate.skill.text,
         skill_hash=candidate.skill.hash,
-        report=list(whole.report),
-        rewrite=whole.rewrite,
+        report=list(change.report),
+        rewrite=change.rewrite,
     )
 
 

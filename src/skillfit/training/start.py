@@ -24,6 +24,7 @@ from skillfit.training.inputs import Inputs
 from skillfit.training.loop import train
 from skillfit.training.preflight import budget_check, probe, run_preflight
 from skillfit.training.state import TrainingState
+from skillfit.training.user_part import PartFailed
 
 _SHOWN = 400  # characters of an item's text
 
@@ -52,11 +53,12 @@ async def start(
 ) -> Result:
     """Train in the run directory `path`, or resume the run that is there.
 
-    Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer): the run is saved,
-    and the same call resumes it. `force` trains even if the preflight says stop.
+    Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer, a failed part): the
+    run is saved, and the same call resumes it. `force` trains even if the preflight says stop.
     """
     with RunDirectory.open(path, inputs.identity().as_json(), force_new=force_new) as run:
         async with assemble(inputs, run, listeners, control or Control()) as ready:
+            run.expect_no_fix()
             components = ready.components
             components.emit(_started(components, run.run_id))
             components.emit(ItemsRead(items=_items(components.task)))
@@ -66,6 +68,9 @@ async def start(
                 ended = await _train(ready, force)
             except Interrupted:
                 raise Interrupted(run.path) from None
+            except PartFailed as failure:
+                run.expect_fix_of(failure.kind)
+                raise failure.in_run(run.path) from failure.__cause__
             return Result(
                 ended.finish_reason,
                 ended.diagnosis,

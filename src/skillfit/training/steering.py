@@ -18,6 +18,7 @@ from skillfit.run.events import PersonDecided, Warned
 from skillfit.run.journal import Journal
 from skillfit.training.state import TrainingState
 from skillfit.training.step_log import Emit
+from skillfit.training.user_part import PartFailed
 
 
 class ReviewPending(SkillfitError):
@@ -77,6 +78,8 @@ async def follow_requests(
     for request in found:
         try:
             _follow(request, gate, budget)
+        except PartFailed:
+            raise
         except InputError as error:
             emit(Warned(what=f"request {request.number}", message=str(error)))
             continue

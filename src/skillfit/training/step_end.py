@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from skillfit.config.schema import Config
-from skillfit.errors import InputError
-from skillfit.gate import EditEffect, Gate, GateSettings, Observation, Verdict
+from skillfit.gate import EditEffect, Gate, GateSettings, Observation, TextFilter, Verdict
 from skillfit.optimize.context import failure_patterns
 from skillfit.optimize.epoch import collect_notes, consolidate
 from skillfit.optimize.optimizer import Optimizer, Patch
@@ -24,7 +23,6 @@ from skillfit.run.records import (
     TypeScore,
 )
 from skillfit.skill import Skill, appendix_notes, with_consolidated_notes, with_notes
-from skillfit.training.components import LeakFilter
 from skillfit.training.plan import PlannedStep
 from skillfit.training.stages import Learned, Updated
 from skillfit.training.state import TrainingState
@@ -87,11 +85,6 @@ def carry_winner(
     gate: Gate, state: TrainingState, verdict: Verdict | None, planned: PlannedStep
 ) -> TrainingState:
     """The state with the winner of the verdict as the incumbent."""
-    if verdict is not None and verdict.winner.hash != gate.incumbent.hash:
-        raise InputError(
-            f"The gate {type(gate).__name__} named a winner and continues with another skill.",
-            hint="Make the winner its `incumbent`, or subclass skillfit.gate.BaseGate.",
-        )
     if verdict is not None and verdict.winner.hash != state.skill.hash:
         state = state.carrying(verdict.winner, planned.name, verdict.score.mean)
     elif verdict is not None:
@@ -142,7 +135,7 @@ def close_step(
 async def add_notes(
     gate: Gate,
     optimizer: Optimizer | None,
-    leaks: LeakFilter,
+    texts: TextFilter,
     metric: GateSettings,
     state: TrainingState,
     patches: Sequence[Patch],
@@ -151,7 +144,7 @@ async def add_notes(
     """Add a step's notes to the appendix, whatever the verdict was, and measure the result."""
     if optimizer is None or not optimizer.settings.use_skill_aware_reflection:
         return state, Notes()
-    notes = [note for note in collect_notes(patches) if leaks.passes(note, log.step)]
+    notes = [note for note in collect_notes(patches) if texts.passes(note, log.step)]
     if not notes:
         return state, Notes()
     held = set(appendix_notes(state.skill))
@@ -159,12 +152,12 @@ async def add_notes(
     with log.within("gate"):
         condensed = await consolidate(optimizer, appendix_notes(skill), step=log.step)
         consolidated = condensed is not None and all(
-            leaks.passes(note, log.step) for note in condensed
+            texts.passes(note, log.step) for note in condensed
         )
         if condensed is not None and consolidated:
             skill = with_consolidated_notes(skill, condensed)
         unchanged = skill.hash == state.skill.hash
-        if unchanged or not leaks.fits(skill, state.skill, "appendix", log.step):
+        if unchanged or not texts.fits(skill, state.skill, "appendix", log.step):
             return state, Notes()
         state = await adopt(gate, metric, state, skill, f"appendix_step_{log.step:04d}", log)
     kept = appendix_notes(skill)

@@ -123,6 +123,12 @@ class _Current:
 _current: ContextVar[_Current | None] = ContextVar("_current", default=None)
 
 
+def current_step() -> int:
+    """The step that the current stage belongs to; 0 outside of steps."""
+    current = _current.get()
+    return current.log.step if current is not None else 0
+
+
 class CountedModel:
     """The optimizer's model; its usage is counted in the log. `check` may refuse a call."""
 

@@ -11,15 +11,16 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from pydantic import Field, PrivateAttr
 
 from skillfit.errors import InputError, TaskFailure
 from skillfit.extensions import (
     call_user_code,
+    check_methods,
+    is_built_in,
     load_object,
-    missing_members,
     name_of,
     qualified_name,
 )
@@ -162,14 +163,22 @@ class FunctionGrader:
 
 @dataclass(frozen=True, slots=True)
 class GraderObject:
-    """A user's object with a method `grade` and without `patterns` or `describe`."""
+    """A user's object with a method `grade`. It may leave out `patterns` and `describe`. Errors in
+    its code are failed rollouts.
+    """
 
     grader: Any
     name: str
 
     async def grade(self, item: Item, attempt: Attempt) -> Score:
-        score: Score = await self.grader.grade(item, attempt)
-        return score
+        score = await call_user_code(
+            self.grader.grade,
+            item,
+            attempt,
+            kind="grader",
+            where=f"{self.name}.grade on item {item.id}",
+        )
+        return score if isinstance(score, Score) else as_score(score, source=f"{self.name}.grade")
 
     def patterns(self) -> tuple[str, ...]:
         return tuple(self.grader.patterns()) if hasattr(self.grader, "patterns") else ()
@@ -201,15 +210,22 @@ def as_grader(found: Any, name: str, settings: Any = None) -> Grader:
     elif settings:
         raise InputError(f"env.grader: {name} takes no settings.", hint="Only classes take them.")
     if hasattr(found, "grade"):
-        if missing_members(found, Grader):
-            return GraderObject(found, name_of(type(found)))
-        return cast(Grader, found)
+        check_methods("grader", found, _Grades, name)
+        if is_built_in(found) or isinstance(found, BuiltIn):
+            return cast(Grader, found)
+        return GraderObject(found, name_of(type(found)))
     if not callable(found):
         raise InputError(
             f"env.grader: {name} is {type(found).__name__}, which cannot grade.",
             hint="Name a function (item, answer) -> score, or a class with a method `grade`.",
         )
     return FunctionGrader(found, name)
+
+
+class _Grades(Protocol):
+    """The one member of `Grader` that has no default."""
+
+    async def grade(self, item: Item, attempt: Attempt) -> Score: ...
 
 
 class Python(BuiltIn, name="python", short="path"):
