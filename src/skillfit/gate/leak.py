@@ -180,7 +180,8 @@ class TextFilter:
 
     Each refusal is emitted with its evidence. Without an index (`evaluation.leak_check: false`)
     every text passes. The index of a large task takes seconds, so it is built for the first text
-    and not before the first rollout. `blocked` counts refusals over the run.
+    and not before the first rollout. `refused` counts the texts of the run that carried
+    hidden answers: proposals, notes, lessons and rewrites.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class TextFilter:
     ) -> None:
         self._build_index, self._emit, self.max_tokens = build_index, emit, max_tokens
         self._index: LeakIndex | None = None
-        self.blocked = 0
+        self.refused = 0
 
     def passes(self, text: str, step: int, *, example: bool = False) -> bool:
         """`example`: the text goes into the fenced examples, where training answers belong."""
@@ -199,7 +200,7 @@ class TextFilter:
             self._index = self._build_index()
         leaks = self._index.check(text, examples=example) if self._index else ()
         if leaks:
-            self.blocked += 1
+            self.refused += 1
             self._emit(_leak_event(step, text, leaks))
         return not leaks
 
