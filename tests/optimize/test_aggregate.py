@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed
-from skillfit.optimize.candidate import aggregate
+from skillfit.optimize.candidate import merge_patches
 from skillfit.optimize.optimizer import Patch, Proposal, edits_of
 from skillfit.run.records import SkillCandidate, Suggestion
 from skillfit.skill import Edit
@@ -33,7 +33,7 @@ def keep_all(request):
 
 async def test_one_patch_passes_through_without_a_call():
     it = world(keep_all)
-    assert (await aggregate(it.optimizer, SKILL, [patch("a")], step=1)).proposals == patch(
+    assert (await merge_patches(it.optimizer, SKILL, [patch("a")], step=1)).proposals == patch(
         "a"
     ).proposals
     assert not it.model.requests
@@ -41,13 +41,15 @@ async def test_one_patch_passes_through_without_a_call():
 
 async def test_nothing_proposed_gives_an_empty_patch():
     it = world(keep_all)
-    assert (await aggregate(it.optimizer, SKILL, [Patch((), "failure")], step=1)).proposals == ()
+    assert (
+        await merge_patches(it.optimizer, SKILL, [Patch((), "failure")], step=1)
+    ).proposals == ()
 
 
 async def test_failures_and_successes_merge_apart_and_then_meet():
     it = world(keep_all)
     patches = [patch("a"), patch("b", "contrast"), patch("c", "success"), patch("d", "success")]
-    merged = await aggregate(it.optimizer, SKILL, patches, step=2, meta_skill="Keep it short")
+    merged = await merge_patches(it.optimizer, SKILL, patches, step=2, meta_skill="Keep it short")
     assert [request.purpose for request in it.asked("merge")] == [
         "step 2 failure level 0 batch 0",
         "step 2 success level 0 batch 0",
@@ -60,7 +62,7 @@ async def test_failures_and_successes_merge_apart_and_then_meet():
 
 async def test_merging_goes_up_level_by_level_in_batches():
     it = world(keep_all, merge_batch_size=2)
-    merged = await aggregate(it.optimizer, SKILL, [patch(str(n)) for n in range(5)], step=1)
+    merged = await merge_patches(it.optimizer, SKILL, [patch(str(n)) for n in range(5)], step=1)
     assert [request.purpose.removeprefix("step 1 failure ") for request in it.model.requests] == [
         "level 0 batch 0",
         "level 0 batch 1",
@@ -77,7 +79,7 @@ async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
         return {"edits": [claimed, append("Second.", sources=["1"]), append("From nowhere.")]}
 
     it = world(script)
-    merged = await aggregate(
+    merged = await merge_patches(
         it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
     )
     assert merged.support_counts == [4, 2, 0]
@@ -87,7 +89,7 @@ async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
 
 async def test_an_edit_without_sources_is_traced_to_its_equal():
     it = world(lambda request: {"edits": [append("rule  A."), append("Rule b.")]})
-    merged = await aggregate(
+    merged = await merge_patches(
         it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
     )
     assert merged.support_counts == [3, 2]
@@ -99,7 +101,7 @@ async def test_an_edit_without_sources_is_traced_to_its_equal():
 )
 async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_and_says_so(reply):
     it = world(lambda request: reply)
-    merged = await aggregate(
+    merged = await merge_patches(
         it.optimizer,
         SKILL,
         [patch("a", items="x"), patch("b", items="y"), patch("a", items="z")],
@@ -115,7 +117,7 @@ async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_an
 async def test_an_optimizer_that_cannot_be_reached_is_not_papered_over(error):
     it = world(lambda request: error)
     with pytest.raises(type(error)):
-        await aggregate(it.optimizer, SKILL, [patch("a"), patch("b")], step=1)
+        await merge_patches(it.optimizer, SKILL, [patch("a"), patch("b")], step=1)
 
 
 async def test_what_does_not_fit_one_prompt_is_merged_in_smaller_batches():
@@ -128,7 +130,7 @@ async def test_what_does_not_fit_one_prompt_is_merged_in_smaller_batches():
         )
         for n in range(4)
     ]
-    await aggregate(it.optimizer, SKILL, long, step=1)
+    await merge_patches(it.optimizer, SKILL, long, step=1)
     assert len(it.asked("merge")) == 3
     assert all(
         len(text_of(request)) / 4 + request.max_tokens <= 16_000 for request in it.model.requests
@@ -145,7 +147,7 @@ async def test_patches_too_big_to_meet_at_all_become_a_union():
         )
         for n in range(2)
     ]
-    merged = await aggregate(it.optimizer, SKILL, long, step=1)
+    merged = await merge_patches(it.optimizer, SKILL, long, step=1)
     assert len(merged.proposals) == 2
     assert "context window" in it.discarded[0].reason
 
@@ -156,7 +158,7 @@ async def test_sides_too_big_to_meet_become_a_union():
         Patch((Proposal(Edit("append", content="x " * 10_000), source, ("i",)),), source, ("i",))
         for source in ("failure", "success")
     ]
-    assert len((await aggregate(it.optimizer, SKILL, long, step=1)).proposals) == 1
+    assert len((await merge_patches(it.optimizer, SKILL, long, step=1)).proposals) == 1
     assert not it.model.requests and it.discarded[0].what == "final level 0"
 
 
@@ -171,7 +173,7 @@ async def test_both_sides_are_merged_at_the_same_time():
     it = world(keep_all)
     it.model._script = meet
     patches = [patch("a"), patch("b"), patch("c", "success"), patch("d", "success")]
-    merged = await asyncio.wait_for(aggregate(it.optimizer, SKILL, patches, step=1), 5)
+    merged = await asyncio.wait_for(merge_patches(it.optimizer, SKILL, patches, step=1), 5)
     assert [proposal.payload.content for proposal in merged.proposals] == ["x"]
     assert len(it.model.requests) == 3
 
@@ -199,7 +201,7 @@ async def test_the_rewrite_modes_merge_their_own_payload(mode, field, payload):
 
     it = world(script, skill_update_mode=mode)
     patches = [Patch((Proposal(payload, "failure", (n,)),), "failure", (n,)) for n in "ab"]
-    merged = await aggregate(it.optimizer, SKILL, patches, step=1)
+    merged = await merge_patches(it.optimizer, SKILL, patches, step=1)
     assert merged.proposals[0].payload.title == "merged"
     assert merged.support_counts == [2]
     assert merged.record().proposals[0].support == 2

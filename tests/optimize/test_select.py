@@ -1,7 +1,7 @@
 import pytest
 
 from skillfit.models.protocol import BadReply
-from skillfit.optimize.candidate import select
+from skillfit.optimize.candidate import select_proposals
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.run.events import EditsSelected
@@ -24,14 +24,16 @@ def contents(selection):
 
 async def test_within_the_budget_nobody_is_asked():
     it = world(lambda request: {})
-    selection = await select(it.optimizer, SKILL, patch(1, 2), Context(1, 2), control="fixed")
+    selection = await select_proposals(
+        it.optimizer, SKILL, patch(1, 2), Context(1, 2), control="fixed"
+    )
     assert contents(selection) == ["Rule 0.", "Rule 1."]
     assert not it.model.requests
 
 
 async def test_over_the_budget_the_optimizer_ranks():
     it = world(lambda request: {"reasoning": "r", "selected_indices": [2, 2, 9, "0", 1, None]})
-    selection = await select(
+    selection = await select_proposals(
         it.optimizer,
         SKILL,
         patch(1, 2, 3),
@@ -51,7 +53,9 @@ async def test_over_the_budget_the_optimizer_ranks():
 )
 async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
     it = world(lambda request: reply)
-    selection = await select(it.optimizer, SKILL, patch(1, 3, 2, 3), Context(1, 2), control="fixed")
+    selection = await select_proposals(
+        it.optimizer, SKILL, patch(1, 3, 2, 3), Context(1, 2), control="fixed"
+    )
     assert contents(selection) == ["Rule 1.", "Rule 3."]
     assert selection.decision.fallback is True
     assert [said.stage for said in it.discarded] == ["rank"]
@@ -60,14 +64,16 @@ async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
 async def test_a_budget_of_zero_applies_nothing_and_asks_nobody():
     it = world(lambda request: {})
     assert (
-        await select(it.optimizer, SKILL, patch(1, 1), Context(1, 0), control="fixed")
+        await select_proposals(it.optimizer, SKILL, patch(1, 1), Context(1, 0), control="fixed")
     ).proposals == ()
     assert not it.model.requests
 
 
 async def test_control_none_means_no_limit():
     it = world(lambda request: {})
-    selection = await select(it.optimizer, SKILL, patch(1, 1, 1), Context(1, 1), control="none")
+    selection = await select_proposals(
+        it.optimizer, SKILL, patch(1, 1, 1), Context(1, 1), control="none"
+    )
     assert len(selection.proposals) == 3
     assert selection.edit_budget is None and not it.model.requests
 
@@ -80,7 +86,7 @@ async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budg
         return {"selected_indices": [2, 1, 0]}
 
     it = world(script)
-    selection = await select(
+    selection = await select_proposals(
         it.optimizer,
         SKILL,
         patch(1, 1, 1),
@@ -94,7 +100,9 @@ async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budg
 
 async def test_no_usable_learning_rate_is_zero_and_said():
     it = world(lambda request: {"learning_rate": "a lot"})
-    selection = await select(it.optimizer, SKILL, patch(1, 1), Context(1, 4), control="autonomous")
+    selection = await select_proposals(
+        it.optimizer, SKILL, patch(1, 1), Context(1, 4), control="autonomous"
+    )
     assert selection.proposals == () and selection.decision.fallback is True
     assert it.discarded[0].stage == "lr_autonomous"
 
@@ -105,7 +113,7 @@ async def test_whole_rewrites_are_never_cut():
         tuple(Proposal(SkillCandidate("t", (), f"# {n}"), "failure") for n in range(3)), "failure"
     )
     assert (
-        await select(it.optimizer, SKILL, whole, Context(1, 1), control="fixed")
+        await select_proposals(it.optimizer, SKILL, whole, Context(1, 1), control="fixed")
     ).proposals == whole.proposals
 
 
@@ -115,6 +123,6 @@ async def test_proposals_that_do_not_fit_the_window_are_shown_cut():
         tuple(Proposal(Edit("append", content=f"{n}" * 20_000), "failure") for n in range(3)),
         "failure",
     )
-    await select(it.optimizer, SKILL, long, Context(1, 1), control="fixed")
+    await select_proposals(it.optimizer, SKILL, long, Context(1, 1), control="fixed")
     assert "characters left out" in text_of(it.model.requests[0])
     assert len(text_of(it.model.requests[0])) / 4 + it.model.requests[0].max_tokens <= 8_000

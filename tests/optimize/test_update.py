@@ -1,7 +1,7 @@
 import pytest
 
 from skillfit.models.protocol import BadReply, NetworkFailed
-from skillfit.optimize.candidate import apply, update
+from skillfit.optimize.candidate import apply_proposals, rewrite_skill
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import Proposal
 from skillfit.run.records import SkillCandidate, Suggestion
@@ -17,14 +17,13 @@ def edits(*made: Edit):
     return [Proposal(edit, "failure", ("i1", "i2")) for edit in made]
 
 
-async def test_patch_mode_applies_the_edits_and_reports_each():
-    it = world(lambda request: {})
+def test_patch_mode_applies_the_edits_and_reports_each():
     made = edits(
         Edit("append", content="Check it."),
         Edit("replace", "not there", "x"),
         Edit("shout", content="x"),
     )
-    done = await update(it.optimizer, SKILL, made, Context(1))
+    done = apply_proposals(SKILL, made)
     assert done.changed and done.skill.body.endswith("Check it.\n")
     assert [row.status for row in done.report] == [
         "applied_append",
@@ -32,24 +31,22 @@ async def test_patch_mode_applies_the_edits_and_reports_each():
         "skipped_unknown_op",
     ]
     assert done.report[0].edit.support_count == 2
-    assert not it.model.requests
 
 
-async def test_a_candidate_equal_to_the_incumbent_is_no_change():
-    it = world(lambda request: {})
-    done = await update(it.optimizer, SKILL, edits(Edit("delete", "not there")), Context(1))
+def test_a_candidate_equal_to_the_incumbent_is_no_change():
+    done = apply_proposals(SKILL, edits(Edit("delete", "not there")))
     assert not done.changed and done.skill == SKILL
 
 
-async def test_edits_that_would_pass_the_token_ceiling_are_skipped():
-    it = world(lambda request: {}, max_skill_tokens=SKILL.tokens + 5)
-    done = await update(it.optimizer, SKILL, edits(Edit("append", content="x" * 400)), Context(1))
+def test_edits_that_would_pass_the_token_ceiling_are_skipped():
+    made = edits(Edit("append", content="x" * 400))
+    done = apply_proposals(SKILL, made, max_tokens=SKILL.tokens + 5)
     assert done.report[0].status == "skipped_over_token_ceiling" and not done.changed
 
 
 def test_part_of_a_patch_can_be_applied_alone():
     made = edits(Edit("append", content="One."), Edit("append", content="Two."))
-    assert "One." not in apply(SKILL, made[1:]).skill.body
+    assert "One." not in apply_proposals(SKILL, made[1:]).skill.body
 
 
 async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
@@ -64,7 +61,9 @@ async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
         rewrite_reasoning_effort="high",
         rewrite_max_completion_tokens=50_000,
     )
-    done = await update(it.optimizer, skill, [SUGGESTION], Context(4, memory="Step 3 was rejected"))
+    done = await rewrite_skill(
+        it.optimizer, skill, [SUGGESTION], Context(4, memory="Step 3 was rejected")
+    )
     assert done.changed and "A sum is a total." in done.skill.body
     assert slow_update_text(done.skill) == "Remember the carry."
     assert done.change_summary == ("clearer",) and done.rewrite.reasoning == "r"
@@ -79,7 +78,7 @@ async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
         lambda request: {"new_skill": "---\nname: other\n---\n# Better\n"},
         skill_update_mode="rewrite_from_suggestions",
     )
-    done = await update(it.optimizer, skill, [SUGGESTION], Context(1))
+    done = await rewrite_skill(it.optimizer, skill, [SUGGESTION], Context(1))
     assert done.skill.text == "---\nname: adding\n---\n# Better\n"
 
 
@@ -90,7 +89,7 @@ async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
     it = world(
         lambda request: reply, skill_update_mode="rewrite_from_suggestions", max_skill_tokens=500
     )
-    done = await update(it.optimizer, SKILL, [SUGGESTION], Context(1))
+    done = await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))
     assert done.skill is None and not done.changed
     assert it.discarded[0].stage == "rewrite"
 
@@ -98,14 +97,14 @@ async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
 async def test_an_unreachable_optimizer_stops_the_rewrite():
     it = world(lambda request: NetworkFailed("gone"), skill_update_mode="rewrite_from_suggestions")
     with pytest.raises(NetworkFailed):
-        await update(it.optimizer, SKILL, [SUGGESTION], Context(1))
+        await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))
 
 
 async def test_a_rewrite_that_says_the_same_is_no_change():
     it = world(
         lambda request: {"new_skill": SKILL.body}, skill_update_mode="rewrite_from_suggestions"
     )
-    assert not (await update(it.optimizer, SKILL, [SUGGESTION], Context(1))).changed
+    assert not (await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))).changed
 
 
 async def test_full_rewrites_take_the_first_usable_candidate():
@@ -115,7 +114,7 @@ async def test_full_rewrites_take_the_first_usable_candidate():
         for name, text in (("a", " "), ("b", "# B"), ("c", "# C"))
     ]
     it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
-    done = await update(it.optimizer, skill, candidates, Context(1))
+    done = await rewrite_skill(it.optimizer, skill, candidates, Context(1))
     assert (
         done.skill.body.startswith("# B") and slow_update_text(done.skill) == "Remember the carry."
     )
@@ -124,4 +123,4 @@ async def test_full_rewrites_take_the_first_usable_candidate():
 
 async def test_full_rewrites_without_a_usable_candidate_leave_none():
     it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
-    assert (await update(it.optimizer, SKILL, [], Context(1))).skill is None
+    assert (await rewrite_skill(it.optimizer, SKILL, [], Context(1))).skill is None
