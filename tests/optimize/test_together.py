@@ -5,7 +5,12 @@ end.
 import pytest
 
 from skillfit.models.providers.practice import practice_reply
-from skillfit.optimize.candidate import merge_patches, select, update
+from skillfit.optimize.candidate import (
+    apply_proposals,
+    merge_patches,
+    rewrite_skill,
+    select_proposals,
+)
 from skillfit.optimize.context import Context
 from skillfit.skill import Skill, slow_update_text, with_slow_update
 from tests.optimize.scripted_optimizer import finished, item, outcome, reflect_on, text_of, world
@@ -41,7 +46,7 @@ async def test_a_step_learns_rules_from_failures_in_every_mode(mode):
         done = apply_proposals(skill, selection.proposals)
     else:
         done = await rewrite_skill(it.optimizer, skill, selection.proposals, context)
-    assert reflection.groups == 3 and not reflection.discarded
+    assert len(reflection.patches) == 3 and not reflection.discarded
     assert all(proposal.support in (4, 8, 12) for proposal in patch.proposals)
     assert len(selection.proposals) <= 3
     assert done.changed and " mean " in done.skill.body

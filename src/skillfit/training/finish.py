@@ -324,7 +324,7 @@ def _facts(
         steps=len(state.records),
         edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
-        blocked=run.texts.blocked,
+        refused=run.texts.refused,
         usable=state.usable_edits,
         accepted=count_actions(state.records).accepts,
         effects=effects,

@@ -64,7 +64,7 @@ def summarise(
         total_accepts=actions.accepts,
         total_rejects=actions.rejects,
         total_skips=actions.skips,
-        edits_blocked=run.texts.blocked,
+        edits_blocked=run.texts.refused,
         best_step=state.best_step,
         current_origin=state.origin,
         best_origin=state.best_origin,
