@@ -56,7 +56,7 @@ async def test_failures_and_successes_fill_groups_of_their_own_in_planned_order(
         "minibatch_succ_000": ["1", "3"],
         "minibatch_succ_001": ["5", "6"],
     }
-    assert reflection.groups == 4
+    assert (len(reflection.patches), reflection.discarded) == (4, 0)
     assert {request.stage for request in it.model.requests} == {
         "reflect.failure",
         "reflect.success",
@@ -114,7 +114,7 @@ async def test_a_group_starts_while_the_rest_of_the_batch_still_runs():
     )
     await asyncio.wait_for(asked.wait(), 5)
     late.set_result(outcome("2", 0))
-    assert (await work).groups == 2
+    assert len((await work).patches) == 2
 
 
 async def test_broken_rollouts_are_left_out():
@@ -212,7 +212,7 @@ async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
         finished([outcome("0", 0), outcome("1", 0)]),
         Context(1, 4),
     )
-    assert (reflection.groups, reflection.discarded, len(reflection.patches)) == (2, 1, 1)
+    assert (reflection.discarded, len(reflection.patches)) == (1, 1)
     (said,) = it.discarded
     assert (said.what, said.stage) == ("minibatch_fail_000", "reflect.failure")
     assert said.reason.startswith(error.kind)
@@ -252,7 +252,7 @@ async def test_analysts_that_all_talk_nonsense_are_counted_as_such():
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
-    assert reflection.discarded == reflection.groups == 1 and not reflection.patches
+    assert reflection.discarded == 1 and not reflection.patches
 
 
 async def test_a_prompt_too_long_is_sent_once_more_with_half_the_room():

@@ -16,7 +16,7 @@ from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
 from skillfit.plain_text import budget_amount, quantity
 from skillfit.report import RunStory
-from skillfit.run.control import in_use, stop_run
+from skillfit.run.control import EDIT_ACTIONS, in_use, stop_run
 from skillfit.skill import diff_hunks
 from skillfit.studio.commands import (
     answer_prompt,
@@ -26,8 +26,6 @@ from skillfit.studio.commands import (
     waiting_prompts,
 )
 from skillfit.studio.site import Studio, run_url
-
-_EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
 
 
 async def act(studio: Studio, request: Request) -> Response:
@@ -58,7 +56,7 @@ def _page_of(name: str, do: str, target: str) -> str:
 
 async def _carry_out(studio: Studio, run: Path, do: str, target: str, text: str) -> str:
     """Do what was asked for; returns what to tell the person."""
-    if do in _EDIT_ACTIONS:
+    if do in EDIT_ACTIONS:
         return await asyncio.to_thread(_steer, run, do, target, text)
     if do == "stop":
         await asyncio.to_thread(stop_run, run)
