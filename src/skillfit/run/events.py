@@ -384,7 +384,7 @@ class PersonDecided(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Event):
-    """Something that the user should know. `what` tells warnings apart; each is shown once."""
+    """Something that the user should know. `what` tells warnings apart."""
 
     identity = ("what",)
     what: str
