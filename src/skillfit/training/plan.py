@@ -22,6 +22,7 @@ from typing import Protocol
 from skillfit.config.schema import Config, OptimizerSection, TrainSection
 from skillfit.errors import InputError
 from skillfit.gate.ship import MOST_REPEATS
+from skillfit.run.records import epoch_name, step_name
 from skillfit.tasks.item import Item
 
 
@@ -52,7 +53,7 @@ class PlannedStep:
 
     @property
     def name(self) -> str:
-        return f"step_{self.step:04d}"
+        return step_name(self.step)
 
     @property
     def place(self) -> Place:
@@ -73,7 +74,7 @@ class Epoch:
 
     @property
     def name(self) -> str:
-        return f"epoch_{self.number:02d}"
+        return epoch_name(self.number)
 
     @property
     def last_step(self) -> int:
