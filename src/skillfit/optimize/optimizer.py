@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -27,6 +27,7 @@ from skillfit.run.records import (
     FailureNote,
     PatchRecord,
     ProposalRecord,
+    ProposalSource,
     SkillCandidate,
     Suggestion,
 )
@@ -35,7 +36,6 @@ from skillfit.skill import Edit, Skill, estimate_tokens
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
 Payload = Edit | Suggestion | SkillCandidate
 
 
@@ -44,7 +44,7 @@ class Proposal:
     """One edit (or suggestion, or candidate) and the training items that support it."""
 
     payload: Payload
-    source: Source
+    source: ProposalSource
     items: tuple[str, ...] = ()
 
     @property
@@ -85,7 +85,7 @@ class Patch:
     """Proposals of one reflection group, or of a merge of several."""
 
     proposals: tuple[Proposal, ...]
-    source: Source
+    source: ProposalSource
     items: tuple[str, ...] = ()
     reasoning: str = ""
     failure_summary: tuple[FailureNote, ...] = ()
