@@ -37,6 +37,22 @@ Word = TypeVar("Word", bound=str)
 Recorded = Annotated[Word, GetPydanticSchema(lambda _source, _handler: str_schema())]
 
 Level = Literal["go", "warn", "stop"]
+CheckName = Literal[
+    "skill",
+    "tasks",
+    "keys",
+    "isolation",
+    "gold",
+    "ship gold",
+    "coverage",
+    "blind",
+    "headroom",
+    "power",
+    "shortcut",
+    "cost",
+    "budget",
+]
+MeasuredSplit = Literal["selection", "test"]
 # What a run does at a time; also which rollouts it makes. `evaluate`, `ablate` and `compare` belong
 # to runs that only measure.
 StageName = Literal[
@@ -115,7 +131,7 @@ CheckValue = int | float | None | list[str] | list[float]
 class CheckResult:
     """One check of `skillfit check`: its verdict and the reason."""
 
-    name: str
+    name: Recorded[CheckName]
     verdict: Recorded[Level]
     message: str
     # What it was decided from, for --json. Blind and shortcut have an entry for each variant or

@@ -17,6 +17,7 @@ from skillfit.run.events import EvaluationFinished, StepFinished
 from skillfit.run.records import (
     ApplySummary,
     BatchRecord,
+    MeasuredSplit,
     StepAction,
     StepMemory,
     StepRecord,
@@ -189,7 +190,7 @@ def emit_score(
     name: str,
     skill: Skill,
     tally: Tally,
-    split: str = "selection",
+    split: MeasuredSplit = "selection",
     by_type: Mapping[str, Tally] | None = None,
 ) -> None:
     """Emit the score of a skill on a split, with the scores of its item types."""
