@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -27,6 +27,7 @@ from skillfit.run.records import (
     FailureNote,
     PatchRecord,
     ProposalRecord,
+    ProposalSource,
     SkillCandidate,
     Suggestion,
 )
@@ -35,7 +36,6 @@ from skillfit.skill import Edit, Skill, estimate_tokens
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
 Payload = Edit | Suggestion | SkillCandidate
 
 
@@ -44,7 +44,7 @@ class Proposal:
     """One edit (or suggestion, or candidate) and the training items that support it."""
 
     payload: Payload
-    source: Source
+    source: ProposalSource
     items: tuple[str, ...] = ()
 
     @property
@@ -85,7 +85,7 @@ class Patch:
     """Proposals of one reflection group, or of a merge of several."""
 
     proposals: tuple[Proposal, ...]
-    source: Source
+    source: ProposalSource
     items: tuple[str, ...] = ()
     reasoning: str = ""
     failure_summary: tuple[FailureNote, ...] = ()
@@ -175,7 +175,11 @@ Texts = Annotated[list[Text], BeforeValidator(_list)]
 Indices = Annotated[list[int], BeforeValidator(_indices)]
 
 
-class EditReply(BaseModel):
+# The replies. Their JSON schema is sent to the model, and a docstring would become part of it: that
+# is why they have comments instead.
+
+
+class EditReply(BaseModel):  # one edit of a patch
     op: Text = ""
     target: Text = ""
     content: Text = ""
@@ -189,7 +193,7 @@ class EditReply(BaseModel):
         return Edit.from_reply(self.op, self.target, self.content)
 
 
-class SuggestionReply(BaseModel):
+class SuggestionReply(BaseModel):  # one instruction for a rewrite
     type: Text = ""
     title: Text = ""
     motivation: Text = ""
@@ -205,7 +209,7 @@ class SuggestionReply(BaseModel):
         )
 
 
-class CandidateReply(BaseModel):
+class CandidateReply(BaseModel):  # one whole skill
     title: Text = ""
     change_summary: Texts = []
     new_skill: Text = ""
@@ -265,7 +269,7 @@ class FailureNoteReply(BaseModel):
     items: Texts = Field(default=[], description="Ids of the items that failed this way.")
 
 
-class AnalystReply(BaseModel, Generic[P]):
+class AnalystReply(BaseModel, Generic[P]):  # of one reflection group
     patch: P
     failure_summary: Annotated[list[FailureNoteReply], BeforeValidator(_objects)] = []
     success_patterns: Texts = []
@@ -372,6 +376,7 @@ class Optimizer:
         return max(_SMALLEST_ROOM, window - window // 10 - self.reply_tokens(reply) - used)
 
     async def ask(self, returns: type[R], call: Call) -> R:
+        """The reply as a value of this type. Raises `ModelError` when there is no usable one."""
         request = Request(
             messages=(Message("system", call.system), Message("user", call.user)),
             stage=call.stage,

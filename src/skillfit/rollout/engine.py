@@ -34,6 +34,7 @@ from skillfit.rollout.metering import RolloutMeter
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
+from skillfit.run.records import StageName
 from skillfit.tasks.item import Attempt, Score, ScoredAttempt
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class _Batch:
 @dataclass(frozen=True, slots=True)
 class _Planned:
     request: RolloutRequest
-    phase: str
+    phase: StageName
     step: int
     series: str
     instruction: str
@@ -156,6 +157,7 @@ class RolloutStats:
         self._skills: set[str] = set()
 
     def add(self, key: str, skill_hash: str, outcome: Outcome) -> None:
+        """Count an outcome. A rollout that several phases share counts once."""
         known = key in self._scored
         self._scored[key] = outcome.score is not None
         if outcome.score is not None:
@@ -237,7 +239,7 @@ class Rollouts:
         self,
         requests: Sequence[RolloutRequest],
         *,
-        phase: str,
+        phase: StageName,
         series: str,
         step: int = 0,
         instruction: str = "",
@@ -274,7 +276,7 @@ class Rollouts:
         self,
         requests: Sequence[RolloutRequest],
         *,
-        phase: str,
+        phase: StageName,
         series: str,
         step: int = 0,
         instruction: str = "",

@@ -26,13 +26,16 @@ from skillfit.run.records import (
     EditEffect,
     Evidence,
     ItemRecord,
+    Level,
     MetaSkillRecord,
     PairRecord,
     PatchRecord,
     ProposalRecord,
+    ProposalSource,
     Recorded,
     RecordedConfig,
     RewriteRecord,
+    RolloutStatus,
     RunFinishReason,
     RunSummary,
     ScoreEstimate,
@@ -40,6 +43,7 @@ from skillfit.run.records import (
     ShipVerdict,
     SlowUpdateAction,
     SlowUpdateRecord,
+    StageName,
     Standing,
     StepAction,
     StepMemory,
@@ -85,6 +89,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
+    """A run begins: its settings, its initial skill and how much is planned."""
+
     run: str
     config: RecordedConfig
     version: str
@@ -151,7 +157,9 @@ class ItemsRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFinished(Event):
-    verdict: str  # go, warn, stop
+    """The result of the check before a run."""
+
+    verdict: Recorded[Level]
     checks: list[CheckResult]
 
 
@@ -164,18 +172,18 @@ class StageStarted(Event):
     identity = ("epoch", "step", "stage")
     epoch: int
     step: int
-    # preflight, baseline, rollout, reflect, aggregate, select, update, gate, slow_update,
-    # meta_skill, compose, ship, test
-    stage: str
+    stage: Recorded[StageName]
     total: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFinished(Event):
+    """A stage ended."""
+
     identity = ("epoch", "step", "stage")
     epoch: int
     step: int
-    stage: str
+    stage: Recorded[StageName]
     seconds: float
 
 
@@ -185,12 +193,12 @@ class RolloutFinished(Event):
 
     identity = ("phase", "step", "rollout")
     rollout: str  # the journal key, under which the trajectory is stored
-    phase: str  # as StageStarted.stage
+    phase: Recorded[StageName]
     step: int
     item: str
     repeat: int
     skill_hash: str
-    status: str  # scored, failed
+    status: Recorded[RolloutStatus]  # never skipped
     hard: float | None
     soft: float | None
     failure: str = ""  # kind: message
@@ -222,10 +230,12 @@ class EvaluationFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectionFinished(Event):
+    """What one analyst, or the examples proposer, proposed from a group of items."""
+
     identity = ("step", "group")
     step: int
     group: str  # minibatch_fail_000
-    source: str  # failure, success, contrast, diagnosis, examples
+    source: Recorded[ProposalSource]
     items: list[str]
     patch: PatchRecord
 
@@ -236,7 +246,7 @@ class Discarded(Event):
 
     identity = ("step", "stage", "what")
     step: int
-    stage: str
+    stage: str  # a stage, a part of one (reflect.diagnosis), or LEAK_CHECK
     what: str  # which call or edit
     reason: str
     evidence: str = ""
@@ -244,6 +254,8 @@ class Discarded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchMerged(Event):
+    """All patches of a step as one."""
+
     identity = ("step",)
     step: int
     patch: PatchRecord
@@ -251,6 +263,8 @@ class PatchMerged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditsSelected(Event):
+    """The proposals of a step that are applied, and how they were chosen."""
+
     identity = ("step",)
     step: int
     edit_budget: int | None  # None: no limit
@@ -273,6 +287,8 @@ class CandidateBuilt(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateDecided(Event):
+    """A verdict of the gate, with its evidence."""
+
     identity = ("name",)
     name: str  # step_0003, slow_update_epoch_02, compose
     step: int
@@ -302,6 +318,8 @@ class StepFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowUpdateFinished(Event):
+    """The slow update at the end of an epoch. `skill` is the incumbent after it."""
+
     identity = ("epoch",)
     epoch: int
     action: Recorded[SlowUpdateAction]
@@ -315,6 +333,8 @@ class SlowUpdateFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaSkillFinished(Event):
+    """The optimizer's advice to itself at the end of an epoch."""
+
     identity = ("epoch",)
     epoch: int
     result: MetaSkillRecord
@@ -366,6 +386,8 @@ class PersonDecided(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Event):
+    """Something that the user should know. `what` tells warnings apart."""
+
     identity = ("what",)
     what: str
     message: str
