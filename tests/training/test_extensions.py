@@ -460,7 +460,6 @@ def gate_settings(inputs: Any) -> Any:
     [
         {"train.lag": 1},
         {"optimizer.prune_initial": True},
-        {"evaluation.must_pass": ["selection-0"]},
     ],
     ids=lambda setting: next(iter(setting)),
 )

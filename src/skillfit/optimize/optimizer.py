@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -35,7 +35,8 @@ from skillfit.skill import Edit, Skill, estimate_tokens
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-Source = Literal["failure", "success", "contrast", "diagnosis", "examples"]
+# What proposals were written from: groups of trajectories, solved items, or a user's own idea.
+Source = Literal["failure", "success", "contrast", "diagnosis", "examples", "custom"]
 Payload = Edit | Suggestion | SkillCandidate
 
 
@@ -44,8 +45,14 @@ class Proposal:
     """One edit (or suggestion, or candidate) and the training items that support it."""
 
     payload: Payload
-    source: Source
+    source: Source = "custom"
     items: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.payload, Payload):
+            made_of = ", ".join(kind.__name__ for kind in get_args(Payload))
+            raise TypeError(f"A proposal is one of {made_of}, not {type(self.payload).__name__}")
+        _check_origin(self.source, self.items)
 
     @property
     def support(self) -> int:
@@ -85,13 +92,20 @@ class Patch:
     """Proposals of one reflection group, or of a merge of several."""
 
     proposals: tuple[Proposal, ...]
-    source: Source
+    source: Source = "custom"
     items: tuple[str, ...] = ()
     reasoning: str = ""
     failure_summary: tuple[FailureNote, ...] = ()
     success_patterns: tuple[str, ...] = ()
     appendix_notes: tuple[str, ...] = ()
     merge_level: int = 0
+    merge: bool = True  # False: the optimizer's model does not merge it with other patches
+
+    def __post_init__(self) -> None:
+        for proposal in self.proposals:
+            if not isinstance(proposal, Proposal):
+                raise TypeError(f"A patch is made of Proposals, not {type(proposal).__name__}")
+        _check_origin(self.source, self.items)
 
     @property
     def support_counts(self) -> list[int]:
@@ -109,6 +123,13 @@ class Patch:
             appendix_notes=self.appendix_notes,
             merge_level=self.merge_level,
         )
+
+
+def _check_origin(source: str, items: Sequence[str]) -> None:
+    if source not in get_args(Source):
+        raise ValueError(f"Unknown source {source!r}; available: {', '.join(get_args(Source))}")
+    if isinstance(items, str):
+        raise TypeError(f"items is a tuple of item ids, not one text: {items!r}")
 
 
 def payload_dict(payload: Payload) -> JsonObject:

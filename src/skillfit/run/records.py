@@ -86,6 +86,17 @@ CheckValue = int | float | None | list[str] | list[float]
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """What a number of rollouts buys."""
+
+    steps: int
+    batch_size: int
+    selection: int  # selection items used
+    ship_repeats: int
+    total: int  # rollouts, at the most
+
+
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """One check of `skillfit check`: its verdict and the reason."""
 
