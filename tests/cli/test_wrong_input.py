@@ -105,7 +105,7 @@ def test_a_server_that_cannot_be_reached_is_reported_before_the_retries(
     agent = f"model.agent={{id: openai/m, base_url: '{url}', retries: 1}}"
     said = shell(command, config, agent)
     reason = f"Cannot reach openai/m at {url}: connection refused."
-    notice = f"Retrying up to 1 time, with pauses of about 0.5 s in all: {reason}"
+    notice = f"Retrying up to 1 time, waiting about 0.5 s: {reason}"
     assert said.code == 6 and said.err.count("Retrying") == 1, said
     assert f"warning: {notice}" in said.err.partition("error: ")[0]
     assert reason in said.err.partition("error: ")[2]

@@ -96,9 +96,15 @@ def question(name, gold, options=("red", "green", "blue", "grey")):
 def test_an_option_that_is_always_right_is_found_by_text_and_by_letter():
     by_text = [question(str(n), "blue") for n in range(8)]
     [majority, position] = shortcuts(by_text, by_text)
-    assert (majority.predicted, position.predicted) == (1.0, 1.0) and "blue" in majority.skill.body
+    assert (majority.predicted, position.predicted) == (1.0, 1.0)
     by_letter = [question(str(n), "C", ("w", "x", "y", "z")) for n in range(8)]
-    assert shortcuts(by_letter, by_letter)[1].skill.body.strip() == "Always choose option number 3."
+    assert shortcuts(by_letter, by_letter)[1].predicted == 1.0
+    other_words = [question(str(n), "grey", ("red", "blue", "grey")) for n in range(8)]
+    [majority, position] = shortcuts(by_text, other_words)
+    assert (majority.predicted, position.predicted) == (0.0, 1.0), "the third option is right"
+    other_places = [question(str(n), "blue", ("blue", "red", "grey")) for n in range(8)]
+    [majority, position] = shortcuts(by_text, other_places)
+    assert (majority.predicted, position.predicted) == (1.0, 0.0)
 
 
 def test_free_answers_have_no_position_and_a_weak_majority():
@@ -111,10 +117,6 @@ def test_free_answers_have_no_position_and_a_weak_majority():
 def test_the_audit_warns_when_a_one_line_rule_reaches_the_score():
     items = [question(str(n), "blue") for n in range(8)]
     assert audit(shortcuts(items, items), baseline=0.4, best=0.9).verdict == "warn"
-    assert (
-        audit(
-            shortcuts(items, items), 0.4, 0.9, {"majority answer": 0.1, "answer position": 0.2}
-        ).verdict
-        == "go"
-    )
+    others = [question(str(n), "red") for n in range(8)]
+    assert audit(shortcuts(items, others), baseline=0.4, best=0.9).verdict == "go"
     assert audit([], 0.4, 0.9).verdict == "go"

@@ -49,7 +49,7 @@ PLANTED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("a cap below the first step", {"budget_reached": True, "steps": 0}, "budget too small"),
     ("an optimizer without ideas", {"proposed": 0, "usable": 0}, "nothing proposed"),
-    ("an optimizer that copies answers", {"blocked": 9, "usable": 0}, "leaked answers"),
+    ("an optimizer that copies answers", {"refused": 9, "usable": 0}, "leaked answers"),
     ("edits with wrong anchors", {"usable": 0}, "no usable edits"),
     ("items that no skill solves", {"constant": 0.0}, "out of reach"),
     ("an optimizer that games the grader", {"gap": 0.3, "difference": -0.1}, "graders disagree"),

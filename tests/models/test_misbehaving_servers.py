@@ -67,7 +67,7 @@ async def test_calls_to_a_closed_port_are_reported_once_while_they_are_retried()
     assert isinstance(first, NetworkFailed)
     assert "connection refused" in str(first)
     assert notices == [
-        f"Retrying up to 3 times, with pauses of about 3.5 s in all: {first}",
+        f"Retrying up to 3 times, waiting about 3.5 s: {first}",
     ]
 
 

@@ -16,8 +16,9 @@ from skillfit.models.protocol import (
     QuotaExhausted,
     Refused,
 )
-from skillfit.optimize.context import Context
+from skillfit.optimize.context import Context, ItemAttempts
 from skillfit.optimize.optimizer import edits_of
+from skillfit.optimize.reflect import diagnose, worth_diagnosing
 from skillfit.run.events import ReflectionFinished
 from skillfit.tasks.item import Step
 from tests.optimize.scripted_optimizer import (
@@ -55,7 +56,7 @@ async def test_failures_and_successes_fill_groups_of_their_own_in_planned_order(
         "minibatch_succ_000": ["1", "3"],
         "minibatch_succ_001": ["5", "6"],
     }
-    assert reflection.groups == 4
+    assert (len(reflection.patches), reflection.discarded) == (4, 0)
     assert {request.stage for request in it.model.requests} == {
         "reflect.failure",
         "reflect.success",
@@ -113,7 +114,7 @@ async def test_a_group_starts_while_the_rest_of_the_batch_still_runs():
     )
     await asyncio.wait_for(asked.wait(), 5)
     late.set_result(outcome("2", 0))
-    assert (await work).groups == 2
+    assert len((await work).patches) == 2
 
 
 async def test_broken_rollouts_are_left_out():
@@ -211,7 +212,7 @@ async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
         finished([outcome("0", 0), outcome("1", 0)]),
         Context(1, 4),
     )
-    assert (reflection.groups, reflection.discarded, len(reflection.patches)) == (2, 1, 1)
+    assert (reflection.discarded, len(reflection.patches)) == (1, 1)
     (said,) = it.discarded
     assert (said.what, said.stage) == ("minibatch_fail_000", "reflect.failure")
     assert said.reason.startswith(error.kind)
@@ -251,7 +252,7 @@ async def test_analysts_that_all_talk_nonsense_are_counted_as_such():
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
-    assert reflection.discarded == reflection.groups == 1 and not reflection.patches
+    assert reflection.discarded == 1 and not reflection.patches
 
 
 async def test_a_prompt_too_long_is_sent_once_more_with_half_the_room():
@@ -409,3 +410,62 @@ async def test_no_more_calls_run_at_one_time_than_there_are_workers():
         it.optimizer, SKILL, items, finished([outcome(str(n), 0) for n in range(9)]), Context(1, 4)
     )
     assert most == 3
+
+
+def case(name: str, hard: float, feedback: str = "") -> ItemAttempts:
+    return ItemAttempts(
+        item(name), (outcome(name, hard, feedback=feedback, answer=f"usual {name}"),)
+    )
+
+
+CASES = [
+    case("a", 0, "format: x"),
+    case("b", 0, "format: y"),
+    case("c", 1),
+    case("d", 0, "value: z"),
+    case("e", 0, "format: w"),
+]
+
+
+def test_one_failure_of_each_kind_comes_before_a_second_of_any():
+    assert [chosen.item.id for chosen in worth_diagnosing(CASES, 3)] == ["a", "d", "b"]
+    assert worth_diagnosing([CASES[2]], 3) == ()
+
+
+async def test_failures_are_tried_again_with_the_question_and_read():
+    asked = []
+
+    def script(request):
+        if request.stage == "diagnose":
+            return {"reasoning": "r", "instruction": "Name the rule you follow."}
+        return analysis(append("A rule."))
+
+    async def reroll(instruction, items):
+        asked.append((instruction, [each.id for each in items]))
+        return [broken("a"), outcome("d", 0, answer="I follow rule 3")]
+
+    it = world(script)
+    patches = await diagnose(it.optimizer, SKILL, CASES, reroll, Context(5, 4), limit=2)
+    assert asked == [("Name the rule you follow.", ["a", "d"])]
+    assert [(patch.source, patch.items) for patch in patches] == [("diagnosis", ("d",))]
+    prompt = text_of(it.asked("reflect.diagnosis")[0])
+    for part in (
+        "usual d",
+        "I follow rule 3",
+        "With the diagnostic question",
+        "Name the rule you follow.",
+    ):
+        assert part in prompt
+    assert [event.source for event in it.events if isinstance(event, ReflectionFinished)] == [
+        "diagnosis"
+    ]
+
+
+@pytest.mark.parametrize("reply", [BadReply("no"), {"instruction": ""}, {"instruction": None}])
+async def test_without_an_instruction_nothing_is_tried_again(reply):
+    async def reroll(instruction, items):
+        raise AssertionError("there is nothing to ask")
+
+    it = world(lambda request: reply)
+    assert await diagnose(it.optimizer, SKILL, CASES, reroll, Context(5, 4), limit=2) == ()
+    assert it.discarded[0].stage == "diagnose"

@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,11 +26,13 @@ from skillfit.run.control import in_use, request_steering
 from skillfit.run.directory import JOURNAL
 from skillfit.run.events import (
     EventLog,
+    GateDecided,
     PersonDecided,
     RolloutFinished,
     StageStarted,
     StepFinished,
 )
+from skillfit.run.records import EditEffect, Evidence
 from skillfit.run.store import dump, load
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
@@ -341,6 +344,30 @@ def test_requests_of_people_stand_in_the_story_until_the_run_takes_them_up(
     first, second = read_story(tmp_path / "run").decisions
     assert (first.action, first.target, first.done) == ("veto", "s0001e01", True)
     assert (second.action, second.text, second.done) == ("reword", "- Say it in one word.", False)
+
+
+@pytest.mark.parametrize(("answer", "status"), [("approve", "promoted"), ("decline", "dropped")])
+def test_an_edit_under_review_waits_until_the_run_took_up_the_answer(
+    tmp_path: Path, answer: Any, status: str
+) -> None:
+    run = WrittenRun(tmp_path / "run", {"review": True})
+    edit = Edit("append", "", ADDED)
+    waiting = EditEffect("s0001e01", 1, edit, "pending", 0.1, 0.0, 0.2, 0.9, 60)
+    run.emit(
+        GateDecided(
+            name="step_0001",
+            step=1,
+            decision="reject",
+            reason="no edit was promoted",
+            evidence=Evidence(),
+            effects=[replace(waiting, awaits_approval=True)],
+        )
+    )
+    assert [edit.id for edit in read_story(tmp_path / "run").to_review] == ["s0001e01"]
+    run.emit(PersonDecided(number=1, action=answer, target="s0001e01"))
+    run.close()
+    story = read_story(tmp_path / "run")
+    assert story.to_review == () and [edit.status for edit in story.edits] == [status]
 
 
 def test_an_unproven_skill_is_compared_by_its_own_score_on_the_test_split(tmp_path: Path) -> None:

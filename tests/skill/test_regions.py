@@ -1,10 +1,27 @@
-"""Markers with small mistakes still protect, and are reported."""
+"""Protected regions: how markers are read, what skillfit writes into its own, and rewrites."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from skillfit.skill import Edit, Skill, apply_edits, lint, rewrite
+from skillfit.skill import (
+    Edit,
+    Example,
+    Skill,
+    appendix_notes,
+    apply_edits,
+    examples,
+    lint,
+    rewrite,
+    slow_update_text,
+    with_consolidated_notes,
+    with_examples,
+    with_notes,
+    with_slow_update,
+    without_placeholder,
+)
 from skillfit.skill.regions import PROTECTED, clean, scan
 
 NEAR_MISSES = [
@@ -68,3 +85,173 @@ def test_a_comment_that_looks_like_protection_but_is_none_is_reported(
     (problem,) = lint(tmp_path / "notes.md")
     assert (problem.line, problem.severity, problem.rule) == (3, "warning", "marker")
     assert "protects nothing" in problem.message
+
+
+BASE = Skill.from_text("# T\n\nbody\n")
+PLACEHOLDER = "<!-- SLOW_UPDATE_START -->\n<!-- SLOW_UPDATE_END -->"
+
+
+def test_an_empty_slow_update_region_is_put_at_the_end_once() -> None:
+    skill = with_slow_update(BASE)
+    assert skill.text == f"# T\n\nbody\n\n{PLACEHOLDER}\n"
+    assert with_slow_update(skill) is skill
+    assert slow_update_text(skill) == slow_update_text(BASE) == ""
+
+
+def test_asking_for_the_region_keeps_guidance_already_there() -> None:
+    skill = with_slow_update(BASE, "keep me")
+    assert with_slow_update(skill) is skill
+
+
+def test_the_slow_update_is_replaced_whole() -> None:
+    skill = with_slow_update(
+        with_slow_update(BASE, "one\n\ntwo"), "three <!-- SLOW_UPDATE_END --> four"
+    )
+    assert slow_update_text(skill) == "three  four"
+    assert (
+        skill.text
+        == "# T\n\nbody\n\n<!-- SLOW_UPDATE_START -->\nthree  four\n<!-- SLOW_UPDATE_END -->\n"
+    )
+
+
+def test_several_slow_update_regions_become_one_at_the_end() -> None:
+    second = PLACEHOLDER.replace("\n", "\nold\n")
+    skill = Skill.from_text(f"{PLACEHOLDER}\n\n# T\n\n{second}\n\nend\n")
+    assert slow_update_text(skill) == "old"
+    assert (
+        with_slow_update(skill, "new").text
+        == "# T\n\nend\n\n<!-- SLOW_UPDATE_START -->\nnew\n<!-- SLOW_UPDATE_END -->\n"
+    )
+
+
+def test_an_empty_appendix_can_be_put_in() -> None:
+    skill = with_notes(BASE)
+    appendix = "<!-- APPENDIX_START -->\n## Execution Notes Appendix\n<!-- APPENDIX_END -->\n"
+    assert skill.text == f"# T\n\nbody\n\n{appendix}"
+    assert with_notes(skill) is skill and appendix_notes(skill) == ()
+
+
+def test_notes_are_appended_as_bullets_without_doubles() -> None:
+    skill = with_notes(
+        with_notes(BASE, ["Check units."]), ["check  UNITS!", "- New\nnote", "", "new note;"]
+    )
+    assert appendix_notes(skill) == ("Check units.", "New note")
+    assert (
+        "## Execution Notes Appendix\n\n- Check units.\n- New note\n<!-- APPENDIX_END -->"
+        in skill.text
+    )
+
+
+def test_what_a_person_wrote_into_the_appendix_stays() -> None:
+    inner = "## Execution Notes Appendix\n\nRead these.\n\n* one\n  goes on\n"
+    skill = Skill.from_text(f"<!-- APPENDIX_START -->\n{inner}<!-- APPENDIX_END -->\n")
+    assert appendix_notes(skill) == ("one goes on",)
+    assert inner.rstrip() in with_notes(skill, ["two"]).text
+    assert appendix_notes(with_notes(skill, ["two"])) == ("one goes on", "two")
+
+
+def test_consolidated_notes_take_the_place_of_all() -> None:
+    skill = with_consolidated_notes(with_notes(BASE, ["a", "b"]), ["a and b", "A and B."])
+    assert appendix_notes(skill) == ("a and b",)
+
+
+def test_new_regions_stand_before_the_slow_update() -> None:
+    skill = with_examples(with_notes(with_slow_update(BASE, "s"), ["n"]), [Example("q", "a")])
+    positions = [
+        skill.text.index(f"<!-- {kind}_START") for kind in ("APPENDIX", "EXAMPLES", "SLOW_UPDATE")
+    ]
+    assert positions == sorted(positions)
+
+
+def test_examples_are_written_read_back_and_removed() -> None:
+    shown = (Example("what?\n```\ncode\n```", "42", "item 1 --> x"), Example("", "````", "b"))
+    skill = with_examples(BASE, shown)
+    assert "<!-- EXAMPLES_START -->\n## Examples\n\n### Example 1\n" in skill.text
+    assert examples(skill) == shown
+    assert examples(with_examples(skill, shown[1:])) == shown[1:]
+    assert with_examples(skill, []).text == BASE.text
+
+
+@pytest.mark.parametrize(
+    "inner",
+    ["", "## Examples\n\nby hand", "### Example 1\n<!-- item %zz -->\n\nInput:\n\n```\na\n"],
+)
+def test_an_examples_region_of_another_form_holds_no_examples(inner: str) -> None:
+    assert (
+        examples(Skill.from_text(f"<!-- EXAMPLES_START -->\n{inner}\n<!-- EXAMPLES_END -->")) == ()
+    )
+
+
+def test_regions_of_a_windows_file_get_its_newlines() -> None:
+    skill = with_slow_update(with_notes(Skill.from_text("# T\r\n\r\nbody\r\n"), ["n"]), "a\nb")
+    assert skill.text.count("\n") == skill.text.count("\r\n")
+    assert (appendix_notes(skill), slow_update_text(skill)) == (("n",), "a\nb")
+
+
+def test_removing_a_region_never_joins_the_text_around_it_into_a_marker() -> None:
+    skill = Skill.from_text(
+        "<!--\n<!-- EXAMPLES_START -->\n<!-- EXAMPLES_END -->\nPROTECTED_START --> text\n"
+    )
+    assert with_examples(skill, []).text == skill.text
+
+
+def test_an_empty_slow_update_region_can_be_left_out_and_a_full_one_stays():
+    skill = Skill.from_text("# Skill\n\nBe kind.\n")
+    assert without_placeholder(with_slow_update(skill)).body.strip() == skill.body.strip()
+    full = with_slow_update(skill, "Remember the form.")
+    assert without_placeholder(full) == full
+
+
+SLOW = "<!-- SLOW_UPDATE_START -->\nguidance\n<!-- SLOW_UPDATE_END -->"
+HAND = "<!-- PROTECTED_START -->\nby  hand\n<!-- PROTECTED_END -->"
+HEAD = "---\nname: x\n---\n"
+SKILL = Skill.from_text(f"{HEAD}# Old\n\n{HAND}\n\nold text\n\n{SLOW}\n")
+
+
+def test_regions_the_rewrite_dropped_come_back_at_the_end() -> None:
+    assert rewrite(SKILL, "# New\n").text == f"{HEAD}# New\n\n{HAND}\n\n{SLOW}\n"
+
+
+def test_regions_stay_where_the_rewrite_has_them() -> None:
+    assert (
+        rewrite(SKILL, f"# New\n\n{HAND}\n\nnew text\n\n{SLOW}\n").text
+        == f"{HEAD}# New\n\n{HAND}\n\nnew text\n\n{SLOW}\n"
+    )
+
+
+def test_a_changed_region_is_put_right() -> None:
+    new = (
+        f"# New\n\n{HAND.replace('hand', 'model')}\n\nnew\n\n{SLOW.replace('guidance', 'nothing')}"
+    )
+    assert rewrite(SKILL, new).body == f"# New\n\n{HAND}\n\nnew\n\n{SLOW}\n"
+
+
+def test_regions_keep_their_order_and_are_not_doubled() -> None:
+    assert (
+        rewrite(SKILL, f"{SLOW}\n\nmiddle\n\n{HAND}\n\n{SLOW}").body
+        == f"{HAND}\n\n{SLOW}\n\nmiddle\n"
+    )
+
+
+def test_an_invented_region_becomes_plain_text() -> None:
+    plain = Skill.from_text("# Old\n")
+    assert rewrite(plain, f"# New\n\n{HAND}").text == "# New\n\n\nby  hand\n"
+
+
+def test_frontmatter_in_the_rewrite_is_not_taken_over() -> None:
+    assert (
+        rewrite(SKILL, "---\nname: other\n---\n# New").text == f"{HEAD}# New\n\n{HAND}\n\n{SLOW}\n"
+    )
+
+
+@pytest.mark.parametrize("nothing", ["", " \n\n", "---\nname: y\n---\n"])
+def test_an_empty_rewrite_changes_nothing(nothing: str) -> None:
+    assert rewrite(SKILL, nothing) is SKILL
+
+
+def test_an_unclosed_fence_protects_what_follows_it_through_a_rewrite() -> None:
+    skill = Skill.from_text("# T\n\n<!-- PROTECTED_START -->\nmine\n\nalso mine\n")
+    new = rewrite(skill, "# New\n\n<!-- PROTECTED_START -->\nyours\n\nmore")
+    assert new.text.startswith("# New") and new.text.endswith(
+        "<!-- PROTECTED_START -->\nmine\n\nalso mine\n"
+    )

@@ -10,8 +10,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.skill import Skill
-from skillfit.tasks import Score, Task, TaskFailure, TaskSettings, load_task
-from skillfit.tasks.item import ScoredAttempt
+from skillfit.tasks import Score, ScoredAttempt, Task, TaskFailure, TaskSettings, load_task
 
 SKILL = Skill.from_text("---\nname: s\n---\nAlways say yes.\n", files={"references/a.md": b"more"})
 

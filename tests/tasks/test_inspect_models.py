@@ -13,8 +13,7 @@ from skillfit.models import Request
 from skillfit.models.protocol import BadRequest
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.skill import Skill
-from skillfit.tasks import Task, TaskFailure, TaskSettings, load_task
-from skillfit.tasks.item import ScoredAttempt
+from skillfit.tasks import ScoredAttempt, Task, TaskFailure, TaskSettings, load_task
 from tests.support.chat_server import ChatServer
 
 pytest.importorskip("inspect_ai")

@@ -18,13 +18,13 @@ from skillfit.tasks import (
     Attempt,
     Item,
     Score,
+    ScoredAttempt,
     SplitSettings,
     Task,
     TaskFailure,
     TaskSettings,
     load_task,
 )
-from skillfit.tasks.item import ScoredAttempt
 
 SKILL = Skill.from_text("Say yes.")
 ROWS = [

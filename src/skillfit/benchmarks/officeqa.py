@@ -49,7 +49,7 @@ from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.skill import Skill
-from skillfit.tasks.graders.base import TextGrader, verdict
+from skillfit.tasks.graders.built_in import TextGrader, verdict
 from skillfit.tasks.item import Grader, Item, Score, ScoredAttempt
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row

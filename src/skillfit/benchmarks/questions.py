@@ -20,7 +20,7 @@ from skillfit.errors import InputError
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
 from skillfit.tasks.graders.answers import Choice
-from skillfit.tasks.graders.base import Given, TextGrader, extracted, verdict
+from skillfit.tasks.graders.built_in import Given, TextGrader, extracted, verdict
 from skillfit.tasks.item import Attempt, Item, Score
 from skillfit.tasks.load import LoadContext, SourceItems
 from skillfit.tasks.rows import Row

@@ -17,7 +17,7 @@ from skillfit.benchmarks.benchmark import ItemRow
 from skillfit.errors import InputError, TaskFailure, did_you_mean
 from skillfit.extensions import call_user_code
 from skillfit.models.json_text import JsonObject
-from skillfit.tasks.graders.base import Extract
+from skillfit.tasks.graders.built_in import Extract
 from skillfit.tasks.item import Attempt, Item, Score
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 

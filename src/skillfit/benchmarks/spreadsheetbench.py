@@ -56,7 +56,7 @@ from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import SandboxNotStarted, scratch_folder
 from skillfit.skill import Skill
-from skillfit.tasks.graders.base import BuiltIn
+from skillfit.tasks.graders.built_in import BuiltIn
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, Step
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows

@@ -59,7 +59,7 @@ from skillfit.sandbox.process import (
     scratch_folder,
 )
 from skillfit.skill import Skill
-from skillfit.tasks.graders.base import BuiltIn
+from skillfit.tasks.graders.built_in import BuiltIn
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row

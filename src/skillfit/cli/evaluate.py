@@ -72,14 +72,14 @@ def check(
 
     inputs = read(config, overrides)
     path, terminal = run or default_run(inputs), CountingTerminal(console(stderr=True))
-    report = attend(path, terminal, lambda control: _check(inputs, path, terminal, control))
+    report = attend(path, terminal, lambda control: _run_checks(inputs, path, terminal, control))
     rows = [(one.verdict, one.name, one.message) for one in report.checks]
     data = {"verdict": report.verdict, "checks": [asdict(one) for one in report.checks]}
     show(data, table(("", f"verdict: {report.verdict}", ""), rows), as_json)
     raise typer.Exit(int(Exit.PREFLIGHT if report.verdict == "stop" else Exit.OK))
 
 
-async def _check(
+async def _run_checks(
     inputs: Inputs, path: Path, listener: Listener, control: Control
 ) -> PreflightReport:
     from skillfit.run.directory import RunDirectory
@@ -144,10 +144,10 @@ def _estimated(inputs: Inputs, cost: RolloutCost | None) -> _Estimate:
 def _estimate_json(found: _Estimate) -> JsonObject:
     return {
         "steps": found.plan.total_steps,
-        "rollouts": _as_list(found.total.rollouts),
-        "rows": [_as_data(row) for row in found.total.rows],
-        "total": _as_data(found.total.total),
-        "minutes": _as_list(found.total.minutes),
+        "rollouts": _range_json(found.total.rollouts),
+        "rows": [_row_json(row) for row in found.total.rows],
+        "total": _row_json(found.total.total),
+        "minutes": _range_json(found.total.minutes),
         "measured_rollouts": found.total.measured,
         "reached_caps": [
             {"cap": one.name, "at": one.cap, "ends_early": one.ends_early} for one in found.reached
@@ -277,17 +277,17 @@ def _cost_row(row: EstimateRow, indent: str = "") -> tuple[str, ...]:
     return (f"{indent}{row.stage}", *(cell.replace(" – ", "–") for cell in cells))
 
 
-def _as_data(row: EstimateRow) -> JsonObject:
+def _row_json(row: EstimateRow) -> JsonObject:
     return {
         "stage": row.stage,
         "role": row.role,
-        "calls": _as_list(row.calls),
-        "tokens": _as_list(row.tokens),
-        "usd": _as_list(row.usd) if row.usd else None,
+        "calls": _range_json(row.calls),
+        "tokens": _range_json(row.tokens),
+        "usd": _range_json(row.usd) if row.usd else None,
     }
 
 
-def _as_list(span: Range) -> list[float]:
+def _range_json(span: Range) -> list[float]:
     """Low, typical, high."""
     return [round(span.low, 4), round(span.typical, 4), round(span.high, 4)]
 
@@ -422,7 +422,7 @@ def measure(
     return attend(path, terminal, begin)
 
 
-_SHOWN = 60  # characters of a line in the table
+_LINE_LENGTH = 60  # characters of a line in the table
 
 
 def ablate(
@@ -473,14 +473,15 @@ def ablate(
     report = write_ablation_report(
         found.event, inputs.skill.name, path / "report.html", inputs.skill.text
     )
-    applied = apply and _apply(inputs, found)
-    data = {**_data(found.event), "run": str(path), "report": str(report), "applied": applied}
-    show(data, _table(found.event), as_json)
+    applied = apply and _write_shorter(inputs, found)
+    data = _ablation_json(found.event)
+    data |= {"run": str(path), "report": str(report), "applied": applied}
+    show(data, _ablation_table(found.event), as_json)
     if not as_json:
-        print(_summary(found.event, report, config, apply, applied))
+        print(_ablation_text(found.event, report, config, apply, applied))
 
 
-def _apply(inputs: Inputs, found: Ablation) -> bool:
+def _write_shorter(inputs: Inputs, found: Ablation) -> bool:
     """Write the shorter skill to its place. False when nothing is cut."""
     from skillfit.skill.document import find_document
 
@@ -490,7 +491,7 @@ def _apply(inputs: Inputs, found: Ablation) -> bool:
     return True
 
 
-def _data(event: AblationFinished) -> JsonObject:
+def _ablation_json(event: AblationFinished) -> JsonObject:
     return {
         "score": asdict(event.score),
         "rollouts": event.rollouts,
@@ -502,7 +503,7 @@ def _data(event: AblationFinished) -> JsonObject:
     }
 
 
-def _table(event: AblationFinished) -> RenderableType:
+def _ablation_table(event: AblationFinished) -> RenderableType:
     rows = []
     for unit in event.units:
         text = visible(" ".join(unit.text.split()))
@@ -512,13 +513,13 @@ def _table(event: AblationFinished) -> RenderableType:
                 with_interval(unit.mean, unit.low, unit.high),
                 unit.tokens,
                 unit.decision,
-                shorten(text, _SHOWN),
+                shorten(text, _LINE_LENGTH),
             )
         )
     return table(("line", "worth (80 %)", "tokens", "", "text"), rows)
 
 
-def _summary(
+def _ablation_text(
     event: AblationFinished, report: Path, config: Path, asked: bool, applied: bool
 ) -> str:
     cut = [unit for unit in event.units if unit.decision == "cut"]

@@ -73,12 +73,12 @@ def ls(
         show(data, "", as_json)
     elif lines:
         names = ("run", "result", "baseline", "best", "calls")
-        print(aligned(names, list(map(_listed, lines, states))))
+        print(aligned(names, list(map(_listed_cells, lines, states))))
     else:
         print(visible(f"No runs in {folder}."))
 
 
-def _listed(line: ResultLine, state: str) -> tuple[str, ...]:
+def _listed_cells(line: ResultLine, state: str) -> tuple[str, ...]:
     from skillfit.run.records import display_name
 
     scores = [
@@ -113,20 +113,20 @@ def show_(run: RunFolder, as_json: Json = False) -> None:
             for edit in story.edits
         ],
     }
-    show(data, Group(*_shown(story)), as_json)
+    show(data, Group(*_story_tables(story)), as_json)
     if not as_json:
         finished = opened.finished
-        print(line.as_text(finished.diagnosis) if finished else _unfinished(story, run))
+        print(line.as_text(finished.diagnosis) if finished else _unfinished_text(story, run))
 
 
-def _unfinished(story: RunStory, run: Path) -> str:
+def _unfinished_text(story: RunStory, run: Path) -> str:
     from skillfit.report.run_text import resume_command
 
     resume = resume_command(story, str(run)) if story.state != "running" else ""
     return f"{story.verdict}\nResume with: {resume}" if resume else story.verdict
 
 
-def _shown(story: RunStory) -> list[RenderableType]:
+def _story_tables(story: RunStory) -> list[RenderableType]:
     """The tables of `show`: curve, decisions, edits, notices."""
     from rich.text import Text
 
@@ -409,7 +409,7 @@ class AppliedChange:
         if document.exists():
             document.unlink()
         if self.files is not None:
-            _unmake(document.parent, self.files)
+            _remove_made(document.parent, self.files)
 
 
 def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
@@ -435,7 +435,7 @@ def plan_change(run: Run, to: Path | None, *, force: bool) -> SkillChange:
             hint="Name one: --to SKILL.md",
         )
     if not named.exists() and to is not None:
-        return _made_anew(run, to, began, best)
+        return _new_document(run, to, began, best)
     document, present = find_document(named) if named.is_dir() else named, Skill.load(named)
     if present.text in (run.initial_skill.text, run.best_skill.text, best.text):
         return SkillChange(run, document, present, present.with_body(best.body))
@@ -455,7 +455,7 @@ def _why_not(run: Run) -> str:
     return f"The reason: skillfit show {near(run.path)}"
 
 
-def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChange:
+def _new_document(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChange:
     """A document alone, or a folder with the other files of the skill the run began with."""
     from skillfit.skill import Skill
     from skillfit.skill.document import DOCUMENT_NAMES, DOCUMENT_SUFFIXES
@@ -475,7 +475,7 @@ def _made_anew(run: Run, to: Path, began: Path | None, best: Skill) -> SkillChan
 
 def make_change(change: SkillChange) -> Path:
     """Back up the present text, then write the new one; returns the path of the backup."""
-    kept = change.run.path / _BACKUPS / f"{len(_kept(change.run)) + 1:04d}.json"
+    kept = change.run.path / _BACKUPS / f"{len(_backups(change.run)) + 1:04d}.json"
     document = change.document.resolve()
     before = document.read_bytes().decode() if document.exists() else None
     digests = {name: sha256(data).hexdigest() for name, data in change.wanted.files.items()}
@@ -493,7 +493,7 @@ def make_change(change: SkillChange) -> Path:
 
 def undo_change(run: Run, *, force: bool) -> Path:
     """Restore what was there before the last `apply`; refused when the document changed."""
-    kept = _kept(run)
+    kept = _backups(run)
     if not kept:
         raise InputError(f"Nothing of the run in {run.path} is applied.")
     applied = AppliedChange.read(kept[-1])
@@ -509,11 +509,11 @@ def undo_change(run: Run, *, force: bool) -> Path:
     return document
 
 
-def _kept(run: Run) -> list[Path]:
+def _backups(run: Run) -> list[Path]:
     return sorted((run.path / _BACKUPS).glob("*.json"))
 
 
-def _unmake(folder: Path, files: dict[str, str]) -> None:
+def _remove_made(folder: Path, files: dict[str, str]) -> None:
     """Remove what was put there: files that still are what they were, and folders that are then
     empty.
     """

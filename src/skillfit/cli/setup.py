@@ -46,7 +46,7 @@ def demo(
     overrides = [f"model.agent.id={model}"] if model else []
     if optimizer:
         overrides += [f"model.optimizer={optimizer}", "optimizer.proposer=both"]
-    copied = _copied("sql" if model else "triage", folder)
+    copied = _copy_demo("sql" if model else "triage", folder)
     if not as_json:
         what = "ticket triage with practice models (no language model)"
         if model:
@@ -64,7 +64,7 @@ def demo(
     show(line.as_json(), "\n".join(lines), as_json)
 
 
-def _copied(name: str, folder: Path) -> Path:
+def _copy_demo(name: str, folder: Path) -> Path:
     """The demo project in the folder; a demo project that is there already is used again."""
     import shutil
     from importlib.resources import as_file, files
@@ -224,7 +224,7 @@ def docs(
     if topic not in TOPICS:
         hint = did_you_mean(topic, TOPICS) or f"Topics: {', '.join(TOPICS)}."
         raise InputError(f"Unknown topic {topic!r}.", hint=hint)
-    rows = [row for row in _rows(topic) if word.lower() in " ".join(row).lower()]
+    rows = [row for row in _reference_rows(topic) if word.lower() in " ".join(row).lower()]
     columns = {
         "config": ("key", "type", "default", "meaning"),
         "commands": ("command", "what it does"),
@@ -234,10 +234,10 @@ def docs(
     data = [dict(zip(columns, row, strict=True)) for row in rows]
     if not rows:
         raise InputError(f"Nothing in {topic} contains {word!r}.")
-    show(data, _entries(rows), as_json)
+    show(data, _reference_text(rows), as_json)
 
 
-def _entries(rows: list[tuple[str, ...]]) -> RenderableType:
+def _reference_text(rows: list[tuple[str, ...]]) -> RenderableType:
     """Each entry with its meaning below it: keys are long, and must be shown whole."""
     from rich.console import Group
     from rich.padding import Padding
@@ -252,7 +252,7 @@ def _entries(rows: list[tuple[str, ...]]) -> RenderableType:
     return Group(*parts)
 
 
-def _rows(topic: str) -> list[tuple[str, ...]]:
+def _reference_rows(topic: str) -> list[tuple[str, ...]]:
     if topic == "config":
         from skillfit.config import describe_keys
 
@@ -261,7 +261,7 @@ def _rows(topic: str) -> list[tuple[str, ...]]:
             for key in describe_keys()
         ]
     if topic == "commands":
-        return _commands()
+        return _command_rows()
     if topic == "graders":
         from skillfit.tasks.graders import BUILT_IN
 
@@ -272,7 +272,7 @@ def _rows(topic: str) -> list[tuple[str, ...]]:
     ]
 
 
-def _commands() -> list[tuple[str, ...]]:
+def _command_rows() -> list[tuple[str, ...]]:
     from skillfit.cli.app import app
 
     rows = []
@@ -353,7 +353,7 @@ def get(
     result = prepare.get(
         name, mirror=mirror, report=lambda line: progress.print(line, markup=False, soft_wrap=True)
     )
-    _show(result, as_json)
+    _show_prepared(result, as_json)
 
 
 @data_app.command("make")
@@ -374,10 +374,10 @@ def make(
     """
     from skillfit.benchmarks import prepare
 
-    _show(prepare.make(name, source, splits=splits), as_json)
+    _show_prepared(prepare.make(name, source, splits=splits), as_json)
 
 
-def _show(result: Prepared, as_json: bool) -> None:
+def _show_prepared(result: Prepared, as_json: bool) -> None:
     counts = ", ".join(f"{count} {split}" for split, count in result.counts.items())
     lines = [
         f"{result.title}",

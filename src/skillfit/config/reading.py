@@ -49,8 +49,6 @@ _SECRET_IN_ADDRESS = re.compile(
 )
 # How a chat model is called. A benchmark's values for these do not suit a command-line agent.
 _CHAT_SETTINGS = ("agent", "prompt", "max_turns", "max_rollout_tokens")
-
-
 # Settings whose file.py:name earlier versions recorded relative to env.folder.
 _ONCE_RELATIVE = ("train.sampler", "optimizer.proposer")
 
@@ -186,41 +184,29 @@ def _refuse_secrets(settings: PlacedSettings) -> None:
 
 def _resolve_paths(data: dict[str, Any], settings: PlacedSettings) -> None:
     """Make paths in the settings absolute, so that they do not depend on the current folder."""
-    if data.get("run"):
-        data["run"] = _absolute(data["run"], settings.place("run"))
-    if data.get("executor"):
-        data["executor"] = _resolve_functions(data["executor"], settings.place("executor"))
-    for key, resolve in (
-        ("env.skill", _absolute),
-        ("env.tasks", _resolve_tasks),
-        ("env.grader", _resolve_functions),
-        ("env.agent", _resolve_functions),
-        ("env.corpus", _absolute),
-        ("train.sampler", _resolve_functions),
-        ("optimizer.proposer", _resolve_functions),
-        ("evaluation.gate", _resolve_functions),
-        ("evaluation.ship_grader", _resolve_functions),
-    ):
-        title, _, name = key.partition(".")
-        section = data.get(title)
+    for key, resolve in _PATH_SETTINGS.items():
+        title, _, name = key.rpartition(".")
+        section = data.get(title) if title else data
         if isinstance(section, dict) and section.get(name):
             place = settings.place(key)
             if key in _ONCE_RELATIVE and place.name == FROM_PYTHON:
                 place = _place_in_folder(place, data.get("env"))
-            data[title] = {**section, name: resolve(section[name], place)}
-    env = data.get("env")
+            resolved = {**section, name: resolve(section[name], place)}
+            data |= {title: resolved} if title else resolved
+    env, model = data.get("env"), data.get("model")
     if isinstance(env, dict) and env.get("tasks"):
-        # Commands and Inspect tasks run in env.folder, by default the folder of the config file.
-        if env.get("folder"):
-            folder = _absolute(env["folder"], settings.place("env.folder"))
-        else:
-            folder = _absolute(".", settings.place("env.tasks"))
-        data["env"] = {**env, "folder": folder}
-    model = data.get("model")
+        data["env"] = {**env, "folder": _task_folder(env, settings)}
     if isinstance(model, dict):
         data["model"] = {
             role: _resolve_programs(spec, settings, f"model.{role}") for role, spec in model.items()
         }
+
+
+def _task_folder(env: Mapping[str, Any], settings: PlacedSettings) -> Any:
+    """Where commands and Inspect tasks run: env.folder, by default the folder of the config."""
+    if env.get("folder"):
+        return _absolute(env["folder"], settings.place("env.folder"))
+    return _absolute(".", settings.place("env.tasks"))
 
 
 def _place_in_folder(place: SettingPlace, env: Any) -> SettingPlace:
@@ -274,6 +260,22 @@ def _resolve_functions(value: Any, place: SettingPlace) -> Any:
     if isinstance(value, str) and (match := _FUNCTION.match(value)):
         return f"{_absolute(match['file'], place)}:{match['name']}"
     return value
+
+
+# Settings that name files, each with the function that makes its paths absolute.
+_PATH_SETTINGS: Mapping[str, Callable[[Any, SettingPlace], Any]] = {
+    "run": _absolute,
+    "executor": _resolve_functions,
+    "env.skill": _absolute,
+    "env.tasks": _resolve_tasks,
+    "env.grader": _resolve_functions,
+    "env.agent": _resolve_functions,
+    "env.corpus": _absolute,
+    "train.sampler": _resolve_functions,
+    "optimizer.proposer": _resolve_functions,
+    "evaluation.gate": _resolve_functions,
+    "evaluation.ship_grader": _resolve_functions,
+}
 
 
 def _sentences(errors: Sequence[ErrorDetails], settings: PlacedSettings) -> Iterator[str]:

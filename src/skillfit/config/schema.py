@@ -28,6 +28,9 @@ from skillfit.models.protocol import ROLES, ModelSpec
 _AGENTS = ("chat", "tools", "cli")  # values of env.agent that are built in
 M = TypeVar("M", bound=BaseModel)
 Metric = Literal["hard", "soft", "mixed"]
+Scheduler = Literal["constant", "linear", "cosine", "autonomous"]
+ControlMode = Literal["fixed", "autonomous", "none"]
+PairPolicy = Literal["mixed", "changed", "unchanged"]
 UpdateMode = Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"]
 
 
@@ -109,9 +112,9 @@ class OptimizerSection(Section):
     """The edit budget: how many edits may enter in one step."""
     min_learning_rate: int = Field(default=2, ge=0)
     """Where `linear` and `cosine` end."""
-    lr_scheduler: Literal["constant", "linear", "cosine", "autonomous"] = "constant"
+    lr_scheduler: Scheduler = "constant"
     """How the edit budget falls over the run; autonomous: no limit."""
-    lr_control_mode: Literal["fixed", "autonomous", "none"] = "fixed"
+    lr_control_mode: ControlMode = "fixed"
     """fixed: the schedule; autonomous: the optimizer chooses in each step; none: no limit."""
     skill_update_mode: UpdateMode = "patch"
     """patch: edits are applied; the others let the optimizer write the skill anew, from suggestions
@@ -136,7 +139,7 @@ class OptimizerSection(Section):
     """Training items that this comparison rolls out."""
     slow_update_gate_with_selection: bool = True
     """Put the lesson through the gate; false: add it without a decision, and measure it."""
-    longitudinal_pair_policy: Literal["mixed", "changed", "unchanged"] = "mixed"
+    longitudinal_pair_policy: PairPolicy = "mixed"
     """Which pairs are shown: all, those whose result changed, or those where it did not."""
     use_meta_skill: bool = True
     """Keep advice for the optimizer itself from epoch to epoch."""

@@ -33,6 +33,7 @@ from skillfit.gate.verdict import (
     Verdict,
 )
 from skillfit.rollout.outcome import Tally
+from skillfit.run.control import EditAction
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
@@ -196,7 +197,7 @@ class BaseGate:
     def effects(self) -> tuple[EditEffect, ...]:
         return ()
 
-    def steer(self, action: str, key: str, text: str = "") -> None:
+    def steer(self, action: EditAction, key: str, text: str = "") -> None:
         raise InputError("This gate has no pool of edits.")
 
     def known(self, skill: Skill) -> Samples:

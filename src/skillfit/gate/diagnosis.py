@@ -177,9 +177,9 @@ class Facts:
     detectable: float  # smallest gain that the ship test could show
     steps: int = 0
     edits_wanted: bool = True  # the learning rate is above 0
-    proposed: int = 0  # edits the optimizer sent
-    blocked: int = 0  # of these, kept out by the leak check
-    usable: int = 0  # that could be applied
+    proposed: int = 0  # proposals left after merging and the leak check
+    refused: int = 0  # texts that the leak check refused: proposals, notes, lessons, rewrites
+    usable: int = 0  # edits that could be applied
     accepted: int = 0  # steps that changed the incumbent
     effects: Sequence[EditEffect] = ()  # of all edits that were measured
     difference: float = 0.0  # final minus initial skill
@@ -312,7 +312,7 @@ def _budget_before_steps(f: Facts) -> Diagnosis | None:
 
 
 def _nothing_proposed(f: Facts) -> Diagnosis | None:
-    if f.proposed or f.blocked or f.budget_reached:
+    if f.proposed or f.refused or f.budget_reached:
         return None
     if not f.edits_wanted:
         message = "optimizer.learning_rate is 0, so the optimizer was not asked for edits."
@@ -334,10 +334,10 @@ def _better_edits(f: Facts) -> str:
 
 
 def _all_leaked(f: Facts) -> Diagnosis | None:
-    if not f.blocked or f.usable:
+    if not f.refused or f.usable:
         return None
-    blocked = quantity(f.blocked, "edit")
-    message = f"The leak check blocked {blocked} that carried hidden answers or item text."
+    refused = quantity(f.refused, "text")
+    message = f"The leak check refused {refused} with hidden answers or item text."
     step = "Check that selection and test items do not repeat training items."
     return Diagnosis("leaked answers", message, step)
 
@@ -345,7 +345,10 @@ def _all_leaked(f: Facts) -> Diagnosis | None:
 def _not_applicable(f: Facts) -> Diagnosis | None:
     if f.usable or not f.proposed:
         return None
-    message = f"None of {quantity(f.proposed, 'proposed edit')} could be applied to the skill."
+    proposals = quantity(f.proposed, "proposal")
+    message = (
+        f"Of {proposals} left after merging and the leak check, none could be applied to the skill."
+    )
     step = f"See why with `skillfit report {f.run}`. {_better_edits(f)}"
     return Diagnosis("no usable edits", message, step)
 

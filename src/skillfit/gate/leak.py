@@ -180,7 +180,8 @@ class TextFilter:
 
     Each refusal is emitted with its evidence. Without an index (`evaluation.leak_check: false`)
     every text passes. The index of a large task takes seconds, so it is built for the first text
-    and not before the first rollout. `blocked` counts refusals over the run.
+    and not before the first rollout. `refused` counts the texts of the run that carried
+    hidden answers: proposals, notes, lessons and rewrites.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class TextFilter:
     ) -> None:
         self._build_index, self._emit, self.max_tokens = build_index, emit, max_tokens
         self._index: LeakIndex | None = None
-        self.blocked = 0
+        self.refused = 0
 
     def passes(self, text: str, step: int, *, example: bool = False) -> bool:
         """`example`: the text goes into the fenced examples, where training answers belong."""
@@ -199,7 +200,7 @@ class TextFilter:
             self._index = self._build_index()
         leaks = self._index.check(text, examples=example) if self._index else ()
         if leaks:
-            self.blocked += 1
+            self.refused += 1
             self._emit(_leak_event(step, text, leaks))
         return not leaks
 
@@ -227,9 +228,10 @@ def _leak_event(step: int, text: str, leaks: Sequence[Leak]) -> Discarded:
 
 @dataclass(frozen=True, slots=True)
 class Shortcut:
+    """A trivial rule that needs no skill."""
+
     name: str
-    skill: Skill  # the trivial skill, to be measured where the prediction is not enough
-    predicted: float  # share of items that the rule answers right
+    predicted: float  # share of selection items that the rule answers right
 
 
 def shortcuts(train: Sequence[Item], selection: Sequence[Item]) -> list[Shortcut]:
@@ -241,21 +243,17 @@ def shortcuts(train: Sequence[Item], selection: Sequence[Item]) -> list[Shortcut
     if golds:
         answer, _ = golds.most_common(1)[0]
         right = sum(words(answer) in map(words, item.answers) for item in selection)
-        found.append(_shortcut("majority answer", f"Always answer: {answer}", right, selection))
+        found.append(Shortcut("majority answer", _share(right, selection)))
     places = Counter(place for item in train if (place := _place(item)) is not None)
     if places:
         place, _ = places.most_common(1)[0]
         right = sum(_place(item) == place for item in selection)
-        found.append(
-            _shortcut(
-                "answer position", f"Always choose option number {place + 1}.", right, selection
-            )
-        )
+        found.append(Shortcut("answer position", _share(right, selection)))
     return found
 
 
-def _shortcut(name: str, rule: str, right: int, items: Sequence[Item]) -> Shortcut:
-    return Shortcut(name, Skill.from_text(rule + "\n"), right / len(items) if items else 0.0)
+def _share(right: int, items: Sequence[Item]) -> float:
+    return right / len(items) if items else 0.0
 
 
 def _place(item: Item) -> int | None:
@@ -275,16 +273,9 @@ def _place(item: Item) -> int | None:
     return letter if 0 <= letter < len(texts) else None
 
 
-def audit(
-    found: Sequence[Shortcut],
-    baseline: float,
-    best: float,
-    measured: Mapping[str, float] | None = None,
-) -> CheckResult:
-    """Compares the score reached with the best trivial rule, measured where it was and predicted
-    otherwise.
-    """
-    scores = {s.name: (measured or {}).get(s.name, s.predicted) for s in found}
+def audit(found: Sequence[Shortcut], baseline: float, best: float) -> CheckResult:
+    """Compares the score reached with that of the best trivial rule."""
+    scores = {shortcut.name: shortcut.predicted for shortcut in found}
     name = max(scores, key=lambda key: scores[key], default="")
     if name and scores[name] > 0 and scores[name] >= best - 0.02:
         message = (

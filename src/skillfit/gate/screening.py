@@ -42,6 +42,7 @@ from skillfit.gate.verdict import (
 )
 from skillfit.plain_text import with_interval
 from skillfit.rollout.outcome import Outcome, Tally
+from skillfit.run.control import DONE_TO_EDIT, EditAction
 from skillfit.run.records import AWAITS_APPROVAL
 from skillfit.skill import Skill, units
 from skillfit.tasks.item import Item
@@ -275,33 +276,30 @@ class ScreeningGate(BaseGate):
         approved = tuple(key for key in decisions.promote if self.pool.edits[key].pinned)
         return Decisions(approved, decisions.drop)
 
-    def steer(self, action: str, key: str, text: str = "") -> None:
+    def steer(self, action: EditAction, key: str, text: str = "") -> None:
         """Carry out a user's request about one edit."""
         entry = self.pool.edits.get(key)
         if entry is None:
             raise InputError(f"There is no edit {key!r} in the pool.", hint="See `skillfit show`.")
+        reason = f"{DONE_TO_EDIT[action]} by a person"
         if action in ("veto", "decline"):
             entry.vetoed, entry.pinned = True, False
-            self.pool.drop(
-                key, "vetoed by a person" if action == "veto" else "declined by a person"
-            )
+            self.pool.drop(key, reason)
         elif action in ("pin", "approve"):
             entry.pinned, entry.vetoed = True, False
             if entry.status == "dropped":
                 raise InputError(f"The edit {key} was dropped: {entry.reason}.")
             if entry.status == "pending":
-                self.pool.promote(key, f"{'pinned' if action == 'pin' else 'approved'} by a person")
-        elif action == "reword":
+                self.pool.promote(key, reason)
+        else:
             entry.vetoed = True
-            self.pool.drop(key, "reworded by a person")
+            self.pool.drop(key, reason)
             edit = replace(entry.edit, content=text)
             sources = (tuple(sorted(entry.sources)),)
             candidate = Candidate(
                 self.pool.incumbent.skill, (edit,), sources, entry.step, "reworded"
             )
             self.pool.join(candidate)
-        else:
-            raise InputError(f"Unknown request {action!r}.")
         self._incumbent = self.pool.incumbent.skill
 
     async def _carry_out(self, decisions: Decisions) -> str:

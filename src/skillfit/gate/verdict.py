@@ -14,6 +14,7 @@ from typing import Any, Protocol, get_args
 
 from skillfit.config.schema import EvaluationSection, Metric, TrainSection
 from skillfit.rollout.outcome import Arm, Outcome, Tally
+from skillfit.run.control import EditAction
 from skillfit.run.records import (
     Decision,
     EditEffect,
@@ -219,8 +220,8 @@ class Gate(Protocol):
         """All edits of the pool; empty for gates without one."""
         ...
 
-    def steer(self, action: str, key: str, text: str = "") -> None:
-        """Carry out a user's request about an edit of the pool: veto, pin, reword, approve,
-        decline. Only called for gates that pool edits.
+    def steer(self, action: EditAction, key: str, text: str = "") -> None:
+        """Carry out a user's request about an edit of the pool; `text` is its new wording. Only
+        called for gates that pool edits.
         """
         ...

@@ -221,7 +221,7 @@ class Client:
         else:
             waits = [_doubled_wait(number) for number in range(failures, self.spec.retries + 1)]
             times = quantity(len(waits), "time")
-            plan = f"Retrying up to {times}, with pauses of about {duration(sum(waits))} in all"
+            plan = f"Retrying up to {times}, waiting about {duration(sum(waits))}"
         self._notice(f"{plan}: {error}")
 
     def _back_off(self, error: ModelError, failures: int) -> float:

@@ -16,6 +16,7 @@ from itertools import count
 from math import cos, pi
 from typing import Literal
 
+from skillfit.config.schema import ControlMode, Scheduler
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import (
     PATCH_REPLY,
@@ -185,9 +186,6 @@ def _look_alike(merged: Proposal, given: Sequence[Proposal]) -> list[Proposal]:
     ]
 
 
-Scheduler = Literal["constant", "linear", "cosine", "autonomous"]
-
-
 def edit_budget(
     scheduler: Scheduler, step: int, total_steps: int, *, maximum: int, minimum: int
 ) -> int | None:
@@ -204,9 +202,6 @@ def edit_budget(
     return max(minimum, round(minimum + 0.5 * (maximum - minimum) * (1 + cos(pi * progress))))
 
 
-Control = Literal["fixed", "autonomous", "none"]
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The proposals of a step that become edits, and how they were chosen."""
@@ -217,7 +212,7 @@ class Selection:
 
 
 async def select(
-    optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, *, control: Control
+    optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, *, control: ControlMode
 ) -> Selection:
     """The proposals to use. The scheduled `context.edit_budget` applies in `fixed` mode only."""
     budget = context.edit_budget

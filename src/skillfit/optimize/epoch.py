@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from skillfit.config.schema import PairPolicy
 from skillfit.optimize.context import ItemAttempts, failure_reason, render_cases
 from skillfit.optimize.optimizer import (
     Call,
@@ -36,7 +37,6 @@ from skillfit.tasks.item import Item
 
 _SHOWN_TASK = 2_000  # characters of a task or an answer in comparison_pairs.json
 PairKind = Literal["improved", "regressed", "persistent_fail", "stable_success"]
-PairPolicy = Literal["mixed", "changed", "unchanged"]
 
 _KINDS: dict[tuple[bool, bool], PairKind] = {
     (False, True): "improved",

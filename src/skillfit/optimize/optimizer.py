@@ -243,25 +243,31 @@ class Reasoned(BaseModel):
 
 
 class PatchReply(Reasoned):
+    """Proposals, which each update mode has under a name of its own (`PAYLOAD_FIELD`)."""
+
     def entries(self) -> Sequence[EditReply | SuggestionReply | CandidateReply]:
-        """The proposals, which each update mode has under a name of its own."""
-        return next(
-            getattr(self, name)
-            for name in PAYLOAD_FIELD.values()
-            if name in type(self).model_fields
-        )
+        raise NotImplementedError
 
 
 class EditsReply(PatchReply):
     edits: Annotated[list[EditReply], BeforeValidator(_objects)] = []
 
+    def entries(self) -> Sequence[EditReply]:
+        return self.edits
+
 
 class SuggestionsReply(PatchReply):
     revise_suggestions: Annotated[list[SuggestionReply], BeforeValidator(_objects)] = []
 
+    def entries(self) -> Sequence[SuggestionReply]:
+        return self.revise_suggestions
+
 
 class CandidatesReply(PatchReply):
     skill_candidates: Annotated[list[CandidateReply], BeforeValidator(_objects)] = []
+
+    def entries(self) -> Sequence[CandidateReply]:
+        return self.skill_candidates
 
 
 P = TypeVar("P", bound=PatchReply)

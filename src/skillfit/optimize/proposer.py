@@ -137,7 +137,7 @@ class AnalystProposer:
         requests, running = rollouts.requests[number], rollouts.running[number]
         if self._optimizer is None:
             await gather(running)
-            return Reflection((), 0, 0)
+            return Reflection((), 0)
         prefix = f"batch_{number}/" if len(rollouts.requests) > 1 else ""
         analysts = reflect(self._optimizer, skill, requests, running, context, prefix=prefix)
         work: list[Awaitable[Any]] = [analysts, *running]

@@ -69,7 +69,6 @@ class Reflection:
     """The usable patches in planned order, and how many groups gave none."""
 
     patches: tuple[Patch, ...]
-    groups: int
     discarded: int
 
 
@@ -108,7 +107,7 @@ async def reflect(
             hint="Nothing was learned and nothing was decided. Check the optimizer's endpoint, "
             "then start the same run again.",
         )
-    return Reflection(patches, groups=len(results), discarded=len(errors))
+    return Reflection(patches, discarded=len(errors))
 
 
 async def _groups(

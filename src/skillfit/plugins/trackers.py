@@ -118,7 +118,7 @@ class EventMetrics:
         return {name: float(value) for name, value in _numbers(event).items() if value is not None}
 
 
-def _numbers(event: Event) -> Mapping[str, Any]:
+def _numbers(event: Event) -> Mapping[str, float | None]:
     if isinstance(event, EvaluationFinished):
         place = "selection" if event.split == "selection" else event.name
         return {

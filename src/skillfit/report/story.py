@@ -11,6 +11,7 @@ from typing import Literal
 
 from skillfit.models.protocol import Usage
 from skillfit.run.card import RESUMABLE
+from skillfit.run.control import Action
 from skillfit.run.events import AblationFinished, ShipTested
 from skillfit.run.records import (
     ACCEPTED,
@@ -239,7 +240,7 @@ class PersonDecision:
     """A person steered the run. `done` is False until the run has read it."""
 
     number: int
-    action: str
+    action: Action
     target: str
     text: str
     command: str

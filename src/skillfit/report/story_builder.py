@@ -28,7 +28,7 @@ from skillfit.report.story import (
     StageProgress,
 )
 from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook, scoring
-from skillfit.run.control import read_requests
+from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, read_requests
 from skillfit.run.directory import RunDirectory, RunView, state_of
 from skillfit.run.events import (
     AblationFinished,
@@ -56,13 +56,6 @@ from skillfit.run.records import DECIDED, RecordedConfig
 from skillfit.skill import estimate_tokens
 
 _RECENT_STEPS = 5  # whose mean duration predicts the next ones
-_ANSWERS = {
-    "approve": "approved",
-    "decline": "declined",
-    "pin": "pinned",
-    "veto": "vetoed",
-    "reword": "reworded",
-}
 _LAST_ROLLOUT = """
 SELECT json_extract(CAST(value AS TEXT), '$.attempt.isolation') FROM effects NOT INDEXED
 WHERE key >= 'rollout/' AND key < 'rollout0' ORDER BY seq DESC LIMIT 1
@@ -503,11 +496,11 @@ def _with_decision(edit: EditSummary, decisions: Sequence[PersonDecision]) -> Ed
     answers = [
         one.action
         for one in decisions
-        if not one.done and one.target == edit.id and one.action in _ANSWERS
+        if not one.done and one.target == edit.id and one.action in EDIT_ACTIONS
     ]
     if not answers or not edit.awaits_approval:
         return edit
-    reason = f"{_ANSWERS[answers[-1]]}, waits for the run to take it up"
+    reason = f"{DONE_TO_EDIT[answers[-1]]}, waits for the run to take it up"
     return replace(edit, reason=reason, awaits_approval=False)
 
 

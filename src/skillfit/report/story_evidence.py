@@ -27,6 +27,7 @@ from skillfit.report.story import (
     TypeSummary,
 )
 from skillfit.rollout.outcome import weighted_values
+from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS
 from skillfit.run.events import (
     CandidateBuilt,
     EvaluationFinished,
@@ -162,15 +163,6 @@ def score_interval(score: float, count: int) -> tuple[float, float]:
     return max(0.0, score - half), min(1.0, score + half)
 
 
-_BY_A_PERSON = {
-    "approve": "approved",
-    "decline": "declined",
-    "pin": "pinned",
-    "reword": "reworded",
-    "veto": "vetoed",
-}
-
-
 @dataclass(slots=True)
 class EditPool:
     """All edits that were tried, in the order in which they came."""
@@ -182,11 +174,12 @@ class EditPool:
 
     def steered(self, event: PersonDecided) -> None:
         """A person decided about an edit. After the last step no decision of the gate says so."""
-        edit, verb = self._edits.get(event.target), _BY_A_PERSON.get(event.action)
-        if edit is None or verb is None:
+        edit = self._edits.get(event.target)
+        if edit is None or event.action not in EDIT_ACTIONS:
             return
         status: EditStatus = "promoted" if event.action in ("pin", "approve") else "dropped"
-        self._edits[edit.id] = replace(edit, status=status, reason=f"{verb} by a person")
+        reason = f"{DONE_TO_EDIT[event.action]} by a person"
+        self._edits[edit.id] = replace(edit, status=status, reason=reason, awaits_approval=False)
 
     def measured(self, event: GateDecided, summary: GateSummary) -> GateSummary:
         """Take in the effects of a decision; the summary with what entered and left the pool."""

@@ -19,7 +19,7 @@ import shlex
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,10 +37,17 @@ STEERING = "steering.jsonl"
 _STEERING_LOCK = ".steering.lock"
 _LONGEST = 20_000  # characters of a new wording
 
-Action = Literal[
-    "veto", "pin", "reword", "approve", "decline", "budget", "stop", "apply", "undo", "answer"
-]
-_NEED_TARGET: tuple[Action, ...] = ("veto", "pin", "reword", "approve", "decline", "budget")
+EditAction = Literal["veto", "pin", "reword", "approve", "decline"]  # about one edit of the pool
+Action = Literal[EditAction, "budget", "stop", "apply", "undo", "answer"]
+EDIT_ACTIONS: tuple[EditAction, ...] = get_args(EditAction)
+DONE_TO_EDIT: Mapping[EditAction, str] = {
+    "veto": "vetoed",
+    "pin": "pinned",
+    "reword": "reworded",
+    "approve": "approved",
+    "decline": "declined",
+}
+_NEED_TARGET: tuple[Action, ...] = (*EDIT_ACTIONS, "budget")
 _NEED_TEXT: tuple[Action, ...] = ("reword", "budget")
 _CAPS = ("usd", "tokens", "calls", "minutes")
 _PATIENCE = 0.3  # seconds: longer than `in_use` in another process holds the lock

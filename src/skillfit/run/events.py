@@ -19,6 +19,7 @@ from pydantic_core import from_json
 from skillfit import __version__
 from skillfit.models.json_text import JsonObject
 from skillfit.models.secrets import hide_keys_in_use
+from skillfit.run.control import Action
 from skillfit.run.records import (
     CheckResult,
     Decision,
@@ -361,7 +362,7 @@ class PersonDecided(Event):
 
     identity = ("number",)
     number: int
-    action: str  # veto, pin, reword, approve, decline, budget, stop, apply, undo
+    action: Recorded[Action]
     target: str = ""  # an edit's id, or what was changed
     text: str = ""  # the new wording or value
     command: str = ""

@@ -412,7 +412,7 @@ class StepRecord:
     timing: dict[str, float]  # seconds per stage: rollout_s, reflect_s, …
     tokens: dict[str, TokenCounts]
     wall_time_s: float
-    n_edits_blocked: int = 0
+    n_edits_blocked: int = 0  # proposals that the leak check refused
     rollout_hard: float | None = None
     rollout_soft: float | None = None
     rollout_n: int = 0
@@ -589,7 +589,7 @@ class RunSummary:
     total_accepts: int
     total_rejects: int
     total_skips: int
-    edits_blocked: int
+    edits_blocked: int  # texts that the leak check refused: proposals, notes, lessons, rewrites
     metric: str = "hard"  # what *_score fields are in
     baseline_selection_hard: float | None = None
     baseline_selection_score: float | None = None

@@ -146,7 +146,7 @@ async def _start(
     return studio.go_to(run_url("starting", filled.name))
 
 
-async def starting(studio: Studio, request: Request) -> Response:
+def starting(studio: Studio, request: Request) -> Response:
     """The page until the run has its journal: its process is starting, or failed with a reason."""
     name = str(request.path_params["name"])
     try:

@@ -7,7 +7,6 @@ the run. Only data files are read: tasks that are programs or Python code are ne
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -134,21 +133,17 @@ def _forest(name: str, edits: list[EditSummary]) -> str:
     return forest_plot(rows)
 
 
-async def run(studio: Studio, request: Request) -> Response:
+def run(studio: Studio, request: Request) -> Response:
     name = str(request.path_params["name"])
-
-    def make() -> Response:
-        story = studio.story(request)
-        if not story.has_begun and story.state == "running" and "/" not in name:
-            return studio.go_to(run_url("starting", name))
-        context = run_context(studio, request, story)
-        context["settings"] = settings_of_config(story.config)
-        return studio.page(request, "run.html.j2", 200, **context)
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    if not story.has_begun and story.state == "running" and "/" not in name:
+        return studio.go_to(run_url("starting", name))
+    context = run_context(studio, request, story)
+    context["settings"] = settings_of_config(story.config)
+    return studio.page(request, "run.html.j2", 200, **context)
 
 
-async def run_live(studio: Studio, request: Request) -> Response:
+def run_live(studio: Studio, request: Request) -> Response:
     followed = studio.library.follow(studio.find(request))
     seen: list[object] = []
     kept: dict[str, str] = {}
@@ -167,16 +162,12 @@ async def run_live(studio: Studio, request: Request) -> Response:
     return stream_parts(request, look)
 
 
-async def pool(studio: Studio, request: Request) -> Response:
+def pool(studio: Studio, request: Request) -> Response:
     """The pool of edits as it was after a step."""
     name = str(request.path_params["name"])
     step = number_in(request, "step")
-
-    def make() -> Response:
-        story = studio.story(request)
-        return HTMLResponse(studio.render("pool.html.j2", pool=pool_after(name, story, step)))
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    return HTMLResponse(studio.render("pool.html.j2", pool=pool_after(name, story, step)))
 
 
 def pool_after(name: str, story: RunStory, step: int) -> str:
@@ -200,105 +191,93 @@ def pool_after(name: str, story: RunStory, step: int) -> str:
     return forest_plot(rows)
 
 
-async def step(studio: Studio, request: Request) -> Response:
+def step(studio: Studio, request: Request) -> Response:
     name, number = str(request.path_params["name"]), int(request.path_params["number"])
-
-    def make() -> Response:
-        story = studio.story(request)
-        with open_run(Path(story.path)) as view:
-            events = view.events
-            reflections = events.found(ReflectionFinished, number)
-            rollouts = events.found(RolloutFinished, "rollout", number)
-            gate_rollouts = events.found(RolloutFinished, "gate", number)
-            found: dict[str, object] = {
-                "reflections": reflections,
-                "merged": _first(events.found(PatchMerged, number)),
-                "selected": _first(events.found(EditsSelected, number)),
-                "candidate": _first(events.found(CandidateBuilt, number)),
-                "gate": _first(events.found(GateDecided, f"step_{number:04d}")),
-                "discarded": events.found(Discarded, number),
-                "finished": _first(events.found(StepFinished, number)),
-            }
-        if not rollouts and not found["finished"] and not reflections and not gate_rollouts:
-            raise HTTPException(404, f"The run has no step {number}.")
-        summary = next((gate for gate in story.gates if gate.step == number), None)
-        rows = sorted(rollouts, key=lambda row: (row.hard is not None, row.hard or 0.0, row.item))
-        return studio.page(
-            request,
-            "step.html.j2",
-            200,
-            name=name,
-            story=story,
-            number=number,
-            summary=summary,
-            batch=page_of(rows, number_in(request, "page"), _ROLLOUTS, request.query_params),
-            scored=[row.hard for row in rollouts if row.hard is not None],
-            gate_rollouts=len(gate_rollouts),
-            pool=pool_after(name, story, number),
-            **found,
-        )
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    with open_run(Path(story.path)) as view:
+        events = view.events
+        reflections = events.found(ReflectionFinished, number)
+        rollouts = events.found(RolloutFinished, "rollout", number)
+        gate_rollouts = events.found(RolloutFinished, "gate", number)
+        found: dict[str, object] = {
+            "reflections": reflections,
+            "merged": _first(events.found(PatchMerged, number)),
+            "selected": _first(events.found(EditsSelected, number)),
+            "candidate": _first(events.found(CandidateBuilt, number)),
+            "gate": _first(events.found(GateDecided, f"step_{number:04d}")),
+            "discarded": events.found(Discarded, number),
+            "finished": _first(events.found(StepFinished, number)),
+        }
+    if not rollouts and not found["finished"] and not reflections and not gate_rollouts:
+        raise HTTPException(404, f"The run has no step {number}.")
+    summary = next((gate for gate in story.gates if gate.step == number), None)
+    rows = sorted(rollouts, key=lambda row: (row.hard is not None, row.hard or 0.0, row.item))
+    return studio.page(
+        request,
+        "step.html.j2",
+        200,
+        name=name,
+        story=story,
+        number=number,
+        summary=summary,
+        batch=page_of(rows, number_in(request, "page"), _ROLLOUTS, request.query_params),
+        scored=[row.hard for row in rollouts if row.hard is not None],
+        gate_rollouts=len(gate_rollouts),
+        pool=pool_after(name, story, number),
+        **found,
+    )
 
 
 def _first(events: Sequence[Event]) -> Event | None:
     return events[0] if events else None
 
 
-async def edit(studio: Studio, request: Request) -> Response:
+def edit(studio: Studio, request: Request) -> Response:
     name = str(request.path_params["name"])
-
-    def make() -> Response:
-        story = studio.story(request)
-        found = story.edit(request.query_params.get("id", ""))
-        if found is None:
-            raise HTTPException(404, "The run has no such edit.")
-        with open_run(Path(story.path)) as view:
-            batch = view.events.found(RolloutFinished, "rollout", found.step)
-        return studio.page(
-            request,
-            "edit.html.j2",
-            name=name,
-            story=story,
-            edit=found,
-            plot=forest_plot([edit_row(found)], longest=4000),
-            history=effect_history(found.history, 640, 200),
-            small_history=effect_history(found.history, 340, 160),
-            operation=_OPERATIONS.get(found.edit.op, found.edit.op),
-            behind={row.item: row for row in batch if row.item in found.items},
-            decisions=[one for one in story.decisions if one.target == found.id],
-            review=story.config.settings.review,
-        )
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    found = story.edit(request.query_params.get("id", ""))
+    if found is None:
+        raise HTTPException(404, "The run has no such edit.")
+    with open_run(Path(story.path)) as view:
+        batch = view.events.found(RolloutFinished, "rollout", found.step)
+    return studio.page(
+        request,
+        "edit.html.j2",
+        name=name,
+        story=story,
+        edit=found,
+        plot=forest_plot([edit_row(found)], longest=4000),
+        history=effect_history(found.history, 640, 200),
+        small_history=effect_history(found.history, 340, 160),
+        operation=_OPERATIONS.get(found.edit.op, found.edit.op),
+        behind={row.item: row for row in batch if row.item in found.items},
+        decisions=[one for one in story.decisions if one.target == found.id],
+        review=story.config.settings.review,
+    )
 
 
-async def skill(studio: Studio, request: Request) -> Response:
+def skill(studio: Studio, request: Request) -> Response:
     name = str(request.path_params["name"])
-
-    def make() -> Response:
-        story = studio.story(request)
-        query = request.query_params
-        usual = "unproven" if story.unproven_skill else "initial" if story.is_ablation else "best"
-        version = _version(story, query.get("version", usual))
-        other = _version(story, query["against"]) if query.get("against") else None
-        if story.ablation is not None and version.text == story.initial_skill:
-            lines = unit_lines(version.text, story.ablation.units)
-        else:
-            lines = skill_lines(version.text, story.edits)
-        return studio.page(
-            request,
-            "skill.html.j2",
-            name=name,
-            story=story,
-            version=version,
-            other=other,
-            lines=lines,
-            tokens=estimate_tokens(version.text),
-            hunks=diff_hunks(other.text, version.text) if other else (),
-        )
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    query = request.query_params
+    usual = "unproven" if story.unproven_skill else "initial" if story.is_ablation else "best"
+    version = _version(story, query.get("version", usual))
+    other = _version(story, query["against"]) if query.get("against") else None
+    if story.ablation is not None and version.text == story.initial_skill:
+        lines = unit_lines(version.text, story.ablation.units)
+    else:
+        lines = skill_lines(version.text, story.edits)
+    return studio.page(
+        request,
+        "skill.html.j2",
+        name=name,
+        story=story,
+        version=version,
+        other=other,
+        lines=lines,
+        tokens=estimate_tokens(version.text),
+        hunks=diff_hunks(other.text, version.text) if other else (),
+    )
 
 
 def _version(story: RunStory, name: str) -> SkillVersion:
@@ -312,50 +291,40 @@ def _version(story: RunStory, name: str) -> SkillVersion:
     return found
 
 
-async def report(studio: Studio, request: Request) -> Response:
+def report(studio: Studio, request: Request) -> Response:
     """The report as a page of its own. It brings a policy with the hashes of its script."""
-
-    def make() -> Response:
-        text = html_report(studio.story(request))
-        return HTMLResponse(text, headers={"Content-Security-Policy": "frame-ancestors 'none'"})
-
-    return await asyncio.to_thread(make)
+    text = html_report(studio.story(request))
+    return HTMLResponse(text, headers={"Content-Security-Policy": "frame-ancestors 'none'"})
 
 
-async def items(studio: Studio, request: Request) -> Response:
+def items(studio: Studio, request: Request) -> Response:
     name = str(request.path_params["name"])
-
-    def make() -> Response:
-        story = studio.story(request)
-        query = request.query_params
-        with open_run(Path(story.path)) as view:
-            found = read_items(view.events, story)
-            matrix = read_matrix(view.events, story)
-            records = listed_items(view.events)
-        compared = {item.id: item for item in found}
-        every = list(compared.values())
-        for record in records.values():
-            if record.id in matrix.cells and record.id not in compared:
-                every.append(_bare(record.id, record.split, record.type, record.input))
-        matching = _filtered(
-            every, query.get("q", ""), query.get("change", ""), query.get("type", "")
-        )
-        shown = worst_first(matching, {item.id: matrix.mean(item.id) for item in matching})
-        return studio.page(
-            request,
-            "items.html.j2",
-            name=name,
-            story=story,
-            items=page_of(shown, number_in(request, "page"), _ITEMS, query),
-            matrix=matrix,
-            compared=compared,
-            changes=count_changes(found),
-            types=types_of(found),
-            type_names=sorted({item.type for item in every if item.type}),
-            query={key: query.get(key, "") for key in ("q", "change", "type")},
-        )
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    query = request.query_params
+    with open_run(Path(story.path)) as view:
+        found = read_items(view.events, story)
+        matrix = read_matrix(view.events, story)
+        records = listed_items(view.events)
+    compared = {item.id: item for item in found}
+    every = list(compared.values())
+    for record in records.values():
+        if record.id in matrix.cells and record.id not in compared:
+            every.append(_bare(record.id, record.split, record.type, record.input))
+    matching = _filtered(every, query.get("q", ""), query.get("change", ""), query.get("type", ""))
+    shown = worst_first(matching, {item.id: matrix.mean(item.id) for item in matching})
+    return studio.page(
+        request,
+        "items.html.j2",
+        name=name,
+        story=story,
+        items=page_of(shown, number_in(request, "page"), _ITEMS, query),
+        matrix=matrix,
+        compared=compared,
+        changes=count_changes(found),
+        types=types_of(found),
+        type_names=sorted({item.type for item in every if item.type}),
+        query={key: query.get(key, "") for key in ("q", "change", "type")},
+    )
 
 
 def _bare(item_id: str, split: str, kind: str, text: str) -> ItemSummary:
@@ -375,74 +344,62 @@ def _filtered(items: list[ItemSummary], search: str, change: str, kind: str) -> 
     return found
 
 
-async def item(studio: Studio, request: Request) -> Response:
+def item(studio: Studio, request: Request) -> Response:
     name = str(request.path_params["name"])
     item_id = request.query_params.get("id", "")
-
-    def make() -> Response:
-        story = studio.story(request)
-        with open_run(Path(story.path)) as view:
-            record = listed_items(view.events).get(item_id)
-            rollouts = rollouts_of_item(view.events, item_id)
-        if record is None and not rollouts:
-            raise HTTPException(404, "The run has no such item.")
-        rollouts.reverse()
-        return studio.page(
-            request,
-            "item.html.j2",
-            name=name,
-            story=story,
-            item_id=item_id,
-            record=record,
-            full=full_item(studio.folders, story, item_id),
-            rollouts=page_of(rollouts, number_in(request, "page"), _ROLLOUTS, request.query_params),
-        )
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    with open_run(Path(story.path)) as view:
+        record = listed_items(view.events).get(item_id)
+        rollouts = rollouts_of_item(view.events, item_id)
+    if record is None and not rollouts:
+        raise HTTPException(404, "The run has no such item.")
+    rollouts.reverse()
+    return studio.page(
+        request,
+        "item.html.j2",
+        name=name,
+        story=story,
+        item_id=item_id,
+        record=record,
+        full=full_item(studio.folders, story, item_id),
+        rollouts=page_of(rollouts, number_in(request, "page"), _ROLLOUTS, request.query_params),
+    )
 
 
-async def rollout(studio: Studio, request: Request) -> Response:
+def rollout(studio: Studio, request: Request) -> Response:
     name, query = str(request.path_params["name"]), request.query_params
     key, phase = query.get("key", ""), query.get("phase", "")
-
-    def make() -> Response:
-        story = studio.story(request)
-        with open_run(Path(story.path)) as view:
-            rows = view.events.found(RolloutFinished, phase, number_in(request, "step", 0, 0), key)
-            outcome = view.journal.get(key, Outcome) if rows else None
-            record = listed_items(view.events).get(rows[0].item) if rows else None
-        if not rows:
-            raise HTTPException(404, "The run has no such rollout.")
-        return studio.page(
-            request,
-            "rollout.html.j2",
-            name=name,
-            story=story,
-            row=rows[0],
-            record=record,
-            full=full_item(studio.folders, story, rows[0].item),
-            trajectory=full_trajectory(outcome) if outcome else None,
-            isolation=outcome.attempt.isolation if outcome and outcome.attempt else "",
-            carried=[one for one in map(story.edit, rows[0].edits) if one is not None],
-        )
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    with open_run(Path(story.path)) as view:
+        rows = view.events.found(RolloutFinished, phase, number_in(request, "step", 0, 0), key)
+        outcome = view.journal.get(key, Outcome) if rows else None
+        record = listed_items(view.events).get(rows[0].item) if rows else None
+    if not rows:
+        raise HTTPException(404, "The run has no such rollout.")
+    return studio.page(
+        request,
+        "rollout.html.j2",
+        name=name,
+        story=story,
+        row=rows[0],
+        record=record,
+        full=full_item(studio.folders, story, rows[0].item),
+        trajectory=full_trajectory(outcome) if outcome else None,
+        isolation=outcome.attempt.isolation if outcome and outcome.attempt else "",
+        carried=[one for one in map(story.edit, rows[0].edits) if one is not None],
+    )
 
 
-async def image(studio: Studio, request: Request) -> Response:
+def image(studio: Studio, request: Request) -> Response:
     """An image of an item, by its number."""
     item_id, number = request.query_params.get("id", ""), number_in(request, "number", 0, 0)
-
-    def read() -> Response:
-        found = full_item(studio.folders, studio.story(request), item_id)
-        if found is None or number >= len(found.images):
-            raise HTTPException(404, "There is no such image.")
-        file = read_image(studio.folders, found.images[number])
-        if file is None:
-            raise HTTPException(404, "The image cannot be shown.")
-        return Response(file.data, media_type=file.media_type)
-
-    return await asyncio.to_thread(read)
+    found = full_item(studio.folders, studio.story(request), item_id)
+    if found is None or number >= len(found.images):
+        raise HTTPException(404, "There is no such image.")
+    file = read_image(studio.folders, found.images[number])
+    if file is None:
+        raise HTTPException(404, "The image cannot be shown.")
+    return Response(file.data, media_type=file.media_type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -137,12 +136,12 @@ def _matches(row: RunRow, wanted: str) -> bool:
     return all(any(word in text.lower() for text in texts) for word in wanted.split())
 
 
-async def index(studio: Studio, request: Request) -> Response:
-    runs = await asyncio.to_thread(studio.library.index)
-    return studio.page(request, "runs.html.j2", runs=run_list(runs, request))
+def index(studio: Studio, request: Request) -> Response:
+    runs = run_list(studio.library.index(), request)
+    return studio.page(request, "runs.html.j2", runs=runs)
 
 
-async def index_live(studio: Studio, request: Request) -> Response:
+def index_live(studio: Studio, request: Request) -> Response:
     def look() -> dict[str, str]:
         runs = run_list(studio.library.index(), request)
         return {"runs": studio.render("runs_table.html.j2", runs=runs)}
@@ -209,12 +208,12 @@ def compared_edits(stories: Sequence[RunStory]) -> list[EditRow]:
     return rows
 
 
-async def compare(studio: Studio, request: Request) -> Response:
+def compare(studio: Studio, request: Request) -> Response:
     names = list(dict.fromkeys(request.query_params.getlist("run")))[:_COMPARED]
     if len(names) < 2:
         return studio.go_to("/", "Choose two or more runs to compare.")
     try:
-        stories = [await asyncio.to_thread(studio.library.story, name) for name in names]
+        stories = [studio.library.story(name) for name in names]
     except NoSuchRun as error:
         raise HTTPException(404, str(error)) from error
     runs = [ComparedRun(name, story) for name, story in zip(names, stories, strict=True)]

@@ -16,7 +16,7 @@ from skillfit.errors import InputError, SkillfitError
 from skillfit.models.providers.handoff import Pending
 from skillfit.plain_text import budget_amount, quantity
 from skillfit.report import RunStory
-from skillfit.run.control import in_use, stop_run
+from skillfit.run.control import EDIT_ACTIONS, in_use, stop_run
 from skillfit.skill import diff_hunks
 from skillfit.studio.commands import (
     answer_prompt,
@@ -26,8 +26,6 @@ from skillfit.studio.commands import (
     waiting_prompts,
 )
 from skillfit.studio.site import Studio, run_url
-
-EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
 
 
 async def act(studio: Studio, request: Request) -> Response:
@@ -137,23 +135,19 @@ async def _apply(studio: Studio, run: Path, do: str) -> str:
     return f"{done}: {story.data.skill}. The same as: {result.command}"
 
 
-async def apply_page(studio: Studio, request: Request) -> Response:
+def apply_page(studio: Studio, request: Request) -> Response:
     """What applying would change, and the buttons to do it and to undo it."""
     name = str(request.path_params["name"])
-
-    def make() -> Response:
-        story = studio.story(request)
-        return studio.page(
-            request,
-            "apply.html.j2",
-            name=name,
-            story=story,
-            hunks=diff_hunks(story.initial_skill, story.best_skill),
-            inside=bool(story.data.skill) and studio.folders.holds(story.data.skill),
-            applied=_applied(story),
-        )
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    return studio.page(
+        request,
+        "apply.html.j2",
+        name=name,
+        story=story,
+        hunks=diff_hunks(story.initial_skill, story.best_skill),
+        inside=bool(story.data.skill) and studio.folders.holds(story.data.skill),
+        applied=_applied(story),
+    )
 
 
 def _applied(story: RunStory) -> bool:
@@ -178,13 +172,9 @@ def _waiting(prompt: Pending) -> WaitingPrompt:
     return WaitingPrompt(prompt.id, text, answer, prompt.problem)
 
 
-async def handoff(studio: Studio, request: Request) -> Response:
+def handoff(studio: Studio, request: Request) -> Response:
     """The prompts that wait for an answer."""
     name = str(request.path_params["name"])
-
-    def make() -> Response:
-        story = studio.story(request)
-        prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
-        return studio.page(request, "handoff.html.j2", name=name, story=story, prompts=prompts)
-
-    return await asyncio.to_thread(make)
+    story = studio.story(request)
+    prompts = [_waiting(prompt) for prompt in waiting_prompts(Path(story.path))]
+    return studio.page(request, "handoff.html.j2", name=name, story=story, prompts=prompts)

@@ -17,7 +17,7 @@ import ipaddress
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -37,7 +37,7 @@ from skillfit.report.html_report import ASSETS as REPORT_ASSETS
 from skillfit.studio import view_new, view_run, view_runs, view_steer
 from skillfit.studio.site import Studio
 
-View = Callable[[Studio, Request], Awaitable[Response]]
+View = Callable[[Studio, Request], Response]  # runs in a thread
 
 _OWN_NAMES = ("127.0.0.1", "localhost", "::1")
 _LEAST_TOKEN = 16  # characters of a token that the user chose

@@ -2,7 +2,7 @@
 
 from skillfit.errors import TaskFailure
 from skillfit.tasks.graders import build_grader
-from skillfit.tasks.item import Attempt, Item, RowAt, Score
+from skillfit.tasks.item import Attempt, Item, RowAt, Score, ScoredAttempt
 from skillfit.tasks.load import (
     LoadContext,
     SourceItems,
@@ -21,6 +21,7 @@ __all__ = [
     "LoadContext",
     "RowAt",
     "Score",
+    "ScoredAttempt",
     "SourceItems",
     "SourceReference",
     "SplitSettings",

@@ -6,32 +6,33 @@ found is kept beside it as unproven.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from skillfit.errors import Exit
-from skillfit.gate import Facts, ShipResult, diagnose, ship_test
+from skillfit.gate import Facts, Gate, ShipResult, diagnose, ship_test
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES, Diagnosis
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS, planned_rollouts
 from skillfit.optimize.proposer import author_of
-from skillfit.rollout import Tally, requests_for
+from skillfit.rollout import Rollouts, Tally, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
 from skillfit.run.records import RunFinishReason, ShipVerdict
 from skillfit.skill import Skill, without_placeholder
+from skillfit.tasks.item import Item
 from skillfit.training.components import Components
 from skillfit.training.measure import Measured
 from skillfit.training.plan import ship_repeats
-from skillfit.training.ship_rollouts import Closing, ShipRollouts
+from skillfit.training.ship_rollouts import Closing, ComparedTallies, ShipRollouts
 from skillfit.training.state import TrainingState
 from skillfit.training.steering import follow_requests
 from skillfit.training.step_end import emit_score
 from skillfit.training.step_log import SelectionRollouts, StepLog
-from skillfit.training.summary import ComparedTallies, Ending, count_actions, summarise
+from skillfit.training.summary import Ending, count_actions, summarise
 
 EXIT_OF: Mapping[RunFinishReason, Exit] = {
     "improved": Exit.OK,
@@ -68,22 +69,31 @@ async def finish(
     state = await follow_requests(
         run.requests, place, state, run.gate, run.budget, run.emit, needed=waiting
     )
-    log = StepLog(run.emit)
-    state, final = await _validate(run, state, log)
+    gate, initial, log = run.gate, run.initial, StepLog(run.emit)
+    final = None
+    if not gate.pools_edits:
+        final = await _measure_last(gate, run.engine, run.task.selection, state.skill, log)
+        state = state.tracking_best(gate, state.best_step or len(state.records))
     with log.stage("compose"):
-        finalists = await run.gate.compose()
+        finalists = await gate.compose()
     fresh = ShipRollouts(
         SelectionRollouts(closing.ship_engine or run.engine),
         run.gate_settings,
         second_grader=closing.ship_engine is not None,
     )
-    compared = not run.gate.pools_edits or run.gate.incumbent.hash != run.initial.hash
+    compared = not gate.pools_edits or gate.incumbent.hash != initial.hash
     finalist_count = run.config.evaluation.finalists
     repeats = ship_repeats(most_repeats or MOST_REPEATS, finalist_count, compared)
     ship = await _ship(run, finalists, fresh, repeats, log)
-    found = _found(run, finalists, ship)
-    ending = _ending(run, found, ship, final)
-    ending = replace(ending, scores=_selection_scores(run, state, ending, fresh))
+    found = _found(gate, initial, finalists, ship)
+    trusted = ship is None or ship.verdict == "improved"
+    ending = Ending(
+        handed_back=found if trusted else initial,
+        found=found,
+        scores=fresh.compared(initial, found) or _known_scores(gate, state, initial, found),
+        ship=ship,
+        final=final,
+    )
     ending = replace(ending, tests=await _tests(run, state, ending, log))
     _audit(run, state, ending)
     reason = _finish_reason(run, state, ending)
@@ -122,8 +132,8 @@ def unfinished(run: Components, state: TrainingState) -> Ending:
     """What a run has that ends before the ship test."""
     found = run.gate.best if state.baseline is not None else run.initial
     trusted = found if not run.config.evaluation.ship_test else run.initial
-    ending = Ending(handed_back=trusted, found=found)
-    return replace(ending, scores=_known_scores(run, state, ending))
+    scores = _known_scores(run.gate, state, run.initial, found)
+    return Ending(handed_back=trusted, found=found, scores=scores)
 
 
 def conclude(
@@ -187,59 +197,41 @@ async def _ship(
     return result
 
 
-def _found(run: Components, finalists: list[Skill], ship: ShipResult | None) -> Skill:
+def _found(
+    gate: Gate, initial: Skill, finalists: Sequence[Skill], ship: ShipResult | None
+) -> Skill:
     """What training arrived at: the finalist that the ship test chose, or the first one."""
-    if ship is None and not run.gate.pools_edits:
-        return run.gate.best
+    if ship is None and not gate.pools_edits:
+        return gate.best
     if ship is not None and ship.repeats:
         return ship.skill
-    return finalists[0] if finalists else run.initial
+    return finalists[0] if finalists else initial
 
 
-def _ending(run: Components, found: Skill, ship: ShipResult | None, final: Tally | None) -> Ending:
-    trusted = ship is None or ship.verdict == "improved"
-    return Ending(found if trusted else run.initial, found, ship=ship, final=final)
-
-
-async def _validate(
-    run: Components, state: TrainingState, log: StepLog
-) -> tuple[TrainingState, Tally | None]:
+async def _measure_last(
+    gate: Gate, engine: Rollouts, items: Sequence[Item], skill: Skill, log: StepLog
+) -> Tally:
     """Without a pool, the last skill is measured like any other and may become the best one."""
-    if run.gate.pools_edits:
-        return state, None
-    with log.stage("final", len(run.task.selection)):
-        tally = await run.gate.adopt(state.skill, None)
+    with log.stage("final", len(items)):
+        tally = await gate.adopt(skill, None)
         # Recorded rollouts, reported once more for this stage's files.
-        requests = requests_for(state.skill, run.task.selection)
-        await run.engine.run(requests, phase="final", series="selection")
-    emit_score(run.emit, "final", state.skill, tally)
-    return state.tracking_best(run.gate, state.best_step or len(state.records)), tally
+        await engine.run(requests_for(skill, items), phase="final", series="selection")
+    emit_score(log.emit, "final", skill, tally)
+    return tally
 
 
-def _tally(run: Components, skill: Skill) -> Tally | None:
-    try:
-        return run.gate.tally(skill)
-    except NotMeasured:
-        return None
-
-
-def _selection_scores(
-    run: Components, state: TrainingState, ending: Ending, fresh: ShipRollouts
+def _known_scores(
+    gate: Gate, state: TrainingState, initial: Skill, found: Skill
 ) -> ComparedTallies | None:
-    """Initial and found skill on the ship test's rollouts, or on what the gate measured."""
-    before, after = fresh.tally(run.initial), fresh.tally(ending.found)
-    if before is not None and after is not None:
-        return ComparedTallies(before, after)
-    return _known_scores(run, state, ending)
-
-
-def _known_scores(run: Components, state: TrainingState, ending: Ending) -> ComparedTallies | None:
+    """Initial and found skill on what the gate measured."""
     if state.baseline is None:
         return None
-    if ending.found.hash == run.initial.hash:
+    if found.hash == initial.hash:
         return ComparedTallies(state.baseline, state.baseline)
-    best = _tally(run, ending.found)
-    return ComparedTallies(state.baseline, best) if best is not None else None
+    try:
+        return ComparedTallies(state.baseline, gate.tally(found))
+    except NotMeasured:
+        return None
 
 
 def _values(run: Components, state: TrainingState, ending: Ending) -> tuple[float, float]:
@@ -320,7 +312,7 @@ def _facts(
         steps=len(state.records),
         edits_wanted=run.config.optimizer.learning_rate > 0,
         proposed=state.proposed,
-        blocked=run.texts.blocked,
+        refused=run.texts.refused,
         usable=state.usable_edits,
         accepted=count_actions(state.records).accepts,
         effects=effects,

@@ -160,7 +160,7 @@ def items_of(task: Task, split: str) -> tuple[Item, ...]:
     if split == "all":
         return task.items
     split = split_named(split)
-    items: tuple[Item, ...] = getattr(task, split)
+    items = {"train": task.train, "selection": task.selection, "test": task.test}[split]
     if not items:
         raise InputError(
             f"The {split} split is empty.", hint="Change env.split_ratio, or choose another split."

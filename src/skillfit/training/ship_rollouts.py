@@ -141,6 +141,14 @@ class BothGraders:
         return self.ship.describe()
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedTallies:
+    """The initial skill and the one that was found, on comparable selection rollouts."""
+
+    baseline: Tally
+    best: Tally
+
+
 class ShipRollouts:
     """Measures skills for the ship test and keeps the outcomes."""
 
@@ -160,10 +168,12 @@ class ShipRollouts:
             self._outcomes[arm.skill.hash].append(outcome)
         return outcomes
 
-    def tally(self, skill: Skill) -> Tally | None:
-        """Scores under the training grader; None where nothing was scored."""
-        samples = self._samples(skill, self._trained_score)
-        return samples.tally() if samples.scored else None
+    def compared(self, initial: Skill, found: Skill) -> ComparedTallies | None:
+        """Two skills under the training grader; None where one has no scored rollout."""
+        before, after = (self._samples(skill, self._trained_score) for skill in (initial, found))
+        if not before.scored or not after.scored:
+            return None
+        return ComparedTallies(before.tally(), after.tally())
 
     def gap(self, skill: Skill, initial: Skill) -> float | None:
         """With a second grader: the gain under the training grader minus the gain under the second

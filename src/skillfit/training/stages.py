@@ -164,9 +164,9 @@ async def aggregate(
     context: Context,
     log: StepLog,
 ) -> Patch | None:
-    """One patch of all, without what the leak check blocks; None when nothing was proposed."""
+    """One patch of all, without what the leak check refuses; None when nothing was proposed."""
     cleaned = [_without_leaks(texts, patch, log.step) for patch in patches]
-    log.blocked += _proposals(patches) - _proposals(cleaned)
+    log.refused_proposals += _proposals(patches) - _proposals(cleaned)
     to_merge = [patch for patch in cleaned if patch.proposals and patch.merge]
     sources = [patch for patch in cleaned if not patch.merge]
     with log.stage("aggregate"):
@@ -178,7 +178,7 @@ async def aggregate(
             )
             # A merge may change the wording, so its result is checked again.
             checked = _without_leaks(texts, merged, log.step)
-            log.blocked += _proposals([merged]) - _proposals([checked])
+            log.refused_proposals += _proposals([merged]) - _proposals([checked])
             sources.insert(0, checked)
     proposals = tuple(proposal for patch in sources for proposal in patch.proposals)
     if not proposals:

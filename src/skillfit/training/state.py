@@ -35,8 +35,8 @@ class TrainingState:
     memory: tuple[StepMemory, ...] = ()  # steps of this epoch
     waiting_edits: tuple[Edit, ...] = ()  # written between steps; join the pool with the next one
     records: tuple[StepRecord, ...] = ()
-    proposed: int = 0  # proposals after merging, over the run
-    usable_edits: int = 0  # those that could be applied
+    proposed: int = 0  # proposals left after merging and the leak check, over the run
+    usable_edits: int = 0  # edits that could be applied
     optimizer_failures: int = 0  # optimizer calls without a usable reply
     checks: tuple[CheckResult, ...] = ()  # of the preflight
 

@@ -13,7 +13,7 @@ from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.gate import Gate
 from skillfit.plain_text import quantity
 from skillfit.run.budget import Budget
-from skillfit.run.control import SteeringRequest, read_requests
+from skillfit.run.control import EDIT_ACTIONS, SteeringRequest, read_requests
 from skillfit.run.events import PersonDecided, Warned
 from skillfit.run.journal import Journal
 from skillfit.training.state import TrainingState
@@ -25,9 +25,6 @@ class ReviewPending(SkillfitError):
     """Edits wait for a person's yes or no; the ship test comes after that."""
 
     exit_code = Exit.HANDOFF
-
-
-EDIT_ACTIONS = ("veto", "pin", "reword", "approve", "decline")
 
 
 class RecordedRequests:

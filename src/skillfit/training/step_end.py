@@ -260,7 +260,7 @@ def _record(config: Config, state: TrainingState, result: StepResult, log: StepL
         timing=timing,
         tokens=log.usage.counts(),
         wall_time_s=round(sum(timing.values()), 3),
-        n_edits_blocked=log.blocked,
+        n_edits_blocked=log.refused_proposals,
         rollout_hard=tally.hard,
         rollout_soft=tally.soft,
         rollout_n=tally.scored,

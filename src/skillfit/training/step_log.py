@@ -61,7 +61,7 @@ class StepLog:
     place: Place = field(default_factory=Place)
     seconds: dict[str, float] = field(default_factory=dict)
     usage: UsageByStage = field(default_factory=UsageByStage)
-    blocked: int = 0  # proposals that the leak check refused
+    refused_proposals: int = 0  # by the leak check, before and after merging
 
     @property
     def step(self) -> int:
@@ -84,7 +84,7 @@ class StepLog:
         """Add what another log counted, for work that was done beside the step."""
         self.seconds |= other.seconds
         self.usage.merge(other.usage)
-        self.blocked += other.blocked
+        self.refused_proposals += other.refused_proposals
 
 
 class Stage:

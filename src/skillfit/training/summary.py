@@ -28,16 +28,8 @@ from skillfit.run.records import (
 )
 from skillfit.skill import Skill, units
 from skillfit.training.components import Components
-from skillfit.training.ship_rollouts import Closing
+from skillfit.training.ship_rollouts import Closing, ComparedTallies
 from skillfit.training.state import TrainingState
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedTallies:
-    """The initial skill and the one that was found, on comparable selection rollouts."""
-
-    baseline: Tally
-    best: Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +64,7 @@ def summarise(
         total_accepts=actions.accepts,
         total_rejects=actions.rejects,
         total_skips=actions.skips,
-        edits_blocked=run.texts.blocked,
+        edits_blocked=run.texts.refused,
         best_step=state.best_step,
         current_origin=state.origin,
         best_origin=state.best_origin,

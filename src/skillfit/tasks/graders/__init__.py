@@ -24,7 +24,7 @@ from skillfit.tasks.graders.answers import (
     Numeric,
     Regex,
 )
-from skillfit.tasks.graders.base import BuiltIn, Composed, Given
+from skillfit.tasks.graders.built_in import BuiltIn, Composed, Given
 from skillfit.tasks.graders.judge import Checklist, JudgeGrader, Pairwise, Rubric
 from skillfit.tasks.graders.programs import Code, Python, as_grader
 from skillfit.tasks.item import Grader, Item

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from skillfit.models.json_text import JsonObject
-from skillfit.tasks.graders.base import (
+from skillfit.tasks.graders.built_in import (
     Pattern,
     TextGrader,
     at_path,

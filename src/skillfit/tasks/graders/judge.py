@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, PrivateAttr, create_model
 from skillfit.errors import InputError
 from skillfit.models.client import ask
 from skillfit.models.protocol import Message, Model, Request
-from skillfit.tasks.graders.base import BuiltIn, Given, listed
+from skillfit.tasks.graders.built_in import BuiltIn, Given, listed
 from skillfit.tasks.item import Attempt, Item, Score
 
 _JUDGE = """\

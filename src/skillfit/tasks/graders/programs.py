@@ -32,7 +32,7 @@ from skillfit.sandbox.isolation import (
     run_untrusted,
 )
 from skillfit.sandbox.process import Handover, ProcessResult, SandboxNotStarted, scratch_folder
-from skillfit.tasks.graders.base import BuiltIn, Given, listed
+from skillfit.tasks.graders.built_in import BuiltIn, Given, listed
 from skillfit.tasks.item import Attempt, Grader, Item, Score, as_score, stable_hash
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)

@@ -1,0 +1,474 @@
+import asyncio
+
+import pytest
+
+from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed
+from skillfit.optimize.candidate import aggregate, apply, edit_budget, select, update
+from skillfit.optimize.context import Context
+from skillfit.optimize.optimizer import Patch, Proposal, edits_of
+from skillfit.run.events import EditsSelected
+from skillfit.run.records import SelectionDecision, SkillCandidate, Suggestion
+from skillfit.skill import Edit, Skill, slow_update_text, with_slow_update
+from tests.optimize.scripted_optimizer import SKILL, append, text_of, world
+
+
+def patch(name: str, source="failure", items=("i1",)) -> Patch:
+    return Patch(
+        (Proposal(Edit("append", content=f"Rule {name}."), source, tuple(items)),),
+        source,
+        tuple(items),
+        f"reason {name}",
+    )
+
+
+def keep_all(request):
+    numbers = [
+        line.split("]")[0][1:]
+        for line in text_of(request).splitlines()
+        if line[:1] == "[" and line[1:2].isdigit()
+    ]
+    return {
+        "reasoning": "merged",
+        "edits": [append(f"Merged {request.purpose} {n}.", sources=[n]) for n in numbers],
+    }
+
+
+async def test_one_patch_passes_through_without_a_call():
+    it = world(keep_all)
+    assert (await aggregate(it.optimizer, SKILL, [patch("a")], step=1)).proposals == patch(
+        "a"
+    ).proposals
+    assert not it.model.requests
+
+
+async def test_nothing_proposed_gives_an_empty_patch():
+    it = world(keep_all)
+    assert (await aggregate(it.optimizer, SKILL, [Patch((), "failure")], step=1)).proposals == ()
+
+
+async def test_failures_and_successes_merge_apart_and_then_meet():
+    it = world(keep_all)
+    patches = [patch("a"), patch("b", "contrast"), patch("c", "success"), patch("d", "success")]
+    merged = await aggregate(it.optimizer, SKILL, patches, step=2, meta_skill="Keep it short")
+    assert [request.purpose for request in it.asked("merge")] == [
+        "step 2 failure level 0 batch 0",
+        "step 2 success level 0 batch 0",
+        "step 2 final level 0 batch 0",
+    ]
+    assert len(merged.proposals) == 4
+    assert "failures come first" in text_of(it.model.requests[-1])
+    assert all("Keep it short" in text_of(request) for request in it.model.requests)
+
+
+async def test_merging_goes_up_level_by_level_in_batches():
+    it = world(keep_all, merge_batch_size=2)
+    merged = await aggregate(it.optimizer, SKILL, [patch(str(n)) for n in range(5)], step=1)
+    assert [request.purpose.removeprefix("step 1 failure ") for request in it.model.requests] == [
+        "level 0 batch 0",
+        "level 0 batch 1",
+        "level 1 batch 0",
+        "level 2 batch 0",
+    ]
+    assert merged.merge_level == 3
+    assert len(merged.proposals) == 5
+
+
+async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
+    def script(request):
+        claimed = append("Both.", sources=[0, 1, 1, 77], support_count=400)
+        return {"edits": [claimed, append("Second.", sources=["1"]), append("From nowhere.")]}
+
+    it = world(script)
+    merged = await aggregate(
+        it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
+    )
+    assert merged.support_counts == [4, 2, 0]
+    assert merged.proposals[0].items == ("x", "y", "z", "w")
+    assert merged.proposals[0].edit.support_count == 4
+
+
+async def test_an_edit_without_sources_is_traced_to_its_equal():
+    it = world(lambda request: {"edits": [append("rule  A."), append("Rule b.")]})
+    merged = await aggregate(
+        it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
+    )
+    assert merged.support_counts == [3, 2]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [BadReply("no"), "not JSON at all", {"edits": []}, {"edits": None}, {"edits": ["text"]}],
+)
+async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_and_says_so(reply):
+    it = world(lambda request: reply)
+    merged = await aggregate(
+        it.optimizer,
+        SKILL,
+        [patch("a", items="x"), patch("b", items="y"), patch("a", items="z")],
+        step=1,
+    )
+    assert [edit.content for edit in edits_of(merged.proposals)] == ["Rule a.", "Rule b."]
+    assert merged.support_counts == [2, 1]
+    (said,) = it.discarded
+    assert said.stage == "merge" and "union" in said.evidence
+
+
+@pytest.mark.parametrize("error", [NetworkFailed("gone"), AuthFailed("no key")])
+async def test_an_optimizer_that_cannot_be_reached_is_not_papered_over(error):
+    it = world(lambda request: error)
+    with pytest.raises(type(error)):
+        await aggregate(it.optimizer, SKILL, [patch("a"), patch("b")], step=1)
+
+
+async def test_what_does_not_fit_one_prompt_is_merged_in_smaller_batches():
+    it = world(keep_all, context_window=16_000)
+    long = [
+        Patch(
+            (Proposal(Edit("append", content=f"{n} " * 4_000), "failure", (str(n),)),),
+            "failure",
+            (str(n),),
+        )
+        for n in range(4)
+    ]
+    await aggregate(it.optimizer, SKILL, long, step=1)
+    assert len(it.asked("merge")) == 3
+    assert all(
+        len(text_of(request)) / 4 + request.max_tokens <= 16_000 for request in it.model.requests
+    )
+
+
+async def test_patches_too_big_to_meet_at_all_become_a_union():
+    it = world(keep_all, context_window=8_000)
+    long = [
+        Patch(
+            (Proposal(Edit("append", content=f"{n} " * 10_000), "failure", (str(n),)),),
+            "failure",
+            (str(n),),
+        )
+        for n in range(2)
+    ]
+    merged = await aggregate(it.optimizer, SKILL, long, step=1)
+    assert len(merged.proposals) == 2
+    assert "context window" in it.discarded[0].reason
+
+
+async def test_sides_too_big_to_meet_become_a_union():
+    it = world(keep_all, context_window=8_000)
+    long = [
+        Patch((Proposal(Edit("append", content="x " * 10_000), source, ("i",)),), source, ("i",))
+        for source in ("failure", "success")
+    ]
+    assert len((await aggregate(it.optimizer, SKILL, long, step=1)).proposals) == 1
+    assert not it.model.requests and it.discarded[0].what == "final level 0"
+
+
+async def test_both_sides_are_merged_at_the_same_time():
+    both = asyncio.Barrier(2)
+
+    async def meet(request):
+        if "final" not in request.purpose:
+            await both.wait()
+        return '{"edits": [{"op": "append", "content": "x"}]}'
+
+    it = world(keep_all)
+    it.model._script = meet
+    patches = [patch("a"), patch("b"), patch("c", "success"), patch("d", "success")]
+    merged = await asyncio.wait_for(aggregate(it.optimizer, SKILL, patches, step=1), 5)
+    assert [proposal.payload.content for proposal in merged.proposals] == ["x"]
+    assert len(it.model.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "field", "payload"),
+    [
+        (
+            "rewrite_from_suggestions",
+            "revise_suggestions",
+            Suggestion("clarify", "t", "m", "Say it.", "high"),
+        ),
+        ("full_rewrite_minibatch", "skill_candidates", SkillCandidate("t", ("one",), "# New")),
+    ],
+)
+async def test_the_rewrite_modes_merge_their_own_payload(mode, field, payload):
+    def script(request):
+        entry = {
+            "title": "merged",
+            "instruction": "Do.",
+            "new_skill": "# Merged",
+            "sources": [0, 1],
+        }
+        return {"reasoning": "r", field: [entry]}
+
+    it = world(script, skill_update_mode=mode)
+    patches = [Patch((Proposal(payload, "failure", (n,)),), "failure", (n,)) for n in "ab"]
+    merged = await aggregate(it.optimizer, SKILL, patches, step=1)
+    assert merged.proposals[0].payload.title == "merged"
+    assert merged.support_counts == [2]
+    assert merged.record().proposals[0].support == 2
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "maximum", "minimum", "budgets"),
+    [
+        ("constant", 4, 2, [4, 4, 4, 4]),
+        ("linear", 4, 2, [4, 3, 2, 2]),
+        ("cosine", 4, 2, [4, 3, 2, 2]),
+        ("linear", 4, 2, [4, 4, 3, 3, 3, 2, 2, 2]),
+        ("cosine", 4, 2, [4, 4, 3, 3, 3, 2, 2, 2]),
+        ("cosine", 4, 2, [4, 4, 4, 4, 3, 3, 3, 2, 2, 2, 2, 2]),
+        ("linear", 8, 2, [7, 6, 5, 4, 3, 2]),
+        ("cosine", 16, 2, [15, 14, 12, 9, 6, 4, 3, 2]),
+        ("linear", 4, 2, [4]),
+        ("cosine", 4, 2, [4]),
+        ("autonomous", 4, 2, [None, None]),
+    ],
+)
+def test_schedules_give_the_published_tables(scheduler, maximum, minimum, budgets):
+    steps = range(1, len(budgets) + 1)
+    assert [
+        edit_budget(scheduler, step, len(budgets), maximum=maximum, minimum=minimum)
+        for step in steps
+    ] == budgets
+
+
+def test_steps_past_the_plan_stay_at_the_minimum():
+    assert edit_budget("cosine", 20, 8, maximum=4, minimum=2) == 2
+
+
+def test_a_learning_rate_of_zero_stays_zero():
+    assert edit_budget("constant", 1, 4, maximum=0, minimum=0) == 0
+
+
+def patch_with(*support: int) -> Patch:
+    proposals = [
+        Proposal(Edit("append", content=f"Rule {n}."), "failure", tuple(map(str, range(count))))
+        for n, count in enumerate(support)
+    ]
+    return Patch(tuple(proposals), "failure")
+
+
+def contents(selection):
+    return [proposal.payload.content for proposal in selection.proposals]
+
+
+async def test_within_the_budget_nobody_is_asked():
+    it = world(lambda request: {})
+    selection = await select(it.optimizer, SKILL, patch_with(1, 2), Context(1, 2), control="fixed")
+    assert contents(selection) == ["Rule 0.", "Rule 1."]
+    assert not it.model.requests
+
+
+async def test_over_the_budget_the_optimizer_ranks():
+    it = world(lambda request: {"reasoning": "r", "selected_indices": [2, 2, 9, "0", 1, None]})
+    selection = await select(
+        it.optimizer,
+        SKILL,
+        patch_with(1, 2, 3),
+        Context(1, 2, meta_skill="Prefer short rules"),
+        control="fixed",
+    )
+    assert contents(selection) == ["Rule 2.", "Rule 0."]
+    assert selection.decision == SelectionDecision(selected_indices=(2, 0), reasoning="r")
+    prompt = text_of(it.asked("rank")[0])
+    assert "Prefer short rules" in prompt and "Rule 1." in prompt and "3 items" in prompt
+    (event,) = [event for event in it.events if isinstance(event, EditsSelected)]
+    assert event.edit_budget == 2 and [edit.support for edit in event.edits] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "reply", [BadReply("no"), "no JSON", {"selected_indices": []}, {"selected_indices": [8, -1]}]
+)
+async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
+    it = world(lambda request: reply)
+    selection = await select(
+        it.optimizer, SKILL, patch_with(1, 3, 2, 3), Context(1, 2), control="fixed"
+    )
+    assert contents(selection) == ["Rule 1.", "Rule 3."]
+    assert selection.decision.fallback is True
+    assert [said.stage for said in it.discarded] == ["rank"]
+
+
+async def test_a_budget_of_zero_applies_nothing_and_asks_nobody():
+    it = world(lambda request: {})
+    assert (
+        await select(it.optimizer, SKILL, patch_with(1, 1), Context(1, 0), control="fixed")
+    ).proposals == ()
+    assert not it.model.requests
+
+
+async def test_control_none_means_no_limit():
+    it = world(lambda request: {})
+    selection = await select(
+        it.optimizer, SKILL, patch_with(1, 1, 1), Context(1, 1), control="none"
+    )
+    assert len(selection.proposals) == 3
+    assert selection.edit_budget is None and not it.model.requests
+
+
+@pytest.mark.parametrize(("said", "budget"), [(1, 1), (99, 3), (-4, 0), ("2", 2)])
+async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budget):
+    def script(request):
+        if request.stage == "lr_autonomous":
+            return {"learning_rate": said, "reasoning": "r", "confidence": 0.9, "risk_notes": None}
+        return {"selected_indices": [2, 1, 0]}
+
+    it = world(script)
+    selection = await select(
+        it.optimizer,
+        SKILL,
+        patch_with(1, 1, 1),
+        Context(1, 1, memory="Step 1 was rejected"),
+        control="autonomous",
+    )
+    assert selection.edit_budget == len(selection.proposals) == budget
+    assert selection.decision.learning_rate == budget and selection.decision.fallback is False
+    assert "Step 1 was rejected" in text_of(it.asked("lr_autonomous")[0])
+
+
+async def test_no_usable_learning_rate_is_zero_and_said():
+    it = world(lambda request: {"learning_rate": "a lot"})
+    selection = await select(
+        it.optimizer, SKILL, patch_with(1, 1), Context(1, 4), control="autonomous"
+    )
+    assert selection.proposals == () and selection.decision.fallback is True
+    assert it.discarded[0].stage == "lr_autonomous"
+
+
+async def test_whole_rewrites_are_never_cut():
+    it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
+    whole = Patch(
+        tuple(Proposal(SkillCandidate("t", (), f"# {n}"), "failure") for n in range(3)), "failure"
+    )
+    assert (
+        await select(it.optimizer, SKILL, whole, Context(1, 1), control="fixed")
+    ).proposals == whole.proposals
+
+
+async def test_proposals_that_do_not_fit_the_window_are_shown_cut():
+    it = world(lambda request: {"selected_indices": [0]}, context_window=8_000)
+    long = Patch(
+        tuple(Proposal(Edit("append", content=f"{n}" * 20_000), "failure") for n in range(3)),
+        "failure",
+    )
+    await select(it.optimizer, SKILL, long, Context(1, 1), control="fixed")
+    assert "characters left out" in text_of(it.model.requests[0])
+    assert len(text_of(it.model.requests[0])) / 4 + it.model.requests[0].max_tokens <= 8_000
+
+
+SUGGESTION = Proposal(
+    Suggestion("clarify", "Sum", "it was vague", "Say what a sum is.", "high"), "failure", ("i1",)
+)
+
+
+def edits(*made: Edit):
+    return [Proposal(edit, "failure", ("i1", "i2")) for edit in made]
+
+
+async def test_patch_mode_applies_the_edits_and_reports_each():
+    it = world(lambda request: {})
+    made = edits(
+        Edit("append", content="Check it."),
+        Edit("replace", "not there", "x"),
+        Edit("shout", content="x"),
+    )
+    done = await update(it.optimizer, SKILL, made, Context(1))
+    assert done.changed and done.skill.body.endswith("Check it.\n")
+    assert [row.status for row in done.report] == [
+        "applied_append",
+        "skipped_replace_target_not_found",
+        "skipped_unknown_op",
+    ]
+    assert done.report[0].edit.support_count == 2
+    assert not it.model.requests
+
+
+async def test_a_candidate_equal_to_the_incumbent_is_no_change():
+    it = world(lambda request: {})
+    done = await update(it.optimizer, SKILL, edits(Edit("delete", "not there")), Context(1))
+    assert not done.changed and done.skill == SKILL
+
+
+async def test_edits_that_would_pass_the_token_ceiling_are_skipped():
+    it = world(lambda request: {}, max_skill_tokens=SKILL.tokens + 5)
+    done = await update(it.optimizer, SKILL, edits(Edit("append", content="x" * 400)), Context(1))
+    assert done.report[0].status == "skipped_over_token_ceiling" and not done.changed
+
+
+def test_part_of_a_patch_can_be_applied_alone():
+    made = edits(Edit("append", content="One."), Edit("append", content="Two."))
+    assert "One." not in apply(SKILL, made[1:]).skill.body
+
+
+async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
+    skill = with_slow_update(SKILL, "Remember the carry.")
+    it = world(
+        lambda request: {
+            "reasoning": "r",
+            "change_summary": ["clearer"],
+            "new_skill": "# Adding\n\nA sum is a total.\n",
+        },
+        skill_update_mode="rewrite_from_suggestions",
+        rewrite_reasoning_effort="high",
+        rewrite_max_completion_tokens=50_000,
+    )
+    done = await update(it.optimizer, skill, [SUGGESTION], Context(4, memory="Step 3 was rejected"))
+    assert done.changed and "A sum is a total." in done.skill.body
+    assert slow_update_text(done.skill) == "Remember the carry."
+    assert done.change_summary == ("clearer",) and done.rewrite.reasoning == "r"
+    (request,) = it.asked("rewrite")
+    assert (request.max_tokens, request.reasoning_effort) == (50_000, "high")
+    assert "Say what a sum is." in text_of(request) and "Step 3 was rejected" in text_of(request)
+
+
+async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
+    skill = Skill.from_text("---\nname: adding\n---\n# Adding\n")
+    it = world(
+        lambda request: {"new_skill": "---\nname: other\n---\n# Better\n"},
+        skill_update_mode="rewrite_from_suggestions",
+    )
+    done = await update(it.optimizer, skill, [SUGGESTION], Context(1))
+    assert done.skill.text == "---\nname: adding\n---\n# Better\n"
+
+
+@pytest.mark.parametrize(
+    "reply", [BadReply("no"), "no JSON", {"new_skill": " "}, {"new_skill": "x" * 4_000}]
+)
+async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
+    it = world(
+        lambda request: reply, skill_update_mode="rewrite_from_suggestions", max_skill_tokens=500
+    )
+    done = await update(it.optimizer, SKILL, [SUGGESTION], Context(1))
+    assert done.skill is None and not done.changed
+    assert it.discarded[0].stage == "rewrite"
+
+
+async def test_an_unreachable_optimizer_stops_the_rewrite():
+    it = world(lambda request: NetworkFailed("gone"), skill_update_mode="rewrite_from_suggestions")
+    with pytest.raises(NetworkFailed):
+        await update(it.optimizer, SKILL, [SUGGESTION], Context(1))
+
+
+async def test_a_rewrite_that_says_the_same_is_no_change():
+    it = world(
+        lambda request: {"new_skill": SKILL.body}, skill_update_mode="rewrite_from_suggestions"
+    )
+    assert not (await update(it.optimizer, SKILL, [SUGGESTION], Context(1))).changed
+
+
+async def test_full_rewrites_take_the_first_usable_candidate():
+    skill = with_slow_update(SKILL, "Remember the carry.")
+    candidates = [
+        Proposal(SkillCandidate(name, ("new",), text), "failure")
+        for name, text in (("a", " "), ("b", "# B"), ("c", "# C"))
+    ]
+    it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
+    done = await update(it.optimizer, skill, candidates, Context(1))
+    assert (
+        done.skill.body.startswith("# B") and slow_update_text(done.skill) == "Remember the carry."
+    )
+    assert done.rewrite.title == "b" and not it.model.requests
+
+
+async def test_full_rewrites_without_a_usable_candidate_leave_none():
+    it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
+    assert (await update(it.optimizer, SKILL, [], Context(1))).skill is None
