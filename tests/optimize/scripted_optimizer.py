@@ -15,7 +15,7 @@ from skillfit.models import Request
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import Optimizer
-from skillfit.optimize.reflect import Reflection, reflect
+from skillfit.optimize.reflect import Reflection, ask_analysts
 from skillfit.rollout.outcome import Failure, Outcome, requests_for
 from skillfit.run.events import Discarded, Event
 from skillfit.skill import Skill
@@ -111,7 +111,7 @@ async def reflect_on(
     """Reflect on rollouts of these items, all made under the skill itself."""
     repeats = len(rollouts) // len(items)
     requests = requests_for(skill, items, range(repeats))
-    return await reflect(optimizer, skill, requests, rollouts, context, **more)
+    return await ask_analysts(optimizer, skill, requests, rollouts, context, **more)
 
 
 def finished(outcomes: Sequence[Outcome]) -> list[asyncio.Task[Outcome]]:

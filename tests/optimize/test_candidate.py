@@ -3,7 +3,13 @@ import asyncio
 import pytest
 
 from skillfit.models.protocol import AuthFailed, BadReply, NetworkFailed
-from skillfit.optimize.candidate import aggregate, apply, edit_budget, select, update
+from skillfit.optimize.candidate import (
+    apply_proposals,
+    edit_budget,
+    merge_patches,
+    rewrite_skill,
+    select_proposals,
+)
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import Patch, Proposal, edits_of
 from skillfit.run.events import EditsSelected
@@ -35,7 +41,7 @@ def keep_all(request):
 
 async def test_one_patch_passes_through_without_a_call():
     it = world(keep_all)
-    assert (await aggregate(it.optimizer, SKILL, [patch("a")], step=1)).proposals == patch(
+    assert (await merge_patches(it.optimizer, SKILL, [patch("a")], step=1)).proposals == patch(
         "a"
     ).proposals
     assert not it.model.requests
@@ -43,13 +49,15 @@ async def test_one_patch_passes_through_without_a_call():
 
 async def test_nothing_proposed_gives_an_empty_patch():
     it = world(keep_all)
-    assert (await aggregate(it.optimizer, SKILL, [Patch((), "failure")], step=1)).proposals == ()
+    assert (
+        await merge_patches(it.optimizer, SKILL, [Patch((), "failure")], step=1)
+    ).proposals == ()
 
 
 async def test_failures_and_successes_merge_apart_and_then_meet():
     it = world(keep_all)
     patches = [patch("a"), patch("b", "contrast"), patch("c", "success"), patch("d", "success")]
-    merged = await aggregate(it.optimizer, SKILL, patches, step=2, meta_skill="Keep it short")
+    merged = await merge_patches(it.optimizer, SKILL, patches, step=2, meta_skill="Keep it short")
     assert [request.purpose for request in it.asked("merge")] == [
         "step 2 failure level 0 batch 0",
         "step 2 success level 0 batch 0",
@@ -62,7 +70,7 @@ async def test_failures_and_successes_merge_apart_and_then_meet():
 
 async def test_merging_goes_up_level_by_level_in_batches():
     it = world(keep_all, merge_batch_size=2)
-    merged = await aggregate(it.optimizer, SKILL, [patch(str(n)) for n in range(5)], step=1)
+    merged = await merge_patches(it.optimizer, SKILL, [patch(str(n)) for n in range(5)], step=1)
     assert [request.purpose.removeprefix("step 1 failure ") for request in it.model.requests] == [
         "level 0 batch 0",
         "level 0 batch 1",
@@ -79,7 +87,7 @@ async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
         return {"edits": [claimed, append("Second.", sources=["1"]), append("From nowhere.")]}
 
     it = world(script)
-    merged = await aggregate(
+    merged = await merge_patches(
         it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
     )
     assert merged.support_counts == [4, 2, 0]
@@ -89,7 +97,7 @@ async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
 
 async def test_an_edit_without_sources_is_traced_to_its_equal():
     it = world(lambda request: {"edits": [append("rule  A."), append("Rule b.")]})
-    merged = await aggregate(
+    merged = await merge_patches(
         it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
     )
     assert merged.support_counts == [3, 2]
@@ -101,7 +109,7 @@ async def test_an_edit_without_sources_is_traced_to_its_equal():
 )
 async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_and_says_so(reply):
     it = world(lambda request: reply)
-    merged = await aggregate(
+    merged = await merge_patches(
         it.optimizer,
         SKILL,
         [patch("a", items="x"), patch("b", items="y"), patch("a", items="z")],
@@ -117,7 +125,7 @@ async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_an
 async def test_an_optimizer_that_cannot_be_reached_is_not_papered_over(error):
     it = world(lambda request: error)
     with pytest.raises(type(error)):
-        await aggregate(it.optimizer, SKILL, [patch("a"), patch("b")], step=1)
+        await merge_patches(it.optimizer, SKILL, [patch("a"), patch("b")], step=1)
 
 
 async def test_what_does_not_fit_one_prompt_is_merged_in_smaller_batches():
@@ -130,7 +138,7 @@ async def test_what_does_not_fit_one_prompt_is_merged_in_smaller_batches():
         )
         for n in range(4)
     ]
-    await aggregate(it.optimizer, SKILL, long, step=1)
+    await merge_patches(it.optimizer, SKILL, long, step=1)
     assert len(it.asked("merge")) == 3
     assert all(
         len(text_of(request)) / 4 + request.max_tokens <= 16_000 for request in it.model.requests
@@ -147,7 +155,7 @@ async def test_patches_too_big_to_meet_at_all_become_a_union():
         )
         for n in range(2)
     ]
-    merged = await aggregate(it.optimizer, SKILL, long, step=1)
+    merged = await merge_patches(it.optimizer, SKILL, long, step=1)
     assert len(merged.proposals) == 2
     assert "context window" in it.discarded[0].reason
 
@@ -158,7 +166,7 @@ async def test_sides_too_big_to_meet_become_a_union():
         Patch((Proposal(Edit("append", content="x " * 10_000), source, ("i",)),), source, ("i",))
         for source in ("failure", "success")
     ]
-    assert len((await aggregate(it.optimizer, SKILL, long, step=1)).proposals) == 1
+    assert len((await merge_patches(it.optimizer, SKILL, long, step=1)).proposals) == 1
     assert not it.model.requests and it.discarded[0].what == "final level 0"
 
 
@@ -173,7 +181,7 @@ async def test_both_sides_are_merged_at_the_same_time():
     it = world(keep_all)
     it.model._script = meet
     patches = [patch("a"), patch("b"), patch("c", "success"), patch("d", "success")]
-    merged = await asyncio.wait_for(aggregate(it.optimizer, SKILL, patches, step=1), 5)
+    merged = await asyncio.wait_for(merge_patches(it.optimizer, SKILL, patches, step=1), 5)
     assert [proposal.payload.content for proposal in merged.proposals] == ["x"]
     assert len(it.model.requests) == 3
 
@@ -201,7 +209,7 @@ async def test_the_rewrite_modes_merge_their_own_payload(mode, field, payload):
 
     it = world(script, skill_update_mode=mode)
     patches = [Patch((Proposal(payload, "failure", (n,)),), "failure", (n,)) for n in "ab"]
-    merged = await aggregate(it.optimizer, SKILL, patches, step=1)
+    merged = await merge_patches(it.optimizer, SKILL, patches, step=1)
     assert merged.proposals[0].payload.title == "merged"
     assert merged.support_counts == [2]
     assert merged.record().proposals[0].support == 2
@@ -253,14 +261,16 @@ def contents(selection):
 
 async def test_within_the_budget_nobody_is_asked():
     it = world(lambda request: {})
-    selection = await select(it.optimizer, SKILL, patch_with(1, 2), Context(1, 2), control="fixed")
+    selection = await select_proposals(
+        it.optimizer, SKILL, patch_with(1, 2), Context(1, 2), control="fixed"
+    )
     assert contents(selection) == ["Rule 0.", "Rule 1."]
     assert not it.model.requests
 
 
 async def test_over_the_budget_the_optimizer_ranks():
     it = world(lambda request: {"reasoning": "r", "selected_indices": [2, 2, 9, "0", 1, None]})
-    selection = await select(
+    selection = await select_proposals(
         it.optimizer,
         SKILL,
         patch_with(1, 2, 3),
@@ -280,7 +290,7 @@ async def test_over_the_budget_the_optimizer_ranks():
 )
 async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
     it = world(lambda request: reply)
-    selection = await select(
+    selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 3, 2, 3), Context(1, 2), control="fixed"
     )
     assert contents(selection) == ["Rule 1.", "Rule 3."]
@@ -291,14 +301,16 @@ async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
 async def test_a_budget_of_zero_applies_nothing_and_asks_nobody():
     it = world(lambda request: {})
     assert (
-        await select(it.optimizer, SKILL, patch_with(1, 1), Context(1, 0), control="fixed")
+        await select_proposals(
+            it.optimizer, SKILL, patch_with(1, 1), Context(1, 0), control="fixed"
+        )
     ).proposals == ()
     assert not it.model.requests
 
 
 async def test_control_none_means_no_limit():
     it = world(lambda request: {})
-    selection = await select(
+    selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 1, 1), Context(1, 1), control="none"
     )
     assert len(selection.proposals) == 3
@@ -313,7 +325,7 @@ async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budg
         return {"selected_indices": [2, 1, 0]}
 
     it = world(script)
-    selection = await select(
+    selection = await select_proposals(
         it.optimizer,
         SKILL,
         patch_with(1, 1, 1),
@@ -327,7 +339,7 @@ async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budg
 
 async def test_no_usable_learning_rate_is_zero_and_said():
     it = world(lambda request: {"learning_rate": "a lot"})
-    selection = await select(
+    selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 1), Context(1, 4), control="autonomous"
     )
     assert selection.proposals == () and selection.decision.fallback is True
@@ -340,7 +352,7 @@ async def test_whole_rewrites_are_never_cut():
         tuple(Proposal(SkillCandidate("t", (), f"# {n}"), "failure") for n in range(3)), "failure"
     )
     assert (
-        await select(it.optimizer, SKILL, whole, Context(1, 1), control="fixed")
+        await select_proposals(it.optimizer, SKILL, whole, Context(1, 1), control="fixed")
     ).proposals == whole.proposals
 
 
@@ -350,7 +362,7 @@ async def test_proposals_that_do_not_fit_the_window_are_shown_cut():
         tuple(Proposal(Edit("append", content=f"{n}" * 20_000), "failure") for n in range(3)),
         "failure",
     )
-    await select(it.optimizer, SKILL, long, Context(1, 1), control="fixed")
+    await select_proposals(it.optimizer, SKILL, long, Context(1, 1), control="fixed")
     assert "characters left out" in text_of(it.model.requests[0])
     assert len(text_of(it.model.requests[0])) / 4 + it.model.requests[0].max_tokens <= 8_000
 
@@ -364,14 +376,13 @@ def edits(*made: Edit):
     return [Proposal(edit, "failure", ("i1", "i2")) for edit in made]
 
 
-async def test_patch_mode_applies_the_edits_and_reports_each():
-    it = world(lambda request: {})
+def test_patch_mode_applies_the_edits_and_reports_each():
     made = edits(
         Edit("append", content="Check it."),
         Edit("replace", "not there", "x"),
         Edit("shout", content="x"),
     )
-    done = await update(it.optimizer, SKILL, made, Context(1))
+    done = apply_proposals(SKILL, made)
     assert done.changed and done.skill.body.endswith("Check it.\n")
     assert [row.status for row in done.report] == [
         "applied_append",
@@ -379,24 +390,22 @@ async def test_patch_mode_applies_the_edits_and_reports_each():
         "skipped_unknown_op",
     ]
     assert done.report[0].edit.support_count == 2
-    assert not it.model.requests
 
 
-async def test_a_candidate_equal_to_the_incumbent_is_no_change():
-    it = world(lambda request: {})
-    done = await update(it.optimizer, SKILL, edits(Edit("delete", "not there")), Context(1))
+def test_a_candidate_equal_to_the_incumbent_is_no_change():
+    done = apply_proposals(SKILL, edits(Edit("delete", "not there")))
     assert not done.changed and done.skill == SKILL
 
 
-async def test_edits_that_would_pass_the_token_ceiling_are_skipped():
-    it = world(lambda request: {}, max_skill_tokens=SKILL.tokens + 5)
-    done = await update(it.optimizer, SKILL, edits(Edit("append", content="x" * 400)), Context(1))
+def test_edits_that_would_pass_the_token_ceiling_are_skipped():
+    made = edits(Edit("append", content="x" * 400))
+    done = apply_proposals(SKILL, made, max_tokens=SKILL.tokens + 5)
     assert done.report[0].status == "skipped_over_token_ceiling" and not done.changed
 
 
 def test_part_of_a_patch_can_be_applied_alone():
     made = edits(Edit("append", content="One."), Edit("append", content="Two."))
-    assert "One." not in apply(SKILL, made[1:]).skill.body
+    assert "One." not in apply_proposals(SKILL, made[1:]).skill.body
 
 
 async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
@@ -411,7 +420,9 @@ async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
         rewrite_reasoning_effort="high",
         rewrite_max_completion_tokens=50_000,
     )
-    done = await update(it.optimizer, skill, [SUGGESTION], Context(4, memory="Step 3 was rejected"))
+    done = await rewrite_skill(
+        it.optimizer, skill, [SUGGESTION], Context(4, memory="Step 3 was rejected")
+    )
     assert done.changed and "A sum is a total." in done.skill.body
     assert slow_update_text(done.skill) == "Remember the carry."
     assert done.change_summary == ("clearer",) and done.rewrite.reasoning == "r"
@@ -426,7 +437,7 @@ async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
         lambda request: {"new_skill": "---\nname: other\n---\n# Better\n"},
         skill_update_mode="rewrite_from_suggestions",
     )
-    done = await update(it.optimizer, skill, [SUGGESTION], Context(1))
+    done = await rewrite_skill(it.optimizer, skill, [SUGGESTION], Context(1))
     assert done.skill.text == "---\nname: adding\n---\n# Better\n"
 
 
@@ -437,7 +448,7 @@ async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
     it = world(
         lambda request: reply, skill_update_mode="rewrite_from_suggestions", max_skill_tokens=500
     )
-    done = await update(it.optimizer, SKILL, [SUGGESTION], Context(1))
+    done = await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))
     assert done.skill is None and not done.changed
     assert it.discarded[0].stage == "rewrite"
 
@@ -445,14 +456,14 @@ async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
 async def test_an_unreachable_optimizer_stops_the_rewrite():
     it = world(lambda request: NetworkFailed("gone"), skill_update_mode="rewrite_from_suggestions")
     with pytest.raises(NetworkFailed):
-        await update(it.optimizer, SKILL, [SUGGESTION], Context(1))
+        await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))
 
 
 async def test_a_rewrite_that_says_the_same_is_no_change():
     it = world(
         lambda request: {"new_skill": SKILL.body}, skill_update_mode="rewrite_from_suggestions"
     )
-    assert not (await update(it.optimizer, SKILL, [SUGGESTION], Context(1))).changed
+    assert not (await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))).changed
 
 
 async def test_full_rewrites_take_the_first_usable_candidate():
@@ -462,7 +473,7 @@ async def test_full_rewrites_take_the_first_usable_candidate():
         for name, text in (("a", " "), ("b", "# B"), ("c", "# C"))
     ]
     it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
-    done = await update(it.optimizer, skill, candidates, Context(1))
+    done = await rewrite_skill(it.optimizer, skill, candidates, Context(1))
     assert (
         done.skill.body.startswith("# B") and slow_update_text(done.skill) == "Remember the carry."
     )
@@ -471,4 +482,4 @@ async def test_full_rewrites_take_the_first_usable_candidate():
 
 async def test_full_rewrites_without_a_usable_candidate_leave_none():
     it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
-    assert (await update(it.optimizer, SKILL, [], Context(1))).skill is None
+    assert (await rewrite_skill(it.optimizer, SKILL, [], Context(1))).skill is None

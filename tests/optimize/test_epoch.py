@@ -8,10 +8,10 @@ from skillfit.optimize.epoch import (
     collect_notes,
     consolidate,
     keep,
-    meta_skill,
     pair_up,
-    slow_update,
     top_up,
+    write_advice,
+    write_lesson,
 )
 from skillfit.optimize.optimizer import Patch
 from skillfit.skill import Skill, estimate_tokens, with_slow_update
@@ -90,7 +90,7 @@ async def test_a_full_sample_needs_no_topping_up():
 async def test_the_slow_update_compares_both_skills_on_the_real_number_of_items():
     it = world(lambda request: {"reasoning": "r", "slow_update_content": " Mind the carry. "})
     current = with_slow_update(SKILL, "Old guidance.")
-    lesson = await slow_update(it.optimizer, BEFORE, current, PAIRS, epoch=2, step=8)
+    lesson = await write_lesson(it.optimizer, BEFORE, current, PAIRS, epoch=2, step=8)
     assert (lesson.text, lesson.reasoning) == ("Mind the carry.", "r")
     (request,) = it.asked("slow_update")
     prompt = text_of(request)
@@ -113,7 +113,7 @@ async def test_the_slow_update_compares_both_skills_on_the_real_number_of_items(
 
 async def test_a_single_item_is_called_an_item():
     it = world(lambda request: {"slow_update_content": "x"})
-    await slow_update(it.optimizer, BEFORE, SKILL, PAIRS[:1], epoch=2, step=8)
+    await write_lesson(it.optimizer, BEFORE, SKILL, PAIRS[:1], epoch=2, step=8)
     assert "the same 1 training item:" in text_of(it.model.requests[0])
 
 
@@ -124,7 +124,7 @@ async def test_many_long_pairs_fit_the_window():
         Pair(item(str(n)), outcome(str(n), 0, steps=long), outcome(str(n), 0, steps=long))
         for n in range(20)
     ]
-    await slow_update(it.optimizer, BEFORE, SKILL, pairs, epoch=2, step=8)
+    await write_lesson(it.optimizer, BEFORE, SKILL, pairs, epoch=2, step=8)
     (request,) = it.model.requests
     assert estimate_tokens(text_of(request)) + request.max_tokens <= 32_000
     assert text_of(request).count("Result: failed") == 40
@@ -132,7 +132,7 @@ async def test_many_long_pairs_fit_the_window():
 
 async def test_the_meta_skill_replaces_the_previous_advice():
     it = world(lambda request: {"reasoning": "r", "meta_skill_content": "Short rules."})
-    lesson = await meta_skill(
+    lesson = await write_advice(
         it.optimizer, BEFORE, SKILL, PAIRS, advice="Long rules.", epoch=3, step=12
     )
     assert lesson.text == "Short rules."
@@ -144,9 +144,9 @@ async def test_the_meta_skill_replaces_the_previous_advice():
 )
 async def test_no_usable_text_is_no_content(reply):
     it = world(lambda request: reply)
-    assert (await slow_update(it.optimizer, BEFORE, SKILL, PAIRS, epoch=2, step=8)).text == ""
+    assert (await write_lesson(it.optimizer, BEFORE, SKILL, PAIRS, epoch=2, step=8)).text == ""
     assert (
-        await meta_skill(it.optimizer, BEFORE, SKILL, PAIRS, advice="", epoch=2, step=8)
+        await write_advice(it.optimizer, BEFORE, SKILL, PAIRS, advice="", epoch=2, step=8)
     ).text == ""
     assert [said.stage for said in it.discarded] == (
         [] if isinstance(reply, dict) else ["slow_update", "meta_skill"]
@@ -155,16 +155,16 @@ async def test_no_usable_text_is_no_content(reply):
 
 async def test_without_pairs_nobody_is_asked():
     it = world(lambda request: AuthFailed("no"))
-    assert (await slow_update(it.optimizer, BEFORE, SKILL, (), epoch=2, step=8)).text == ""
+    assert (await write_lesson(it.optimizer, BEFORE, SKILL, (), epoch=2, step=8)).text == ""
     assert (
-        await meta_skill(it.optimizer, BEFORE, SKILL, (), advice="", epoch=2, step=8)
+        await write_advice(it.optimizer, BEFORE, SKILL, (), advice="", epoch=2, step=8)
     ).text == ""
 
 
 async def test_a_dead_key_stops_the_slow_update():
     it = world(lambda request: AuthFailed("no"))
     with pytest.raises(AuthFailed):
-        await slow_update(it.optimizer, BEFORE, SKILL, PAIRS, epoch=2, step=8)
+        await write_lesson(it.optimizer, BEFORE, SKILL, PAIRS, epoch=2, step=8)
 
 
 NOTES = ("Check the sum twice.", "Check sums two times.", "Write the unit.")

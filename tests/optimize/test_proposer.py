@@ -1,6 +1,6 @@
 import pytest
 
-from skillfit.optimize.candidate import apply
+from skillfit.optimize.candidate import apply_proposals
 from skillfit.optimize.context import Context
 from skillfit.optimize.optimizer import edits_of
 from skillfit.optimize.proposer import propose_examples, solved_examples
@@ -91,11 +91,11 @@ def test_applying_writes_the_fenced_section_and_leaves_the_rest_alone():
     patch = propose_examples(
         SKILL, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1
     )
-    done = apply(SKILL, patch.proposals)
+    done = apply_proposals(SKILL, patch.proposals)
     assert [row.status for row in done.report] == ["applied_example"]
     assert examples(done.skill) == (Example(TEXTS["bus"], "gold of bus", "bus"),)
     assert done.skill.body.startswith(SKILL.body.rstrip())
-    assert not apply(done.skill, patch.proposals).changed
+    assert not apply_proposals(done.skill, patch.proposals).changed
 
 
 def test_each_example_is_an_edit_that_can_be_tried_alone():
@@ -105,7 +105,7 @@ def test_each_example_is_an_edit_that_can_be_tried_alone():
         solved_examples([ITEMS["bus"], ITEMS["bread"]]),
         edit_budget=2,
     )
-    alone = apply(SKILL, patch.proposals[1:])
+    alone = apply_proposals(SKILL, patch.proposals[1:])
     assert [example.item_id for example in examples(alone.skill)] == ["bread"]
 
 
@@ -158,7 +158,7 @@ def test_a_full_section_swaps_instead_of_growing():
         skill, [ITEMS["train"]], solved_examples([ITEMS["bus"]]), edit_budget=1
     )
     assert patch.proposals[0].payload.target.startswith("m")
-    assert len(examples(apply(skill, patch.proposals).skill)) == MAX_EXAMPLES
+    assert len(examples(apply_proposals(skill, patch.proposals).skill)) == MAX_EXAMPLES
 
 
 def test_a_replacement_whose_place_is_gone_is_skipped():
@@ -177,7 +177,7 @@ async def test_a_model_cannot_make_up_an_example():
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
-    done = apply(SKILL, reflection.patches[0].proposals)
+    done = apply_proposals(SKILL, reflection.patches[0].proposals)
     assert done.report[0].status == "skipped_unknown_op" and done.skill == SKILL
 
 

@@ -5,7 +5,12 @@ end.
 import pytest
 
 from skillfit.models.providers.practice import practice_reply
-from skillfit.optimize.candidate import aggregate, select, update
+from skillfit.optimize.candidate import (
+    apply_proposals,
+    merge_patches,
+    rewrite_skill,
+    select_proposals,
+)
 from skillfit.optimize.context import Context
 from skillfit.skill import Skill, slow_update_text, with_slow_update
 from tests.optimize.scripted_optimizer import finished, item, outcome, reflect_on, text_of, world
@@ -35,9 +40,12 @@ async def test_a_step_learns_rules_from_failures_in_every_mode(mode):
     outcomes = [outcome(each.id, 0, feedback="wrong label", answer="general") for each in ITEMS]
     context = Context(1, 3)
     reflection = await reflect_on(it.optimizer, skill, ITEMS, finished(outcomes), context)
-    patch = await aggregate(it.optimizer, skill, reflection.patches, step=1)
-    selection = await select(it.optimizer, skill, patch, context, control="fixed")
-    done = await update(it.optimizer, skill, selection.proposals, context)
+    patch = await merge_patches(it.optimizer, skill, reflection.patches, step=1)
+    selection = await select_proposals(it.optimizer, skill, patch, context, control="fixed")
+    if mode == "patch":
+        done = apply_proposals(skill, selection.proposals)
+    else:
+        done = await rewrite_skill(it.optimizer, skill, selection.proposals, context)
     assert len(reflection.patches) == 3 and not reflection.discarded
     assert all(proposal.support in (4, 8, 12) for proposal in patch.proposals)
     assert len(selection.proposals) <= 3

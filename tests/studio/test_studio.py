@@ -522,10 +522,10 @@ def test_a_refused_action_looks_like_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cap", "amount", "reason"),
     [
-        ("calls", "60", "60 calls is not above the present budget of 60 calls."),
-        ("usd", "2", "$2.00 is not above what the run has used: $2.00."),
-        ("minutes", "1.5", "1.5 min is not above the present budget of 9.0 min."),
-        ("tokens", "700", "700 tokens is not above the present budget of 900 tokens."),
+        ("calls", "60", "60 calls is not higher than the present one (60 calls)."),
+        ("usd", "2", "$2.00 is not higher than what the run has used ($2.00)."),
+        ("minutes", "1.5", "1.5 min is not higher than the present one (9.0 min)."),
+        ("tokens", "700", "700 tokens is not higher than the present one (900 tokens)."),
     ],
 )
 async def test_a_budget_that_is_not_higher_is_refused_and_stays_in_the_form(
@@ -540,7 +540,7 @@ async def test_a_budget_that_is_not_higher_is_refused_and_stays_in_the_form(
     with browser(tmp_path) as client:
         form = {"csrf": csrf_of(client), "do": "budget", "target": cap, "text": amount}
         refused = client.post("/act/run", data=form)
-        assert f'<p class="message bad" role="status">{reason}' in refused.text
+        assert f'<p class="message bad" role="status">A budget of {reason}' in refused.text
         live = refused.text.partition('data-live="')[2].partition('"')[0].replace("&amp;", "&")
         with client.stream("GET", live) as stream:
             parts = next(line for line in stream.iter_lines() if line.startswith("data: "))

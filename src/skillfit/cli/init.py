@@ -79,40 +79,44 @@ def init(
     asking = sys.stdin.isatty() and not as_json
     agent = agent or _ask("Model that uses the skill", "openai/gpt-5-mini", asking)
     optimizer = optimizer or _ask("Model that improves it", "openai/gpt-5", asking)
-    files: dict[Path, str] = {}
-    named = _skill(folder, skill, files)
     tasks = tasks or _own_evals(skill)
     fields = _fields(field or ())
     if fields and tasks is None:
         raise InputError("--field is for a tasks file.", hint="Give it with --tasks.")
     found = _recognised(tasks, fields, grader, folder) if tasks is not None else None
-    env = _env(folder, tasks, found, grader, files)
-    files[folder / CONFIG] = _config(agent, optimizer, {"skill": named, **env}, found)
+    files: dict[Path, str] = {}
+    if skill is None:
+        skill = folder / "my-skill"
+        files[skill / "SKILL.md"] = _SKILL.format(name="my-skill", title="My skill")
+    else:
+        _check_skill(skill)
+    env = {"skill": _relative(skill, folder)}
+    if tasks is None or found is None:
+        files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS)
+        env |= {"tasks": "./tasks.jsonl", "grader": _setting(grader) if grader else "exact"}
+    else:
+        env |= {**found.env, "tasks": _relative(tasks, folder)}
+    config = folder / CONFIG
+    files[config] = _config(agent, optimizer, env, found)
     _write(files)
     data = {
         "written": [str(path) for path in files],
-        "config": str(folder / CONFIG),
+        "config": str(config),
         "grader": env.get("grader"),
         "problems": list(found.problems) if found else [],
     }
-    where = skill or folder / named
-    show(data, _summary(files, folder / CONFIG, where, found), as_json)
+    show(data, _summary(files, config, skill, found), as_json)
 
 
 def _ask(question: str, default: str, asking: bool) -> str:
     return str(typer.prompt(question, default=default)) if asking else default
 
 
-def _skill(folder: Path, skill: Path | None, files: dict[Path, str]) -> str:
-    """How the config names the skill; a template is added to `files` where there is none."""
+def _check_skill(skill: Path) -> None:
+    """Refuse a path that is no skill."""
     from skillfit.skill import Skill
 
-    if skill is None:
-        template = _SKILL.format(name="my-skill", title="My skill")
-        files[folder / "my-skill" / "SKILL.md"] = template
-        return "./my-skill"
     Skill.load(skill)
-    return _relative(skill, folder)
 
 
 def _own_evals(skill: Path | None) -> Path | None:
@@ -158,19 +162,6 @@ def _setting(text: str) -> Any:
     import yaml
 
     return yaml.safe_load(text) if text.lstrip().startswith("{") else text
-
-
-def _env(
-    folder: Path,
-    tasks: Path | None,
-    found: RecognisedTasks | None,
-    grader: str,
-    files: dict[Path, str],
-) -> dict[str, Any]:
-    if tasks is None or found is None:
-        files[folder / "tasks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in _TASKS)
-        return {"tasks": "./tasks.jsonl", "grader": _setting(grader) if grader else "exact"}
-    return {**found.env, "tasks": _relative(tasks, folder)}
 
 
 def _config(agent: str, optimizer: str, env: dict[str, Any], found: RecognisedTasks | None) -> str:

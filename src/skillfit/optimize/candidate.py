@@ -45,7 +45,7 @@ _INSTEAD = "the union of the patches is used instead"
 MergeSide = Literal["failure", "success", "final"]
 
 
-async def aggregate(
+async def merge_patches(
     optimizer: Optimizer, skill: Skill, patches: Sequence[Patch], *, step: int, meta_skill: str = ""
 ) -> Patch:
     """One patch out of many. A merge that cannot be used becomes the union of its parts, and an
@@ -211,7 +211,7 @@ class Selection:
     decision: SelectionDecision = field(default_factory=SelectionDecision)
 
 
-async def select(
+async def select_proposals(
     optimizer: Optimizer, skill: Skill, patch: Patch, context: Context, *, control: ControlMode
 ) -> Selection:
     """The proposals to use. The scheduled `context.edit_budget` applies in `fixed` mode only."""
@@ -337,19 +337,20 @@ class Update:
         return tuple(result for result in self.report if result.applied)
 
 
-async def update(
+async def rewrite_skill(
     optimizer: Optimizer, skill: Skill, proposals: Sequence[Proposal], context: Context
 ) -> Update:
-    """The candidate of the update mode. `changed` is False when it equals the incumbent."""
-    mode = optimizer.settings.skill_update_mode
-    if mode == "patch":
-        return apply(skill, proposals, max_tokens=optimizer.settings.max_skill_tokens)
-    if mode == "rewrite_from_suggestions":
+    """The candidate of the two rewriting update modes. `changed` is False when it equals the
+    incumbent.
+    """
+    if optimizer.settings.skill_update_mode == "rewrite_from_suggestions":
         return await _rewrite(optimizer, skill, proposals, context)
     return _first_candidate(optimizer, skill, proposals, context)
 
 
-def apply(skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None) -> Update:
+def apply_proposals(
+    skill: Skill, proposals: Sequence[Proposal], *, max_tokens: int | None = None
+) -> Update:
     """Apply the edits among some proposals, in order: all of a patch, or any part of it."""
     applied = apply_edits(skill, edits_of(proposals), max_tokens=max_tokens)
     return Update(applied.skill, applied.skill.hash != skill.hash, applied.results)

@@ -131,7 +131,7 @@ async def top_up(
     return tuple(tried)
 
 
-async def slow_update(
+async def write_lesson(
     optimizer: Optimizer,
     previous: Skill,
     current: Skill,
@@ -157,7 +157,7 @@ async def slow_update(
     return Lesson(reply.slow_update_content.strip(), reply.reasoning)
 
 
-async def meta_skill(
+async def write_advice(
     optimizer: Optimizer,
     previous: Skill,
     current: Skill,

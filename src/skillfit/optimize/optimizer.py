@@ -196,7 +196,11 @@ Texts = Annotated[list[Text], BeforeValidator(_list)]
 Indices = Annotated[list[int], BeforeValidator(_indices)]
 
 
-class EditReply(BaseModel):
+# The replies. Their JSON schema is sent to the model, and a docstring would become part of it: that
+# is why they have comments instead.
+
+
+class EditReply(BaseModel):  # one edit of a patch
     op: Text = ""
     target: Text = ""
     content: Text = ""
@@ -210,7 +214,7 @@ class EditReply(BaseModel):
         return Edit.from_reply(self.op, self.target, self.content)
 
 
-class SuggestionReply(BaseModel):
+class SuggestionReply(BaseModel):  # one instruction for a rewrite
     type: Text = ""
     title: Text = ""
     motivation: Text = ""
@@ -226,7 +230,7 @@ class SuggestionReply(BaseModel):
         )
 
 
-class CandidateReply(BaseModel):
+class CandidateReply(BaseModel):  # one whole skill
     title: Text = ""
     change_summary: Texts = []
     new_skill: Text = ""
@@ -286,7 +290,7 @@ class FailureNoteReply(BaseModel):
     items: Texts = Field(default=[], description="Ids of the items that failed this way.")
 
 
-class AnalystReply(BaseModel, Generic[P]):
+class AnalystReply(BaseModel, Generic[P]):  # of one reflection group
     patch: P
     failure_summary: Annotated[list[FailureNoteReply], BeforeValidator(_objects)] = []
     success_patterns: Texts = []
@@ -393,6 +397,7 @@ class Optimizer:
         return max(_SMALLEST_ROOM, window - window // 10 - self.reply_tokens(reply) - used)
 
     async def ask(self, returns: type[R], call: Call) -> R:
+        """The reply as a value of this type. Raises `ModelError` when there is no usable one."""
         request = Request(
             messages=(Message("system", call.system), Message("user", call.user)),
             stage=call.stage,

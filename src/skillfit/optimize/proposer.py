@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 
 from skillfit.optimize.context import Context, ItemAttempts
 from skillfit.optimize.optimizer import Optimizer, Patch, Proposal
-from skillfit.optimize.reflect import Reflection, group_by_item, reflect
+from skillfit.optimize.reflect import Reflection, ask_analysts, group_by_item
 from skillfit.plain_text import head_and_tail
 from skillfit.rollout.outcome import Outcome, StepRollouts, gather
 from skillfit.run.events import Event, ReflectionFinished
@@ -139,7 +139,7 @@ class AnalystProposer:
             await gather(running)
             return Reflection((), 0)
         prefix = f"batch_{number}/" if len(rollouts.requests) > 1 else ""
-        analysts = reflect(self._optimizer, skill, requests, running, context, prefix=prefix)
+        analysts = ask_analysts(self._optimizer, skill, requests, running, context, prefix=prefix)
         work: list[Awaitable[Any]] = [analysts, *running]
         reflection: Reflection = (await gather(work))[0]
         return reflection

@@ -72,7 +72,7 @@ class Reflection:
     discarded: int
 
 
-async def reflect(
+async def ask_analysts(
     optimizer: Optimizer,
     skill: Skill,
     requests: Sequence[RolloutRequest],

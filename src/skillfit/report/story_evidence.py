@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from skillfit.gate import GateSettings
-from skillfit.gate.samples import interval, t_quantile
+from skillfit.gate.samples import Interval, interval, t_quantile
 from skillfit.report.story import (
     EditSummary,
     EffectPoint,
@@ -64,21 +64,17 @@ class ScoreBook:
         # decided about single edits.
         rejected = gate is not None and not gate.accepted and gate.pending is None
         decision = gate.action if gate is not None and rejected else "accept"
-        found, estimated = event.estimate, False
-        if found is None:
-            score = self.settings.value(event.hard, event.soft)
-            low, high = score_interval(score, event.scored)
-        else:
-            score, low, high, estimated = found.mean, found.low, found.high, found.estimated
+        measured = score_interval(self.settings.value(event.hard, event.soft), event.scored)
+        found = event.estimate or measured
         self._points[event.name] = Point(
             name=event.name,
             split=cast(PointSplit, event.split),
-            score=score,
-            low=low,
-            high=high,
+            score=found.mean,
+            low=found.low,
+            high=found.high,
             items=event.scored,
             decision=decision,
-            estimated=estimated,
+            estimated=event.estimate is not None and event.estimate.estimated,
         )
 
     def decided(self, event: GateDecided) -> None:
@@ -152,15 +148,15 @@ def row_value(settings: GateSettings, row: RolloutFinished) -> float:
     return settings.value(hard, hard if row.soft is None else row.soft)
 
 
-def score_interval(score: float, count: int) -> tuple[float, float]:
+def score_interval(score: float, count: int) -> Interval:
     """A 90 % interval around a mean of `count` scores. It assumes scores of 0 and 1, the case with
     the widest interval.
     """
     if not count:
-        return 0.0, 1.0
+        return Interval(score, 0.0, 1.0)
     spread = (count * score * (1 - score) + 1.0) / count
     half = t_quantile(0.95, count) * math.sqrt(max(0.0, spread) / (count + 1))
-    return max(0.0, score - half), min(1.0, score + half)
+    return Interval(score, max(0.0, score - half), min(1.0, score + half))
 
 
 @dataclass(slots=True)

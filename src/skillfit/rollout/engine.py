@@ -156,6 +156,7 @@ class RolloutStats:
         self._skills: set[str] = set()
 
     def add(self, key: str, skill_hash: str, outcome: Outcome) -> None:
+        """Count an outcome. A rollout that several phases share counts once."""
         known = key in self._scored
         self._scored[key] = outcome.score is not None
         if outcome.score is not None:

@@ -86,6 +86,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
+    """A run begins: its settings, its initial skill and how much is planned."""
+
     run: str
     config: RecordedConfig
     version: str
@@ -155,6 +157,8 @@ class ItemsRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFinished(Event):
+    """The result of the check before a run."""
+
     verdict: str  # go, warn, stop
     checks: list[CheckResult]
 
@@ -176,6 +180,8 @@ class StageStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFinished(Event):
+    """A stage ended."""
+
     identity = ("epoch", "step", "stage")
     epoch: int
     step: int
@@ -226,6 +232,8 @@ class EvaluationFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectionFinished(Event):
+    """What one analyst, or the examples proposer, proposed from a group of items."""
+
     identity = ("step", "group")
     step: int
     group: str  # minibatch_fail_000
@@ -248,6 +256,8 @@ class Discarded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchMerged(Event):
+    """All patches of a step as one."""
+
     identity = ("step",)
     step: int
     patch: PatchRecord
@@ -255,6 +265,8 @@ class PatchMerged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditsSelected(Event):
+    """The proposals of a step that are applied, and how they were chosen."""
+
     identity = ("step",)
     step: int
     edit_budget: int | None  # None: no limit
@@ -277,6 +289,8 @@ class CandidateBuilt(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateDecided(Event):
+    """A verdict of the gate, with its evidence."""
+
     identity = ("name",)
     name: str  # step_0003, slow_update_epoch_02, compose
     step: int
@@ -306,6 +320,8 @@ class StepFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowUpdateFinished(Event):
+    """The slow update at the end of an epoch. `skill` is the incumbent after it."""
+
     identity = ("epoch",)
     epoch: int
     action: Recorded[SlowUpdateAction]
@@ -319,6 +335,8 @@ class SlowUpdateFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaSkillFinished(Event):
+    """The optimizer's advice to itself at the end of an epoch."""
+
     identity = ("epoch",)
     epoch: int
     result: MetaSkillRecord
@@ -370,6 +388,8 @@ class PersonDecided(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Event):
+    """Something that the user should know. `what` tells warnings apart."""
+
     identity = ("what",)
     what: str
     message: str

@@ -101,18 +101,14 @@ def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
         if decision.action == "budget" and decision.target == cap
     ]
     present = max([story.caps.get(cap, 0.0), *asked])
-    shown = budget_amount(cap, amount)
+    refused = f"A budget of {budget_amount(cap, amount)} is not higher than"
     if amount <= present:
-        raise InputError(
-            f"{shown} is not above the present budget of {budget_amount(cap, present)}."
-        )
+        raise InputError(f"{refused} the present one ({budget_amount(cap, present)}).")
     # The time of a story includes pauses between resumes, which no budget counts.
     used = {"usd": story.total.usd, "calls": story.total.calls, "tokens": story.total.tokens}
     spent = used.get(cap) or 0.0
     if amount <= spent:
-        raise InputError(
-            f"{shown} is not above what the run has used: {budget_amount(cap, spent)}."
-        )
+        raise InputError(f"{refused} what the run has used ({budget_amount(cap, spent)}).")
 
 
 def _resume(studio: Studio, run: Path, overrides: list[str]) -> str:

@@ -53,7 +53,7 @@ async def slow_update(
         return state, None  # in the last epoch nothing could measure the lesson any more
     with log.stage("slow_update"):
         comparison = await _compare(run.engine, settings, epoch, state)
-        lesson = await look_back.slow_update(
+        lesson = await look_back.write_lesson(
             run.optimizer,
             comparison.previous,
             comparison.current,
@@ -98,7 +98,7 @@ async def meta_skill(
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     with log.stage("meta_skill"):
         comparison = comparison or await _compare(run.engine, run.config.optimizer, epoch, state)
-        advice = await look_back.meta_skill(
+        advice = await look_back.write_advice(
             run.optimizer,
             comparison.previous,
             comparison.current,

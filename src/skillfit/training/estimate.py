@@ -117,6 +117,8 @@ class RolloutCost:
 
 @dataclass(frozen=True, slots=True)
 class EstimateRow:
+    """What a role's model is used for in one stage, or in total."""
+
     stage: str
     role: str
     calls: Range

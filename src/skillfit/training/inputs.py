@@ -121,6 +121,8 @@ class RunIdentity:
 
 @dataclass(slots=True)
 class Inputs:
+    """What a run is made from, checked. See `read_inputs`."""
+
     config: Config
     skill: Skill
     task: Task

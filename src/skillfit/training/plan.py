@@ -38,12 +38,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
+    """Training items that are rolled out and reflected on together."""
+
     seed: int
     items: tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
+    """One step: one batch of training items, or several with `train.accumulation`."""
+
     epoch: int
     step: int  # over the whole run, from 1
     index: int  # within the epoch, from 1
@@ -64,6 +68,8 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
+    """One pass over the training items."""
+
     number: int
     steps: tuple[PlannedStep, ...]
     slow_order: tuple[Item, ...]  # training items in the order that the slow update samples them
@@ -79,6 +85,8 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """Every step of a run, in order."""
+
     epochs: tuple[Epoch, ...]
 
     @property

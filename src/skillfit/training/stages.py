@@ -19,10 +19,16 @@ from dataclasses import dataclass, field, replace
 
 from skillfit.config.schema import OptimizerSection
 from skillfit.gate import Candidate, EditEffect, Gate, Judgement, Observation, TextFilter, Verdict
-from skillfit.optimize.candidate import Selection, Update, apply, edit_budget, selection_event
-from skillfit.optimize.candidate import aggregate as merge_patches
-from skillfit.optimize.candidate import select as select_proposals
-from skillfit.optimize.candidate import update as update_skill
+from skillfit.optimize.candidate import (
+    Selection,
+    Update,
+    apply_proposals,
+    edit_budget,
+    merge_patches,
+    rewrite_skill,
+    select_proposals,
+    selection_event,
+)
 from skillfit.optimize.context import Context
 from skillfit.optimize.epoch import collect_notes
 from skillfit.optimize.optimizer import Optimizer, Patch, Payload, Proposal
@@ -271,10 +277,10 @@ async def update(
     with log.stage("update"):
         if optimizer is None or optimizer.settings.skill_update_mode == "patch":
             added = [Proposal(edit, "diagnosis") for edit in own_edits]
-            change = apply(skill, [*proposals, *added], max_tokens=texts.max_tokens)
+            change = apply_proposals(skill, [*proposals, *added], max_tokens=texts.max_tokens)
             updated = _patched(skill, proposals, own_edits, change, log.step, pools_edits)
         else:
-            change = await update_skill(optimizer, skill, proposals, context)
+            change = await rewrite_skill(optimizer, skill, proposals, context)
             updated = _rewritten(texts, skill, change, log.step)
     if updated.candidate is not None:
         log.emit(_candidate_event(log.step, updated.candidate, change))
