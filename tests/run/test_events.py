@@ -20,6 +20,7 @@ from skillfit.run.events import (
     RunFinished,
     RunStarted,
     StageFinished,
+    StageStarted,
     Stored,
     Unknown,
     Warned,
@@ -167,6 +168,19 @@ def test_a_replay_leaves_events_of_an_earlier_version_in_their_place(path: Path)
     assert [stored.seq for stored in EventLog(path).read()] == [1, 2]
     EventLog(path).emit(decided(effect()))
     assert [stored.seq for stored in EventLog(path).read()] == [2, 3]
+
+
+def test_words_of_another_version_are_read_as_they_were_recorded(path: Path) -> None:
+    events: list[Any] = [
+        StageStarted(epoch=1, step=1, stage="daydream", total=3),  # type: ignore[arg-type]
+        replace(ROLLOUT, phase="daydream", status="paused"),
+        replace(FINISHED, finish_reason="struck_by_lightning"),
+        replace(decided(), decision="postponed"),
+    ]
+    log = EventLog(path)
+    for event in events:
+        log.emit(event)
+    assert [stored.event for stored in EventLog.open_readonly(path).read()] == events
 
 
 def test_another_process_follows_live(path: Path) -> None:

@@ -14,9 +14,8 @@ from typing import Literal
 
 from skillfit.gate.samples import detectable_effect, interval
 from skillfit.plain_text import dollars, quantity, with_interval
-from skillfit.run.records import CheckResult, EditEffect, ShipVerdict
+from skillfit.run.records import CheckResult, EditEffect, Level, ShipVerdict
 
-Level = Literal["go", "warn", "stop"]
 SATURATED = 0.98
 SAYS_ENOUGH = 300  # tokens: removing half of a shorter skill may change nothing
 

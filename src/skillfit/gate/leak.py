@@ -28,7 +28,7 @@ from typing import Literal
 
 from skillfit.plain_text import shorten
 from skillfit.run.events import Discarded, Event
-from skillfit.run.records import CheckResult
+from skillfit.run.records import LEAK_CHECK, CheckResult
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
@@ -219,7 +219,7 @@ def _leak_event(step: int, text: str, leaks: Sequence[Leak]) -> Discarded:
     kinds = [f"{leak.kind} of item {leak.item}" if leak.item else leak.kind for leak in leaks]
     return Discarded(
         step=step,
-        stage="leak_check",
+        stage=LEAK_CHECK,
         what=shorten(text, 200),
         reason=f"carries {', '.join(kinds)}",
         evidence=" | ".join(leak.evidence for leak in leaks),

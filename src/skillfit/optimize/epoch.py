@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from skillfit.config.schema import PairPolicy
 from skillfit.optimize.context import ItemAttempts, failure_reason, render_cases
@@ -31,12 +30,11 @@ from skillfit.optimize.optimizer import (
 )
 from skillfit.plain_text import head_and_tail, quantity
 from skillfit.rollout.outcome import Outcome
-from skillfit.run.records import PairRecord
+from skillfit.run.records import PairKind, PairRecord
 from skillfit.skill import Skill, slow_update_text
 from skillfit.tasks.item import Item
 
 _SHOWN_TASK = 2_000  # characters of a task or an answer in comparison_pairs.json
-PairKind = Literal["improved", "regressed", "persistent_fail", "stable_success"]
 
 _KINDS: dict[tuple[bool, bool], PairKind] = {
     (False, True): "improved",

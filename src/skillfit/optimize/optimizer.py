@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -27,6 +27,7 @@ from skillfit.run.records import (
     FailureNote,
     PatchRecord,
     ProposalRecord,
+    ProposalSource,
     SkillCandidate,
     Suggestion,
 )
@@ -35,8 +36,6 @@ from skillfit.skill import Edit, Skill, estimate_tokens
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# What proposals were written from: groups of trajectories, solved items, or a user's own idea.
-Source = Literal["failure", "success", "contrast", "diagnosis", "examples", "custom"]
 Payload = Edit | Suggestion | SkillCandidate
 
 
@@ -45,7 +44,7 @@ class Proposal:
     """One edit (or suggestion, or candidate) and the training items that support it."""
 
     payload: Payload
-    source: Source = "custom"
+    source: ProposalSource = "custom"
     items: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -92,7 +91,7 @@ class Patch:
     """Proposals of one reflection group, or of a merge of several."""
 
     proposals: tuple[Proposal, ...]
-    source: Source = "custom"
+    source: ProposalSource = "custom"
     items: tuple[str, ...] = ()
     reasoning: str = ""
     failure_summary: tuple[FailureNote, ...] = ()
@@ -126,8 +125,9 @@ class Patch:
 
 
 def _check_origin(source: str, items: Sequence[str]) -> None:
-    if source not in get_args(Source):
-        raise ValueError(f"Unknown source {source!r}; available: {', '.join(get_args(Source))}")
+    known = get_args(ProposalSource)
+    if source not in known:
+        raise ValueError(f"Unknown source {source!r}; available: {', '.join(known)}")
     if isinstance(items, str):
         raise TypeError(f"items is a tuple of item ids, not one text: {items!r}")
 

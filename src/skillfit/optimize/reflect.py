@@ -35,14 +35,13 @@ from skillfit.optimize.optimizer import (
     Patch,
     PatchReply,
     Proposal,
-    Source,
     render,
     sections,
     union,
 )
 from skillfit.rollout.outcome import Outcome, RolloutRequest, gather, settle
 from skillfit.run.events import ReflectionFinished
-from skillfit.run.records import FailureNote
+from skillfit.run.records import FailureNote, ProposalSource
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item
 
@@ -56,7 +55,7 @@ class Group:
     name: str
     side: Side
     cases: tuple[ItemAttempts, ...]
-    source: Source
+    source: ProposalSource
     question: str = ""  # of a diagnosis: asked besides the task in the last attempt of each case
 
     @property
@@ -127,7 +126,7 @@ async def _groups(
         cases, waiting[side] = tuple(waiting[side]), []
         name = f"{prefix}minibatch_{'fail' if side == 'failure' else 'succ'}_{counts[side]:03d}"
         counts[side] += 1
-        source: Source = "contrast" if any(case.mixed for case in cases) else side
+        source: ProposalSource = "contrast" if any(case.mixed for case in cases) else side
         return Group(name, side, cases, source)
 
     async for case in _cases(requests, rollouts):

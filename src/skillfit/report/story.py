@@ -16,10 +16,12 @@ from skillfit.run.events import AblationFinished, ShipTested
 from skillfit.run.records import (
     ACCEPTED,
     AWAITS_APPROVAL,
+    LEAK_CHECK,
     SKIPPED,
     EditStatus,
     RecordedConfig,
     RunFinishReason,
+    StageName,
     Standing,
     StepAction,
     label_of,
@@ -177,7 +179,7 @@ class Rejection:
 
     @property
     def leak(self) -> bool:
-        return self.stage == "leak_check"
+        return self.stage == LEAK_CHECK
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class StageProgress:
 
     epoch: int
     step: int
-    stage: str
+    stage: StageName
     total: int  # rollouts planned; 0 for a stage that only asks the optimizer
     begun: float
     done: int = 0

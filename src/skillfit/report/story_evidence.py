@@ -226,7 +226,7 @@ class EditPool:
                 event.step, "update", report.edit.content or report.edit.target, report.reason
             )
             for report in event.report
-            if not report.status.startswith("applied")
+            if not report.applied
         ]
 
     def decided(self, step: int, *, accepted: bool, skipped: bool, reason: str) -> None:
@@ -235,7 +235,7 @@ class EditPool:
         if candidate is None or self.screening or skipped:
             return
         status: EditStatus = "promoted" if accepted else "dropped"
-        applied = [report for report in candidate.report if report.status.startswith("applied")]
+        applied = [report for report in candidate.report if report.applied]
         for number, report in enumerate(applied, 1):
             name = report.edit.id or f"s{step:04d}e{number:02d}"
             self._edits[name] = EditSummary(

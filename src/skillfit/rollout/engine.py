@@ -34,6 +34,7 @@ from skillfit.rollout.metering import RolloutMeter
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
+from skillfit.run.records import StageName
 from skillfit.tasks.item import Attempt, Score, ScoredAttempt
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class _Batch:
 @dataclass(frozen=True, slots=True)
 class _Planned:
     request: RolloutRequest
-    phase: str
+    phase: StageName
     step: int
     series: str
     instruction: str
@@ -238,7 +239,7 @@ class Rollouts:
         self,
         requests: Sequence[RolloutRequest],
         *,
-        phase: str,
+        phase: StageName,
         series: str,
         step: int = 0,
         instruction: str = "",
@@ -275,7 +276,7 @@ class Rollouts:
         self,
         requests: Sequence[RolloutRequest],
         *,
-        phase: str,
+        phase: StageName,
         series: str,
         step: int = 0,
         instruction: str = "",

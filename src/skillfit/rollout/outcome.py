@@ -9,10 +9,11 @@ import asyncio
 import math
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from skillfit.models.protocol import Usage
 from skillfit.run.control import Interrupted
+from skillfit.run.records import RolloutStatus
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score
 
@@ -63,7 +64,7 @@ class Outcome:
 
     item_id: str
     repeat: int
-    status: Literal["scored", "failed", "skipped"]
+    status: RolloutStatus
     score: Score | None = None
     failure: Failure | None = None
     attempt: Attempt | None = None

@@ -26,14 +26,17 @@ from skillfit.run.records import (
     EditEffect,
     Evidence,
     ItemRecord,
+    Level,
     MetaSkillRecord,
     PairRecord,
     PatchRecord,
     ProposalRecord,
+    ProposalSource,
     Recorded,
     RecordedConfig,
     RewriteRecord,
     RolloutPlan,
+    RolloutStatus,
     RunFinishReason,
     RunSummary,
     ScoreEstimate,
@@ -41,6 +44,7 @@ from skillfit.run.records import (
     ShipVerdict,
     SlowUpdateAction,
     SlowUpdateRecord,
+    StageName,
     Standing,
     StepAction,
     StepMemory,
@@ -159,7 +163,7 @@ class ItemsRead(Event):
 class PreflightFinished(Event):
     """The result of the check before a run."""
 
-    verdict: str  # go, warn, stop
+    verdict: Recorded[Level]
     checks: list[CheckResult]
 
 
@@ -172,9 +176,7 @@ class StageStarted(Event):
     identity = ("epoch", "step", "stage")
     epoch: int
     step: int
-    # preflight, baseline, rollout, reflect, aggregate, select, update, gate, slow_update,
-    # meta_skill, compose, ship, test
-    stage: str
+    stage: Recorded[StageName]
     total: int = 0
 
 
@@ -185,7 +187,7 @@ class StageFinished(Event):
     identity = ("epoch", "step", "stage")
     epoch: int
     step: int
-    stage: str
+    stage: Recorded[StageName]
     seconds: float
 
 
@@ -195,12 +197,12 @@ class RolloutFinished(Event):
 
     identity = ("phase", "step", "rollout")
     rollout: str  # the journal key, under which the trajectory is stored
-    phase: str  # as StageStarted.stage
+    phase: Recorded[StageName]
     step: int
     item: str
     repeat: int
     skill_hash: str
-    status: str  # scored, failed
+    status: Recorded[RolloutStatus]  # never skipped
     hard: float | None
     soft: float | None
     failure: str = ""  # kind: message
@@ -237,7 +239,7 @@ class ReflectionFinished(Event):
     identity = ("step", "group")
     step: int
     group: str  # minibatch_fail_000
-    source: str  # failure, success, contrast, diagnosis, examples
+    source: Recorded[ProposalSource]
     items: list[str]
     patch: PatchRecord
 
@@ -248,7 +250,7 @@ class Discarded(Event):
 
     identity = ("step", "stage", "what")
     step: int
-    stage: str
+    stage: str  # a stage, a part of one (reflect.diagnosis), or LEAK_CHECK
     what: str  # which call or edit
     reason: str
     evidence: str = ""

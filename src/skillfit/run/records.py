@@ -36,6 +36,32 @@ if TYPE_CHECKING:
 Word = TypeVar("Word", bound=str)
 Recorded = Annotated[Word, GetPydanticSchema(lambda _source, _handler: str_schema())]
 
+Level = Literal["go", "warn", "stop"]
+# What a run does at a time; also which rollouts it makes. `evaluate`, `ablate` and `compare` belong
+# to runs that only measure.
+StageName = Literal[
+    "preflight",
+    "baseline",
+    "rollout",
+    "reflect",
+    "aggregate",
+    "select",
+    "update",
+    "gate",
+    "slow_update",
+    "meta_skill",
+    "compose",
+    "final",
+    "ship",
+    "test",
+    "evaluate",
+    "ablate",
+    "compare",
+]
+LEAK_CHECK = "leak_check"  # the stage of `Discarded` for texts that the leak check refused
+RolloutStatus = Literal["scored", "failed", "skipped"]
+ProposalSource = Literal["failure", "success", "contrast", "diagnosis", "examples", "custom"]
+PairKind = Literal["improved", "regressed", "persistent_fail", "stable_success"]
 EditStatus = Literal["pending", "promoted", "dropped"]
 Decision = Literal["accept", "reject", "inconclusive"]
 # What became of a step: the gate decided, or it ended without a candidate.
@@ -101,7 +127,7 @@ class CheckResult:
     """One check of `skillfit check`: its verdict and the reason."""
 
     name: str
-    verdict: Literal["go", "warn", "stop"]
+    verdict: Recorded[Level]
     message: str
     # What it was decided from, for --json. Blind and shortcut have an entry for each variant or
     # rule they tried; the other checks have fixed names.
@@ -139,7 +165,7 @@ class Standing:
     score: float
     difference: float
     probability: float
-    result: str  # winner, rejected
+    result: Recorded[Literal["winner", "rejected"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +257,7 @@ class SkillCandidate:
 class ProposalRecord:
     """What an optimizer proposed: an edit, a suggestion for a rewrite, or a whole new skill."""
 
-    source: str  # failure, success, contrast, diagnosis, examples
+    source: Recorded[ProposalSource]
     items: tuple[str, ...]
     edit: Edit | None = None
     suggestion: Suggestion | None = None
@@ -283,7 +309,7 @@ class PatchRecord:
     """The proposals of one reflection group, or of a merge of several."""
 
     proposals: tuple[ProposalRecord, ...]
-    source: str
+    source: Recorded[ProposalSource]
     items: tuple[str, ...] = ()
     reasoning: str = ""
     failure_summary: tuple[FailureNote, ...] = ()
@@ -451,7 +477,7 @@ class PairRecord:
     """One item under the previous and the current skill, as comparison_pairs.json shows it."""
 
     id: str
-    category: str  # improved, regressed, persistent_fail, stable_success
+    category: Recorded[PairKind]
     prev_hard: float | None
     curr_hard: float | None
     task: str = ""

@@ -12,7 +12,6 @@ from skillfit.errors import InputError, TaskFailure
 from skillfit.gate import GateSettings, overall
 from skillfit.gate.diagnosis import (
     SAYS_ENOUGH,
-    Level,
     blindness_check,
     cost_check,
     coverage_check,
@@ -28,7 +27,7 @@ from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import PreflightFinished
 from skillfit.run.journal import RecordedModel
-from skillfit.run.records import CheckResult, RolloutPlan
+from skillfit.run.records import CheckResult, Level, RolloutPlan
 from skillfit.sandbox.isolation import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges

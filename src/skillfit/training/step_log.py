@@ -21,7 +21,7 @@ from skillfit.models.protocol import Model, Reply, Request, Usage
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts, gather
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import Event, StageFinished, StageStarted
-from skillfit.run.records import TokenCounts
+from skillfit.run.records import StageName, TokenCounts
 from skillfit.tasks.item import Item
 from skillfit.training.plan import Place
 
@@ -67,12 +67,12 @@ class StepLog:
     def step(self) -> int:
         return self.place.step
 
-    def stage(self, name: str, total: int = 0) -> Stage:
+    def stage(self, name: StageName, total: int = 0) -> Stage:
         """Begin a stage. `total`: rollouts that it will make, for progress displays."""
         return Stage(self, name, total)
 
     @contextmanager
-    def within(self, stage: str) -> Iterator[None]:
+    def within(self, stage: StageName) -> Iterator[None]:
         """What starts in this block belongs to a stage, which is not timed here."""
         token = _current.set(_Current(self, stage))
         try:
@@ -90,7 +90,7 @@ class StepLog:
 class Stage:
     """A stage being timed: `with log.stage("gate"): …`, or `done()` when it ends later."""
 
-    def __init__(self, log: StepLog, name: str, total: int) -> None:
+    def __init__(self, log: StepLog, name: StageName, total: int) -> None:
         self._log, self._name = log, name
         self._begun = time.monotonic()
         place = log.place
@@ -117,7 +117,7 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class _Current:
     log: StepLog
-    stage: str
+    stage: StageName
 
 
 _current: ContextVar[_Current | None] = ContextVar("_current", default=None)
