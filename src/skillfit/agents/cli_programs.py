@@ -28,11 +28,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from skillfit.agents.agent import STEP_TEXT, AgentFailure
 from skillfit.errors import InputError
 from skillfit.models.failures import make_failure
-from skillfit.models.json_text import JsonObject, parse_json
+from skillfit.models.json_text import JsonObject, at_path, parse_json
 from skillfit.models.protocol import ModelError, Readiness, Usage
 from skillfit.models.wire import MAX_TOKEN_COUNT
 from skillfit.plain_text import head_and_tail
-from skillfit.tasks.graders.built_in import at_path
 from skillfit.tasks.item import Reported, Step
 
 FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config", "limit"]

@@ -68,6 +68,15 @@ def json_candidates(text: str) -> Iterator[str]:
         yield text[start:]
 
 
+def at_path(value: Any, path: str) -> Any:
+    """The value at a dotted path of nested objects, or None."""
+    if isinstance(value, dict) and path in value:
+        return value[path]
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
 def _fenced_blocks(text: str) -> Iterator[str]:
     end = 0
     for _ in range(_MAX_FENCED_BLOCKS):

@@ -176,8 +176,8 @@ async def aggregate(
     """One patch of all, without what the leak check refuses; None when nothing was proposed."""
     cleaned = [_without_leaks(texts, patch, log.step) for patch in patches]
     log.refused_proposals += _proposals(patches) - _proposals(cleaned)
-    to_merge = [patch for patch in cleaned if patch.proposals and patch.source != "examples"]
-    sources = [patch for patch in cleaned if patch.source == "examples"]
+    to_merge = [patch for patch in cleaned if patch.proposals and patch.merge]
+    sources = [patch for patch in cleaned if not patch.merge]
     with log.stage("aggregate"):
         if optimizer is None:
             sources = [*to_merge, *sources]

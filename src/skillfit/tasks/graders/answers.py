@@ -14,11 +14,10 @@ from typing import Any
 
 from pydantic import Field
 
-from skillfit.models.json_text import JsonObject
+from skillfit.models.json_text import JsonObject, at_path
 from skillfit.tasks.graders.built_in import (
     Pattern,
     TextGrader,
-    at_path,
     compiled,
     first_match,
     last_json_object,

@@ -163,15 +163,6 @@ def last_json_object(text: str) -> JsonObject | None:
     return found
 
 
-def at_path(value: Any, path: str) -> Any:
-    """The value at a dotted path of nested objects, or None."""
-    if isinstance(value, dict) and path in value:
-        return value[path]
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
-
-
 def _last(pattern: re.Pattern[str], text: str) -> str | None:
     matches = list(pattern.finditer(text))
     return (matches[-1].group(1 if pattern.groups else 0) or "").strip() if matches else None
