@@ -55,8 +55,10 @@ EVERYTHING = (
             "optimizer.skill_update_mode=rewrite_from_suggestions",
             "optimizer.lr_control_mode=autonomous",
         ),
+        ("optimizer.proposer=examples", "train.num_epochs=4"),
+        ("optimizer.proposer=examples", "train.num_epochs=3", "evaluation.gate=strict"),
     ],
-    ids=["default", "paper", "lite", "everything", "rewrite"],
+    ids=["default", "paper", "lite", "everything", "rewrite", "examples", "strict examples"],
 )
 async def test_the_calls_of_a_real_run_lie_within_its_estimate(
     make_world: MakeWorld, settings: tuple[str, ...]

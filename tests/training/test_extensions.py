@@ -34,7 +34,7 @@ from skillfit.gate import (
     Verdict,
 )
 from skillfit.run.directory import RunDirectory
-from skillfit.run.events import RolloutFinished
+from skillfit.run.events import PatchMerged, RolloutFinished
 from skillfit.tasks.item import Attempt
 from skillfit.training.estimate import RunEstimate, estimate
 from skillfit.training.inputs import read_inputs
@@ -460,7 +460,6 @@ def gate_settings(inputs: Any) -> Any:
     [
         {"train.lag": 1},
         {"optimizer.prune_initial": True},
-        {"evaluation.must_pass": ["selection-0"]},
     ],
     ids=lambda setting: next(iter(setting)),
 )
@@ -865,3 +864,99 @@ def test_a_fix_does_not_excuse_other_changes(project: Path) -> None:
     with pytest.raises(InputError, match=r"train\.seed: 42 -> 7"):
         skillfit.train(config=config, run="r", progress=False, settings={"train.seed": 7})
     assert skillfit.train(config=config, run="r", progress=False).finished is not None
+
+
+TWO_PATCHES = """
+from skillfit.optimize.optimizer import Patch, Proposal
+from skillfit.skill import Edit
+
+
+class Mine:
+    needs_optimizer = False
+
+    async def propose(self, skill, rollouts, context):
+        texts = ["- Mentions of parcel mean delivery.", "- Read the whole ticket."]
+        edits = [Edit("append", content=text) for text in texts]
+        return [Patch((Proposal(edit),), merge=MERGE) for edit in edits]
+"""
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_the_optimizer_merges_the_patches_that_it_may(merge: bool, project: Path) -> None:
+    written(project, TWO_PATCHES.replace("MERGE", str(merge)))
+    named("proposer", "mine.py:Mine", project)
+    with closing(RunDirectory.read("r")) as view:
+        merges = sum(row.usage.calls for row in view.journal.bill() if row.stage == "merge")
+        (merged,) = view.events.found(PatchMerged)
+    assert (merges > 0) is merge
+    if not merge:
+        assert [proposal.source for proposal in merged.patch.proposals] == ["custom", "custom"]
+
+
+def test_the_estimate_counts_what_the_optimizer_does_for_a_proposer_without_it(
+    project: Path,
+) -> None:
+    written(project, TWO_PATCHES.replace("MERGE", "True"))
+    settings = {"optimizer.proposer": "mine.py:Mine", "optimizer.use_slow_update": True}
+    config = write_config(project, {**settings, "train.num_epochs": 3})
+    inputs = read_inputs(load_config(config))
+    found = estimate(
+        inputs.config, inputs.task, inputs.skill, inputs.plan(), abilities=inputs.abilities
+    )
+    planned = {row.stage: row.calls.high for row in found.rows if row.role == "optimizer"}
+    assert planned.keys() == {"merge", "select", "slow_update"}
+    skillfit.train(config=config, run="r", progress=False)
+    with closing(RunDirectory.read("r")) as view:
+        bill = [row for row in view.journal.bill() if row.role == "optimizer"]
+    used = {row.stage: row.usage.calls for row in bill if row.stage != "probe"}
+    assert used["merge"] and used["slow_update"]
+    assert all(calls <= planned[stage] for stage, calls in used.items())
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("Patch((Proposal(edit, 'mine'),))", r"ValueError: Unknown source 'mine'; available: fail"),
+        ("Patch((), 'mine')", r"ValueError: Unknown source 'mine'"),
+        ("Patch((edit,))", r"TypeError: A patch is made of Proposals, not Edit"),
+        ("Patch((Proposal('text'),))", r"TypeError: A proposal is one of Edit, .*, not str"),
+        ("Patch((Proposal(edit, items='train-1'),))", r"TypeError: items is a tuple of item ids"),
+    ],
+)
+def test_a_patch_of_something_else_is_an_error_at_its_line(
+    made: str, message: str, project: Path
+) -> None:
+    text = TWO_PATCHES.rpartition("return")[0] + "edit = edits[0]\n"
+    written(project, text + f"        return [{made}]\n")
+    with pytest.raises(PartFailed, match=rf"failed in step 1: {message}.* \(mine\.py, line 15\)"):
+        named("proposer", "mine.py:Mine", project)
+
+
+@pytest.mark.parametrize("name", ["Mine", "mine"])
+def test_a_gate_that_checks_must_pass_items_gets_them(name: str, project: Path) -> None:
+    written(
+        project,
+        "from skillfit.gate import Ruling\n\n"
+        "class Mine(StrictGate):\n"
+        "    checks_must_pass = True\n"
+        "    def decide(self, new, old):\n"
+        "        return Ruling('reject', f'must pass: {self.settings.must_pass}')\n\n"
+        "def mine(measure, items, settings):\n    return Mine(measure, items, settings)\n",
+    )
+    (project / "proposer.py").write_text(TWO_PATCHES.replace("MERGE", "False"))
+    config = write_config(
+        project,
+        {"evaluation.gate": f"mine.py:{name}", "optimizer.proposer": "proposer.py:Mine"},
+    )
+    must_pass = {"evaluation.must_pass": ["selection-0"]}
+    run = skillfit.train(config=config, run="r", progress=False, settings=must_pass)
+    assert [verdict.reason for verdict in run.verdicts] == ["must pass: ('selection-0',)"]
+
+
+@pytest.mark.parametrize("name", ["MyGate", "my_gate"])
+def test_a_gate_that_does_not_say_so_checks_no_must_pass_items(name: str, project: Path) -> None:
+    config = write_config(project, {"evaluation.gate": f"parts.py:{name}"})
+    with pytest.raises(InputError, match=r"This gate does not check must-pass items\."):
+        skillfit.train(
+            config=config, progress=False, settings={"evaluation.must_pass": ["selection-0"]}
+        )

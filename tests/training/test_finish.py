@@ -396,8 +396,8 @@ async def test_an_edit_that_breaks_a_must_pass_item_is_dropped(make_world: MakeW
     assert world.best() == SKILL
 
 
-def test_must_pass_items_need_the_screening_gate(make_world: MakeWorld) -> None:
-    with pytest.raises(InputError, match="screening"):
+def test_must_pass_items_need_a_gate_that_checks_them(make_world: MakeWorld) -> None:
+    with pytest.raises(InputError, match="This gate does not check must-pass items"):
         make_world().inputs("evaluation.gate=strict", "evaluation.must_pass=[selection-00]")
 
 

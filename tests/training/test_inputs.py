@@ -27,7 +27,10 @@ def from_python(task: Any, *settings: str, **given: Any) -> Inputs:
     [
         (["evaluation.must_pass=[nowhere]"], "not in the selection split: nowhere"),
         (["evaluation.must_pass=[train-00]"], "not in the selection split: train-00"),
-        (["evaluation.must_pass=[selection-00]", "evaluation.gate=strict"], "must_pass needs"),
+        (
+            ["evaluation.must_pass=[selection-00]", "evaluation.gate=strict"],
+            "not check must-pass",
+        ),
         (["evaluation.must_pass=[selection-00]", "evaluation.use_gate=false"], "must_pass needs"),
         (["evaluation.ship_grader=exact", "evaluation.ship_test=false"], "ship_grader needs"),
         (["evaluation.ship_grader={rubric: Short.}"], "needs a judge"),

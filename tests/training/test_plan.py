@@ -2,23 +2,36 @@ from __future__ import annotations
 
 import random
 import re
+import sqlite3
 from collections import Counter
+from contextlib import closing
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skillfit.config import load_config
 from skillfit.config.schema import Config, TrainSection
 from skillfit.errors import InputError
+from skillfit.run.control import Control, Interrupted
+from skillfit.run.events import RunStarted, StepFinished, Stored
 from skillfit.tasks.item import Item
+from skillfit.training.estimate import estimate
 from skillfit.training.plan import (
     BalancedBatches,
     ShuffledBatches,
     SplitSizes,
+    earlier_plan,
     plan_rollouts,
     selection_passes,
     ship_repeats,
 )
+from skillfit.training.start import start
+from tests.training.practice_project import items
+from tests.training.world_fixture import MakeWorld
 
 
 def some(count: int) -> list[Item]:
@@ -127,8 +140,9 @@ class TestRolloutBudget:
     SIZES = SplitSizes(train=80, selection=40, test=20)
 
     @pytest.mark.parametrize("rollouts", [300, 600, 1_200, 5_000])
-    def test_it_is_used_well_and_never_passed(self, rollouts: int) -> None:
-        plan = plan_rollouts(Config(), self.SIZES, rollouts)
+    @pytest.mark.parametrize("pools_edits", [True, False])
+    def test_it_is_used_well_and_never_passed(self, rollouts: int, pools_edits: bool) -> None:
+        plan = plan_rollouts(Config(), self.SIZES, rollouts, pools_edits)
         assert 0.75 * rollouts <= plan.total <= rollouts
         assert plan.steps >= 3 and 8 <= plan.selection <= 40
 
@@ -145,6 +159,100 @@ class TestRolloutBudget:
 
     def test_few_items_get_several_passes(self) -> None:
         assert [selection_passes(items) for items in (4, 8, 20, 40, 200)] == [4, 4, 2, 1, 1]
+
+    def test_a_gate_that_needs_fewer_rollouts_gets_more_steps(self) -> None:
+        few = SplitSizes(train=24, selection=12, test=0)
+        pooled, strict = (plan_rollouts(Config(), few, 600, pools) for pools in (True, False))
+        assert strict.steps > pooled.steps and strict.selection >= pooled.selection
+
+
+@pytest.mark.parametrize("gate", ["screening", "strict"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("optimizer.skill_update_mode=rewrite_from_suggestions",),
+        ("gradient.deep_reflection=true", "optimizer.slow_update_gate_with_selection=false"),
+        ("optimizer.use_skill_aware_reflection=true", "optimizer.use_slow_update=false"),
+        ("train.accumulation=2", "optimizer.longitudinal_pair_policy=changed"),
+        ("model.optimizer=null", "optimizer.proposer=examples"),
+    ],
+)
+def test_the_estimate_of_a_plan_is_what_the_plan_counted(
+    make_world: MakeWorld, gate: str, settings: tuple[str, ...]
+) -> None:
+    world = make_world("evaluation.eval_test=false", rows=items(24, 12, 0))
+    budget = ("budget.rollouts=1200", f"evaluation.gate={gate}", "train.batch_size=6")
+    inputs = world.inputs(*budget, *settings)
+    bought = inputs.rollout_plan
+    assert bought is not None
+    found = estimate(
+        inputs.config,
+        inputs.task,
+        inputs.skill,
+        inputs.plan(),
+        ship_repeats=bought.ship_repeats,
+        abilities=inputs.abilities,
+    )
+    assert sum(row.calls.high for row in found.rows if row.role == "agent") == bought.total
+
+
+@pytest.mark.parametrize(
+    ("settings", "rollouts", "sizes", "planned"),
+    [
+        ({}, 300, (80, 40, 20), (3, 20, 12, 1, 298)),
+        ({"evaluation": {"gate": "strict"}}, 300, (24, 12, 0), (4, 20, 9, 1, 299)),
+        ({"recipe": "paper"}, 2_000, (80, 40, 20), (27, 20, 40, 4, 1980)),
+        ({"gradient": {"deep_reflection": True}}, 1_200, (24, 12, 0), (13, 20, 12, 4, 1142)),
+        ({"train": {"accumulation": 2}}, 2_000, (24, 12, 0), (19, 20, 12, 4, 1926)),
+        (
+            {"optimizer": {"skill_update_mode": "rewrite_from_suggestions"}},
+            600,
+            (400, 100, 100),
+            (6, 20, 8, 2, 598),
+        ),
+    ],
+)
+def test_the_plan_of_an_earlier_version_is_known(
+    settings: dict[str, Any],
+    rollouts: int,
+    sizes: tuple[int, int, int],
+    planned: tuple[int, int, int, int, int],
+) -> None:
+    config = load_config({**settings, "env": {"tasks": "tasks.jsonl"}})
+    assert astuple(earlier_plan(config, SplitSizes(*sizes), rollouts)) == planned
+
+
+async def test_a_run_of_an_earlier_version_resumes_with_its_plan(make_world: MakeWorld) -> None:
+    settings = ("evaluation.gate=strict", "budget.rollouts=300", "evaluation.preflight=true")
+    world = make_world(*settings, "train.batch_size=20", rows=items(24, 12, 0))
+    now, control = world.inputs(), Control()
+    then = earlier_plan(now.config, now.available, 300)
+    assert now.rollout_plan is not None and then.steps < now.rollout_plan.steps
+    fewer = {**now.task.split_settings.caps, "selection": then.selection}
+    task = now.task.with_splits(replace(now.task.split_settings, caps=fewer))
+
+    def stop(stored: Stored) -> None:
+        if isinstance(stored.event, StepFinished):
+            control.stop()
+
+    earlier = replace(now, task=task, rollout_plan=then)
+    path = world.folder / "run"
+    with pytest.raises(Interrupted):
+        await start(earlier, path, listeners=[stop], control=control, force=True)
+    forget_plan(path)
+    await world.train(force=True)
+    (started,) = world.events(RunStarted)
+    assert (started.planned_steps, started.splits["selection"]) == (then.steps, then.selection)
+    assert started.rollout_plan == then
+    assert len(world.history()) == then.steps
+
+
+def forget_plan(run: Path) -> None:
+    """Earlier versions did not record it."""
+    with closing(sqlite3.connect(run / "journal.sqlite")) as journal:
+        journal.execute("UPDATE events SET data = json_remove(data, '$.rollout_plan')")
+        journal.commit()
 
 
 def test_the_ship_test_gets_the_rollouts_of_a_comparison_that_is_not_made() -> None:

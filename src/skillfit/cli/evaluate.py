@@ -84,8 +84,10 @@ async def _run_checks(
 ) -> PreflightReport:
     from skillfit.run.directory import RunDirectory
     from skillfit.training.assemble import assemble
+    from skillfit.training.inputs import keep_recorded_plan
     from skillfit.training.preflight import probe, run_preflight
 
+    inputs = keep_recorded_plan(inputs, path)
     with RunDirectory.open(path, inputs.identity().as_json(), keep_end=True) as opened:
         async with assemble(inputs, opened, [listener], control) as parts:
             await probe(parts, again=True)
@@ -123,19 +125,19 @@ def _estimated(inputs: Inputs, cost: RolloutCost | None) -> _Estimate:
     from skillfit.gate.ship import MOST_REPEATS
     from skillfit.training.estimate import budget_options, small_caps
     from skillfit.training.estimate import estimate as estimate_plan
-    from skillfit.training.plan import SplitSizes
 
     config, task, skill = inputs.config, inputs.task, inputs.skill
     plan, abilities, budget = inputs.plan(), inputs.abilities, inputs.config.budget
     repeats = inputs.rollout_plan.ship_repeats if inputs.rollout_plan else MOST_REPEATS
     planned = estimate_plan(config, task, skill, plan, cost, repeats, abilities)
-    sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
     return _Estimate(
         plan=plan,
         total=planned.within(budget),
         reached=planned.reached(budget),
         too_small=small_caps(config, task, skill, plan, cost, abilities),
-        options=budget_options(config, sizes) if budget.rollouts is None else [],
+        options=budget_options(config, inputs.available, abilities.pools_edits)
+        if budget.rollouts is None
+        else [],
     )
 
 

@@ -54,6 +54,7 @@ class BaseGate:
     """
 
     pools_edits = False
+    checks_must_pass = False  # True: `settings.must_pass` is kept
 
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         self.items, self.settings = list(items), settings

@@ -317,7 +317,8 @@ def _nothing_proposed(f: Facts) -> Diagnosis | None:
         message = "optimizer.learning_rate is 0, so the optimizer was not asked for edits."
         return Diagnosis("nothing proposed", message, "Set it to the number of edits per step.")
     steps = quantity(f.steps, "step")
-    message = f"The optimizer proposed no edit in {steps}."
+    who = "Your proposer" if f.proposer == "custom" else "The optimizer"
+    message = f"{who} proposed no edit in {steps}."
     if f.proposer == "examples":
         message = f"No training item was solved in {steps}, so there were no examples."
     return Diagnosis("nothing proposed", message, _better_edits(f))

@@ -75,6 +75,7 @@ class ScreeningGate(BaseGate):
     """Implements `Gate` with a pool of edits and a regression over all rollouts."""
 
     pools_edits = True
+    checks_must_pass = True
 
     def __init__(self, measure: Measure, items: Sequence[Item], settings: GateSettings) -> None:
         super().__init__(measure, items, settings)

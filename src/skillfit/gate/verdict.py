@@ -162,7 +162,8 @@ class Judgement(Protocol):
 class Gate(Protocol):
     """Decides how training continues. All is a function of seed, names and measured scores.
 
-    `BaseGate` (base.py) has all of this but the rule itself.
+    `BaseGate` (base.py) has all of this but the rule itself. A gate may also have
+    `checks_must_pass = True`; without it `evaluation.must_pass` is refused.
     """
 
     async def baseline(self, skill: Skill) -> Tally:

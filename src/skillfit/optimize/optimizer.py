@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -44,8 +44,14 @@ class Proposal:
     """One edit (or suggestion, or candidate) and the training items that support it."""
 
     payload: Payload
-    source: ProposalSource
+    source: ProposalSource = "custom"
     items: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.payload, Payload):
+            made_of = ", ".join(kind.__name__ for kind in get_args(Payload))
+            raise TypeError(f"A proposal is one of {made_of}, not {type(self.payload).__name__}")
+        _check_origin(self.source, self.items)
 
     @property
     def support(self) -> int:
@@ -85,13 +91,20 @@ class Patch:
     """Proposals of one reflection group, or of a merge of several."""
 
     proposals: tuple[Proposal, ...]
-    source: ProposalSource
+    source: ProposalSource = "custom"
     items: tuple[str, ...] = ()
     reasoning: str = ""
     failure_summary: tuple[FailureNote, ...] = ()
     success_patterns: tuple[str, ...] = ()
     appendix_notes: tuple[str, ...] = ()
     merge_level: int = 0
+    merge: bool = True  # False: the optimizer's model does not merge it with other patches
+
+    def __post_init__(self) -> None:
+        for proposal in self.proposals:
+            if not isinstance(proposal, Proposal):
+                raise TypeError(f"A patch is made of Proposals, not {type(proposal).__name__}")
+        _check_origin(self.source, self.items)
 
     @property
     def support_counts(self) -> list[int]:
@@ -109,6 +122,14 @@ class Patch:
             appendix_notes=self.appendix_notes,
             merge_level=self.merge_level,
         )
+
+
+def _check_origin(source: str, items: Sequence[str]) -> None:
+    known = get_args(ProposalSource)
+    if source not in known:
+        raise ValueError(f"Unknown source {source!r}; available: {', '.join(known)}")
+    if isinstance(items, str):
+        raise TypeError(f"items is a tuple of item ids, not one text: {items!r}")
 
 
 def payload_dict(payload: Payload) -> JsonObject:

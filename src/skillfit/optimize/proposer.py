@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from skillfit.optimize.context import Context, ItemAttempts
 from skillfit.optimize.optimizer import Optimizer, Patch, Proposal
@@ -55,8 +55,9 @@ class Proposals:
 class Proposer(Protocol):
     """Writes patches from the training rollouts of a step.
 
-    A class may also have `needs_optimizer = True` (model.optimizer is required) and
-    `needs_patch_mode = True` (it adds text that only `skill_update_mode: patch` applies).
+    A class may also have `needs_optimizer = True` (model.optimizer is required; False: it never
+    calls the model), `needs_patch_mode = True` (it adds text that only `skill_update_mode: patch`
+    applies) and `author`.
     """
 
     async def propose(
@@ -88,6 +89,15 @@ def asks_optimizer(proposer: Proposer | ProposerFactory) -> bool:
     return bool(getattr(proposer, "needs_optimizer", True))
 
 
+Author = Literal["model", "examples", "custom"]
+
+
+def author_of(proposer: Proposer) -> Author:
+    """Who writes the edits, for the diagnosis of a run."""
+    author: Author = getattr(proposer, "author", "custom")
+    return author
+
+
 async def finished_cases(rollouts: StepRollouts) -> list[ItemAttempts]:
     """Each item of the step with all its rollouts, in planned order."""
     cases = []
@@ -103,6 +113,7 @@ class AnalystProposer:
     """Groups of trajectories go to the optimizer's model, which writes a patch for each."""
 
     needs_optimizer = True
+    author: Author = "model"
 
     def __init__(self, parts: ProposerParts) -> None:
         self._optimizer = parts.optimizer
@@ -139,6 +150,7 @@ class ExampleProposer:
 
     needs_optimizer = False
     needs_patch_mode = True
+    author: Author = "examples"
 
     def __init__(self, parts: ProposerParts) -> None:
         self._parts = parts
@@ -177,6 +189,7 @@ class AnalystsAndExamples:
 
     needs_optimizer = True
     needs_patch_mode = True
+    author: Author = "model"
 
     def __init__(self, parts: ProposerParts) -> None:
         self._proposers = (AnalystProposer(parts), ExampleProposer(parts))
@@ -255,6 +268,7 @@ def propose_examples(
         "examples",
         tuple(item.id for item in failures),
         "Solved items that resemble the failures.",
+        merge=False,  # a model would reword what was solved
     )
 
 

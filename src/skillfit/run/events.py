@@ -36,6 +36,7 @@ from skillfit.run.records import (
     Recorded,
     RecordedConfig,
     RewriteRecord,
+    RolloutPlan,
     RolloutStatus,
     RunFinishReason,
     RunSummary,
@@ -102,6 +103,7 @@ class RunStarted(Event):
     steps_per_epoch: int
     planned_steps: int = 0  # fewer than the epochs hold when a budget cuts the last one
     fit_only: bool = False  # too few selection items: results are suggestions, not verified
+    rollout_plan: RolloutPlan | None = None  # what budget.rollouts buys
 
     @classmethod
     def of(
@@ -115,6 +117,7 @@ class RunStarted(Event):
         steps_per_epoch: int = 0,
         planned_steps: int = 0,
         fit_only: bool = False,
+        rollout_plan: RolloutPlan | None = None,
     ) -> RunStarted:
         """The start of a run with this version. A run that only measures has no steps."""
         return cls(
@@ -128,6 +131,7 @@ class RunStarted(Event):
             steps_per_epoch=steps_per_epoch,
             planned_steps=planned_steps,
             fit_only=fit_only,
+            rollout_plan=rollout_plan,
         )
 
     @property

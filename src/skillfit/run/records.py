@@ -76,7 +76,7 @@ StageName = Literal[
 ]
 LEAK_CHECK = "leak_check"  # the stage of `Discarded` for texts that the leak check refused
 RolloutStatus = Literal["scored", "failed", "skipped"]
-ProposalSource = Literal["failure", "success", "contrast", "diagnosis", "examples"]
+ProposalSource = Literal["failure", "success", "contrast", "diagnosis", "examples", "custom"]
 PairKind = Literal["improved", "regressed", "persistent_fail", "stable_success"]
 EditStatus = Literal["pending", "promoted", "dropped"]
 Decision = Literal["accept", "reject", "inconclusive"]
@@ -125,6 +125,17 @@ class ItemRecord:
 
 
 CheckValue = int | float | None | list[str] | list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlan:
+    """What a number of rollouts buys."""
+
+    steps: int
+    batch_size: int
+    selection: int  # selection items used
+    ship_repeats: int
+    total: int  # rollouts, at the most
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from skillfit.models import Prices, Role, Usage, context_window_of
 from skillfit.optimize.optimizer import REPLY_TOKENS
 from skillfit.plain_text import dollars
 from skillfit.run.events import RolloutFinished
+from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, estimate_tokens
 from skillfit.tasks.task import Task
 from skillfit.training.plan import (
@@ -25,11 +26,12 @@ from skillfit.training.plan import (
     PREFLIGHT_ITEMS,
     PREFLIGHT_REPEATS,
     Plan,
-    RolloutPlan,
     SplitSizes,
+    diagnosis_rollouts,
+    gate_rollouts,
     look_back_rollouts,
+    looked_back,
     plan_rollouts,
-    selection_passes,
 )
 from skillfit.training.replaceable import BUILT_IN_ABILITIES, Abilities
 
@@ -272,7 +274,7 @@ def small_caps(
     rollouts = _total(_rollout_rows(stages, config, task, skill, short, cost, abilities))
     optimizer = _total(_optimizer_rows(config, task, skill, short, abilities))
     least = _total([rollouts, optimizer])
-    call = _reserved_call(config, task, skill, abilities)
+    call = _reserved_call(config, task, skill)
     found = []
     calls, fewest = config.budget.calls, ceil(rollouts.calls.low + optimizer.calls.typical)
     if calls is not None and calls < fewest + _PROBES:
@@ -314,7 +316,7 @@ def step_cost(
     return StepCost(
         rollouts=rollouts + Usage(calls=_PROBES),
         optimizer=_usage(_optimizer_rows(config, task, skill, first, abilities)),
-        reserved=_reserved_call(config, task, skill, abilities),
+        reserved=_reserved_call(config, task, skill),
     )
 
 
@@ -351,11 +353,11 @@ def _rollout_rows(
     return rows
 
 
-def _reserved_call(config: Config, task: Task, skill: Skill, abilities: Abilities) -> Usage:
+def _reserved_call(config: Config, task: Task, skill: Skill) -> Usage:
     """What is reserved for one optimizer call: the bytes of its prompt, and its longest reply."""
     spec = config.model.optimizer
     counted = spec is not None and not spec.id.startswith(("cli/", "handoff"))
-    if spec is None or not counted or not abilities.asks_optimizer:
+    if spec is None or not counted:
         return Usage()
     window = spec.context_window or context_window_of(spec.id)
     reply = min(spec.max_tokens or REPLY_TOKENS, window // 2)
@@ -442,10 +444,13 @@ def _optimizer_prompt(config: Config, skill: Skill, item_tokens: float) -> Range
 def _optimizer_rows(
     config: Config, task: Task, skill: Skill, plan: Plan, abilities: Abilities
 ) -> list[EstimateRow]:
-    if config.model.optimizer is None or not abilities.asks_optimizer:
+    """The optimizer's calls. Where it is configured, it works for every proposer, also for one that
+    does not call it: it merges and selects, and looks back on epochs.
+    """
+    if config.model.optimizer is None:
         return []
     prompt = _optimizer_prompt(config, skill, _item_tokens(task))
-    calls = _optimizer_calls(config, plan)
+    calls = _optimizer_calls(config, plan, abilities)
     return [
         _row(config, "optimizer", stage, count, prompt, _PROPOSAL) for stage, count in calls.items()
     ]
@@ -470,41 +475,36 @@ def _rollouts(
     config: Config, task: Task, plan: Plan, ship_repeats: int, abilities: Abilities
 ) -> dict[str, Range]:
     """Rollouts per stage."""
-    evaluation, optimizer, gradient = config.evaluation, config.optimizer, config.gradient
+    evaluation, gradient = config.evaluation, config.gradient
     selection, test = len(task.selection), len(task.test)
     steps, epochs = plan.total_steps, len(plan.epochs)
     items = sum(len(batch.items) for batch in plan.batches)
-    strict = not abilities.pools_edits
-    rewrites = not strict and optimizer.skill_update_mode != "patch"
-    # A rewrite gets a paired test: up to two passes for each of the two skills.
-    passes = 1 if strict else 4 if rewrites else selection_passes(selection)
-    gate = steps * passes * selection
-    if strict and optimizer.use_skill_aware_reflection:
-        gate += steps * selection  # a skill that changes outside the gate is measured too
-    look_backs = max(0, epochs - 1 if strict else epochs - 2)
-    slow = look_backs * look_back_rollouts(optimizer, len(task.train))
-    if strict and slow:
-        slow += look_backs * selection
+    pools = abilities.pools_edits
+    gate = steps * gate_rollouts(config, selection, pools)
+    half = pools and config.optimizer.skill_update_mode != "patch"  # a clear result ends a test
+    slow = look_back_rollouts(config, SplitSizes.of(task), epochs, pools)
     tried = len(task.train[:PREFLIGHT_ITEMS]) * (PREFLIGHT_REPEATS + 1)
     arms = 1 + evaluation.finalists
     usual = repeats_for(selection, ASSUMED_NOISE, WANTED_EFFECT, ship_repeats)
     ship = Range(0, arms * usual * selection, arms * ship_repeats * selection)
-    deep = steps * gradient.deep_reflection_items if gradient.deep_reflection else 0
+    deep, compose = steps * diagnosis_rollouts(config), COMPOSE_PASSES * selection
     return {
         "preflight": Range.exactly(tried) if evaluation.preflight else _NOTHING,
         "baseline": Range.exactly(selection),
         "rollout": Range.exactly(items * gradient.rollouts_per_item),
         "diagnosis": Range(0, deep, deep),
-        "gate": Range(0, gate / 2 if rewrites else gate, gate),
+        "gate": Range(0, gate / 2 if half else gate, gate),
         "slow_update": Range(0, slow, slow),
-        "compose": _NOTHING if strict else Range(0, 2 * selection, 2 * selection),
+        "compose": Range(0, compose, compose) if pools else _NOTHING,
         "ship": ship if evaluation.ship_test else _NOTHING,
         "test": Range(test, 2 * test, 3 * test) if evaluation.eval_test else _NOTHING,
     }
 
 
-def _optimizer_calls(config: Config, plan: Plan) -> dict[str, Range]:
-    """Optimizer calls per stage; replies that have to be asked for again are not counted."""
+def _optimizer_calls(config: Config, plan: Plan, abilities: Abilities) -> dict[str, Range]:
+    """Optimizer calls per stage; replies that have to be asked for again are not counted. How many
+    patches a user's proposer writes is not known: as many as the analysts.
+    """
     gradient, optimizer, steps = config.gradient, config.optimizer, plan.total_steps
     sizes = [len(batch.items) for batch in plan.batches]
     groups = 0
@@ -513,13 +513,14 @@ def _optimizer_calls(config: Config, plan: Plan) -> dict[str, Range]:
         groups += not gradient.failure_only and size > 1
     diagnoses = steps if gradient.deep_reflection else 0
     deeper = diagnoses * ceil(gradient.deep_reflection_items / gradient.minibatch_size)
-    reflect = groups + diagnoses + deeper
+    asked = groups if abilities.asks_optimizer else 0
+    reflect = asked + diagnoses + deeper
     merges = ceil((groups + deeper) / (gradient.merge_batch_size - 1)) + 2 * steps
     selects = steps * (2 if optimizer.lr_control_mode == "autonomous" else 1)
     rewrites = steps if optimizer.skill_update_mode == "rewrite_from_suggestions" else 0
     notes = steps if optimizer.skill_aware_consolidate_threshold else 0
-    later = max(0, len(plan.epochs) - 1)
-    least = 0 if gradient.failure_only else len(sizes)
+    later = looked_back(len(plan.epochs), abilities.pools_edits)
+    least = 0 if gradient.failure_only or not asked else len(sizes)
     return {
         "reflect": Range(least, 0.8 * reflect, reflect),
         "merge": Range(0, 0.6 * merges, merges),
@@ -541,13 +542,16 @@ class BudgetOption:
 
 
 def budget_options(
-    config: Config, sizes: SplitSizes, numbers: Sequence[int] = (300, 600, 1_200)
+    config: Config,
+    sizes: SplitSizes,
+    pools_edits: bool = True,
+    numbers: Sequence[int] = (300, 600, 1_200),
 ) -> list[BudgetOption]:
-    """The plans that `budget.rollouts` would give for some numbers."""
+    """The plans that `budget.rollouts` would give for some numbers. `pools_edits`: of the gate."""
     options = []
     for number in numbers:
         try:
-            plan = plan_rollouts(config, sizes, number)
+            plan = plan_rollouts(config, sizes, number, pools_edits)
         except InputError:
             options.append(BudgetOption(number, None, 1.0))
             continue

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, Gate, ShipResult, diagnose, ship_test
@@ -17,12 +16,7 @@ from skillfit.gate.diagnosis import BUDGET_CAUSES, Diagnosis
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS, planned_rollouts
-from skillfit.optimize.proposer import (
-    AnalystProposer,
-    AnalystsAndExamples,
-    ExampleProposer,
-    Proposer,
-)
+from skillfit.optimize.proposer import author_of
 from skillfit.rollout import Rollouts, Tally, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.budget import BudgetReached
@@ -294,12 +288,6 @@ def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> Run
     return "improved" if after > before else "no_improvement"
 
 
-def _who_proposes(proposer: Proposer) -> Literal["model", "examples", "custom"]:
-    if isinstance(proposer, ExampleProposer):
-        return "examples"
-    return "model" if isinstance(proposer, AnalystProposer | AnalystsAndExamples) else "custom"
-
-
 def _facts(
     run: Components, state: TrainingState, ending: Ending, finish_reason: RunFinishReason
 ) -> Facts:
@@ -329,7 +317,7 @@ def _facts(
         accepted=count_actions(state.records).accepts,
         effects=effects,
         difference=ending.ship.difference if ending.ship else after - before,
-        proposer=_who_proposes(run.proposer),
+        proposer=author_of(run.proposer),
         optimizer_failures=state.optimizer_failures,
         measured=state.baseline is not None,
         changed=ending.found.hash != run.initial.hash,

@@ -5,6 +5,7 @@ spent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -18,11 +19,13 @@ from skillfit.errors import InputError
 from skillfit.extensions import describe_part
 from skillfit.models import Model, ModelSpec, Reply, Request, Role
 from skillfit.models.json_text import JsonObject
+from skillfit.run.directory import JOURNAL, RunDirectory
+from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
 from skillfit.tasks.item import Grader, stable_hash, weights_of
 from skillfit.tasks.load import find_source
-from skillfit.training.plan import Plan, RolloutPlan, SplitSizes, plan_rollouts
+from skillfit.training.plan import Plan, SplitSizes, earlier_plan, plan_rollouts
 from skillfit.training.replaceable import Abilities, Replaced, RunParts, gate_settings
 
 GraderLike = str | Mapping[str, Any] | Grader | Callable[..., Any]
@@ -123,6 +126,7 @@ class Inputs:
     config: Config
     skill: Skill
     task: Task
+    available: SplitSizes  # the items before `rollout_plan` took a part of them
     # The judge; the agent's, where the task asks it itself (Inspect)
     deferred: Mapping[Role, DeferredModel] = field(default_factory=dict)
     ship_task: Task | None = None  # the same items under the second grader
@@ -217,20 +221,40 @@ def read_inputs(
         loaded = _from_config(config, judge, agent_model, grader)
     else:
         loaded = _from_python(config, task, judge, grader)
-    rollout_plan = _rollout_plan(config, loaded) if training else None
-    if rollout_plan is not None:
+    parts = RunParts(config, replaced or Replaced())
+    rollout_plan, available = None, SplitSizes.of(loaded)
+    if training and config.budget.rollouts is not None:
+        pools = parts.pools_edits(loaded.selection, gate_settings(config, loaded))
+        rollout_plan = plan_rollouts(config, available, config.budget.rollouts, pools)
         loaded = _with_selection(loaded, rollout_plan.selection)
     ship_task = _ship_task(config, loaded, judge, given=task is not None)
     if agent is None and env.agent not in AGENTS:
         agent = load_agent(env.agent, Path(env.folder))
-    parts = RunParts(config, replaced or Replaced())
     _refuse_what_does_not_fit(config, loaded, agent, parts, training)
     deferred: dict[Role, DeferredModel] = {}
     if judge is not None:
         deferred["judge"] = judge
     if agent_model is not None and _calls_model(loaded):
         deferred["agent"] = agent_model
-    return Inputs(config, skill, loaded, deferred, ship_task, agent, parts.given, rollout_plan)
+    return Inputs(
+        config, skill, loaded, available, deferred, ship_task, agent, parts.given, rollout_plan
+    )
+
+
+def keep_recorded_plan(inputs: Inputs, path: Path) -> Inputs:
+    """With `budget.rollouts`: the plan of the run in `path`, if it was started with this number. A
+    run keeps its plan, also where a later version would plan another one.
+    """
+    rollouts = inputs.config.budget.rollouts
+    if rollouts is None or not (path / JOURNAL).is_file():
+        return inputs
+    with closing(RunDirectory.read(path)) as view:
+        started = view.started
+    if started is None or started.config.settings.budget.rollouts != rollouts:
+        return inputs
+    plan = started.rollout_plan or earlier_plan(inputs.config, inputs.available, rollouts)
+    task = _with_selection(inputs.task, plan.selection)
+    return replace(inputs, task=task, rollout_plan=plan)
 
 
 def _from_config(
@@ -297,14 +321,6 @@ def _task_settings(config: Config, grader: GraderLike | None) -> TaskSettings:
     )
 
 
-def _rollout_plan(config: Config, task: Task) -> RolloutPlan | None:
-    """What `budget.rollouts` buys; None where it is not set."""
-    if config.budget.rollouts is None:
-        return None
-    sizes = SplitSizes(len(task.train), len(task.selection), len(task.test))
-    return plan_rollouts(config, sizes, config.budget.rollouts)
-
-
 def _with_selection(task: Task, items: int) -> Task:
     """The task with this many selection items."""
     caps = {**task.split_settings.caps, "selection": items}
@@ -331,7 +347,12 @@ def _refuse_what_does_not_fit(
     _refuse_unused_settings_of_agents(config, task, agent)
     if training:
         _refuse_unknown_must_pass(config, task)
-        _refuse_what_cannot_act(config, parts, parts.pools_edits(task.selection, gating))
+        _refuse_what_cannot_act(
+            config,
+            parts,
+            parts.pools_edits(task.selection, gating),
+            parts.checks_must_pass(task.selection, gating),
+        )
 
 
 def _refuse_tasks_inside_skill(skill: str, tasks: str) -> None:
@@ -432,7 +453,9 @@ def _refuse_unused_settings_of_agents(config: Config, task: Task, agent: Agent |
             )
 
 
-def _refuse_what_cannot_act(config: Config, parts: RunParts, pools_edits: bool) -> None:
+def _refuse_what_cannot_act(
+    config: Config, parts: RunParts, pools_edits: bool, checks_must_pass: bool
+) -> None:
     """Every setting acts, or is refused with the reason. The gate and the proposer say what they
     can do; their names do not matter.
     """
@@ -444,11 +467,13 @@ def _refuse_what_cannot_act(config: Config, parts: RunParts, pools_edits: bool) 
             f"{optimizer.skill_update_mode} applies none.",
             hint="Set optimizer.skill_update_mode: patch, or optimizer.proposer: reflect.",
         )
-    if evaluation.must_pass and not decides_edits:
+    if evaluation.must_pass and not evaluation.use_gate:
+        raise InputError("evaluation.must_pass needs evaluation.use_gate: true.")
+    if evaluation.must_pass and not checks_must_pass:
         raise InputError(
-            "evaluation.must_pass needs a gate that decides each edit, such as "
-            "evaluation.gate: screening, with use_gate: true; this gate looks at the mean alone.",
-            hint="Set evaluation.gate: screening, or take evaluation.must_pass out.",
+            "evaluation.must_pass: This gate does not check must-pass items.",
+            hint="Set evaluation.gate: screening, or take evaluation.must_pass out. A gate of your "
+            "own that checks them has checks_must_pass = True.",
         )
     if optimizer.prune_initial and not decides_edits:
         raise InputError(

@@ -15,15 +15,17 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Protocol
 
-from skillfit.config.schema import Config, OptimizerSection, TrainSection
+from skillfit.config.schema import Config, TrainSection
 from skillfit.errors import InputError
 from skillfit.gate.ship import MOST_REPEATS
-from skillfit.run.records import epoch_name, step_name
+from skillfit.models import ModelSpec
+from skillfit.run.records import RolloutPlan, epoch_name, step_name
 from skillfit.tasks.item import Item
+from skillfit.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,7 @@ ENOUGH_STEPS = 6  # fewer steps are planned only when the budget has no room for
 SMALLEST_SELECTION = 8
 MEASURED_PER_STEP = 40  # selection rollouts of a step, where the split is smaller than this
 MOST_PASSES = 4
+REWRITE_PASSES = 4  # a paired test: up to two for each of the two skills
 COMPOSE_PASSES = 2  # over the selection items: the composed skill and the incumbent
 BATCH = 20  # training rollouts of a step, where the settings ask for more
 
@@ -212,16 +215,9 @@ class SplitSizes:
     selection: int
     test: int
 
-
-@dataclass(frozen=True, slots=True)
-class RolloutPlan:
-    """What a number of rollouts buys."""
-
-    steps: int
-    batch_size: int
-    selection: int  # selection items used
-    ship_repeats: int
-    total: int  # rollouts, at the most
+    @classmethod
+    def of(cls, task: Task) -> SplitSizes:
+        return cls(len(task.train), len(task.selection), len(task.test))
 
 
 def selection_passes(selection: int) -> int:
@@ -229,25 +225,86 @@ def selection_passes(selection: int) -> int:
     return max(1, min(MOST_PASSES, round(MEASURED_PER_STEP / max(1, selection))))
 
 
-def rollouts_per_judgement(selection: int, pools_edits: bool) -> int:
-    """Selection rollouts of a step: a gate without a pool makes one pass over the items."""
-    return selection * (selection_passes(selection) if pools_edits else 1)
+def rollouts_per_judgement(selection: int, pools_edits: bool, *, rewrites: bool = False) -> int:
+    """Selection rollouts of one judgement, at the most. A gate without a pool makes one pass over
+    the items.
+    """
+    if not pools_edits:
+        return selection
+    return selection * (REWRITE_PASSES if rewrites else selection_passes(selection))
 
 
-def look_back_rollouts(optimizer: OptimizerSection, train_items: int) -> int:
-    """Rollouts at the end of an epoch, at the most: both skills on some training items."""
+def gate_rollouts(config: Config, selection: int, pools_edits: bool) -> int:
+    """Selection rollouts of a step, at the most."""
+    optimizer = config.optimizer
+    rewrites = optimizer.skill_update_mode != "patch"
+    judged = rollouts_per_judgement(selection, pools_edits, rewrites=rewrites)
+    adds_notes = optimizer.use_skill_aware_reflection and config.model.optimizer is not None
+    if adds_notes and not pools_edits:
+        judged += selection  # the notes enter the skill outside of the gate, which measures them
+    return judged
+
+
+def diagnosis_rollouts(config: Config) -> int:
+    """Failures of a step that deep reflection rolls out again, at the most."""
+    asks = config.gradient.deep_reflection and config.model.optimizer is not None
+    return config.gradient.deep_reflection_items if asks else 0
+
+
+def looked_back(epochs: int, pools_edits: bool) -> int:
+    """Epochs after which the slow update and the meta skill look back: all but the first, and with
+    a pool not the last one, whose lesson nothing could measure.
+    """
+    return max(0, epochs - (2 if pools_edits else 1))
+
+
+def look_back_rollouts(config: Config, sizes: SplitSizes, epochs: int, pools_edits: bool) -> int:
+    """Rollouts at the end of all epochs, at the most: both skills on some training items, and the
+    skill with the lesson on the selection items where it does not wait in a pool.
+    """
+    optimizer = config.optimizer
+    if config.model.optimizer is None:
+        return 0
     if not optimizer.use_slow_update and not optimizer.use_meta_skill:
         return 0
     every = optimizer.longitudinal_pair_policy == "changed"
-    return 2 * (train_items if every else min(optimizer.slow_update_samples, train_items))
+    compared = sizes.train if every else min(optimizer.slow_update_samples, sizes.train)
+    pooled = pools_edits and optimizer.slow_update_gate_with_selection
+    measured = sizes.selection if optimizer.use_slow_update and not pooled else 0
+    return looked_back(epochs, pools_edits) * (2 * compared + measured)
 
 
-def plan_rollouts(config: Config, sizes: SplitSizes, rollouts: int) -> RolloutPlan:
-    """The plan for about this number of rollouts. Raises when it is too small for one step."""
+def plan_rollouts(
+    config: Config, sizes: SplitSizes, rollouts: int, pools_edits: bool = True
+) -> RolloutPlan:
+    """The plan for about this number of rollouts. Raises when it is too small for one step.
+
+    `pools_edits`: what the gate says of itself.
+    """
+    per_step = _batch_size(config, sizes) * config.train.accumulation
+    return _planned(config, sizes, rollouts, pools_edits, ceil(sizes.train / per_step))
+
+
+def earlier_plan(config: Config, sizes: SplitSizes, rollouts: int) -> RolloutPlan:
+    """The plan of versions that did not record it. They planned every run for patches, a gate with
+    a pool, an optimizer and no accumulation.
+    """
+    settings = {"skill_update_mode": "patch", "slow_update_gate_with_selection": True}
+    model = config.model.model_copy(update={"optimizer": ModelSpec(id="any/model")})
+    optimizer = config.optimizer.model_copy(update=settings)
+    then = config.model_copy(update={"model": model, "optimizer": optimizer})
+    steps_per_epoch = ceil(sizes.train / _batch_size(config, sizes))
+    return _planned(then, sizes, rollouts, True, steps_per_epoch)
+
+
+def _planned(
+    config: Config, sizes: SplitSizes, rollouts: int, pools_edits: bool, steps_per_epoch: int
+) -> RolloutPlan:
     found: RolloutPlan | None = None
     for selection in _selection_sizes(sizes.selection):
+        used = replace(sizes, selection=selection)
         for repeats in range(MOST_REPEATS, 0, -1):
-            plan = _plan(config, sizes, rollouts, selection, repeats)
+            plan = _plan(config, used, rollouts, repeats, pools_edits, steps_per_epoch)
             if plan is None:
                 continue
             if plan.steps >= ENOUGH_STEPS:
@@ -255,11 +312,11 @@ def plan_rollouts(config: Config, sizes: SplitSizes, rollouts: int) -> RolloutPl
             if found is None or plan.steps > found.steps:
                 found = plan
     if found is None:
-        least = _fixed(config, sizes, min(SMALLEST_SELECTION, sizes.selection), 1)
-        step = _step(config, sizes, min(SMALLEST_SELECTION, sizes.selection))
+        fewest = replace(sizes, selection=min(SMALLEST_SELECTION, sizes.selection))
+        least = _fixed(config, fewest, 1, pools_edits) + _step(config, fewest, pools_edits)
         raise InputError(
             f"budget.rollouts: {rollouts} is too small for one step and the ship test.",
-            hint=f"This task needs at least {least + step}.",
+            hint=f"This task needs at least {least}.",
         )
     return found
 
@@ -284,17 +341,23 @@ def _selection_sizes(items: int) -> list[int]:
 
 
 def _plan(
-    config: Config, sizes: SplitSizes, rollouts: int, selection: int, repeats: int
+    config: Config,
+    sizes: SplitSizes,
+    rollouts: int,
+    repeats: int,
+    pools_edits: bool,
+    steps_per_epoch: int,
 ) -> RolloutPlan | None:
-    fixed = _fixed(config, sizes, selection, repeats)
-    step = _step(config, sizes, selection)
+    """The longest plan with all of these selection items and this many repeats in the ship test."""
+    fixed = _fixed(config, sizes, repeats, pools_edits)
+    step = _step(config, sizes, pools_edits)
+    size = _batch_size(config, sizes)
     steps = (rollouts - fixed) // step
-    steps_per_epoch = ceil(sizes.train / _batch_size(config, sizes))
     while steps > 0:
-        slow = _slow_updates(config, sizes, ceil(steps / steps_per_epoch))
-        total = fixed + steps * step + slow
+        epochs = ceil(steps / steps_per_epoch)
+        total = fixed + steps * step + look_back_rollouts(config, sizes, epochs, pools_edits)
         if total <= rollouts:
-            return RolloutPlan(steps, _batch_size(config, sizes), selection, repeats, total)
+            return RolloutPlan(steps, size, sizes.selection, repeats, total)
         steps -= 1
     return None
 
@@ -304,28 +367,23 @@ def _batch_size(config: Config, sizes: SplitSizes) -> int:
     return min(config.train.batch_size, BATCH, sizes.train)
 
 
-def _fixed(config: Config, sizes: SplitSizes, selection: int, repeats: int) -> int:
+def _fixed(config: Config, sizes: SplitSizes, repeats: int, pools_edits: bool) -> int:
     """Rollouts besides the steps."""
     evaluation = config.evaluation
     preflight = min(PREFLIGHT_ITEMS, sizes.train) * (PREFLIGHT_REPEATS + 1)
-    ship = (1 + evaluation.finalists) * repeats * selection
+    ship = (1 + evaluation.finalists) * repeats * sizes.selection
     return (
         (preflight if evaluation.preflight else 0)
-        + selection  # the baseline
-        + COMPOSE_PASSES * selection
+        + sizes.selection  # the baseline
+        + (COMPOSE_PASSES * sizes.selection if pools_edits else 0)
         + (ship if evaluation.ship_test else 0)
         + (2 * sizes.test if evaluation.eval_test else 0)
     )
 
 
-def _step(config: Config, sizes: SplitSizes, selection: int) -> int:
-    gradient = config.gradient
-    training = _batch_size(config, sizes) * config.train.accumulation * gradient.rollouts_per_item
-    if gradient.deep_reflection:
-        training += gradient.deep_reflection_items
-    return training + selection * selection_passes(selection)
-
-
-def _slow_updates(config: Config, sizes: SplitSizes, epochs: int) -> int:
-    """Rollouts after every epoch but the first and the last."""
-    return look_back_rollouts(config.optimizer, sizes.train) * max(0, epochs - 2)
+def _step(config: Config, sizes: SplitSizes, pools_edits: bool) -> int:
+    batches = _batch_size(config, sizes) * config.train.accumulation
+    training = batches * config.gradient.rollouts_per_item
+    return (
+        training + diagnosis_rollouts(config) + gate_rollouts(config, sizes.selection, pools_edits)
+    )

@@ -27,7 +27,7 @@ from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import PreflightFinished
 from skillfit.run.journal import RecordedModel
-from skillfit.run.records import CheckName, CheckResult, Level
+from skillfit.run.records import CheckName, CheckResult, Level, RolloutPlan
 from skillfit.sandbox.isolation import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
@@ -36,7 +36,7 @@ from skillfit.tasks.task import Task, prove_gold
 from skillfit.training.assemble import Assembled
 from skillfit.training.components import Components
 from skillfit.training.estimate import RolloutCost, estimate, small_caps
-from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS, RolloutPlan
+from skillfit.training.plan import PREFLIGHT_ITEMS, PREFLIGHT_REPEATS
 from skillfit.training.replaceable import Abilities
 from skillfit.training.step_log import StepLog
 

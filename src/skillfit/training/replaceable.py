@@ -102,11 +102,19 @@ class RunParts:
         return cast(Gate, guarded("gate", gate, Gate, source, checks))
 
     def pools_edits(self, items: Sequence[Item], settings: GateSettings) -> bool:
-        """Whether the gate pools edits. A class says so; of a function's gate it is asked."""
-        pools = getattr(self._find_gate()[0], "pools_edits", None)
-        if isinstance(pools, bool):
-            return pools
-        return self.gate(_no_rollouts, items, settings).pools_edits
+        """Whether the gate pools edits."""
+        return self._gate_says("pools_edits", items, settings)
+
+    def checks_must_pass(self, items: Sequence[Item], settings: GateSettings) -> bool:
+        """Whether the gate keeps `evaluation.must_pass`. One that does not say so does not."""
+        return self._gate_says("checks_must_pass", items, settings)
+
+    def _gate_says(self, what: str, items: Sequence[Item], settings: GateSettings) -> bool:
+        """A class says it; where a function makes the gate, the gate is asked."""
+        said = getattr(self._find_gate()[0], what, None)
+        if not isinstance(said, bool):
+            said = getattr(self.gate(_no_rollouts, items, settings), what, False)
+        return bool(said)
 
     def proposer(self, parts: ProposerParts) -> Proposer:
         found, source = self._find_proposer()

@@ -18,12 +18,13 @@ from skillfit.models.json_text import JsonObject
 from skillfit.rollout import Arm, Outcome, Rollouts, Tally
 from skillfit.run.budget import Amounts, Budget
 from skillfit.run.journal import Journal
+from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import Task
 from skillfit.training.components import Components
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
-from skillfit.training.plan import COMPOSE_PASSES, RolloutPlan
+from skillfit.training.plan import COMPOSE_PASSES
 from skillfit.training.replaceable import Abilities
 from skillfit.training.step_log import SelectionRollouts
 

@@ -1,11 +1,14 @@
 """The stages of one step, as functions from data to data.
 
-    roll_out         plan -> running rollouts
-    reflect          rollouts -> patches
-    aggregate        patches -> one patch
-    select           patch -> at most an edit budget of proposals
-    update           proposals -> a candidate skill
-    judge            candidate and rollouts -> verdict
+    1  roll_out       plan -> running rollouts
+    2  reflect        rollouts -> patches; reflect_again: more, from failures that are repeated
+    3  aggregate      patches -> one patch
+    4  select         patch -> at most an edit budget of proposals
+    5  update         proposals -> a candidate skill; note_edits: skillfit's own edits
+    6  begin_judging  candidate -> running selection rollouts
+       judge          training rollouts (observations) -> verdict
+
+`context_of` is what the optimizer gets in stages 2 to 5 besides trajectories.
 
 loop.py composes them. Each takes what it works with (engine, gate, proposer, optimizer, text
 filter), then the data, then the log of the step, in which it notes its seconds and emits events.
@@ -173,8 +176,8 @@ async def aggregate(
     """One patch of all, without what the leak check refuses; None when nothing was proposed."""
     cleaned = [_without_leaks(texts, patch, log.step) for patch in patches]
     log.refused_proposals += _proposals(patches) - _proposals(cleaned)
-    to_merge = [patch for patch in cleaned if patch.proposals and patch.source != "examples"]
-    sources = [patch for patch in cleaned if patch.source == "examples"]
+    to_merge = [patch for patch in cleaned if patch.proposals and patch.merge]
+    sources = [patch for patch in cleaned if not patch.merge]
     with log.stage("aggregate"):
         if optimizer is None:
             sources = [*to_merge, *sources]

@@ -14,13 +14,13 @@ from skillfit.run.budget import BudgetReached
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.directory import RunDirectory
 from skillfit.run.events import ItemsRead, RunFinished, RunStarted, Warned
-from skillfit.run.records import CheckResult, ItemRecord, RunFinishReason, RunSummary
+from skillfit.run.records import CheckResult, ItemRecord, RolloutPlan, RunFinishReason, RunSummary
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Assembled, Listener, assemble
 from skillfit.training.components import Components
 from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, unfinished
-from skillfit.training.inputs import Inputs
+from skillfit.training.inputs import Inputs, keep_recorded_plan
 from skillfit.training.loop import train
 from skillfit.training.preflight import budget_check, probe, run_preflight
 from skillfit.training.state import TrainingState
@@ -56,11 +56,13 @@ async def start(
     Raises what the user must fix (bad key, Ctrl-C, handoff prompts to answer, a failed part): the
     run is saved, and the same call resumes it. `force` trains even if the preflight says stop.
     """
+    if not force_new:
+        inputs = keep_recorded_plan(inputs, path)
     with RunDirectory.open(path, inputs.identity().as_json(), force_new=force_new) as run:
         async with assemble(inputs, run, listeners, control or Control()) as ready:
             run.expect_no_fix()
             components = ready.components
-            components.emit(_started(components, run.run_id))
+            components.emit(_started(components, run.run_id, inputs.rollout_plan))
             components.emit(ItemsRead(items=_items(components.task)))
             for message in components.task.warnings:
                 components.emit(Warned(what=f"splits: {message}", message=message))
@@ -145,7 +147,7 @@ def _item(item: Item, split: str) -> ItemRecord:
     )
 
 
-def _started(run: Components, run_id: str) -> RunStarted:
+def _started(run: Components, run_id: str, bought: RolloutPlan | None) -> RunStarted:
     task = run.task
     splits = {"train": len(task.train), "selection": len(task.selection), "test": len(task.test)}
     return RunStarted.of(
@@ -157,4 +159,5 @@ def _started(run: Components, run_id: str) -> RunStarted:
         steps_per_epoch=run.plan.steps_per_epoch,
         planned_steps=run.plan.total_steps,
         fit_only=task.fit_only,
+        rollout_plan=bought,
     )
