@@ -7,7 +7,7 @@ import json
 import pytest
 
 from skillfit.errors import Exit
-from skillfit.run.control import request_steering
+from skillfit.run.control import STEERING, request_steering
 from skillfit.run.directory import read_listed
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
 from skillfit.training.steering import ReviewPending
@@ -129,3 +129,36 @@ async def test_a_cap_can_be_raised_while_the_run_goes_on(make_world: MakeWorld) 
     world = make_world(*STEPS, "budget.calls=60", rows=ROWS)
     await world.train(listeners=[asking(world, ("budget", "calls", "5000"))])
     assert len(world.history()) == 6 and len(world.calls) > 60
+
+
+async def test_a_cap_raised_in_the_config_wins_over_an_earlier_request(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(*STEPS, "budget.calls=60", rows=ROWS)
+    await world.train(listeners=[asking(world, ("budget", "calls", "80"))])
+    assert len(world.calls) == 80 and len(world.history()) < 6
+    await world.train("budget.calls=5000")
+    assert len(world.history()) == 6 and len(world.calls) > 80
+
+
+async def test_a_cap_lowered_by_a_request_stays_lowered_on_resume(make_world: MakeWorld) -> None:
+    world = make_world(*STEPS, "budget.calls=5000", rows=ROWS)
+    await world.train(listeners=[asking(world, ("budget", "calls", "70"))])
+    spent = len(world.calls)
+    await world.train()
+    assert spent <= 70 and len(world.calls) == spent
+
+
+@pytest.mark.parametrize("value", ["much", "nan", "-1", ""])
+async def test_a_cap_that_is_no_number_in_the_file_is_a_warning(
+    make_world: MakeWorld, value: str
+) -> None:
+    world = make_world(*STEPS, rows=ROWS)
+    line = {"number": 1, "action": "budget", "target": "calls", "text": value}
+
+    def write_line(stored: Stored) -> None:
+        (world.folder / "run" / STEERING).write_text(json.dumps(line) + "\n")
+
+    await world.train(listeners=[write_line])
+    assert world.events(PersonDecided) == [] and len(world.history()) == 6
+    assert any("is not a budget" in event.message for event in world.events(Warned))

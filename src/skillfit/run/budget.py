@@ -229,6 +229,11 @@ class Budget:
         self._spending.warned |= {(warning.cap, warning.percent) for warning in self._warnings()}
         journal.on_failure(self.stop)
 
+    def cap(self, name: str) -> float | None:
+        """A cap by its name; None: there is none."""
+        limit: float | None = getattr(self._caps, name, None)
+        return limit
+
     def set_cap(self, cap: str, value: float) -> None:
         """Change a cap during the run."""
         names = tuple(BudgetSection.model_fields)

@@ -156,6 +156,7 @@ class SteeringRequest:
     target: str = ""  # an edit's id, or the cap of a budget
     text: str = ""  # the new wording or value
     at: float = 0.0
+    cap_before: float | None = None  # budget: what the cap was when the run read the request
 
     def command(self, run: Path | str) -> str:
         """The CLI command that makes the same request."""
@@ -233,11 +234,12 @@ def _checked(action: str, target: str, text: str) -> Action:
     if len(text) > _LONGEST:
         raise InputError(f"The text has {len(text):,} characters; {_LONGEST:,} are allowed.")
     if action == "budget":
-        _check_cap(target, text)
+        cap_amount(target, text)
     return next(name for name in known if name == action)
 
 
-def _check_cap(name: str, value: str) -> None:
+def cap_amount(name: str, value: str) -> float:
+    """The value that a person typed for a cap. Raises for one that no cap can have."""
     if name == "rollouts":
         raise InputError(
             "budget.rollouts is the plan of a run and cannot change while it is running.",
@@ -251,6 +253,7 @@ def _check_cap(name: str, value: str) -> None:
         amount = 0.0
     if not 0 < amount < float("inf"):
         raise InputError(f"{value!r} is not a budget.", hint="Give a number above 0.")
+    return amount
 
 
 class Interrupted(SkillfitError):

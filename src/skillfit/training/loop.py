@@ -116,7 +116,7 @@ async def take_step(
     if planned.step + lag <= total:  # later edits could not be measured any more
         work = learn(run, planned, skill, rollouts, context)  # 2, 3, 4
         in_flight.learning[planned.step] = asyncio.create_task(work)
-    learned = await in_flight.learned_from(planned.step - lag)
+    learned = await in_flight.learned_from(planned.step - lag)  # the edits that join now
     if learned.log is not None:
         log.add(learned.log)
     patches = learned.proposals.patches

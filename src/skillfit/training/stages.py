@@ -1,11 +1,14 @@
 """The stages of one step, as functions from data to data.
 
-    roll_out         plan -> running rollouts
-    reflect          rollouts -> patches
-    aggregate        patches -> one patch
-    select           patch -> at most an edit budget of proposals
-    update           proposals -> a candidate skill
-    judge            candidate and rollouts -> verdict
+    1  roll_out       plan -> running rollouts
+    2  reflect        rollouts -> patches; reflect_again: more, from failures that are repeated
+    3  aggregate      patches -> one patch
+    4  select         patch -> at most an edit budget of proposals
+    5  update         proposals -> a candidate skill; note_edits: skillfit's own edits
+    6  begin_judging  candidate -> running selection rollouts
+       judge          training rollouts (observations) -> verdict
+
+`context_of` is what the optimizer gets in stages 2 to 5 besides trajectories.
 
 loop.py composes them. Each takes what it works with (engine, gate, proposer, optimizer, text
 filter), then the data, then the log of the step, in which it notes its seconds and emits events.

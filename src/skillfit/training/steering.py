@@ -7,13 +7,15 @@ same places.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from skillfit.errors import Exit, InputError, SkillfitError
 from skillfit.gate import Gate
 from skillfit.plain_text import quantity
 from skillfit.run.budget import Budget
-from skillfit.run.control import EDIT_ACTIONS, SteeringRequest, read_requests
+from skillfit.run.control import EDIT_ACTIONS, SteeringRequest, cap_amount, read_requests
 from skillfit.run.events import PersonDecided, Warned
 from skillfit.run.journal import Journal
 from skillfit.training.state import TrainingState
@@ -34,7 +36,9 @@ class RecordedRequests:
         self._journal, self.run = journal, run
         self._last = 0  # the number of the last request that was read
 
-    async def read(self, place: str, needed: Sequence[str] = ()) -> list[SteeringRequest]:
+    async def read(
+        self, place: str, budget: Budget, needed: Sequence[str] = ()
+    ) -> list[SteeringRequest]:
         """Raises ReviewPending when an edit in `needed` got no yes or no."""
 
         async def read() -> list[SteeringRequest]:
@@ -43,13 +47,27 @@ class RecordedRequests:
             missing = [target for target in needed if target not in decided]
             if missing:
                 raise _review_pending(self.run, missing)
-            return found
+            return _with_caps(found, budget)
 
         found = await self._journal.once(
             f"steering/{place}", read, returns=list[SteeringRequest], stage="steering"
         )
         self._last = max([self._last, *(request.number for request in found)])
         return found
+
+
+def _with_caps(requests: Sequence[SteeringRequest], budget: Budget) -> list[SteeringRequest]:
+    """The requests, those about a cap with what it was before."""
+    caps: dict[str, float | None] = {}
+    noted = []
+    for request in requests:
+        if request.action == "budget":
+            before = caps.get(request.target, budget.cap(request.target))
+            request = replace(request, cap_before=before)
+            with suppress(InputError):  # `_set_cap` says what is wrong with it
+                caps[request.target] = cap_amount(request.target, request.text)
+        noted.append(request)
+    return noted
 
 
 def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
@@ -74,7 +92,7 @@ async def follow_requests(
 
     Raises ReviewPending when an edit in `needed` got no yes or no.
     """
-    found = await requests.read(place, needed)
+    found = await requests.read(place, budget, needed)
     for request in found:
         try:
             _follow(request, gate, budget)
@@ -101,12 +119,15 @@ def _follow(request: SteeringRequest, gate: Gate, budget: Budget) -> None:
             raise InputError("This run's gate has no pool of edits to steer.")
         gate.steer(request.action, request.target, request.text)
     elif request.action == "budget":
-        raise_cap(budget, request.target, request.text)
+        _set_cap(request, budget)
 
 
-def raise_cap(budget: Budget, cap: str, value: str) -> None:
-    """Set a cap of the budget to a value that a person typed."""
-    try:
-        budget.set_cap(cap, float(value))
-    except ValueError:
-        raise InputError(f"budget.{cap}: {value!r} is not a number.") from None
+def _set_cap(request: SteeringRequest, budget: Budget) -> None:
+    """Set a cap as a request asks. A cap that was raised since then, in the config of a resumed
+    run, stays.
+    """
+    wanted, cap = cap_amount(request.target, request.text), budget.cap(request.target)
+    changed_since = request.cap_before is not None and cap != request.cap_before
+    if changed_since and (cap is None or cap > wanted):
+        return
+    budget.set_cap(request.target, wanted)
