@@ -20,8 +20,8 @@ from skillfit.errors import InfrastructureError, InputError
 from skillfit.models import ModelSpec, ask, connect
 from skillfit.models.providers.local import _running
 from tests.models.clocks_and_meters import say
+from tests.support.chat_server import RawServer
 from tests.support.loopback_server import LoopbackServer
-from tests.support.raw_server import RawServer
 
 GGUF = os.environ.get("SKILLFIT_TEST_GGUF", "")
 real_model = pytest.mark.skipif(not GGUF, reason="SKILLFIT_TEST_GGUF names no GGUF file")
