@@ -169,9 +169,7 @@ class PlotPoint:
 
 
 def plot(points: Sequence[PlotPoint], width: int = 60, height: int = _HEIGHT) -> list[str]:
-    """Lines of a small chart: ● carried on, × not accepted, ─ the skill carried on meanwhile. Many
-    points: the latest.
-    """
+    """Lines of a small chart of the latest points: ● accepted, × not accepted, ─ the incumbent."""
     points = points[-max(1, width // 2) :]
     low, high = min(point.score for point in points), max(point.score for point in points)
     if high - low < 0.1:

@@ -80,9 +80,7 @@ def verdict_sentence(story: RunStory) -> str:
         where = "before the first step was done"
     sentence = _UNFINISHED[story.state].format(where=where)
     if story.state == "stopped" and story.to_review:
-        sentence = (
-            f"Waiting for your yes or no to {quantity(len(story.to_review), 'edit')}, {where}"
-        )
+        sentence = f"Waiting for your approval of {quantity(len(story.to_review), 'edit')}, {where}"
     return sentence + _so_far(story)
 
 

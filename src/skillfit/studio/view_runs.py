@@ -46,7 +46,7 @@ class RunRow:
     state: str
     card: RunCard
     curve: Markup
-    reviewing: bool = False  # a waiting run: for a yes or no to edits, not for answers
+    reviewing: bool = False  # a waiting run: for approval of edits, not for answers
 
     @property
     def ship(self) -> ShipGain | None:

@@ -1,5 +1,5 @@
-"""The baseline before the first step, and the end of a step: its winner is carried on, what the
-step taught enters the optimizer's memory, and its record is written.
+"""The baseline before the first step, and the end of a step: the winner becomes the incumbent,
+results enter the optimizer's memory, and the record of the step is written.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ async def adopt(
     log: StepLog,
     like: Skill | None = None,
 ) -> TrainingState:
-    """Carry a skill that no verdict chose. It is measured too, unless `like` says the
-    same to an agent and is measured already.
+    """Adopt a skill that no verdict chose. It is measured unless an equivalent skill (`like`) was
+    measured.
     """
     tally = await gate.adopt(skill, like)
     emit_score(log.emit, origin, skill, tally)
