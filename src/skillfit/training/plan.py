@@ -6,8 +6,9 @@ in the same order.
 
 With `budget.rollouts`, `plan_rollouts` decides about steps, batches and selection items. Fixed
 costs come first: the check, the baseline, the comparison at the end, the ship test and the test
-split. The rest goes to steps. `estimate.py` counts rollouts with the same functions. Where the selection split is too large for the budget, fewer of its
-items are used, so that several steps are possible.
+split. The rest goes to steps. Where the selection split is too large for the budget, fewer of its
+items are used, so that several steps are possible. estimate.py counts rollouts with the same
+functions.
 """
 
 from __future__ import annotations
