@@ -25,6 +25,8 @@ class FivePoints(BaseGate):
 class WordRules:
     """Propose rules for words that failed requests of one team have and other teams' do not."""
 
+    needs_optimizer = False
+
     def __init__(self, parts) -> None:
         self._items = parts.train_items
 

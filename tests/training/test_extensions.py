@@ -767,6 +767,12 @@ def test_parameters_may_have_other_names_and_no_defaults(project: Path) -> None:
             r"gate mine\.py:Mine failed.*: best_score gave str instead of float",
         ),
         (
+            "executor",
+            "from skillfit.rollout import LocalExecutor\n"
+            "class Mine(LocalExecutor):\n    async def run(self, *_):\n        return None\n",
+            r"executor mine\.py:Mine failed: run gave None instead of ScoredAttempt",
+        ),
+        (
             "sampler",
             "class Mine:\n    def plan(self, items, settings):\n        return 1 / 0\n",
             r"sampler mine\.py:Mine failed: ZeroDivisionError: .*\(mine\.py, line 5\)",
@@ -795,6 +801,15 @@ def test_an_agent_or_a_grader_that_fails_is_a_failed_rollout(
     with closing(RunDirectory.read(here / "r")) as view:
         errors = {event.failure for event in view.events.found(RolloutFinished)}
     assert errors and all("KeyError: 'x' (mine.py:5)" in error for error in errors)
+
+
+def test_a_part_from_python_is_resumed_from_python(project: Path) -> None:
+    class Mine:
+        async def propose(self, skill: Any, rollouts: Any, context: Any) -> Any:
+            return {}["x"]
+
+    with pytest.raises(PartFailed, match=r"test_extensions\.py, line \d+\).*Call train again"):
+        given("proposer", Mine, project)
 
 
 class OutOfOrder(InputError): ...

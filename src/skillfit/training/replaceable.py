@@ -146,7 +146,8 @@ class RunParts:
         address = self.config.executor
         arguments = (address,) if "://" in address and self.given.executor is None else ()
         found, source = self._find_executor()
-        return cast(Executor, build_part("executor", found, Executor, *arguments, source=source))
+        executor = build_part("executor", found, Executor, *arguments, source=source)
+        return cast(Executor, guarded("executor", executor, Executor, source))
 
     def abilities(self, items: Sequence[Item], settings: GateSettings) -> Abilities:
         """What the gate and the proposer say about themselves."""

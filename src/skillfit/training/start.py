@@ -72,7 +72,8 @@ async def start(
                 raise Interrupted(run.path) from None
             except PartFailed as failure:
                 run.expect_fix_of(failure.kind)
-                raise failure.in_run(run.path) from failure.__cause__
+                given = getattr(inputs.replaced, failure.kind) is not None
+                raise failure.in_run(run.path, from_python=given) from failure.__cause__
             return Result(
                 ended.finish_reason,
                 ended.diagnosis,

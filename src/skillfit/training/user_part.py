@@ -1,4 +1,4 @@
-"""A user's gate, proposer or batch sampler in a run: its errors and wrong results name it.
+"""A user's gate, proposer, sampler or executor in a run: its errors and wrong results name it.
 
 skillfit's own parts are not guarded: an exception in one of them is a bug of skillfit and must look
 like one.
@@ -36,11 +36,14 @@ class PartFailed(InputError):
 
     def __init__(self, kind: str, message: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)
-        self.kind = kind  # gate, proposer or sampler
+        self.kind = kind  # gate, proposer, sampler or executor
 
-    def in_run(self, run: Path) -> PartFailed:
-        """The same with how to continue."""
-        hint = f"{self.hint} Everything so far is saved. Resume with: skillfit resume {run}"
+    def in_run(self, run: Path, *, from_python: bool) -> PartFailed:
+        """The same with how to continue. `from_python`: the part was not named in the config."""
+        how = (
+            "Call train again to resume." if from_python else f"Resume with: skillfit resume {run}"
+        )
+        hint = f"{self.hint} Everything so far is saved. {how}"
         return PartFailed(self.kind, self.message, hint=hint)
 
 
@@ -61,7 +64,7 @@ def guarded(
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    kind: str  # gate, proposer or sampler
+    kind: str  # gate, proposer, sampler or executor
     source: str  # what the user wrote
     file: str  # empty: the part's class was written in a notebook
 
@@ -115,6 +118,8 @@ class _GuardedPart:
     def _checked(self, name: str, result: Any, expected: Any, arguments: Sequence[Any] = ()) -> Any:
         wanted = get_type_hints(expected)["return"]
         problem = ""
+        if wanted is NoneType:
+            return result  # nobody reads it
         if not _is_a(result, wanted):
             found = "None" if result is None else type(result).__name__
             problem = f"{found} instead of {_type_name(wanted)}"
