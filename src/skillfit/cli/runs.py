@@ -273,10 +273,11 @@ def _prediction_folder(event: RolloutFinished) -> Path:
     from urllib.parse import quote
 
     from skillfit.run.files import EVALUATIONS
+    from skillfit.run.records import step_name
 
     if event.step:
         names = {"gate": "selection_eval"}
-        folder = Path("steps", f"step_{event.step:04d}", names.get(event.phase, event.phase))
+        folder = Path("steps", step_name(event.step), names.get(event.phase, event.phase))
     else:
         folder = Path(EVALUATIONS.get(event.phase, event.phase))
     return folder / "predictions" / quote(event.item, safe=" ")[:_LONGEST_NAME]

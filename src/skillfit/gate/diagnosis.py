@@ -14,7 +14,7 @@ from typing import Literal
 
 from skillfit.gate.samples import detectable_effect, interval
 from skillfit.plain_text import dollars, quantity, with_interval
-from skillfit.run.records import CheckResult, EditEffect, Level, ShipVerdict
+from skillfit.run.records import CheckName, CheckResult, EditEffect, Level, ShipVerdict
 
 SATURATED = 0.98
 SAYS_ENOUGH = 300  # tokens: removing half of a shorter skill may change nothing
@@ -26,7 +26,7 @@ def overall(checks: Sequence[CheckResult]) -> Level:
 
 
 def gold_check(
-    scores: Mapping[str, float | None], name: str = "gold", grader: str = "The grader"
+    scores: Mapping[str, float | None], name: CheckName = "gold", grader: str = "The grader"
 ) -> CheckResult:
     """Gold answers handed to the grader must score 1. None: that item has no gold answer to try."""
     tried = {item: score for item, score in scores.items() if score is not None}

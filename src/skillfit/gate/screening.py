@@ -43,8 +43,9 @@ from skillfit.gate.verdict import (
 from skillfit.plain_text import with_interval
 from skillfit.rollout.outcome import Outcome, Tally
 from skillfit.run.control import DONE_TO_EDIT, EditAction
-from skillfit.run.records import AWAITS_APPROVAL
+from skillfit.run.records import AWAITS_APPROVAL, EFFECT
 from skillfit.skill import Skill, units
+from skillfit.skill.units import removed_lines
 from skillfit.tasks.item import Item
 
 MUST_PASS_REPEATS = 3  # rollouts of a must-pass item that looks broken, under each skill
@@ -332,8 +333,8 @@ class ScreeningGate(BaseGate):
         return "; ".join(parts)
 
     def _lines_of(self, removals: Sequence[str]) -> str:
-        labels = [self.pool.edits[key].edit.label.removeprefix("remove ") for key in removals]
-        return f"{', '.join(labels)} of the initial skill"
+        lines = [removed_lines(self.pool.edits[key].edit) for key in removals]
+        return f"{', '.join(lines)} of the initial skill"
 
     async def _culprits(self, promote: Sequence[str]) -> dict[str, str]:
         """Edits about to be promoted that break a must-pass item -> that item.
@@ -541,7 +542,7 @@ def _effect_text(entry: PoolEdit) -> str:
     interval = with_interval(estimate.mean, estimate.low, estimate.high)
     if entry.removal:
         return f"score without this text {interval}, in {estimate.rollouts} rollouts"
-    return f"effect {interval}"
+    return f"{EFFECT} {interval}"
 
 
 def _shown(entry: PoolEdit) -> EditEffect:

@@ -26,6 +26,7 @@ from skillfit.plain_text import (
     with_interval,
 )
 from skillfit.report.story import Cost, RunStory, practice_models
+from skillfit.run.control import RAISABLE
 from skillfit.run.events import (
     AblationFinished,
     Discarded,
@@ -63,7 +64,6 @@ _NOT_VERIFIED: Mapping[str, str] = {
     "infrastructure": "The run failed before finishing, so nothing can be said about the skill",
 }
 UNPRICED = "no price known"
-RAISABLE = ("usd", "calls", "tokens", "minutes")  # caps that can be raised while a run is running
 HANDED_BACK = "The initial skill is handed back; what was found is kept beside it as unproven."
 
 

@@ -16,6 +16,7 @@ from skillfit.run.events import AblationFinished, ShipTested
 from skillfit.run.records import (
     ACCEPTED,
     AWAITS_APPROVAL,
+    EFFECT,
     LEAK_CHECK,
     SKIPPED,
     EditStatus,
@@ -154,7 +155,7 @@ class EditSummary:
         """The reason without the estimate that was true then: pages show the latest one."""
         if self.awaits_approval:
             return AWAITS_APPROVAL
-        return "" if self.reason.startswith("effect ") else self.reason
+        return "" if self.reason.startswith(f"{EFFECT} ") else self.reason
 
     @property
     def decided(self) -> int:

@@ -52,7 +52,13 @@ from skillfit.run.events import (
     Warned,
 )
 from skillfit.run.journal import Journal
-from skillfit.run.records import DECIDED, RecordedConfig
+from skillfit.run.records import (
+    DECIDED,
+    RecordedConfig,
+    slow_update_epoch,
+    slow_update_name,
+    step_name,
+)
 from skillfit.skill import estimate_tokens
 
 _RECENT_STEPS = 5  # whose mean duration predicts the next ones
@@ -177,7 +183,7 @@ class StoryBuilder:
         summary = GateSummary(
             name=event.name,
             step=event.step,
-            epoch=int(event.name.rpartition("_")[2]) if event.name.startswith("slow_update") else 0,
+            epoch=slow_update_epoch(event.name) or 0,
             action=event.decision,
             reason=event.reason,
             difference=found.difference,
@@ -197,7 +203,7 @@ class StoryBuilder:
 
     @_on.register
     def _(self, event: StepFinished, stored: Stored) -> None:
-        name = f"step_{event.step:04d}"
+        name = step_name(event.step)
         gate = self._gates.get(name) or GateSummary(
             name, event.step, event.epoch, event.action, event.record.reason or "", at=stored.at
         )
@@ -215,7 +221,7 @@ class StoryBuilder:
 
     @_on.register
     def _(self, event: SlowUpdateFinished, stored: Stored) -> None:
-        name = f"slow_update_epoch_{event.epoch:02d}"
+        name = slow_update_name(event.epoch)
         if event.action in DECIDED:
             gate = self._gates.get(name) or GateSummary(name, 0, event.epoch, event.action)
             self._gates[name] = replace(gate, action=event.action, epoch=event.epoch)

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import get_args
 
 from skillfit.gate import GateSettings
 from skillfit.gate.samples import Interval, interval, t_quantile
@@ -22,7 +22,6 @@ from skillfit.report.story import (
     EffectPoint,
     GateSummary,
     Point,
-    PointSplit,
     Rejection,
     TypeSummary,
 )
@@ -38,7 +37,7 @@ from skillfit.run.events import (
     ShipTested,
     Stored,
 )
-from skillfit.run.records import EditEffect, EditStatus, RecordedConfig
+from skillfit.run.records import EditEffect, EditStatus, MeasuredSplit, RecordedConfig
 from skillfit.skill import Skill
 from skillfit.skill.edits import example_of
 from skillfit.skill.regions import examples
@@ -58,7 +57,7 @@ class ScoreBook:
         """A skill was measured on a split; `gate` is the decision about it, if there is one."""
         if event.by_type:
             self._typed[event.name] = event
-        if event.split not in ("selection", "test"):
+        if event.split not in get_args(MeasuredSplit):  # a split of another version
             return
         # With a pool of edits the score is that of the skill the loop continues with, whatever was
         # decided about single edits.
@@ -68,7 +67,7 @@ class ScoreBook:
         found = event.estimate or measured
         self._points[event.name] = Point(
             name=event.name,
-            split=cast(PointSplit, event.split),
+            split=event.split,
             score=found.mean,
             low=found.low,
             high=found.high,

@@ -49,7 +49,7 @@ DONE_TO_EDIT: Mapping[EditAction, str] = {
 }
 _NEED_TARGET: tuple[Action, ...] = (*EDIT_ACTIONS, "budget")
 _NEED_TEXT: tuple[Action, ...] = ("reword", "budget")
-_CAPS = ("usd", "tokens", "calls", "minutes")
+RAISABLE = ("usd", "calls", "tokens", "minutes")  # caps that can change while a run is running
 _PATIENCE = 0.3  # seconds: longer than `in_use` in another process holds the lock
 
 
@@ -245,8 +245,8 @@ def cap_amount(name: str, value: str) -> float:
             "budget.rollouts is the plan of a run and cannot change while it is running.",
             hint="Start a new run with the larger number: skillfit train CONFIG --rollouts N.",
         )
-    if name not in _CAPS:
-        raise InputError(f"There is no budget {name!r}.", hint=f"Budgets: {', '.join(_CAPS)}.")
+    if name not in RAISABLE:
+        raise InputError(f"There is no budget {name!r}.", hint=f"Budgets: {', '.join(RAISABLE)}.")
     try:
         amount = float(value)
     except ValueError:

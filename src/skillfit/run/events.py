@@ -27,6 +27,7 @@ from skillfit.run.records import (
     Evidence,
     ItemRecord,
     Level,
+    MeasuredSplit,
     MetaSkillRecord,
     PairRecord,
     PatchRecord,
@@ -222,7 +223,7 @@ class EvaluationFinished(Event):
     identity = ("name",)
     # baseline, step_0003, slow_update_epoch_02, final, test_baseline, test_best, test_final, …
     name: str
-    split: str
+    split: Recorded[MeasuredSplit]
     skill_hash: str
     hard: float
     soft: float

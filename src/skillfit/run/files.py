@@ -41,6 +41,9 @@ from skillfit.run.records import (
     SelectionDecision,
     SlowUpdateRecord,
     StepRecord,
+    epoch_name,
+    slow_update_epoch,
+    step_name,
 )
 
 EVALUATIONS = {
@@ -162,8 +165,9 @@ class RunFiles:
 
     @_on.register
     def _(self, event: GateDecided) -> None:
-        if event.name.startswith("slow_update_"):
-            folder = f"slow_update/{event.name.removeprefix('slow_update_')}"
+        epoch = slow_update_epoch(event.name)
+        if epoch is not None:
+            folder = f"slow_update/{epoch_name(epoch)}"
         else:
             folder = EVALUATIONS.get(event.name, _step(event.step))
         verdict = {
@@ -197,7 +201,7 @@ class RunFiles:
 
     @_on.register
     def _(self, event: SlowUpdateFinished) -> None:
-        folder = f"slow_update/epoch_{event.epoch:02d}"
+        folder = f"slow_update/{epoch_name(event.epoch)}"
         self._write_look_back(folder, event.result.prev_hash)
         self._directory.write_json(f"{folder}/slow_result.json", flat_record(event.result))
         self._directory.write_json(f"{folder}/comparison_pairs.json", event.pairs)
@@ -210,7 +214,7 @@ class RunFiles:
 
     @_on.register
     def _(self, event: MetaSkillFinished) -> None:
-        folder = f"meta_skill/epoch_{event.epoch:02d}"
+        folder = f"meta_skill/{epoch_name(event.epoch)}"
         self._write_look_back(folder, event.result.prev_hash)
         self._directory.write_json(f"{folder}/meta_skill_result.json", event.result)
 
@@ -274,7 +278,7 @@ class RunFiles:
 
 
 def _step(step: int) -> str:
-    return f"steps/step_{step:04d}"
+    return f"steps/{step_name(step)}"
 
 
 def flat_record(record: StepRecord | SlowUpdateRecord) -> JsonObject:

@@ -37,6 +37,22 @@ Word = TypeVar("Word", bound=str)
 Recorded = Annotated[Word, GetPydanticSchema(lambda _source, _handler: str_schema())]
 
 Level = Literal["go", "warn", "stop"]
+CheckName = Literal[
+    "skill",
+    "tasks",
+    "keys",
+    "isolation",
+    "gold",
+    "ship gold",
+    "coverage",
+    "blind",
+    "headroom",
+    "power",
+    "shortcut",
+    "cost",
+    "budget",
+]
+MeasuredSplit = Literal["selection", "test"]
 # What a run does at a time; also which rollouts it makes. `evaluate`, `ablate` and `compare` belong
 # to runs that only measure.
 StageName = Literal[
@@ -126,7 +142,7 @@ class RolloutPlan:
 class CheckResult:
     """One check of `skillfit check`: its verdict and the reason."""
 
-    name: str
+    name: Recorded[CheckName]
     verdict: Recorded[Level]
     message: str
     # What it was decided from, for --json. Blind and shortcut have an entry for each variant or
@@ -179,6 +195,7 @@ class ScoreEstimate:
 
 
 AWAITS_APPROVAL = "waiting for approval"  # as people read it, in reasons and on pages
+EFFECT = "effect"  # how a reason begins that is the estimate of its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -649,6 +666,25 @@ class RunSummary:
     usage_by_role: dict[str, UsageTotals] = field(default_factory=dict)
     token_summary: dict[str, TokenCounts] = field(default_factory=dict)
     total_wall_time_s: float = 0.0
+
+
+def step_name(step: int) -> str:
+    """What events and folders call a step."""
+    return f"step_{step:04d}"
+
+
+def epoch_name(epoch: int) -> str:
+    return f"epoch_{epoch:02d}"
+
+
+def slow_update_name(epoch: int) -> str:
+    return f"slow_update_{epoch_name(epoch)}"
+
+
+def slow_update_epoch(name: str) -> int | None:
+    """The epoch in the name of a slow update; None for other names."""
+    found = re.fullmatch(r"slow_update_epoch_(\d+)", name)
+    return int(found[1]) if found else None
 
 
 # Actions, finish reasons and stages as people read them, in the terminal and on every page.

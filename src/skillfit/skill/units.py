@@ -21,6 +21,7 @@ from skillfit.skill.regions import scan
 Granularity = Literal["paragraph", "line"]
 Kind = Literal["heading", "rule", "paragraph", "list", "table", "code"]
 
+_REMOVE = "remove "  # how the label of a removal begins
 _HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]|$)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t\r]*$")
 _RULE = re.compile(r" {0,3}(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})\r?$")
@@ -50,8 +51,18 @@ class Unit:
         """The edit that removes the unit. The removals of any subset of the units can be applied
         together, in any order.
         """
-        where = f"line {self.start}" if self.start == self.end else f"lines {self.id[1:]}"
-        return Edit("delete", self.text, id=self.id, label=f"remove {where}", source_type="prune")
+        label = f"{_REMOVE}{self.lines}"
+        return Edit("delete", self.text, id=self.id, label=label, source_type="prune")
+
+    @property
+    def lines(self) -> str:
+        """Where it is, for people: "line 12" or "lines 12-15"."""
+        return f"line {self.start}" if self.start == self.end else f"lines {self.id[1:]}"
+
+
+def removed_lines(removal: Edit) -> str:
+    """The lines of the initial skill that a unit's removal takes out, for people."""
+    return removal.label.removeprefix(_REMOVE)
 
 
 def units(skill: Skill, by: Granularity = "paragraph") -> tuple[Unit, ...]:

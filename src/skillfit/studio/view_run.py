@@ -28,7 +28,6 @@ from skillfit.report.html_report import (
     unit_lines,
 )
 from skillfit.report.run_text import (
-    RAISABLE,
     cap_uses,
     facts,
     fullest_cap,
@@ -50,6 +49,7 @@ from skillfit.report.story_items import (
     worst_first,
 )
 from skillfit.rollout.outcome import Outcome
+from skillfit.run.control import RAISABLE
 from skillfit.run.events import (
     CandidateBuilt,
     Discarded,
@@ -61,6 +61,7 @@ from skillfit.run.events import (
     RolloutFinished,
     StepFinished,
 )
+from skillfit.run.records import step_name
 from skillfit.skill import diff_hunks, estimate_tokens
 from skillfit.studio.commands import Folders
 from skillfit.studio.site import Studio, number_in, page_of, run_url, stream_parts
@@ -204,7 +205,7 @@ def step(studio: Studio, request: Request) -> Response:
             "merged": _first(events.found(PatchMerged, number)),
             "selected": _first(events.found(EditsSelected, number)),
             "candidate": _first(events.found(CandidateBuilt, number)),
-            "gate": _first(events.found(GateDecided, f"step_{number:04d}")),
+            "gate": _first(events.found(GateDecided, step_name(number))),
             "discarded": events.found(Discarded, number),
             "finished": _first(events.found(StepFinished, number)),
         }

@@ -16,7 +16,12 @@ from skillfit.optimize.epoch import Pair
 from skillfit.rollout import Outcome, Rollouts, Tally, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import MetaSkillFinished, SlowUpdateFinished
-from skillfit.run.records import MetaSkillRecord, SlowUpdateAction, SlowUpdateRecord
+from skillfit.run.records import (
+    MetaSkillRecord,
+    SlowUpdateAction,
+    SlowUpdateRecord,
+    slow_update_name,
+)
 from skillfit.skill import SLOW_UPDATE_OP, Edit, Skill, with_slow_update
 from skillfit.tasks.item import Item
 from skillfit.training.components import Components
@@ -140,7 +145,7 @@ async def _placeholder(
     skill = with_slow_update(state.skill)
     if skill.hash != state.skill.hash:
         with log.stage("slow_update"):
-            origin = f"slow_update_{epoch.name}"
+            origin = slow_update_name(epoch.number)
             state = await adopt(gate, metric, state, skill, origin, log, like=state.skill)
     record = SlowUpdateRecord(action="inject_placeholder", standings=state.standings)
     _emit(log.emit, epoch, state, skill, gate.best, record)
@@ -209,7 +214,7 @@ async def _carry(
     log: StepLog,
 ) -> CarriedLesson:
     """Put the lesson to work: as a pending edit, through the strict gate, or without a verdict."""
-    name = f"slow_update_{epoch.name}"
+    name = slow_update_name(epoch.number)
     if candidate.hash == state.skill.hash:
         return CarriedLesson(state, "no_content" if not text else "unchanged")
     if not settings.slow_update_gate_with_selection:

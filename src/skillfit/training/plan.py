@@ -23,7 +23,7 @@ from skillfit.config.schema import Config, TrainSection
 from skillfit.errors import InputError
 from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models import ModelSpec
-from skillfit.run.records import RolloutPlan
+from skillfit.run.records import RolloutPlan, epoch_name, step_name
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 
@@ -55,7 +55,7 @@ class PlannedStep:
 
     @property
     def name(self) -> str:
-        return f"step_{self.step:04d}"
+        return step_name(self.step)
 
     @property
     def place(self) -> Place:
@@ -76,7 +76,7 @@ class Epoch:
 
     @property
     def name(self) -> str:
-        return f"epoch_{self.number:02d}"
+        return epoch_name(self.number)
 
     @property
     def last_step(self) -> int:

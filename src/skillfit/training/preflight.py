@@ -27,7 +27,7 @@ from skillfit.rollout import Outcome, gather, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.events import PreflightFinished
 from skillfit.run.journal import RecordedModel
-from skillfit.run.records import CheckResult, Level, RolloutPlan
+from skillfit.run.records import CheckName, CheckResult, Level, RolloutPlan
 from skillfit.sandbox.isolation import choose_isolation
 from skillfit.skill import Skill, document_problems
 from skillfit.tasks.graders import without_judges
@@ -174,7 +174,7 @@ async def _gold(run: Components, ship_task: Task | None) -> list[CheckResult]:
     return found
 
 
-async def _proved(task: Task, name: str, grader: str) -> CheckResult:
+async def _proved(task: Task, name: CheckName, grader: str) -> CheckResult:
     if task.grader is None:
         message = "The task scores itself: there are no gold answers to check."
         return CheckResult(name, "go", message)

@@ -40,7 +40,7 @@ from skillfit.optimize.reflect import diagnose
 from skillfit.rollout import Arm, Outcome, RolloutRequest, Rollouts
 from skillfit.rollout.outcome import StepRollouts, raise_if_skipped, settle
 from skillfit.run.events import CandidateBuilt, EvaluationFinished, GateDecided, PatchMerged
-from skillfit.run.records import SkillCandidate, SkipAction, Suggestion
+from skillfit.run.records import SkillCandidate, SkipAction, Suggestion, step_name
 from skillfit.skill import EXAMPLE_OP, NOTE_OP, Edit, Skill
 from skillfit.tasks.item import Item
 from skillfit.training.plan import PlannedStep
@@ -151,7 +151,7 @@ async def reflect_again(
 
     async def roll_out_again(instruction: str, items: Sequence[Item]) -> list[Outcome]:
         again = [RolloutRequest(Arm(skill), item) for item in items]
-        series = f"diagnosis/step_{context.step:04d}"
+        series = f"diagnosis/{step_name(context.step)}"
         new = await engine.run(
             again, phase="reflect", step=context.step, series=series, instruction=instruction
         )

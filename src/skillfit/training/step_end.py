@@ -17,10 +17,12 @@ from skillfit.run.events import EvaluationFinished, StepFinished
 from skillfit.run.records import (
     ApplySummary,
     BatchRecord,
+    MeasuredSplit,
     StepAction,
     StepMemory,
     StepRecord,
     TypeScore,
+    step_name,
 )
 from skillfit.skill import Skill, appendix_notes, with_consolidated_notes, with_notes
 from skillfit.training.plan import PlannedStep
@@ -167,7 +169,7 @@ async def add_notes(
         unchanged = skill.hash == state.skill.hash
         if unchanged or not texts.fits(skill, state.skill, "appendix", log.step):
             return WithNotes(state)
-        state = await adopt(gate, metric, state, skill, f"appendix_step_{log.step:04d}", log)
+        state = await adopt(gate, metric, state, skill, f"appendix_{step_name(log.step)}", log)
     kept = appendix_notes(skill)
     added = tuple(note for note in kept if note not in held)
     return WithNotes(state, Notes(len(notes), added, len(kept), consolidated))
@@ -196,7 +198,7 @@ def emit_score(
     name: str,
     skill: Skill,
     tally: Tally,
-    split: str = "selection",
+    split: MeasuredSplit = "selection",
     by_type: Mapping[str, Tally] | None = None,
 ) -> None:
     """Emit the score of a skill on a split, with the scores of its item types."""

@@ -141,11 +141,7 @@ def _cut(run: Components, found: Skill) -> tuple[str, ...]:
     """The lines that `optimizer.prune_initial` took out of the initial skill: "lines 12-14"."""
     if not run.config.optimizer.prune_initial or found.hash == run.initial.hash:
         return ()
-    return tuple(
-        unit.removal.label.removeprefix("remove ")
-        for unit in units(run.initial)
-        if unit.text not in found.unix_body
-    )
+    return tuple(unit.lines for unit in units(run.initial) if unit.text not in found.unix_body)
 
 
 def _hard(tally: Tally | None) -> float | None:
