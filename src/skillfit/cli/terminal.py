@@ -26,10 +26,19 @@ from skillfit.report.run_text import UNPRICED, ProgressLines, cap_uses, time_lef
 from skillfit.report.story import EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.events import RolloutFinished, Stored, Warned
-from skillfit.run.records import display_name
+from skillfit.run.records import StageName, display_name
 
 STYLES = {"promoted": "green", "dropped": "red", "pending": ""}
-_ROLLOUTS = ("preflight", "baseline", "rollout", "gate", "compose", "final", "ship", "test")
+_ROLLOUTS: tuple[StageName, ...] = (
+    "preflight",
+    "baseline",
+    "rollout",
+    "gate",
+    "compose",
+    "final",
+    "ship",
+    "test",
+)
 _SMALL_PLOT = 5
 
 

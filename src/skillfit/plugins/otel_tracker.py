@@ -43,11 +43,18 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.journal import Entry, Journal
+from skillfit.run.records import StageName
 
 Attributes = Mapping[str, str | int | float]  # of a span
 
 _QUEUE = 1 << 16  # spans that wait for the exporter: the rollouts of a quick server come in bursts
-_OPTIMIZER_STAGES = ("reflect", "aggregate", "select", "update", "meta_skill")
+_OPTIMIZER_STAGES: tuple[StageName, ...] = (
+    "reflect",
+    "aggregate",
+    "select",
+    "update",
+    "meta_skill",
+)
 # The stage that a model call of this name is made in, where it has another name.
 _STAGE_OF_CALL = {
     "merge": "aggregate",

@@ -30,6 +30,7 @@ from skillfit.run.events import (
     Stored,
     as_json,
 )
+from skillfit.run.records import RunFinishReason
 
 _TRACKERS = {
     "jsonl": "skillfit.plugins.trackers:JsonlTracker",
@@ -236,7 +237,7 @@ class JsonlTracker:
 
 _EXPERIMENT = "skillfit"
 _SEQ = "skillfit.seq"  # the last event that the MLflow run has
-_STATUS = {"budget": "KILLED", "infrastructure": "FAILED"}
+_STATUS: Mapping[RunFinishReason, str] = {"budget": "KILLED", "infrastructure": "FAILED"}
 _LONGEST = 500  # characters of a parameter
 
 

@@ -40,6 +40,7 @@ from skillfit.run.records import (
     PatchRecord,
     SelectionDecision,
     SlowUpdateRecord,
+    StageName,
     StepRecord,
     epoch_name,
     slow_update_epoch,
@@ -80,7 +81,8 @@ class RunFiles:
         self._history: dict[int, StepRecord] = {}
         self._rates: dict[int, SelectionDecision] = {}
         self._effects: list[EditEffect] = []  # the pool after the last decision
-        self._rollouts: defaultdict[tuple[str, int], dict[str, RolloutFinished]] = defaultdict(dict)
+        self._rollouts: defaultdict[tuple[StageName, int], dict[str, RolloutFinished]]
+        self._rollouts = defaultdict(dict)
 
     def __call__(self, stored: Stored) -> None:
         self._caught_up = stored.seq >= self._progress

@@ -31,8 +31,8 @@ from skillfit.skill import Edit
 if TYPE_CHECKING:
     from skillfit.config.schema import Config
 
-# A field that one version writes as one of these words and another version may have written
-# otherwise: any string is read, so that it can be shown.
+# The type of a field that holds one of these words: `action: Recorded[StepAction]`. Only these are
+# written; any string is read, so that a word of another version is shown as it was recorded.
 Word = TypeVar("Word", bound=str)
 Recorded = Annotated[Word, GetPydanticSchema(lambda _source, _handler: str_schema())]
 
