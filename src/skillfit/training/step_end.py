@@ -134,6 +134,14 @@ def close_step(
     return state
 
 
+@dataclass(frozen=True, slots=True)
+class WithNotes:
+    """The state after the notes of a step, and what was added."""
+
+    state: TrainingState
+    notes: Notes = field(default_factory=Notes)
+
+
 async def add_notes(
     gate: Gate,
     optimizer: Optimizer | None,
@@ -142,13 +150,13 @@ async def add_notes(
     state: TrainingState,
     patches: Sequence[Patch],
     log: StepLog,
-) -> tuple[TrainingState, Notes]:
+) -> WithNotes:
     """Add a step's notes to the appendix, whatever the verdict was, and measure the result."""
     if optimizer is None or not optimizer.settings.use_skill_aware_reflection:
-        return state, Notes()
+        return WithNotes(state)
     notes = [note for note in collect_notes(patches) if texts.passes(note, log.step)]
     if not notes:
-        return state, Notes()
+        return WithNotes(state)
     held = set(appendix_notes(state.skill))
     skill = with_notes(state.skill, notes)
     with log.within("gate"):
@@ -160,11 +168,11 @@ async def add_notes(
             skill = with_consolidated_notes(skill, condensed)
         unchanged = skill.hash == state.skill.hash
         if unchanged or not texts.fits(skill, state.skill, "appendix", log.step):
-            return state, Notes()
+            return WithNotes(state)
         state = await adopt(gate, metric, state, skill, f"appendix_{step_name(log.step)}", log)
     kept = appendix_notes(skill)
     added = tuple(note for note in kept if note not in held)
-    return state, Notes(len(notes), added, len(kept), consolidated)
+    return WithNotes(state, Notes(len(notes), added, len(kept), consolidated))
 
 
 async def adopt(
