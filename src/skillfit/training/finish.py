@@ -70,17 +70,17 @@ async def finish(
     state = await follow_requests(
         run.requests, place, state, run.gate, run.budget, run.emit, needed=waiting
     )
-    composed = await _compose(run.gate, run.engine, run.task.selection, state, log)
+    finalists = await _compose(run.gate, run.engine, run.task.selection, state, log)
     fresh = ShipRollouts(
         SelectionRollouts(closing.ship_engine or run.engine),
         run.gate_settings,
         second_grader=closing.ship_engine is not None,
     )
-    ship = await _ship(run, composed.finalists, fresh, most_repeats or MOST_REPEATS, log)
-    ending = _ending(run.gate, run.initial, composed, ship, fresh)
-    ending = replace(ending, tests=await _tests(run, composed.state, ending, log))
-    _audit(run, composed.state, ending)
-    return await _diagnosed(run, closing, composed.state, ending, cut_short)
+    ship = await _ship(run, finalists.skills, fresh, most_repeats or MOST_REPEATS, log)
+    ending = _ending(run.gate, run.initial, finalists, ship, fresh)
+    ending = replace(ending, tests=await _tests(run, finalists.state, ending, log))
+    _audit(run, finalists.state, ending)
+    return await _diagnosed(run, closing, finalists.state, ending, cut_short)
 
 
 async def _diagnosed(
@@ -156,23 +156,24 @@ def conclude(
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
+class Finalists:
     """The skills that the ship test compares with the initial one."""
 
     state: TrainingState
-    finalists: list[Skill]  # most promising first
+    skills: list[Skill]  # most promising first
     final: Tally | None  # of the last skill, for gates without a pool
 
 
 async def _compose(
     gate: Gate, engine: Rollouts, items: Sequence[Item], state: TrainingState, log: StepLog
-) -> Composed:
+) -> Finalists:
+    """The skills worth a ship test."""
     final = None
     if not gate.pools_edits:  # the last skill is measured like any other, and may be the best one
         final = await _measure_last(gate, engine, items, state.skill, log)
         state = state.tracking_best(gate, state.best_step or len(state.records))
     with log.stage("compose"):
-        return Composed(state, await gate.compose(), final)
+        return Finalists(state, await gate.compose(), final)
 
 
 async def _ship(
@@ -218,7 +219,7 @@ async def _ship(
 def _ending(
     gate: Gate,
     initial: Skill,
-    composed: Composed,
+    finalists: Finalists,
     ship: ShipResult | None,
     fresh: ShipRollouts,
 ) -> Ending:
@@ -228,14 +229,14 @@ def _ending(
     elif ship is not None and ship.repeats:
         found = ship.skill
     else:
-        found = composed.finalists[0] if composed.finalists else initial
-    known = _known_scores(gate, composed.state, initial, found)
+        found = finalists.skills[0] if finalists.skills else initial
+    known = _known_scores(gate, finalists.state, initial, found)
     return Ending(
         handed_back=found if ship is None or ship.verdict == "improved" else initial,
         found=found,
         scores=fresh.compared(initial, found) or known,
         ship=ship,
-        final=composed.final,
+        final=finalists.final,
     )
 
 
