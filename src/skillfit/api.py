@@ -197,7 +197,7 @@ class Run:
         points = [point for point in self.scores if point.split == "selection"]
         kept = [(at, point.score) for at, point in enumerate(points) if point.kept]
         others = [(at, point.score) for at, point in enumerate(points) if not point.kept]
-        axes.plot(*zip(*kept, strict=True), marker="o", label="carried on")
+        axes.plot(*zip(*kept, strict=True), marker="o", label="accepted")
         if others:
             axes.scatter(*zip(*others, strict=True), marker="x", color="grey", label="not accepted")
         labels = [point.label for point in points]

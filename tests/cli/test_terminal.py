@@ -109,6 +109,12 @@ def test_the_pool_is_shown_with_effects_promoted_edits_first() -> None:
     assert "+0.040 (+0.01 … +0.07)" in lines[promoted]
 
 
+def test_the_last_notice_may_take_two_lines() -> None:
+    why = "Retrying up to 5 times, waiting about 16 s: Cannot reach openai/m: connection refused."
+    drawn = screen(STARTED, Warned(what="w", message=why))
+    assert "Cannot reach" in drawn and "connection refused." in drawn
+
+
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 20), (120, 50)])
 def test_a_long_run_fits_the_terminal(width: int, height: int) -> None:
     events: list[Event] = [STARTED, BASELINE]

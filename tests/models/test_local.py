@@ -11,11 +11,17 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 
 from skillfit.errors import InfrastructureError, InputError
 from skillfit.models import ModelSpec, ask, connect
 from skillfit.models.providers.local import _running
 from tests.models.clocks_and_meters import say
+from tests.support.chat_server import RawServer
+from tests.support.loopback_server import LoopbackServer
 
 GGUF = os.environ.get("SKILLFIT_TEST_GGUF", "")
 real_model = pytest.mark.skipif(not GGUF, reason="SKILLFIT_TEST_GGUF names no GGUF file")
@@ -83,6 +89,45 @@ def test_a_model_the_hub_does_not_have_leaves_nothing_behind(tmp_path, hub):
     environ = {"HF_ENDPOINT": hub, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with pytest.raises(InfrastructureError, match="404"):
         local("org/repo:gone.gguf", environ)
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def answering(asked: list[tuple[str, str | None]], response: Response) -> Starlette:
+    """An app that notes path and token of each request."""
+
+    async def answer(request: Request) -> Response:
+        asked.append((request.url.path, request.headers.get("authorization")))
+        return response
+
+    return Starlette(routes=[Route("/{path:path}", answer)])
+
+
+def test_the_token_goes_to_the_hub_and_not_to_the_storage_it_redirects_to(tmp_path):
+    asked: list[tuple[str, str | None]] = []
+    storage = answering(asked, Response(b"not a model"))
+    with LoopbackServer(storage) as other:
+        redirect = answering(asked, RedirectResponse(f"{other.root}/file"))
+        with LoopbackServer(redirect) as hub:
+            environ = {
+                "HF_ENDPOINT": hub.root,
+                "HF_TOKEN": "hf_secret_of_the_test",
+                "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            }
+            with pytest.raises(InputError, match="not a GGUF file"):
+                local("org/repo:m.gguf", environ)
+    assert asked == [
+        ("/org/repo/resolve/main/m.gguf", "Bearer hf_secret_of_the_test"),
+        ("/file", None),
+    ]
+
+
+def test_a_download_that_breaks_off_leaves_nothing_behind(tmp_path):
+    cut = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nGGUF"
+    with RawServer(lambda number: cut) as server:
+        hub = server.url.removesuffix("/v1")
+        environ = {"HF_ENDPOINT": hub, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        with pytest.raises(InfrastructureError, match="Cannot download"):
+            local("org/repo:m.gguf", environ)
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 

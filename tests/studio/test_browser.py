@@ -241,7 +241,7 @@ def test_a_run_is_started_from_the_form_watched_understood_and_applied(
         expect(page.get_by_role("status")).to_contain_text("skillfit apply", timeout=seconds(60))
         assert (folder / "triage" / "SKILL.md").read_text() != SKILL
         page.get_by_role("button", name="Undo").click()
-        expect(page.get_by_role("status")).to_contain_text("Put back", timeout=seconds(60))
+        expect(page.get_by_role("status")).to_contain_text("Restored", timeout=seconds(60))
         assert (folder / "triage" / "SKILL.md").read_text() == SKILL
 
 
@@ -306,7 +306,7 @@ def test_a_budget_is_raised_and_edits_are_reviewed_pinned_reworded_and_vetoed(
         page.get_by_label("Budget", exact=True).select_option("calls")
         page.get_by_label("Amount", exact=True).fill("5000")
         page.get_by_role("button", name="Raise and resume").click()
-        expect(page.locator("h1")).to_contain_text("Waiting for your yes or no to 3 edits")
+        expect(page.locator("h1")).to_contain_text("Waiting for your approval of 3 edits")
         expect(page.locator(".review")).to_have_count(3)
         page.locator(".review", has_text="login").get_by_role("button", name="Approve").click()
         expect(page.get_by_role("status")).to_contain_text("skillfit steer reviewed approve")

@@ -450,7 +450,7 @@ def test_a_run_under_review_is_listed_as_such_and_goes_on_to_the_next_edit(tmp_p
         assert "waiting for review" in listed and "waiting for answers" not in listed
         form = {"csrf": csrf_of(client), "do": "approve", "target": "s0001e01"}
         page = client.post("/act/run", data=form).text
-        assert "yes or no to 1 edit," in page
+        assert "your approval of 1 edit," in page
         assert page.count("waiting for approval") == 1
         assert "approved, waits for the run to take it up" in page
         page = client.post("/act/run", data={**form, "do": "decline", "target": "s0001e02"}).text

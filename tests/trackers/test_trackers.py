@@ -176,8 +176,22 @@ def test_mlflow_that_goes_away_does_not_stop_the_run(
     tmp_path: Path, run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.warns(UserWarning, match="MLflow tracking disabled for the rest of this run"):
+    with pytest.warns(UserWarning, match="The tracker mlflow is off for the rest of this run"):
         tell(make_tracker("mlflow:http://127.0.0.1:9", run), events)
+
+
+def test_a_function_that_raises_is_called_no_more_and_does_not_stop_the_run(
+    run: Path, events: list[Stored]
+) -> None:
+    called = []
+
+    def failing(stored: Stored) -> None:
+        called.append(stored)
+        raise KeyError("score")
+
+    with pytest.warns(UserWarning, match=r"failing is off .*KeyError\('score'\)"):
+        tell(make_tracker(failing, run), events)
+    assert len(called) == 1 < len(events)
 
 
 def test_mlflow_asks_a_server_that_is_gone_only_a_few_times(
@@ -197,7 +211,7 @@ def test_mlflow_asks_a_server_that_is_gone_only_a_few_times(
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES")
     with ThreadingHTTPServer(("127.0.0.1", 0), Gone) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.warns(UserWarning, match="MLflow tracking disabled"):
+        with pytest.warns(UserWarning, match="The tracker mlflow is off"):
             tell(make_tracker(f"mlflow:http://127.0.0.1:{server.server_port}", run), events)
         server.shutdown()
     assert len(asked) == 3

@@ -557,7 +557,7 @@ def apply(
     if undo:
         document = undo_change(opened, force=force)
         request_steering(opened.path, "undo", str(document))
-        return show({"restored": str(document)}, f"Put back {document}.", as_json)
+        return show({"restored": str(document)}, f"Restored {document}.", as_json)
     change = plan_change(opened, to, force=force)
     found = diff_skills(change.present, change.wanted)
     if not found:

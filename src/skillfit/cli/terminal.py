@@ -6,6 +6,7 @@ story of the run as the report and the studio.
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -51,7 +52,7 @@ def render(
 ) -> RenderableType:
     """The screen. What does not fit the height is left out from the bottom of each list."""
     parts: list[RenderableType] = [_header(story, spent, elapsed), _stages(story)]
-    room = height - 11 - min(4, len(story.stages))
+    room = height - 11 - min(4, len(story.stages)) - bool(story.notices)
     points = [
         PlotPoint(point.score, point.kept) for point in story.points if point.split == "selection"
     ]
@@ -63,11 +64,19 @@ def render(
         parts.append(_edits(story.edits, max(2, min(8, room - 3))))
     elif story.gates:
         parts.append(_gates(story.gates[-max(2, min(5, room - 3)) :]))
-    for shown in story.notices[-2:]:
-        parts.append(_cut(f"! {visible(shown.text)}", "yellow"))
+    parts += _notices([shown.text for shown in story.notices[-2:]], width - 4)
     if notice:
         parts.append(Text(notice, style="bold"))
     return Panel(Group(*parts), title="skillfit", title_align="left", border_style="dim")
+
+
+def _notices(texts: Sequence[str], width: int) -> list[Text]:
+    """The last notice in at most two lines, the one before in one."""
+    shown = [_cut(f"! {visible(text)}", "yellow") for text in texts[:-1]]
+    for text in texts[-1:]:
+        lines = textwrap.wrap(f"! {visible(text)}", width, max_lines=2, placeholder=" …")
+        shown.append(Text("\n".join(lines), style="yellow"))
+    return shown
 
 
 def _cut(text: str, style: str = "") -> Text:
@@ -169,9 +178,7 @@ class PlotPoint:
 
 
 def plot(points: Sequence[PlotPoint], width: int = 60, height: int = _HEIGHT) -> list[str]:
-    """Lines of a small chart: ● carried on, × not accepted, ─ the skill carried on meanwhile. Many
-    points: the latest.
-    """
+    """Lines of a small chart of the latest points: ● accepted, × not accepted, ─ the incumbent."""
     points = points[-max(1, width // 2) :]
     low, high = min(point.score for point in points), max(point.score for point in points)
     if high - low < 0.1:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RunOption = Annotated[
     Path | None,
-    typer.Option("--run", help="The run's directory; default: runs/ and a name of its own."),
+    typer.Option("--run", help="The run's directory; default: a new name under runs/."),
 ]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of a live screen.")]
 Force = Annotated[bool, typer.Option("--force", help="Train even if the preflight says stop.")]

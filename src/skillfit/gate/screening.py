@@ -287,9 +287,9 @@ class ScreeningGate(BaseGate):
             entry.vetoed, entry.pinned = True, False
             self.pool.drop(key, reason)
         elif action in ("pin", "approve"):
-            entry.pinned, entry.vetoed = True, False
             if entry.status == "dropped":
                 raise InputError(f"The edit {key} was dropped: {entry.reason}.")
+            entry.pinned, entry.vetoed = True, False
             if entry.status == "pending":
                 self.pool.promote(key, reason)
         else:

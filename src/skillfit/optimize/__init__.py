@@ -1,1 +1,1 @@
-"""How a skill learns: reflect, aggregate, select, update, and what looks back over an epoch."""
+"""The optimizer: reflect, aggregate, select, update, and the updates at the end of an epoch."""

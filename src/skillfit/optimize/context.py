@@ -92,9 +92,7 @@ def render_cases(
 
 
 def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
-    """What each may take of `room`: small ones keep all they need, the others share the rest
-    evenly.
-    """
+    """Divide `room`: short texts keep all, the others share the rest."""
     shares = [0] * len(sizes)
     left = room
     smallest_first = sorted(range(len(sizes)), key=lambda index: sizes[index])

@@ -45,7 +45,7 @@ apply. Give `check` and `start` the same `run`: what check paid for is not paid 
 Tools that spend money or write files do so only with `confirm: true`; ask your user first.
 With `model.optimizer: handoff` in the config you are the optimizer: when the state is `waiting`,
 read `prompts`, give each its `answer`, and `start` the same run again until it is finished. When
-the state is `review`, edits wait for your user's yes or no (tool `steer`)."""
+the state is `review`, edits wait for your user's approval (tool `steer`)."""
 _LONG = 2_000  # characters of a text in an event
 _WAIT = 60.0  # seconds that `follow` waits at most
 _POLL = 0.25

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, cast
 
-from skillfit.errors import InputError
+from skillfit.errors import InputError, SkillfitError
 from skillfit.extensions import call_factory, find_extension, name_of, takes
 from skillfit.plain_text import shorten
 from skillfit.run.events import (
@@ -63,7 +63,7 @@ def make_tracker(spec: str | Callable[..., Any], run: Path) -> Tracker:
     if isinstance(spec, str):
         found = find_extension("tracker", name, _TRACKERS, setting="--track")
     try:
-        return _tracker(found, name, where, run)
+        return _MayFail(_tracker(found, name, where, run), name)
     except ModuleNotFoundError as error:
         raise InputError(
             f"The tracker {name} needs the package {error.name!r}.",
@@ -93,6 +93,32 @@ def _tracker(found: Any, name: str, where: str, run: Path) -> Tracker:
             hint="Give it a method __call__(self, stored).",
         )
     return cast(Tracker, found) if hasattr(found, "close") else FunctionTracker(found)
+
+
+class _MayFail:
+    """A tracker whose error does not stop a run: it ends the tracking with a warning."""
+
+    def __init__(self, tracker: Tracker, name: str) -> None:
+        self._tracker, self._name = tracker, name
+        self._failed = False
+
+    def __call__(self, stored: Stored) -> None:
+        self._try(lambda: self._tracker(stored))
+
+    def close(self) -> None:
+        self._try(self._tracker.close)
+
+    def _try(self, call: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            call()
+        except SkillfitError:
+            raise  # what the user must fix, for example a file that holds another run
+        except Exception as error:  # noqa: BLE001, of any tracking service or user's code
+            self._failed = True
+            message = f"The tracker {self._name} is off for the rest of this run: {error!r}"
+            warnings.warn(message, stacklevel=1)
 
 
 class FunctionTracker:
@@ -245,8 +271,6 @@ class MLflowTracker:
     """MLflow: settings, scores, the best skill and the report, on a server or in a local database.
 
     One MLflow run per run, found again by its tag on resume.
-
-    An error of MLflow never stops a run: it ends the tracking with a warning.
     """
 
     def __init__(self, where: str, run: Path) -> None:
@@ -267,30 +291,16 @@ class MLflowTracker:
         self._directory = run
         self._run = ""  # MLflow's id
         self._last_seq = 0
-        self._enabled = True
         self._metrics = EventMetrics()
 
     def __call__(self, stored: Stored) -> None:
         numbers = self._metrics(stored.event)
-        self._try(lambda: self._log(stored, numbers))
+        self._log(stored, numbers)
 
     def close(self) -> None:
         """Mark a run that was stopped before its end."""
         if self._run:
-            self._try(lambda: self._client.set_terminated(self._run, "KILLED"))
-
-    def _try(self, send: Callable[[], None]) -> None:
-        from mlflow.exceptions import MlflowException
-
-        if not self._enabled:
-            return
-        try:
-            send()
-        except MlflowException as error:
-            self._enabled = False
-            warnings.warn(
-                f"MLflow tracking disabled for the rest of this run: {error}", stacklevel=1
-            )
+            self._client.set_terminated(self._run, "KILLED")
 
     def _log(self, stored: Stored, numbers: dict[str, float]) -> None:
         from mlflow.entities import Metric, RunTag

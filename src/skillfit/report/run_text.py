@@ -49,7 +49,7 @@ _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 _UNFINISHED = {
     "running": "Running, {where}",
     "waiting": "Waiting for answers to handoff prompts, {where}",
-    "review": "Waiting for your yes or no to {edits}, {where}",
+    "review": "Waiting for your approval of {edits}, {where}",
     "stopped": "Stopped {where}; it can be resumed",
 }
 _UNFINISHED_ABLATION = {

@@ -115,7 +115,7 @@ class EffectPoint:
 
 @dataclass(frozen=True, slots=True)
 class EditSummary:
-    """One edit: what it writes, what it is worth, and what became of it.
+    """One edit: its text, effect and status.
 
     Effects are differences of the mean score; `low` and `high` bound the 80 % interval.
     """
@@ -382,7 +382,7 @@ class RunStory:
 
     @property
     def to_review(self) -> tuple[EditSummary, ...]:
-        """Edits that wait for a person's yes or no."""
+        """Edits that wait for a person's approval."""
         waiting = [edit for edit in self.edits if edit.awaits_approval]
         return () if self.is_over else tuple(waiting)
 

@@ -117,7 +117,7 @@ class RunCard:
     tokens: int = 0
     usd: float | None = 0.0  # None: a price is unknown
     seconds: float | None = None  # time taken, once finished
-    to_review: tuple[str, ...] = ()  # edits that wait for a person's yes or no
+    to_review: tuple[str, ...] = ()  # edits that wait for a person's approval
     unproven: bool = False  # something was found, but the initial skill is handed back
 
     @property

@@ -84,11 +84,10 @@ class RunDirectory:
     ) -> RunDirectory:
         """Start a run in `path`, or resume the one that is there if it is the same run.
 
-        `identity` is what makes the run this run (settings, skill, tasks). It may change as long
-        as the run has only tested its models, and in the file of a part that failed
-        (`expect_fix_of`). `force_new` first moves an existing run aside. With `keep_end` a finished
-        run stays finished: nothing of its result is decided again. A run that records nothing
-        leaves no files when it is closed.
+        `identity` identifies the run (settings, skill, tasks). It may change as long as the run has
+        only tested its models, and in the file of a part that failed (`expect_fix_of`). `force_new`
+        first moves an existing run aside. With `keep_end` a finished run stays finished: nothing of
+        its result is decided again. A run that records nothing leaves no files when it is closed.
         """
         path = Path(path).absolute()
         identity = _as_recorded(identity, redact)
@@ -135,7 +134,7 @@ class RunDirectory:
         self.journal.set_fact(_FAILED_PART, kind)
 
     def expect_no_fix(self) -> None:
-        """The run goes on: a file that changes from here on is another rule."""
+        """The run continues: from here on a changed file is a different run."""
         if self.journal.fact(_FAILED_PART, str):
             self.journal.set_fact(_FAILED_PART, "")
 
@@ -400,8 +399,8 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 RunState = Literal["running", "waiting", "review", "stopped", "finished"]
-"""What a run is doing now. waiting: handoff prompts need answers; review: edits need a person's yes
-or no; stopped: before its end, it can be resumed.
+"""What a run is doing now. waiting: handoff prompts need answers; review: edits need a person's
+approval; stopped: before its end, it can be resumed.
 """
 
 _DEPTH = 4  # folders below the given one

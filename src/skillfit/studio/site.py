@@ -279,7 +279,7 @@ def page_of(rows: Sequence[Row], number: int, size: int, query: QueryParams) -> 
 
 def stream_parts(request: Request, look: Look) -> Response:
     """Server-sent events with the parts that changed. `look` runs in a thread; when the client
-    leaves, a look in progress ends by itself and nothing else happens.
+    leaves, a read in progress finishes and nothing else happens.
     """
     return StreamingResponse(
         _changes(request, look),

@@ -127,7 +127,7 @@ async def _apply(studio: Studio, run: Path, do: str) -> str:
     result = await run_command(arguments, folder=studio.project)
     if result.error:
         raise InputError(result.error)
-    done = "Put back the former text" if do == "undo" else "Changed the skill"
+    done = "Restored the former text" if do == "undo" else "Changed the skill"
     return f"{done}: {story.data.skill}. The same as: {result.command}"
 
 

@@ -23,8 +23,8 @@ from skillfit.training.step_log import Emit
 class Components:
     """What a run works with, put together by assemble.py.
 
-    Only what composes a run takes all of it: loop, preflight and finish. A stage is given the
-    parts that it uses.
+    Only the functions that compose a run take all of it: the loop, the end of an epoch, the
+    preflight and the finish. A stage is given the parts that it uses.
     """
 
     config: Config

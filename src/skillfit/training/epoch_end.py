@@ -44,18 +44,25 @@ class EpochComparison:
     current_hard: float
 
 
-async def slow_update(
-    run: Components, epoch: Epoch, state: TrainingState
-) -> tuple[TrainingState, EpochComparison | None]:
-    """Write a lesson from the epoch. Returns the comparison too, for the meta skill."""
+@dataclass(frozen=True, slots=True)
+class SlowUpdated:
+    """The state after the slow update, and the comparison it made, for the meta skill."""
+
+    state: TrainingState
+    comparison: EpochComparison | None = None
+
+
+async def slow_update(run: Components, epoch: Epoch, state: TrainingState) -> SlowUpdated:
+    """Write a lesson from the epoch."""
     if not run.config.optimizer.use_slow_update or run.optimizer is None:
-        return state, None
+        return SlowUpdated(state)
     gate, settings, last = run.gate, run.config.optimizer, epoch is run.plan.epochs[-1]
     log = StepLog(run.emit, Place(epoch.number, epoch.last_step))
     if epoch.number == 1 and not gate.pools_edits:
-        return await _placeholder(gate, run.gate_settings, epoch, state, log, last=last), None
+        state = await _placeholder(gate, run.gate_settings, epoch, state, log, last=last)
+        return SlowUpdated(state)
     if gate.pools_edits and (epoch.number == 1 or last):
-        return state, None  # in the last epoch nothing could measure the lesson any more
+        return SlowUpdated(state)  # in the last epoch nothing could measure the lesson any more
     with log.stage("slow_update"):
         comparison = await _compare(run.engine, settings, epoch, state)
         lesson = await look_back.write_lesson(
@@ -85,7 +92,7 @@ async def slow_update(
         selection_soft=tally.soft if tally else None,
     )
     _emit(log.emit, epoch, state, candidate, gate.best, record, comparison)
-    return state, comparison
+    return SlowUpdated(state, comparison)
 
 
 async def meta_skill(

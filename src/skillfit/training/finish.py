@@ -7,12 +7,12 @@ found is kept beside it as unproven.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from skillfit.errors import Exit
 from skillfit.gate import Facts, Gate, ShipResult, diagnose, ship_test
 from skillfit.gate.base import NotMeasured
-from skillfit.gate.diagnosis import BUDGET_CAUSES, Diagnosis
+from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS, planned_rollouts
@@ -63,50 +63,41 @@ async def finish(
     it; without an improvement the run counts as ended by its budget.
     """
     closing.release_ship_test()
+    log = StepLog(run.emit)
     # A run that its budget cut short comes here again after a resume, with other requests.
     place = "finish" if cut_short is None else f"finish_after_{len(state.records)}"
     waiting = [edit.id for edit in run.gate.effects() if edit.awaits_approval]
     state = await follow_requests(
         run.requests, place, state, run.gate, run.budget, run.emit, needed=waiting
     )
-    gate, initial, log = run.gate, run.initial, StepLog(run.emit)
-    final = None
-    if not gate.pools_edits:
-        final = await _measure_last(gate, run.engine, run.task.selection, state.skill, log)
-        state = state.tracking_best(gate, state.best_step or len(state.records))
-    with log.stage("compose"):
-        finalists = await gate.compose()
+    composed = await _compose(run.gate, run.engine, run.task.selection, state, log)
     fresh = ShipRollouts(
         SelectionRollouts(closing.ship_engine or run.engine),
         run.gate_settings,
         second_grader=closing.ship_engine is not None,
     )
-    compared = not gate.pools_edits or gate.incumbent.hash != initial.hash
-    finalist_count = run.config.evaluation.finalists
-    repeats = ship_repeats(most_repeats or MOST_REPEATS, finalist_count, compared)
-    ship = await _ship(run, finalists, fresh, repeats, log)
-    found = _found(gate, initial, finalists, ship)
-    trusted = ship is None or ship.verdict == "improved"
-    ending = Ending(
-        handed_back=found if trusted else initial,
-        found=found,
-        scores=fresh.compared(initial, found) or _known_scores(gate, state, initial, found),
-        ship=ship,
-        final=final,
-    )
-    ending = replace(ending, tests=await _tests(run, state, ending, log))
-    _audit(run, state, ending)
+    ship = await _ship(run, composed.finalists, fresh, most_repeats or MOST_REPEATS, log)
+    ending = _ending(run.gate, run.initial, composed, ship, fresh)
+    ending = replace(ending, tests=await _tests(run, composed.state, ending, log))
+    _audit(run, composed.state, ending)
+    return await _diagnosed(run, closing, composed.state, ending, cut_short)
+
+
+async def _diagnosed(
+    run: Components,
+    closing: Closing,
+    state: TrainingState,
+    ending: Ending,
+    cut_short: BudgetReached | None,
+) -> RunFinished:
+    """End the run with the reason that its scores give, and what the user should know."""
     reason = _finish_reason(run, state, ending)
     if cut_short is not None and reason != "improved":
-        facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
-        message = _with_cap(diagnose(facts), cut_short)
-        return conclude(run, closing, state, ending, "budget", message)
+        return _end_by_budget(run, closing, state, ending, cut_short)
     diagnosis = diagnose(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
-        reason = (
-            "infrastructure"  # the scores are no evidence about the skill; resuming tries again
-        )
-        ending = replace(ending, handed_back=run.initial)
+        # The scores are no evidence about the skill; resuming tries again.
+        reason, ending = "infrastructure", replace(ending, handed_back=run.initial)
     else:
         await run.persist_failures()
     return conclude(run, closing, state, ending, reason, str(diagnosis))
@@ -116,16 +107,21 @@ def end_by_budget(
     run: Components, closing: Closing, state: TrainingState, reached: BudgetReached
 ) -> RunFinished:
     """End a run whose budget does not reach to the ship test."""
-    ending = unfinished(run, state)
+    return _end_by_budget(run, closing, state, unfinished(run, state), reached)
+
+
+def _end_by_budget(
+    run: Components,
+    closing: Closing,
+    state: TrainingState,
+    ending: Ending,
+    reached: BudgetReached,
+) -> RunFinished:
     facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
-    message = _with_cap(diagnose(facts), reached)
-    return conclude(run, closing, state, ending, "budget", message)
-
-
-def _with_cap(diagnosis: Diagnosis, reached: BudgetReached) -> str:
-    """The diagnosis and the cap. Both advise to raise the cap; the cap's message names it."""
+    diagnosis = diagnose(facts)
+    # Both advise to raise the cap; the cap's message names it.
     text = diagnosis.message if diagnosis.cause in BUDGET_CAUSES else str(diagnosis)
-    return f"{text} {reached}"
+    return conclude(run, closing, state, ending, "budget", f"{text} {reached}")
 
 
 def unfinished(run: Components, state: TrainingState) -> Ending:
@@ -159,14 +155,36 @@ def conclude(
     return event
 
 
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """The skills that the ship test compares with the initial one."""
+
+    state: TrainingState
+    finalists: list[Skill]  # most promising first
+    final: Tally | None  # of the last skill, for gates without a pool
+
+
+async def _compose(
+    gate: Gate, engine: Rollouts, items: Sequence[Item], state: TrainingState, log: StepLog
+) -> Composed:
+    final = None
+    if not gate.pools_edits:  # the last skill is measured like any other, and may be the best one
+        final = await _measure_last(gate, engine, items, state.skill, log)
+        state = state.tracking_best(gate, state.best_step or len(state.records))
+    with log.stage("compose"):
+        return Composed(state, await gate.compose(), final)
+
+
 async def _ship(
-    run: Components, finalists: list[Skill], fresh: ShipRollouts, repeats: int, log: StepLog
+    run: Components, finalists: list[Skill], fresh: ShipRollouts, most_repeats: int, log: StepLog
 ) -> ShipResult | None:
     """Compare the finalists with the initial skill on fresh rollouts."""
-    evaluation = run.config.evaluation
+    evaluation, gate = run.config.evaluation, run.gate
     if not evaluation.ship_test:
         return None
-    items, noise = run.task.selection, run.gate.noise()
+    compared = not gate.pools_edits or gate.incumbent.hash != run.initial.hash
+    repeats = ship_repeats(most_repeats, evaluation.finalists, compared)
+    items, noise = run.task.selection, gate.noise()
     finalists = finalists[: evaluation.finalists]
     planned = planned_rollouts(items, run.initial, finalists, noise=noise, most_repeats=repeats)
     with log.stage("ship", planned):
@@ -197,21 +215,33 @@ async def _ship(
     return result
 
 
-def _found(
-    gate: Gate, initial: Skill, finalists: Sequence[Skill], ship: ShipResult | None
-) -> Skill:
-    """What training arrived at: the finalist that the ship test chose, or the first one."""
+def _ending(
+    gate: Gate,
+    initial: Skill,
+    composed: Composed,
+    ship: ShipResult | None,
+    fresh: ShipRollouts,
+) -> Ending:
+    """What the run found, and what it hands back: the initial skill unless that is improved."""
     if ship is None and not gate.pools_edits:
-        return gate.best
-    if ship is not None and ship.repeats:
-        return ship.skill
-    return finalists[0] if finalists else initial
+        found = gate.best
+    elif ship is not None and ship.repeats:
+        found = ship.skill
+    else:
+        found = composed.finalists[0] if composed.finalists else initial
+    known = _known_scores(gate, composed.state, initial, found)
+    return Ending(
+        handed_back=found if ship is None or ship.verdict == "improved" else initial,
+        found=found,
+        scores=fresh.compared(initial, found) or known,
+        ship=ship,
+        final=composed.final,
+    )
 
 
 async def _measure_last(
     gate: Gate, engine: Rollouts, items: Sequence[Item], skill: Skill, log: StepLog
 ) -> Tally:
-    """Without a pool, the last skill is measured like any other and may become the best one."""
     with log.stage("final", len(items)):
         tally = await gate.adopt(skill, None)
         # Recorded rollouts, reported once more for this stage's files.

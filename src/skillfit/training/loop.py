@@ -91,8 +91,8 @@ async def train(run: Components, state: TrainingState) -> AsyncIterator[Training
             for planned in epoch.steps:
                 state = await take_step(run, planned, state, in_flight)
                 yield state
-            state, comparison = await slow_update(run, epoch, state)
-            state = await meta_skill(run, epoch, state, comparison)
+            updated = await slow_update(run, epoch, state)
+            state = await meta_skill(run, epoch, updated.state, updated.comparison)
             yield state
     finally:
         await in_flight.settle()
@@ -139,10 +139,10 @@ async def take_step(
     result = StepResult(planned, training, learned, updated, verdict)
     carried = carry_winner(gate, state, verdict, planned)
     if not pools:
-        carried, notes = await add_notes(
+        noted = await add_notes(
             gate, run.optimizer, texts, run.gate_settings, carried, patches, log
         )
-        result = replace(result, notes=notes)
+        carried, result = noted.state, replace(result, notes=noted.notes)
     await run.persist_failures()
     return close_step(run.config, gate.best, state, carried, result, log)
 

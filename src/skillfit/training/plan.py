@@ -7,7 +7,8 @@ in the same order.
 With `budget.rollouts`, `plan_rollouts` decides about steps, batches and selection items. Fixed
 costs come first: the check, the baseline, the comparison at the end, the ship test and the test
 split. The rest goes to steps. Where the selection split is too large for the budget, fewer of its
-items are used, so that several steps are possible.
+items are used, so that several steps are possible. estimate.py counts rollouts with the same
+functions.
 """
 
 from __future__ import annotations
@@ -384,6 +385,5 @@ def _fixed(config: Config, sizes: SplitSizes, repeats: int, pools_edits: bool) -
 def _step(config: Config, sizes: SplitSizes, pools_edits: bool) -> int:
     batches = _batch_size(config, sizes) * config.train.accumulation
     training = batches * config.gradient.rollouts_per_item
-    return (
-        training + diagnosis_rollouts(config) + gate_rollouts(config, sizes.selection, pools_edits)
-    )
+    judged = gate_rollouts(config, sizes.selection, pools_edits)
+    return training + diagnosis_rollouts(config) + judged

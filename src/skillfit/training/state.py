@@ -57,7 +57,7 @@ class TrainingState:
         return replace(self, skill=skill, origin=origin, score=score)
 
     def tracking_best(self, gate: Gate, step: int) -> TrainingState:
-        """With the best skill's origin, when the best skill is the one just carried on."""
+        """With the best skill's origin, when the best skill is the new incumbent."""
         new = gate.best.hash == self.skill.hash and self.best_origin != self.origin
         return replace(
             self,

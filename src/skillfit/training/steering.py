@@ -24,7 +24,7 @@ from skillfit.training.user_part import PartFailed
 
 
 class ReviewPending(SkillfitError):
-    """Edits wait for a person's yes or no; the ship test comes after that."""
+    """Edits wait for a person's decision; the ship test comes after that."""
 
     exit_code = Exit.HANDOFF
 
@@ -39,7 +39,7 @@ class RecordedRequests:
     async def read(
         self, place: str, budget: Budget, needed: Sequence[str] = ()
     ) -> list[SteeringRequest]:
-        """Raises ReviewPending when an edit in `needed` got no yes or no."""
+        """Raises ReviewPending when an edit in `needed` was neither approved nor declined."""
 
         async def read() -> list[SteeringRequest]:
             found = read_requests(self.run, after=self._last)
@@ -73,7 +73,7 @@ def _with_caps(requests: Sequence[SteeringRequest], budget: Budget) -> list[Stee
 def _review_pending(run: Path, edits: Sequence[str]) -> ReviewPending:
     count = quantity(len(edits), "edit waits", "edits wait")
     return ReviewPending(
-        f"{count} for your yes or no (review: true): {', '.join(edits)}.",
+        f"{count} for your approval (review: true): {', '.join(edits)}.",
         hint=f"Decide with `skillfit steer {run} approve {edits[0]}` (or decline) or in"
         f" `skillfit studio`, then: skillfit resume {run}",
     )
@@ -90,7 +90,7 @@ async def follow_requests(
 ) -> TrainingState:
     """Carry out the requests that arrived since the last call. A request may change the incumbent.
 
-    Raises ReviewPending when an edit in `needed` got no yes or no.
+    Raises ReviewPending when an edit in `needed` was neither approved nor declined.
     """
     found = await requests.read(place, budget, needed)
     for request in found:

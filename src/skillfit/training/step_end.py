@@ -1,5 +1,5 @@
-"""The baseline before the first step, and the end of a step: its winner is carried on, what the
-step taught enters the optimizer's memory, and its record is written.
+"""The baseline before the first step, and the end of a step: the winner becomes the incumbent,
+results enter the optimizer's memory, and the record of the step is written.
 """
 
 from __future__ import annotations
@@ -134,6 +134,14 @@ def close_step(
     return state
 
 
+@dataclass(frozen=True, slots=True)
+class WithNotes:
+    """The state after the notes of a step, and what was added."""
+
+    state: TrainingState
+    notes: Notes = field(default_factory=Notes)
+
+
 async def add_notes(
     gate: Gate,
     optimizer: Optimizer | None,
@@ -142,13 +150,13 @@ async def add_notes(
     state: TrainingState,
     patches: Sequence[Patch],
     log: StepLog,
-) -> tuple[TrainingState, Notes]:
+) -> WithNotes:
     """Add a step's notes to the appendix, whatever the verdict was, and measure the result."""
     if optimizer is None or not optimizer.settings.use_skill_aware_reflection:
-        return state, Notes()
+        return WithNotes(state)
     notes = [note for note in collect_notes(patches) if texts.passes(note, log.step)]
     if not notes:
-        return state, Notes()
+        return WithNotes(state)
     held = set(appendix_notes(state.skill))
     skill = with_notes(state.skill, notes)
     with log.within("gate"):
@@ -160,11 +168,11 @@ async def add_notes(
             skill = with_consolidated_notes(skill, condensed)
         unchanged = skill.hash == state.skill.hash
         if unchanged or not texts.fits(skill, state.skill, "appendix", log.step):
-            return state, Notes()
+            return WithNotes(state)
         state = await adopt(gate, metric, state, skill, f"appendix_{step_name(log.step)}", log)
     kept = appendix_notes(skill)
     added = tuple(note for note in kept if note not in held)
-    return state, Notes(len(notes), added, len(kept), consolidated)
+    return WithNotes(state, Notes(len(notes), added, len(kept), consolidated))
 
 
 async def adopt(
@@ -176,8 +184,8 @@ async def adopt(
     log: StepLog,
     like: Skill | None = None,
 ) -> TrainingState:
-    """Carry a skill that no verdict chose. It is measured too, unless `like` says the
-    same to an agent and is measured already.
+    """Adopt a skill that no verdict chose. It is measured unless an equivalent skill (`like`) was
+    measured.
     """
     tally = await gate.adopt(skill, like)
     emit_score(log.emit, origin, skill, tally)

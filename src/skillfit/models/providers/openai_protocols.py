@@ -12,7 +12,6 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from http.client import HTTPException
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
@@ -410,16 +409,15 @@ def ollama_address(host: str) -> str:
 
 def ollama_readiness(environ: Mapping[str, str]) -> Readiness:
     """Whether an Ollama server answers."""
-    from urllib.error import URLError
-    from urllib.request import urlopen
+    import httpx
 
     try:
         address = ollama_address(environ.get("OLLAMA_HOST", "").strip())
-        with urlopen(f"{address}/api/version", timeout=0.5):
-            return Readiness(True, f"answers at {address}")
+        httpx.get(f"{address}/api/version", timeout=0.5).raise_for_status()
+        return Readiness(True, f"answers at {address}")
     except InputError as error:
         return Readiness(False, error.message)
-    except (URLError, OSError, ValueError, HTTPException):
+    except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL):
         return Readiness(False, f"no server answers at {address}")
 
 
