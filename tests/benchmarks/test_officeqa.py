@@ -171,6 +171,17 @@ async def test_custom_search_asks_the_service(monkeypatch: pytest.MonkeyPatch) -
     assert "secret-token" not in json.dumps(evaluator.describe())
 
 
+async def test_search_arguments_that_cannot_be_read_are_answered() -> None:
+    nested = '{"queries": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    calls = [Reply("", (ToolCall("1", "search", text),)) for text in (nested, "[1]", "{")]
+    evaluator = rounds([*calls, "<answer>7</answer>"], "http://127.0.0.1:9")
+    item = Item("1", {"input": "How many?", "answers": ["7"]})
+    attempt, score = await evaluator(Skill.from_text("# S\n\nx\n"), item, seed=1)
+    results = [step.text for step in attempt.steps if step.kind == "tool_result"]
+    assert results == ['error: call search with {"queries": ["…"]}'] * 3
+    assert score.hard == 1
+
+
 async def test_a_search_service_that_fails_is_a_failure_not_a_zero() -> None:
     async def serve(request: Request) -> Response:
         return Response("down", 503)

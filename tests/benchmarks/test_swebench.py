@@ -343,6 +343,24 @@ async def test_the_agent_works_in_the_container_and_a_missing_harness_is_a_failu
     assert raised.value.kind == "docker"
 
 
+async def test_command_arguments_that_cannot_be_read_are_answered(
+    sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bin_folder = stand_in_docker(tmp_path, monkeypatch)
+    item = sample.items[0]
+    shutil.copytree(item.content()["repository"], bin_folder / "testbed")
+    commit(bin_folder / "testbed", "base")
+    nested = '{"command": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    texts = (nested, "{", "[1]", '{"command": null}')
+    calls = [Reply("", (ToolCall("1", "run_command", text),)) for text in texts]
+    model = ScriptedModel([*calls, "Done."])
+    rounds = ContainerRounds(model, "Work. {skill}", "x", 9, 60)
+    attempt, score = await rounds(SKILL, item, seed=1)
+    results = [step.text for step in attempt.steps if step.kind == "tool_result"]
+    assert results == ['error: call run_command with {"command": "…"}'] * 4
+    assert score.feedback == "Nothing was changed."
+
+
 async def test_a_docker_that_fails_is_a_failure_of_its_own_kind(
     sample: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

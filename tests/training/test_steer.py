@@ -7,6 +7,7 @@ import json
 import pytest
 
 from skillfit.errors import Exit
+from skillfit.report.story_builder import read_story
 from skillfit.run.control import STEERING, request_steering
 from skillfit.run.directory import read_listed
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
@@ -94,7 +95,8 @@ async def test_a_run_under_review_ends_when_every_edit_has_its_yes_or_no(
     asked = len(world.calls)
     *_, last = world.events(GateDecided)
     approved, *declined = [effect for effect in last.effects if effect.awaits_approval]
-    assert read_listed(world.folder / "run").state == "waiting"
+    assert read_listed(world.folder / "run").state == "review"
+    assert read_story(world.folder / "run").state == "review"
     request_steering(world.folder / "run", "approve", approved.id)
     for effect in declined:
         request_steering(world.folder / "run", "decline", effect.id)

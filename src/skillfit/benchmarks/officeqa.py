@@ -48,6 +48,7 @@ from skillfit.benchmarks.benchmark import (
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Tool, ToolCall
+from skillfit.models.wire import argument_object
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import TextGrader, verdict
 from skillfit.tasks.item import Grader, Item, Score, ScoredAttempt
@@ -381,9 +382,5 @@ class SearchRounds(Evaluator):
 
 
 def _queries(call: ToolCall) -> list[str]:
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except json.JSONDecodeError:
-        return []
-    queries = arguments.get("queries") if isinstance(arguments, dict) else None
+    queries = argument_object(call).get("queries")
     return [str(query) for query in queries if query] if isinstance(queries, list) else []

@@ -50,6 +50,7 @@ from skillfit.benchmarks.benchmark import (
 from skillfit.errors import InputError, TaskFailure
 from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Model, Tool, ToolCall
+from skillfit.models.wire import argument_object
 from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import (
     ProcessResult,
@@ -196,9 +197,8 @@ class ContainerRounds(Evaluator):
 
 async def _run_command(container: str, call: ToolCall) -> str:
     """What the command of a tool call printed in the container."""
-    try:
-        command = str(json.loads(call.arguments)["command"])
-    except (ValueError, KeyError, TypeError):
+    command = argument_object(call).get("command")
+    if not isinstance(command, str):
         return 'error: call run_command with {"command": "…"}'
     shell = f"cd /testbed && ( {command}\n) 2>&1; echo [exit code $?]"
     output = await docker("exec", "--interactive", container, "bash", "-c", shell)

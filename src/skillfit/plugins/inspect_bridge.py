@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from skillfit.atomic_write import write_whole
 from skillfit.errors import SkillfitError, TaskFailure
+from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import (
     BadRequest,
     FinishReason,
@@ -282,8 +283,8 @@ def _tool_call(call: ToolCall) -> Any:
 
     arguments, problem = {}, None
     try:
-        arguments = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError) as error:
+        arguments = parse_json(call.arguments or "{}")
+    except ValueError as error:
         problem = f"The arguments are not valid JSON: {error}"
     if not isinstance(arguments, dict):
         arguments, problem = {}, "The arguments are not a JSON object."

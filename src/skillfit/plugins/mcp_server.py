@@ -25,7 +25,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.plain_text import shorten
 from skillfit.report import RunStory, open_run, read_story
 from skillfit.run.control import in_use, stop_run
-from skillfit.run.directory import JOURNAL
+from skillfit.run.directory import JOURNAL, RunState
 from skillfit.run.events import RolloutFinished, as_json
 from skillfit.studio.commands import (
     Folders,
@@ -44,7 +44,8 @@ better. Usual order: estimate, check, start, follow until the state is no longer
 apply. Give `check` and `start` the same `run`: what check paid for is not paid again.
 Tools that spend money or write files do so only with `confirm: true`; ask your user first.
 With `model.optimizer: handoff` in the config you are the optimizer: when the state is `waiting`,
-read `prompts`, give each its `answer`, and `start` the same run again until it is finished."""
+read `prompts`, give each its `answer`, and `start` the same run again until it is finished. When
+the state is `review`, edits wait for your user's approval (tool `steer`)."""
 _LONG = 2_000  # characters of a text in an event
 _WAIT = 60.0  # seconds that `follow` waits at most
 _POLL = 0.25
@@ -92,7 +93,7 @@ class RunStanding:
     """The state of a run, for an agent that follows it."""
 
     run: str
-    state: str
+    state: RunState
     verdict: str
     stage: str
     step: int
@@ -280,7 +281,7 @@ class Tools:
         if not (path / JOURNAL).is_file():
             raise ToolError(failure or f"There is no run in {path}.")
         story = _story(path)
-        state = "running" if self._starter.is_starting(path) else story.state
+        state: RunState = "running" if self._starter.is_starting(path) else story.state
         stage = story.running_stage
         return RunStanding(
             run=str(path),
@@ -291,7 +292,7 @@ class Tools:
             total_steps=story.total_steps,
             seconds_left=story.seconds_left,
             prompts_waiting=story.prompts,
-            stopped_by=failure[-_LONG:] if state == "stopped" else "",
+            stopped_by=failure[-_LONG:] if state in ("stopped", "review") else "",
         )
 
 

@@ -49,6 +49,7 @@ _HEARTBEAT = 30.0  # seconds without a line before one says how far the run is
 _UNFINISHED = {
     "running": "Running, {where}",
     "waiting": "Waiting for answers to handoff prompts, {where}",
+    "review": "Waiting for your approval of {edits}, {where}",
     "stopped": "Stopped {where}; it can be resumed",
 }
 _UNFINISHED_ABLATION = {
@@ -78,10 +79,8 @@ def verdict_sentence(story: RunStory) -> str:
         where = f"after {story.steps_done} of {story.total_steps} steps"
     else:
         where = "before the first step was done"
-    sentence = _UNFINISHED[story.state].format(where=where)
-    if story.state == "stopped" and story.to_review:
-        sentence = f"Waiting for your approval of {quantity(len(story.to_review), 'edit')}, {where}"
-    return sentence + _so_far(story)
+    edits = quantity(len(story.to_review), "edit")
+    return _UNFINISHED[story.state].format(where=where, edits=edits) + _so_far(story)
 
 
 def ablation_sentence(event: AblationFinished) -> str:
@@ -302,7 +301,7 @@ def next_commands(story: RunStory) -> list[str]:
     run = story.path.replace(str(Path.home()), "~")
     resume = resume_command(story, run)
     lines = []
-    if story.state == "stopped" and story.to_review:
+    if story.state == "review":
         first = story.to_review[0].id
         lines.append(f"skillfit steer {run} approve {first}   # or decline, for each of the edits")
         lines.append(f"{resume}   # when all have their answer")

@@ -12,6 +12,7 @@ from typing import Literal
 from skillfit.models.protocol import Usage
 from skillfit.run.card import RESUMABLE
 from skillfit.run.control import Action
+from skillfit.run.directory import RunState
 from skillfit.run.events import AblationFinished, ShipTested
 from skillfit.run.records import (
     ACCEPTED,
@@ -30,8 +31,6 @@ from skillfit.run.records import (
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
 
-# waiting: handoff prompts need answers
-State = Literal["running", "waiting", "stopped", "finished"]
 PointSplit = Literal["selection", "ship", "test"]
 
 
@@ -324,7 +323,7 @@ class RunStory:
 
     run: str
     path: str
-    state: State
+    state: RunState
     has_begun: bool = False  # the start is recorded; the run's directory exists before that
     finish_reason: RunFinishReason | Literal[""] = ""  # empty while the run has not finished
     verdict: str = ""  # one sentence

@@ -28,7 +28,7 @@ from skillfit.report.story import (
     StageProgress,
 )
 from skillfit.report.story_evidence import EditPool, RolloutTotals, ScoreBook, scoring
-from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, read_requests
+from skillfit.run.control import DONE_TO_EDIT, EDIT_ACTIONS, in_use, read_requests
 from skillfit.run.directory import RunDirectory, RunView, state_of
 from skillfit.run.events import (
     AblationFinished,
@@ -445,8 +445,15 @@ class RunFollower:
             )
             for kind, count in self._costs.retries.most_common()
         ]
-        state = state_of(self.path, finished=self._builder.finished)
-        decisions = _with_requests(self.path, story.decisions, running=state == "running")
+        running = in_use(self.path)
+        decisions = _with_requests(self.path, story.decisions, running=running)
+        edits = tuple(_with_decision(edit, decisions) for edit in story.edits)
+        state = state_of(
+            self.path,
+            running=running,
+            finished=self._builder.finished,
+            to_review=any(edit.awaits_approval for edit in edits),
+        )
         story = replace(
             story,
             run=run_id or story.run,
@@ -458,7 +465,7 @@ class RunFollower:
             notices=(*story.notices, *retried),
             prompts=len(pending(self.path / "handoff")),
             decisions=decisions,
-            edits=tuple(_with_decision(edit, decisions) for edit in story.edits),
+            edits=edits,
         )
         return replace(story, verdict=verdict_sentence(story))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from skillfit.gate import GateSettings
+from skillfit.models.json_text import parse_json
 from skillfit.plain_text import head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
 from skillfit.report.story_evidence import row_value, scoring
@@ -399,8 +400,8 @@ def _turn(step: TrajectoryStep) -> Turn:
 def _readable(arguments: str) -> str:
     """Tool arguments are JSON on one line; indented they can be read."""
     try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
+        value = parse_json(arguments)
+    except ValueError:
         return arguments
     if not isinstance(value, dict):
         return arguments

@@ -398,16 +398,17 @@ def _explained(path: Path) -> Iterator[None]:
         raise
 
 
-RunState = Literal["running", "finished", "waiting", "stopped"]
+RunState = Literal["running", "waiting", "review", "stopped", "finished"]
+"""What a run is doing now. waiting: handoff prompts need answers; review: edits need a person's
+approval; stopped: before its end, it can be resumed.
+"""
 
 _DEPTH = 4  # folders below the given one
 
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run and its state now. waiting: for a person, to answer prompts (handoff) or to review
-    edits; stopped: before its end, it can be resumed.
-    """
+    """A run of a list."""
 
     path: Path
     state: RunState
@@ -460,9 +461,8 @@ def read_listed(path: Path) -> ListedRun:
     running = in_use(path)
     with closing(RunDirectory.read(path)) as view:
         card = current_card(view, running=running)
-    state = _state(path, running=running, finished=card.finished)
-    if state == "stopped" and card.to_review and not _reviewed(path, card):
-        state = "waiting"
+    to_review = bool(card.to_review) and not _reviewed(path, card)
+    state = state_of(path, running=running, finished=card.finished, to_review=to_review)
     return ListedRun(path.absolute(), state, card)
 
 
@@ -485,14 +485,12 @@ def current_card(view: RunView, *, running: bool = False) -> RunCard:
     return card
 
 
-def state_of(path: Path, *, finished: bool) -> RunState:
-    """What a run is doing now."""
-    return _state(path, running=in_use(path), finished=finished)
-
-
-def _state(path: Path, *, running: bool, finished: bool) -> RunState:
+def state_of(path: Path, *, running: bool, finished: bool, to_review: bool) -> RunState:
+    """What a run is doing now. `to_review`: whether a person has still to decide on an edit."""
     if running:
         return "running"
     if finished:
         return "finished"
-    return "waiting" if pending(path / "handoff") else "stopped"
+    if pending(path / "handoff"):
+        return "waiting"
+    return "review" if to_review else "stopped"

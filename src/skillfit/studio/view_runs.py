@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 from urllib.parse import urlencode
 
 from markupsafe import Markup
@@ -11,7 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from skillfit.models.providers.handoff import pending
 from skillfit.plain_text import visible
 from skillfit.report import RunStory
 from skillfit.report.charts import compare_chart, sparkline
@@ -19,6 +19,7 @@ from skillfit.report.html_report import flat_settings
 from skillfit.report.story import EditSummary
 from skillfit.report.story_evidence import by_effect
 from skillfit.run.card import RunCard, ShipGain
+from skillfit.run.directory import RunState
 from skillfit.skill import diff_hunks
 from skillfit.studio.site import (
     NamedRun,
@@ -35,7 +36,7 @@ _PAGE = 50
 _COMPARED = 6  # runs side by side at most
 _COMPARED_EDITS = 20
 _UNSET = ("null", "{}", "[]", '""')
-STATES = ("running", "waiting", "stopped", "finished", "failed")
+STATES = (*get_args(RunState), "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,6 @@ class RunRow:
     state: str
     card: RunCard
     curve: Markup
-    reviewing: bool = False  # a waiting run: for approval of edits, not for answers
 
     @property
     def ship(self) -> ShipGain | None:
@@ -75,9 +75,8 @@ class RunRow:
 def _row(run: NamedRun) -> RunRow:
     listed, card = run.listed, run.listed.card
     state = "failed" if card.finish_reason == "infrastructure" else listed.state
-    reviewing = state == "waiting" and bool(card.to_review) and not pending(listed.path / "handoff")
     curve = sparkline([point.score for point in card.points])
-    return RunRow(run.name, state, card, curve, reviewing)
+    return RunRow(run.name, state, card, curve)
 
 
 def _number(value: float | None) -> float:

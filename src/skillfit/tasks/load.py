@@ -38,7 +38,7 @@ from skillfit.extensions import (
 )
 from skillfit.models.protocol import Model
 from skillfit.tasks.item import GraderLike, Item
-from skillfit.tasks.rows import Row, folder_rows, items_of, parse_json, read_rows
+from skillfit.tasks.rows import Row, folder_rows, items_of, parse_row_json, read_rows
 from skillfit.tasks.splits import SplitSettings
 from skillfit.tasks.task import CommandEvaluator, Evaluator, Task, collector_paused
 
@@ -163,7 +163,7 @@ def eval_rows(path: Path) -> Iterator[Row]:
     """The Agent Skills format: prompts with files, an expected output, assertions. Paths are
     relative to the skill's folder.
     """
-    document = parse_json(path.read_bytes(), str(path))
+    document = parse_row_json(path.read_bytes(), str(path))
     evals = document.get("evals") if isinstance(document, dict) else None
     if not isinstance(evals, list) or not evals or not all(isinstance(one, dict) for one in evals):
         raise InputError(

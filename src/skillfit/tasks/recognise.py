@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from skillfit.errors import InputError, TaskFailure
+from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Message, Reply, Request
 from skillfit.plain_text import one_line
 from skillfit.tasks.graders import build_grader, golds, without_judges
@@ -541,8 +542,8 @@ def _is_number(answer: str) -> bool:
 
 def _is_object(answer: str) -> bool:
     try:
-        return isinstance(json.loads(answer), dict)
-    except (ValueError, RecursionError):
+        return isinstance(parse_json(answer), dict)
+    except ValueError:
         return False
 
 

@@ -274,14 +274,14 @@ def _read_jsonl(path: Path) -> Iterator[_Read]:
                 at, where = None, f"{name}:{number}"
                 if len(line) > LONG_ROW:
                     at = RowAt(resolved, offset + len(line) - len(text), len(text))
-                yield where, parse_json(text, where), at
+                yield where, parse_row_json(text, where), at
             offset += len(line)
 
 
 def _read_json(path: Path) -> Iterator[_Read]:
     text = path.read_bytes()
     try:
-        rows = parse_json(text, str(path))
+        rows = parse_row_json(text, str(path))
     except InputError as error:
         if text.strip().startswith(b"{") and b"\n{" in text:
             error.hint = "One object per line is JSONL: name the file .jsonl."
@@ -318,7 +318,7 @@ def _rows_of_object(document: JsonObject) -> Any:
     return document
 
 
-def parse_json(text: bytes, where: str) -> Any:
+def parse_row_json(text: bytes, where: str) -> Any:
     """The value of a JSON text. `where` names the place in errors."""
     try:
         return from_json(text)
