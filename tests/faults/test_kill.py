@@ -75,7 +75,7 @@ class Killer:
     def train(
         self, run: Path, settings: list[str], kill: tuple[str, int] | None = None
     ) -> tuple[dict[str, Any], Counter[str]]:
-        """How it ended, and what it asked. Each child has a key of its own, so that what a killed
+        """How it ended, and what it asked. Each child has its own key, so that what a killed
         one sent is not taken for the next one's: a server may read a request after its sender's
         death.
         """

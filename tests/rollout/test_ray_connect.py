@@ -1,5 +1,5 @@
 """Connecting to a Ray cluster that `ray start` made: by address, by RAY_ADDRESS, with and without
-its token. The cluster and each driver are processes of their own.
+its token. The cluster and each driver are separate processes.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _listens(port: int) -> bool:
 
 
 def drive(address: str, folder: Path, **more: str) -> str:
-    """What a driver of its own, with an empty home directory, reports."""
+    """What a separate driver, with an empty home directory, reports."""
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, address, str(folder)],
         cwd=ROOT,

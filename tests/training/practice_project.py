@@ -40,7 +40,7 @@ Reply = Answer | Callable[[Call], Answer]
 
 
 def item(name: str, colour: str, split: str) -> dict[str, Any]:
-    """`red` and some words of its own, so that no two items look alike."""
+    """`red` and some words of the item, so that no two items look alike."""
     digits = hashlib.sha256(name.encode()).hexdigest()
     noise = " ".join(
         digits[at : at + 5].translate(str.maketrans("0123456789", "ghijklmnop"))

@@ -225,7 +225,7 @@ class Journal(Store):
     ) -> T:
         """Run the effect and record its value, or what its failure cost."""
         parent = _enclosing.get()
-        _enclosing.set(key)  # this coroutine is a task of its own, with its own context
+        _enclosing.set(key)  # this coroutine is a separate task, with its own context
         started = time.time()
         row = {**row, "at": started}
         try:

@@ -293,7 +293,7 @@ def _version(story: RunStory, name: str) -> SkillVersion:
 
 
 def report(studio: Studio, request: Request) -> Response:
-    """The report as a page of its own. It brings a policy with the hashes of its script."""
+    """The report as a separate page. It brings a policy with the hashes of its script."""
     text = html_report(studio.story(request))
     return HTMLResponse(text, headers={"Content-Security-Policy": "frame-ancestors 'none'"})
 
