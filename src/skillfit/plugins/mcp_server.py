@@ -252,7 +252,7 @@ class Tools:
     def _run(self, run: str) -> Path:
         path = self._inside(run)
         if path in self.folders.roots:
-            raise ToolError(f"{run!r} is a separate folder, not a run.")
+            raise ToolError(f"{run!r} is a project folder, not a run.")
         return path
 
     def _config(self, config: str, overrides: list[str] | None) -> list[str]:

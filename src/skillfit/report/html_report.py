@@ -385,8 +385,8 @@ def flat_settings(value: Mapping[str, Any], prefix: str = "") -> list[Setting]:
 
 
 def _visible_text(value: Any) -> Any:
-    """What a template writes for a value. Hidden characters of texts become visible escapes; our own
-    markup is left alone.
+    """What a template writes for a value. Hidden characters of texts become visible escapes;
+    our own markup is left alone.
     """
     if isinstance(value, str) and not isinstance(value, Markup):
         return visible(value)
