@@ -75,9 +75,9 @@ class Killer:
     def train(
         self, run: Path, settings: list[str], kill: tuple[str, int] | None = None
     ) -> tuple[dict[str, Any], Counter[str]]:
-        """How it ended, and what it asked. Each child has its own key, so that what a killed
-        one sent is not taken for the next one's: a server may read a request after its sender's
-        death.
+        """How it ended, and what it asked. Each child has its own key, so that what a killed one
+        sent is not taken for the next one's: a server may read a request after its sender was
+        killed.
         """
         key = f"key-of-{self.world.folder.name}-{next(self.numbers)}"
         order = {
@@ -121,7 +121,7 @@ def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
 
 @dataclass
 class Straight:
-    """The run nobody disturbed."""
+    """The uninterrupted run."""
 
     files: dict[str, Any]
     passed: dict[str, int]

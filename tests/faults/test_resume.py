@@ -37,7 +37,7 @@ SETTINGS = ("train.num_epochs=2", "train.batch_size=4", "gradient.minibatch_size
 
 
 def best_of(world: World) -> str:
-    """The best skill the finished steps of a run know of."""
+    """The best skill after the finished steps of a run."""
     steps = world.events(StepFinished)
     return steps[-1].best_skill if steps else SKILL
 

@@ -65,7 +65,7 @@ def cluster() -> Iterator[Any]:
 
 
 class Adder:
-    """A model of the driver: does the sum it is asked, and knows in which process it lives."""
+    """A model of the driver: does the sum it is asked, and knows its process."""
 
     id = "practice/adder"
     context_window = 8000

@@ -36,7 +36,7 @@ serve(Path(sys.argv[1]), project=Path(sys.argv[2]), token=sys.argv[3])
 
 @dataclass(frozen=True, slots=True)
 class RunningStudio:
-    """`link` works once; `links` hears the following ones."""
+    """`link` works once; the following ones arrive in `links`."""
 
     link: str
     links: list[str]

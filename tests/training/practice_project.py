@@ -317,7 +317,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def answered(run: Path) -> Counter[str]:
-    """Requests whose answers stand in a run's journal."""
+    """Requests whose answers are in a run's journal."""
     view = RunDirectory.read(run)
     try:
         return Counter(json.loads(entry.json)["model"] for entry in view.journal.entries("call/"))

@@ -52,7 +52,7 @@ class RolloutReservation:
         return used
 
     def close(self) -> None:
-        """Bill a guess when nothing was billed: the cost of a cancelled rollout is unknown."""
+        """Bill an estimate when nothing was billed: the cost of a cancelled rollout is unknown."""
         self._reservation.settle(self._meter.guess(Usage(calls=1)))
 
 

@@ -352,8 +352,8 @@ def _key_range(prefix: str) -> tuple[str, str]:
 
 def _countable(usage: Usage) -> Usage:
     """The usage with every number that cannot be added up (NaN, negative) set to 0, and an
-    impossible price to unknown. The models' own code checks replies first; this keeps whatever
-    gets past it from breaking the bill of the whole run.
+    impossible price to unknown. The models' own code checks replies first; this
+    protects the totals of the run from values that pass those checks.
     """
     return Usage(
         calls=_count(usage.calls),

@@ -92,7 +92,7 @@ class EditResult:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The skill after a patch, and what became of each edit."""
+    """The skill after a patch, and the status of each edit."""
 
     skill: Skill
     results: tuple[EditResult, ...]

@@ -292,7 +292,7 @@ class Folders:
         for root in self.roots:
             for folder, below, names in os.walk(root):
                 path = Path(folder)
-                if JOURNAL in names:  # the files of a run are its own
+                if JOURNAL in names:  # skip the files of a run
                     below.clear()
                     continue
                 depth = len(path.relative_to(root).parts)

@@ -69,7 +69,7 @@ from skillfit.tasks.item import Item
 from skillfit.tasks.rows import items_of, read_rows
 
 _EDITS = 60  # of the pool on the overview
-_FIRST_EDITS = 15  # that are seen without opening the rest
+_FIRST_EDITS = 15  # shown before the rest is opened
 _OPERATIONS = {
     "append": "Adds text at the end",
     "insert_after": "Inserts text",
