@@ -50,9 +50,9 @@ from skillfit.skill import Skill
 from skillfit.skill import diff as diff_skills
 from skillfit.skill.document import folder_name
 from skillfit.tasks import Item, Task
-from skillfit.tasks.item import stable_hash
+from skillfit.tasks.item import GraderLike, stable_hash
 from skillfit.training.assemble import Listener
-from skillfit.training.inputs import GraderLike, Inputs, read_inputs
+from skillfit.training.inputs import Inputs, read_inputs
 from skillfit.training.measure import Measured
 from skillfit.training.measure import evaluate as measure
 from skillfit.training.replaceable import (

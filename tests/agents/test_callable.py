@@ -10,7 +10,7 @@ from skillfit.agents import AgentFailure, AttemptContext, CallableAgent
 from skillfit.models.protocol import RateLimited
 from skillfit.run.budget import BudgetReached
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Item, Score, Step
+from skillfit.tasks.item import Attempt, Item, Score, TrajectoryStep
 
 SKILL = Skill.from_text("Say it twice.")
 ITEM = Item("i1", {"input": "ho", "answers": ["hoho"], "reference": "gold", "colour": "red"})
@@ -100,7 +100,7 @@ async def test_half_an_emoji_in_what_the_users_code_returns_is_replaced() -> Non
     """It could be neither recorded nor sent to a judge, and would end the run."""
 
     def solve(skill: str, item: dict[str, Any]) -> Attempt:
-        return Attempt("4\ud83d", (Step("message", "\ude00", name="\udcff"),))
+        return Attempt("4\ud83d", (TrajectoryStep("message", "\ude00", name="\udcff"),))
 
     attempt = await CallableAgent(solve).attempt(
         Skill.from_text("x"), Item("i", {"input": "x"}), AttemptContext()

@@ -28,6 +28,7 @@ def test_the_ship_test_finds_a_real_gain():
     assert ship(setting(100), 1.2, 1, 20, SEED).improved >= 0.9
 
 
+@pytest.mark.slow
 def test_screening_gains_more_than_the_race_at_equal_rollouts():
     found = compare(setting(40, steps=16), 5, SEED, ways=("race", "screening"))
     assert found.ratio > 1.3

@@ -19,7 +19,7 @@ from skillfit.optimize.reflect import Reflection, ask_analysts
 from skillfit.rollout.outcome import Failure, Outcome, requests_for
 from skillfit.run.events import Discarded, Event
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Item, Score, Step
+from skillfit.tasks.item import Attempt, Item, Score, TrajectoryStep
 
 SKILL = Skill.from_text("# Adding\n\nAdd the numbers.\n\nAnswer with the sum.\n")
 
@@ -83,7 +83,7 @@ def outcome(
     *,
     feedback: str = "",
     answer: str = "",
-    steps: Sequence[Step] = (),
+    steps: Sequence[TrajectoryStep] = (),
     repeat: int = 0,
 ) -> Outcome:
     attempt = Attempt(answer or f"answer to {name}", tuple(steps))

@@ -16,15 +16,15 @@ from skillfit.optimize.optimizer import Patch, Proposal
 from skillfit.plain_text import head_and_tail
 from skillfit.run.records import FailureNote
 from skillfit.skill import Edit, Skill, estimate_tokens
-from skillfit.tasks.item import Item, Step
+from skillfit.tasks.item import Item, TrajectoryStep
 from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome
 
 
 def test_a_case_shows_task_reference_steps_answer_score_and_reason():
     steps = [
-        Step("tool_call", "ls", name="bash"),
-        Step("tool_result", "a.txt", name="bash"),
-        Step("message", "I see a.txt"),
+        TrajectoryStep("tool_call", "ls", name="bash"),
+        TrajectoryStep("tool_result", "a.txt", name="bash"),
+        TrajectoryStep("message", "I see a.txt"),
     ]
     case = ItemAttempts(
         item("i1", "Find it.", reference="It is in a.txt"),
@@ -67,9 +67,9 @@ def test_the_graders_evidence_is_never_shown():
 
 def test_tool_steps_are_left_out_when_the_trace_is_not_for_the_optimizer():
     steps = [
-        Step("tool_call", "rm -r", name="bash"),
-        Step("note", "event stream"),
-        Step("message", "done with it"),
+        TrajectoryStep("tool_call", "rm -r", name="bash"),
+        TrajectoryStep("note", "event stream"),
+        TrajectoryStep("message", "done with it"),
     ]
     shown = render_cases(
         [ItemAttempts(item("i1"), (outcome("i1", 0, steps=steps),))], SKILL, 10_000, trace=False
@@ -82,7 +82,7 @@ def test_neither_the_skill_nor_the_task_is_repeated():
     skill = Skill.from_text("# Long skill\n\n" + "Think before you answer. " * 10)
     task = "Read this context carefully. " * 10
     steps = [
-        Step(
+        TrajectoryStep(
             "message", f"You know this:\n{skill.body.strip()}\nNow do: {task.strip()}", role="user"
         )
     ]
@@ -95,7 +95,7 @@ def test_neither_the_skill_nor_the_task_is_repeated():
 
 
 def test_what_does_not_fit_loses_its_middle_and_keeps_head_tail_and_reason():
-    steps = [Step("message", "FIRST " + "middle " * 20_000 + " LAST")]
+    steps = [TrajectoryStep("message", "FIRST " + "middle " * 20_000 + " LAST")]
     cases = [
         ItemAttempts(item(f"i{n}"), (outcome(f"i{n}", 0, feedback=f"reason {n}", steps=steps),))
         for n in range(4)
@@ -109,9 +109,11 @@ def test_what_does_not_fit_loses_its_middle_and_keeps_head_tail_and_reason():
 
 
 def test_a_short_trajectory_beside_a_long_one_is_shown_whole():
-    long = ItemAttempts(item("long"), (outcome("long", 0, steps=[Step("message", "x" * 100_000)]),))
+    long = ItemAttempts(
+        item("long"), (outcome("long", 0, steps=[TrajectoryStep("message", "x" * 100_000)]),)
+    )
     short = ItemAttempts(
-        item("short"), (outcome("short", 0, steps=[Step("message", "y" * 2_000)]),)
+        item("short"), (outcome("short", 0, steps=[TrajectoryStep("message", "y" * 2_000)]),)
     )
     assert "y" * 2_000 in render_cases([long, short], SKILL, 3_000)
 

@@ -15,7 +15,7 @@ from skillfit.optimize.epoch import (
 )
 from skillfit.optimize.optimizer import Patch
 from skillfit.skill import Skill, estimate_tokens, with_slow_update
-from skillfit.tasks.item import Step
+from skillfit.tasks.item import TrajectoryStep
 from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome, text_of, world
 
 BEFORE = Skill.from_text("# Adding\n\nThe old words.\n")
@@ -119,7 +119,7 @@ async def test_a_single_item_is_called_an_item():
 
 async def test_many_long_pairs_fit_the_window():
     it = world(lambda request: {"slow_update_content": "x"}, context_window=32_000)
-    long = [Step("message", "word " * 20_000)]
+    long = [TrajectoryStep("message", "word " * 20_000)]
     pairs = [
         Pair(item(str(n)), outcome(str(n), 0, steps=long), outcome(str(n), 0, steps=long))
         for n in range(20)

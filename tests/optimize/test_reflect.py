@@ -20,7 +20,7 @@ from skillfit.optimize.context import Context, ItemAttempts
 from skillfit.optimize.optimizer import edits_of
 from skillfit.optimize.reflect import diagnose, worth_diagnosing
 from skillfit.run.events import ReflectionFinished
-from skillfit.tasks.item import Step
+from skillfit.tasks.item import TrajectoryStep
 from tests.optimize.scripted_optimizer import (
     SKILL,
     analysis,
@@ -264,7 +264,7 @@ async def test_a_prompt_too_long_is_sent_once_more_with_half_the_room():
         )
 
     it = world(script, context_window=60_000)
-    long = outcome("0", 0, steps=[Step("message", "word " * 100_000)])
+    long = outcome("0", 0, steps=[TrajectoryStep("message", "word " * 100_000)])
     reflection = await reflect_on(it.optimizer, SKILL, [item("0")], finished([long]), Context(1, 4))
     first, second = (len(text_of(request)) for request in it.model.requests)
     assert second < 0.7 * first
@@ -285,7 +285,9 @@ async def test_a_failing_rollout_waits_for_the_calls_already_paid_for():
 
 async def test_small_models_get_smaller_replies_and_prompts_that_fit():
     it = world(lambda request: analysis(append("A rule.")), context_window=8_192)
-    long = [outcome(str(n), 0, steps=[Step("message", "word " * 50_000)]) for n in range(8)]
+    long = [
+        outcome(str(n), 0, steps=[TrajectoryStep("message", "word " * 50_000)]) for n in range(8)
+    ]
     await reflect_on(
         it.optimizer, SKILL, [item(str(n)) for n in range(8)], finished(long), Context(1, 4)
     )

@@ -53,7 +53,7 @@ from skillfit.run.records import (
 )
 from skillfit.run.store import dump
 from skillfit.skill import Edit, EditResult
-from skillfit.tasks.item import Attempt, Score, Step
+from skillfit.tasks.item import Attempt, Score, TrajectoryStep
 
 INITIAL = "# Triage\n\nSay which queue.\n"
 ADDED = "- Mentions of refund mean billing."
@@ -164,7 +164,7 @@ class WrittenRun:
         phase: str = "",
         step: int = 0,
         ids: Sequence[str] = ITEMS,
-        steps: tuple[Step, ...] = (),
+        steps: tuple[TrajectoryStep, ...] = (),
     ) -> None:
         """One rollout per score: None is one that failed."""
         for item, score in zip(ids, scores, strict=True):
@@ -176,7 +176,7 @@ class WrittenRun:
                 "scored" if failure is None else "failed",
                 None if score is None else Score(score, feedback=f"graded {score}"),
                 failure,
-                Attempt(text, steps or (Step("message", text),)),
+                Attempt(text, steps or (TrajectoryStep("message", text),)),
                 Usage(calls=1, input=10, output=2, usd=0.25),
             )
 
@@ -562,7 +562,7 @@ def _outcome(row: RolloutFinished) -> Outcome:
         "failed" if row.failure else "scored",
         None if row.hard is None else Score(row.hard, feedback=row.feedback),
         Failure("timeout", "no answer in 120 s") if row.failure else None,
-        Attempt("billing", (Step("message", text), Step("message", "billing"))),
+        Attempt("billing", (TrajectoryStep("message", text), TrajectoryStep("message", "billing"))),
         Usage(calls=1, input=800, output=100, usd=0.0004),
         2.5,
     )

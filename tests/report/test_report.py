@@ -16,7 +16,7 @@ from skillfit.report.story_items import full_trajectory, short_trajectory
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import AblationFinished, StageStarted, StepFinished
 from skillfit.run.records import Evidence, RecordedConfig, ScoreEstimate, UnitWorth
-from skillfit.tasks.item import Attempt, Score, Step
+from skillfit.tasks.item import Attempt, Score, TrajectoryStep
 from tests.report.runs import (
     BEST,
     INITIAL,
@@ -155,7 +155,7 @@ def test_every_state_has_a_report(tmp_path: Path) -> None:
 
 
 def test_long_trajectories_are_cut_and_say_by_how_much() -> None:
-    steps = tuple(Step("tool_result", "x" * 10_000, name="sh") for _ in range(40))
+    steps = tuple(TrajectoryStep("tool_result", "x" * 10_000, name="sh") for _ in range(40))
     outcome = Outcome("a", 0, "scored", Score(1.0), None, Attempt("done", steps))
     short = short_trajectory(outcome)
     assert sum(len(turn.text) for turn in short.turns) < 60_000
@@ -166,9 +166,9 @@ def test_long_trajectories_are_cut_and_say_by_how_much() -> None:
 
 def test_tool_calls_are_readable() -> None:
     steps = (
-        Step("tool_call", '{"command": "ls -l\\nwc"}', name="bash"),
-        Step("tool_call", '{"path": "a", "line": 2}', name="read"),
-        Step("tool_call", "not json", name="odd"),
+        TrajectoryStep("tool_call", '{"command": "ls -l\\nwc"}', name="bash"),
+        TrajectoryStep("tool_call", '{"path": "a", "line": 2}', name="read"),
+        TrajectoryStep("tool_call", "not json", name="odd"),
     )
     turns = full_trajectory(Outcome("a", 0, "scored", Score(1), None, Attempt("", steps))).turns
     assert [turn.text for turn in turns] == [

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import unicodedata
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -127,6 +128,7 @@ def assert_sound(before: Skill, after: Skill) -> None:
     assert (again.head, again.body, again.hash) == (after.head, after.body, after.hash)
 
 
+@pytest.mark.slow
 @settings(max_examples=7000, **thousands)
 @given(skills, patches, st.sampled_from([None, None, 10, 60]))
 def test_no_sequence_of_edits_changes_a_protected_region(
@@ -151,6 +153,7 @@ region_edits = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, **thousands)
 @given(skills, st.lists(region_edits, min_size=1, max_size=3), st.sampled_from([None, 10, 60]))
 def test_region_edits_change_only_the_region_they_own(

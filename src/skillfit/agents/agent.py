@@ -39,7 +39,7 @@ from skillfit.models.protocol import Message, Model, ModelError, Reply, Request,
 from skillfit.sandbox.process import new_folder, remove_folder, remove_tree
 from skillfit.skill import Skill
 from skillfit.skill.document import check_relative
-from skillfit.tasks.item import Attempt, Item, Reported, Step, reported_by, stable_hash
+from skillfit.tasks.item import Attempt, Item, Reported, TrajectoryStep, reported_by, stable_hash
 
 STEP_TEXT = 8000  # characters of a step's text that are recorded
 
@@ -329,11 +329,13 @@ class ModelAgent(BaseAgent):
         request = Request(messages, "rollout", tools, seed=context.seed, purpose=purpose)
         return await self.model.complete(request)
 
-    def token_limit_note(self, usage: Usage) -> Step | None:
+    def token_limit_note(self, usage: Usage) -> TrajectoryStep | None:
         """The note to end with when the attempt has reached its token limit."""
         if not self.max_tokens or usage.tokens < self.max_tokens:
             return None
-        return Step("note", f"Ended at the limit of {self.max_tokens} tokens.", role="harness")
+        return TrajectoryStep(
+            "note", f"Ended at the limit of {self.max_tokens} tokens.", role="harness"
+        )
 
     def describe(self) -> JsonObject:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -357,7 +359,7 @@ class ChatAgent(ModelAgent):
             system_message(self.prompt, skill),
             *item_messages(item, context.instruction),
         )
-        steps: list[Step] = []
+        steps: list[TrajectoryStep] = []
         usage, answer = Usage(), ""
         for turn in range(self.max_turns):
             if note := self.token_limit_note(usage):
@@ -365,7 +367,7 @@ class ChatAgent(ModelAgent):
                 break
             reply = await self.reply(messages, context, turn)
             usage += reply.usage
-            steps.append(Step("message", reply.text))
+            steps.append(TrajectoryStep("message", reply.text))
             unchanged = reply.text.strip() == answer.strip()
             answer = reply.text
             if unchanged or _FINAL_ANSWER.search(answer):
@@ -411,7 +413,7 @@ class CallableAgent(BaseAgent):
         except TaskFailure as failure:
             raise AgentFailure(failure.message) from failure
         if isinstance(result, str):
-            return Attempt(result, (Step("message", result),))
+            return Attempt(result, (TrajectoryStep("message", result),))
         if not isinstance(result, Attempt):
             raise AgentFailure(
                 f"{self._name} returned {type(result).__name__} on item {item.id}.",

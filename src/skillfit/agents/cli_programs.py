@@ -32,7 +32,7 @@ from skillfit.models.json_text import JsonObject, at_path, parse_json
 from skillfit.models.protocol import ModelError, Readiness, Usage
 from skillfit.models.wire import MAX_TOKEN_COUNT
 from skillfit.plain_text import head_and_tail
-from skillfit.tasks.item import Reported, Step
+from skillfit.tasks.item import Reported, TrajectoryStep
 
 FailureKind = Literal["auth", "quota", "rate_limit", "overloaded", "config", "limit"]
 BUILT_IN = Path(__file__).parent / "cli_programs"
@@ -243,7 +243,7 @@ class Reading:
 
     answer: str | None
     error: str  # what the program itself called an error
-    steps: tuple[Step, ...]
+    steps: tuple[TrajectoryStep, ...]
     usage: Usage
     skill_read: bool | None  # None: unknown
 
@@ -268,7 +268,7 @@ def read_output(description: Description, stdout: str, skill: str, usage_file: s
 
 
 def _answer(
-    description: Description, events: Sequence[Event], steps: Sequence[Step], output: str
+    description: Description, events: Sequence[Event], steps: Sequence[TrajectoryStep], output: str
 ) -> str | None:
     if description.answer:
         answers = list(_texts(description.answer, events))
@@ -296,7 +296,7 @@ def _json(text: str) -> Any:
         return None
 
 
-def _steps(picks: Sequence[StepPick], events: Iterable[Event]) -> Iterator[Step]:
+def _steps(picks: Sequence[StepPick], events: Iterable[Event]) -> Iterator[TrajectoryStep]:
     """Steps in the order of the events. Chunks of one message (`delta: true`) are joined."""
     chunks: list[str] = []
     for event in events:
@@ -313,17 +313,17 @@ def _steps(picks: Sequence[StepPick], events: Iterable[Event]) -> Iterator[Step]
     yield from _joined(chunks)
 
 
-def _step(pick: StepPick, part: Event, text: str) -> Step:
+def _step(pick: StepPick, part: Event, text: str) -> TrajectoryStep:
     if pick.step == "message":
-        return Step("message", text)
+        return TrajectoryStep("message", text)
     name = pick.tool or _text(at_path(part, pick.name))
     role = "tool" if pick.step == "tool_result" else "assistant"
-    return Step(pick.step, text, role=role, name=name)
+    return TrajectoryStep(pick.step, text, role=role, name=name)
 
 
-def _joined(chunks: list[str]) -> Iterator[Step]:
+def _joined(chunks: list[str]) -> Iterator[TrajectoryStep]:
     if chunks:
-        yield Step("message", "".join(chunks))
+        yield TrajectoryStep("message", "".join(chunks))
         chunks.clear()
 
 
@@ -355,7 +355,9 @@ def _usage(picks: Sequence[UsagePick], events: Iterable[Event]) -> Usage:
     )
 
 
-def _skill_read(patterns: Sequence[str], steps: Iterable[Step], skill: str) -> bool | None:
+def _skill_read(
+    patterns: Sequence[str], steps: Iterable[TrajectoryStep], skill: str
+) -> bool | None:
     if not patterns:
         return None
     name = re.escape(skill)

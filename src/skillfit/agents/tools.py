@@ -38,7 +38,7 @@ from skillfit.sandbox.isolation import (
 )
 from skillfit.sandbox.process import SandboxNotStarted
 from skillfit.skill import Skill
-from skillfit.tasks.item import Attempt, Item, Step
+from skillfit.tasks.item import Attempt, Item, TrajectoryStep
 
 PAGE = 20_000  # characters of a file that one `read` returns, and of any tool's result
 _MATCHES = 100  # lines that one `search` returns
@@ -267,7 +267,7 @@ class ToolsAgent(ModelAgent):
             usage += reply.usage
             if reply.text.strip():
                 text = reply.text
-                session.steps.append(Step("message", text))
+                session.steps.append(TrajectoryStep("message", text))
             results = [await session.use(tool_call) for tool_call in reply.tool_calls]
             if not results or session.answer is not None:
                 break
@@ -301,17 +301,19 @@ class _Session:
     agent: ToolsAgent
     workspace: Workspace
     isolation: Isolation
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TrajectoryStep] = field(default_factory=list)
     answer: str | None = None
     ran_commands: bool = False
 
     def note(self, text: str) -> None:
-        self.steps.append(Step("note", text, role="harness"))
+        self.steps.append(TrajectoryStep("note", text, role="harness"))
 
     async def use(self, tool_call: ToolCall) -> Message:
         """The tool's result. Misuse is reported to the model, which may correct itself."""
         self.steps.append(
-            Step("tool_call", head_and_tail(tool_call.arguments, STEP_TEXT), name=tool_call.name)
+            TrajectoryStep(
+                "tool_call", head_and_tail(tool_call.arguments, STEP_TEXT), name=tool_call.name
+            )
         )
         try:
             result = await self._act(tool_call.name, _arguments(tool_call))
@@ -320,7 +322,9 @@ class _Session:
         # Names of files may be bytes that are no text.
         result = head_and_tail(without_surrogates(result), PAGE + 200)
         self.steps.append(
-            Step("tool_result", head_and_tail(result, STEP_TEXT), role="tool", name=tool_call.name)
+            TrajectoryStep(
+                "tool_result", head_and_tail(result, STEP_TEXT), role="tool", name=tool_call.name
+            )
         )
         return Message("tool", result, tool_call_id=tool_call.id)
 

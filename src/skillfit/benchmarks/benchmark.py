@@ -24,7 +24,7 @@ import yaml
 from skillfit.errors import InputError, did_you_mean
 from skillfit.extensions import source_module
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
-from skillfit.tasks.item import Attempt, Item, Step
+from skillfit.tasks.item import Attempt, Item, TrajectoryStep
 from skillfit.tasks.load import (
     LoadContext,
     SourceItems,
@@ -318,7 +318,7 @@ class Dialogue:
     model: Model
     item: Item
     seed: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TrajectoryStep] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     calls: int = 0
 
@@ -330,7 +330,7 @@ class Dialogue:
         reply = await self.model.complete(request)
         self.usage += reply.usage
         if reply.text.strip():
-            self.steps.append(Step("message", reply.text))
+            self.steps.append(TrajectoryStep("message", reply.text))
         return reply
 
     async def use_tool(
@@ -356,13 +356,13 @@ class Dialogue:
         return text
 
     async def _used(self, call: ToolCall, use: Callable[[ToolCall], Awaitable[str]]) -> Message:
-        self.steps.append(Step("tool_call", call.arguments, name=call.name))
+        self.steps.append(TrajectoryStep("tool_call", call.arguments, name=call.name))
         result = await use(call)
-        self.steps.append(Step("tool_result", result, role="tool", name=call.name))
+        self.steps.append(TrajectoryStep("tool_result", result, role="tool", name=call.name))
         return Message("tool", result, tool_call_id=call.id)
 
     def note(self, text: str) -> None:
-        self.steps.append(Step("note", text, role="harness"))
+        self.steps.append(TrajectoryStep("note", text, role="harness"))
 
     def attempt(self, answer: str) -> Attempt:
         """What the calls came to."""

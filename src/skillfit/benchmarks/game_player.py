@@ -28,7 +28,7 @@ from skillfit.models.json_text import JsonObject
 from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
 from skillfit.skill import Skill
-from skillfit.tasks.item import Item, Score, ScoredAttempt, Step
+from skillfit.tasks.item import Item, Score, ScoredAttempt, TrajectoryStep
 from skillfit.tasks.load import LoadContext
 from skillfit.tasks.task import Evaluator
 
@@ -148,7 +148,7 @@ class GameEvaluator(Evaluator):
         self, game: GameProcess, state: GameState, dialogue: Dialogue, system: Message
     ) -> GameState:
         task, moves, unreadable = state.text, list[tuple[str, str]](), 0
-        dialogue.steps.append(Step("tool_result", task, role="tool", name="game"))
+        dialogue.steps.append(TrajectoryStep("tool_result", task, role="tool", name="game"))
         for _ in range(self.max_steps):
             if state.won or state.done:
                 return state
@@ -163,10 +163,12 @@ class GameEvaluator(Evaluator):
                 continue
             unreadable = 0
             action = " ".join(actions[-1].split())
-            dialogue.steps.append(Step("tool_call", action, name="action"))
+            dialogue.steps.append(TrajectoryStep("tool_call", action, name="action"))
             state = await game.exchange({"command": action})
             moves.append((action, state.text))
-            dialogue.steps.append(Step("tool_result", state.text, role="tool", name="action"))
+            dialogue.steps.append(
+                TrajectoryStep("tool_result", state.text, role="tool", name="action")
+            )
         if not state.won:
             dialogue.note(f"Ended after {self.max_steps} steps.")
         return state

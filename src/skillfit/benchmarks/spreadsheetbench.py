@@ -57,7 +57,7 @@ from skillfit.sandbox.isolation import run_untrusted
 from skillfit.sandbox.process import SandboxNotStarted, scratch_folder
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import BuiltIn
-from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, Step
+from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, TrajectoryStep
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, read_rows
 from skillfit.tasks.task import Evaluator
@@ -442,7 +442,7 @@ class CodeRounds(Evaluator):
             async with executed(program, workbook, self.grader.program_timeout) as result:
                 problem = result.problem
             outcome = problem or "The program ran and saved output.xlsx."
-            dialogue.steps.append(Step("tool_result", outcome, role="tool", name="run"))
+            dialogue.steps.append(TrajectoryStep("tool_result", outcome, role="tool", name="run"))
             if not problem:
                 break
             feedback = Message("user", _FEEDBACK.format(problem=problem))

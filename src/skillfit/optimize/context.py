@@ -20,7 +20,7 @@ from skillfit.plain_text import head_and_tail, quantity
 from skillfit.rollout.outcome import Arm, Outcome
 from skillfit.run.records import EditEffect, FailureNote, FailurePattern, ProposalRecord, StepMemory
 from skillfit.skill import Edit, Skill, estimate_tokens
-from skillfit.tasks.item import Item, Step
+from skillfit.tasks.item import Item, TrajectoryStep
 
 _REPEATED = 80  # shorter texts are not worth a placeholder and could match by chance
 _SHORTEST_VERDICT = 200  # characters that a verdict keeps when there is little room
@@ -218,7 +218,7 @@ def _steps(outcome: Outcome, *, trace: bool) -> str:
     return "\n".join(lines)
 
 
-def _step(step: Step) -> str:
+def _step(step: TrajectoryStep) -> str:
     names = {
         "message": step.role,
         "tool_call": f"calls {step.name}",

@@ -50,7 +50,7 @@ from skillfit.plugins.inspect_bridge import (
 )
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
-from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, Step
+from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, TrajectoryStep
 from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import SPLIT_NAMES
@@ -308,16 +308,16 @@ def _attempt(sample: Any, rollout: InspectRollout) -> Attempt:
     return Attempt(sample.output.completion, tuple(_steps(sample.messages)), usage=rollout.usage)
 
 
-def _steps(turns: Sequence[Any]) -> Iterator[Step]:
+def _steps(turns: Sequence[Any]) -> Iterator[TrajectoryStep]:
     for turn in turns:
         if turn.role == "tool":
-            yield Step("tool_result", text_of(turn), "tool", turn.function or "")
+            yield TrajectoryStep("tool_result", text_of(turn), "tool", turn.function or "")
         elif turn.role == "assistant":
             if turn.text:
-                yield Step("message", turn.text)
+                yield TrajectoryStep("message", turn.text)
             for call in turn.tool_calls or ():
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
-                yield Step("tool_call", arguments, name=call.function)
+                yield TrajectoryStep("tool_call", arguments, name=call.function)
 
 
 def _score(sample: Any) -> Score:

@@ -251,7 +251,7 @@ class PersonDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class RunNotice:
     """Something a person should know: a check, a warning, or a kind of failure."""
 
     kind: Literal["check", "warning", "failed", "retried"]
@@ -362,7 +362,7 @@ class RunStory:
     prompts: int = 0  # handoff prompts that wait for an answer
     costs: tuple[Cost, ...] = ()
     total: Cost = field(default_factory=lambda: Cost("total"))
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[RunNotice, ...] = ()
     graded: bool = False  # some scores are neither 0 nor 1
     rollouts: int = 0
 

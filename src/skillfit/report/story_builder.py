@@ -19,9 +19,9 @@ from skillfit.report.story import (
     DataSummary,
     EditSummary,
     GateSummary,
-    Notice,
     PersonDecision,
     Rejection,
+    RunNotice,
     RunStory,
     SelectionScores,
     SkillVersion,
@@ -98,7 +98,7 @@ class StoryBuilder:
         self._stages: dict[tuple[int, int, str], StageProgress] = {}
         self._step_ends: list[float] = []
         self._decisions: dict[int, PersonDecision] = {}
-        self._notices: dict[str, list[Notice]] = {}
+        self._notices: dict[str, list[RunNotice]] = {}
         self._best = ""
 
     @property
@@ -141,7 +141,7 @@ class StoryBuilder:
     @_on.register
     def _(self, event: PreflightFinished, stored: Stored) -> None:
         self._notices["check"] = [
-            Notice("check", check.name, check.message)
+            RunNotice("check", check.name, check.message)
             for check in event.checks
             if check.verdict != "go"
         ]
@@ -235,7 +235,7 @@ class StoryBuilder:
 
     @_on.register
     def _(self, event: Warned, stored: Stored) -> None:
-        self._notices[event.key] = [Notice("warning", "", event.message)]
+        self._notices[event.key] = [RunNotice("warning", "", event.message)]
 
     @_on.register
     def _(self, event: PersonDecided, stored: Stored) -> None:
@@ -358,13 +358,13 @@ class StoryBuilder:
             listed.append(stage)
         return tuple(listed)
 
-    def _listed_notices(self) -> tuple[Notice, ...]:
+    def _listed_notices(self) -> tuple[RunNotice, ...]:
         listed = [notice for notices in self._notices.values() for notice in notices]
         total = self.rollouts.done
         for kind, count in self.rollouts.failures.most_common():
             message = self.rollouts.first_failure[kind]
             text = f"{count:,} of {total:,} rollouts failed and entered no score: {message}"
-            listed.append(Notice("failed", kind, text))
+            listed.append(RunNotice("failed", kind, text))
         return tuple(listed)
 
 
@@ -440,7 +440,7 @@ class RunFollower:
         story = self._builder.story()
         costs = self._costs.listed()
         retried = [
-            Notice(
+            RunNotice(
                 "retried", kind, f"{count:,} calls failed ({kind}) and were repeated or given up"
             )
             for kind, count in self._costs.retries.most_common()

@@ -19,7 +19,7 @@ from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import EventLog, ItemsRead, RolloutFinished, RunStarted
 from skillfit.run.journal import Journal
 from skillfit.run.records import ItemRecord, display_name
-from skillfit.tasks.item import Step
+from skillfit.tasks.item import TrajectoryStep
 
 # Of `unsolved` and `solved` items only the initial skill has scores, of `unknown` ones neither.
 Change = Literal[
@@ -384,7 +384,7 @@ def read_trajectories(journal: Journal, items: Iterable[ItemSummary]) -> dict[st
     return found
 
 
-def _turn(step: Step) -> Turn:
+def _turn(step: TrajectoryStep) -> Turn:
     if step.kind == "tool_call":
         return Turn("call", f"calls {step.name}", _readable(step.text))
     if step.kind == "tool_result":

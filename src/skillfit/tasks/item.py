@@ -291,7 +291,7 @@ def stable_hash(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrajectoryStep:
     """One event of a trajectory. The skill and the item's own text are not repeated here."""
 
     kind: Literal["message", "tool_call", "tool_result", "note"]
@@ -310,7 +310,7 @@ class Attempt:
     """What the agent did on an item."""
 
     answer: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TrajectoryStep, ...] = ()
     workspace: str = ""  # folder with the files the agent left; removed after grading
     skill_read: bool | None = None  # None: unknown
     usage: Usage = field(default_factory=Usage)
@@ -375,6 +375,10 @@ class Grader(Protocol):
     def describe(self) -> JsonObject:
         """The grader's settings as JSON, for the run's identity."""
         ...
+
+
+# A grader as users give it: a setting, an object, or a function of item and answer.
+GraderLike = str | Mapping[str, Any] | Grader | Callable[..., Any]
 
 
 def as_score(value: Any, *, source: str) -> Score:

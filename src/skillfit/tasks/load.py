@@ -20,7 +20,7 @@ Keyword parameters of the function are its options. Users set them in the refere
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +37,7 @@ from skillfit.extensions import (
     source_names,
 )
 from skillfit.models.protocol import Model
-from skillfit.tasks.item import Grader, Item
+from skillfit.tasks.item import GraderLike, Item
 from skillfit.tasks.rows import Row, folder_rows, items_of, parse_row_json, read_rows
 from skillfit.tasks.splits import SplitSettings
 from skillfit.tasks.task import CommandEvaluator, Evaluator, Task, collector_paused
@@ -67,8 +67,7 @@ class TaskSettings:
 
     tasks: str | Task
     base: Path = Path()  # the folder that relative paths start from: the config's
-    # None: exact; for evals.json checklist
-    grader: str | Mapping[str, Any] | Grader | Callable[..., Any] | None = None
+    grader: GraderLike | None = None  # None: exact; for evals.json checklist
     fields: Mapping[str, str] = field(default_factory=dict)
     splits: SplitSettings = field(default_factory=SplitSettings)
     task_args: Mapping[str, Any] = field(default_factory=dict)  # options of a named source
@@ -98,7 +97,7 @@ class SourceItems:
     """
 
     items: Iterable[Item | Mapping[str, Any]]
-    grader: str | Mapping[str, Any] | Grader | Callable[..., Any] | None = None
+    grader: GraderLike | None = None
     evaluator: Evaluator | None = None
 
 

@@ -37,6 +37,7 @@ from skillfit.tasks.graders import build_grader, check_items, golds, without_jud
 from skillfit.tasks.item import (
     Attempt,
     Grader,
+    GraderLike,
     Item,
     Reported,
     Score,
@@ -230,7 +231,7 @@ class Task:
         items: Iterable[Item | Mapping[str, Any]],
         *,
         run: Callable[..., Any] | None = None,
-        grade: str | Mapping[str, Any] | Grader | Callable[..., Any] | None = None,
+        grade: GraderLike | None = None,
         evaluate: Callable[..., Any] | None = None,
         evaluator: Evaluator | None = None,
         splits: SplitSettings | None = None,

@@ -144,8 +144,8 @@ async def _open(
     async with AsyncExitStack() as closing:
         closing.enter_context(control.reporting(run.journal.spent))
         models = _Models(inputs.config, run, closing, spending)
-        for role, late in inputs.deferred.items():
-            late.bind(models.connect(role, late.spec))
+        for role, deferred in inputs.deferred.items():
+            deferred.bind(models.connect(role, deferred.spec))
         if inputs.task.evaluator is not None:
             await closing.enter_async_context(inputs.task.evaluator.opened(run.path))
         agent = inputs.agent or _agent(inputs, models)

@@ -4,7 +4,7 @@ spent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -23,12 +23,10 @@ from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill, refuse_unreadable
 from skillfit.tasks import Item, SplitSettings, Task, TaskSettings, load_task
-from skillfit.tasks.item import Grader, stable_hash, weights_of
+from skillfit.tasks.item import GraderLike, stable_hash, weights_of
 from skillfit.tasks.load import find_source
 from skillfit.training.plan import Plan, SplitSizes, earlier_plan, plan_rollouts
 from skillfit.training.replaceable import Abilities, Replaced, RunParts, gate_settings
-
-GraderLike = str | Mapping[str, Any] | Grader | Callable[..., Any]
 
 
 class DeferredModel:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -27,7 +27,7 @@ from skillfit.tasks.graders.answers import (
 from skillfit.tasks.graders.built_in import BuiltIn, Composed, Given
 from skillfit.tasks.graders.judge import Checklist, JudgeGrader, Pairwise, Rubric
 from skillfit.tasks.graders.programs import Code, Python, as_grader
-from skillfit.tasks.item import Grader, Item
+from skillfit.tasks.item import Grader, GraderLike, Item
 
 _COMPARE = (Exact, Normalized, Contains, Regex, Choice, Numeric, F1, Anls, JsonFields)
 _ASK = (Rubric, Pairwise, Checklist)
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def build_grader(
-    setting: str | Mapping[str, Any] | Grader | Callable[..., Any],
+    setting: GraderLike,
     *,
     judge: Model | None = None,
     base: Path = Path(),

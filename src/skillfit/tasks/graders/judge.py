@@ -36,7 +36,7 @@ class Grade(BaseModel):
     advice: str = ""
 
 
-class Check(BaseModel):
+class ChecklistItem(BaseModel):
     """One check of a checklist, decided."""
 
     evidence: str = Field(description="the quote or observation that decides it")
@@ -46,7 +46,7 @@ class Check(BaseModel):
 class Checks(BaseModel):
     """The judge's reply to a checklist."""
 
-    checks: list[Check]
+    checks: list[ChecklistItem]
     advice: str = ""
 
 
@@ -139,7 +139,7 @@ class Checklist(JudgeGrader, name="checklist", short="checks"):
         exactly = create_model(
             "Checks",
             __base__=Checks,
-            checks=(Annotated[list[Check], Len(len(checks), len(checks))], ...),
+            checks=(Annotated[list[ChecklistItem], Len(len(checks), len(checks))], ...),
         )
         given = await self.ask(exactly, item, system, f"<answer>\n{attempt.answer}\n</answer>")
         passed = sum(check.passed for check in given.checks)
