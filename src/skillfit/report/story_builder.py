@@ -240,7 +240,13 @@ class StoryBuilder:
     @_on.register
     def _(self, event: PersonDecided, stored: Stored) -> None:
         self._decisions[event.number] = PersonDecision(
-            event.number, event.action, event.target, event.text, event.command, stored.at, cap=event.cap
+            event.number,
+            event.action,
+            event.target,
+            event.text,
+            event.command,
+            stored.at,
+            cap=event.cap,
         )
         self._edits.steered(event)
 
