@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,15 @@ def test_pages_that_the_code_names_exist() -> None:
     }
     assert len(named) > 2
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_no_file_and_no_class_has_a_name_twice() -> None:
+    modules = [path for path in SOURCE.rglob("*.py") if not {"sample", "demo_data"} & {*path.parts}]
+    files = Counter(path.name for path in modules if not path.name.startswith("__"))
+    classes = Counter(
+        node.name
+        for path in modules
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in (files + classes).items() if count > 1] == []

@@ -4,13 +4,12 @@
 the ship test, the leak check, the checks before a run, and the diagnosis after one.
 """
 
-from skillfit.gate.base import BaseGate
+from skillfit.gate.base import BaseGate, StrictGate
 from skillfit.gate.diagnosis import Diagnosis, Facts, diagnose, overall
 from skillfit.gate.leak import Leak, LeakIndex, TextFilter
 from skillfit.gate.samples import RolloutCount, Samples
 from skillfit.gate.screening import ScreeningGate
 from skillfit.gate.ship import ShipResult, ship_test
-from skillfit.gate.strict import StrictGate
 from skillfit.gate.verdict import (
     Arm,
     Candidate,

@@ -1,4 +1,6 @@
-"""The base class of gates: skills are measured as a whole on the selection items."""
+"""Gates that measure skills as a whole on the selection items: the base class of all gates, and
+`StrictGate`, SkillOpt's rule.
+"""
 
 from __future__ import annotations
 
@@ -214,6 +216,22 @@ class BaseGate:
             for item in samples.scores:
                 values[f"{key}/{item}"] = samples.values(item)
         return within_item_variance(values)
+
+
+class StrictGate(BaseGate):
+    """Accept a candidate if and only if its mean on the selection items is strictly above the
+    incumbent's recorded score. Ties are rejected.
+
+    One pass per skill, kept for the whole run. With `use_gate` off every candidate is accepted,
+    still measured, and the best one kept.
+    """
+
+    def decide(self, new: Samples, old: Samples) -> Ruling:
+        # On items scored under both; with nothing failed this is the difference of the two means.
+        difference = mean(list(new.against(old).values()))
+        if difference > TOLERANCE:
+            return Ruling("accept", f"mean {difference:+.4f} above the incumbent")
+        return Ruling("reject", f"mean {difference:+.4f}: not strictly above the incumbent")
 
 
 def _measured(skill: Skill | None) -> Skill:

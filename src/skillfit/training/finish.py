@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from skillfit.errors import Exit
-from skillfit.gate import Facts, Gate, ShipResult, diagnose, ship_test
+from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose, ship_test
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.leak import audit, shortcuts
@@ -70,17 +70,17 @@ async def finish(
     state = await follow_requests(
         run.requests, place, state, run.gate, run.budget, run.emit, needed=waiting
     )
-    composed = await _compose(run.gate, run.engine, run.task.selection, state, log)
+    finalists = await _compose(run.gate, run.engine, run.task.selection, state, log)
     fresh = ShipRollouts(
         SelectionRollouts(closing.ship_engine or run.engine),
         run.gate_settings,
         second_grader=closing.ship_engine is not None,
     )
-    ship = await _ship(run, composed.finalists, fresh, most_repeats or MOST_REPEATS, log)
-    ending = _ending(run.gate, run.initial, composed, ship, fresh)
-    ending = replace(ending, tests=await _tests(run, composed.state, ending, log))
-    _audit(run, composed.state, ending)
-    return await _diagnosed(run, closing, composed.state, ending, cut_short)
+    ship = await _ship(run, finalists.skills, fresh, most_repeats or MOST_REPEATS, log)
+    ending = _ending(run.gate, run.initial, finalists, ship, fresh)
+    ending = replace(ending, tests=await _tests(run, finalists.state, ending, log))
+    _audit(run, finalists.state, ending)
+    return await _diagnosed(run, closing, finalists.state, ending, cut_short)
 
 
 async def _diagnosed(
@@ -156,23 +156,24 @@ def conclude(
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
+class Finalists:
     """The skills that the ship test compares with the initial one."""
 
     state: TrainingState
-    finalists: list[Skill]  # most promising first
+    skills: list[Skill]  # most promising first
     final: Tally | None  # of the last skill, for gates without a pool
 
 
 async def _compose(
     gate: Gate, engine: Rollouts, items: Sequence[Item], state: TrainingState, log: StepLog
-) -> Composed:
+) -> Finalists:
+    """The skills worth a ship test."""
     final = None
     if not gate.pools_edits:  # the last skill is measured like any other, and may be the best one
         final = await _measure_last(gate, engine, items, state.skill, log)
         state = state.tracking_best(gate, state.best_step or len(state.records))
     with log.stage("compose"):
-        return Composed(state, await gate.compose(), final)
+        return Finalists(state, await gate.compose(), final)
 
 
 async def _ship(
@@ -218,7 +219,7 @@ async def _ship(
 def _ending(
     gate: Gate,
     initial: Skill,
-    composed: Composed,
+    finalists: Finalists,
     ship: ShipResult | None,
     fresh: ShipRollouts,
 ) -> Ending:
@@ -228,14 +229,14 @@ def _ending(
     elif ship is not None and ship.repeats:
         found = ship.skill
     else:
-        found = composed.finalists[0] if composed.finalists else initial
-    known = _known_scores(gate, composed.state, initial, found)
+        found = finalists.skills[0] if finalists.skills else initial
+    known = _known_scores(gate, finalists.state, initial, found)
     return Ending(
         handed_back=found if ship is None or ship.verdict == "improved" else initial,
         found=found,
         scores=fresh.compared(initial, found) or known,
         ship=ship,
-        final=composed.final,
+        final=finalists.final,
     )
 
 
@@ -264,19 +265,18 @@ def _known_scores(
         return None
 
 
-def _values(run: Components, state: TrainingState, ending: Ending) -> tuple[float, float]:
+def _values(metric: GateSettings, state: TrainingState, ending: Ending) -> tuple[float, float]:
     """Scores of the initial and the found skill under the gate's metric."""
     if ending.scores is None:
         return state.baseline_score, state.score if state.baseline else state.baseline_score
-    value = run.gate_settings.value
     before, after = ending.scores.baseline, ending.scores.best
-    return value(before.hard, before.soft), value(after.hard, after.soft)
+    return metric.value(before.hard, before.soft), metric.value(after.hard, after.soft)
 
 
 def _audit(run: Components, state: TrainingState, ending: Ending) -> None:
     """Warn about a score that a one-line rule reaches too."""
     rules = shortcuts(run.task.train, run.task.selection)
-    check = audit(rules, *_values(run, state, ending))
+    check = audit(rules, *_values(run.gate_settings, state, ending))
     if check.verdict != "go":
         run.emit(Warned(what="shortcut", message=check.message))
 
@@ -314,7 +314,7 @@ def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> Run
     if ending.ship is not None:
         return "unverified" if run.task.fit_only else _REASON_OF[ending.ship.verdict]
     # Without a ship test the gate's own scores decide, as in SkillOpt.
-    before, after = _values(run, state, ending)
+    before, after = _values(run.gate_settings, state, ending)
     return "improved" if after > before else "no_improvement"
 
 
@@ -324,7 +324,7 @@ def _facts(
     """What the diagnosis may rest on."""
     stats = run.engine.stats
     baseline = state.baseline_score
-    before, after = _values(run, state, ending)
+    before, after = _values(run.gate_settings, state, ending)
     measured = run.gate.noise() if state.baseline is not None else None
     noise = measured or baseline * (1 - baseline) / 2
     repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1

@@ -32,7 +32,7 @@ from skillfit.training.user_part import Problem, guarded
 
 GATES = {
     "screening": "skillfit.gate.screening:ScreeningGate",
-    "strict": "skillfit.gate.strict:StrictGate",
+    "strict": "skillfit.gate.base:StrictGate",
 }
 PROPOSERS = {
     "reflect": "skillfit.optimize.proposer:AnalystProposer",

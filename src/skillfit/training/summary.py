@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from skillfit import __version__
-from skillfit.gate import ShipResult
+from skillfit.gate import GateSettings, ShipResult
 from skillfit.models import Usage
 from skillfit.rollout.outcome import Tally
 from skillfit.run.journal import Spend
@@ -78,31 +78,31 @@ def summarise(
             found=ending.found.tokens,
         ),
         unproven=ending.found.hash not in (ending.handed_back.hash, run.initial.hash),
-        cut=_cut(run, ending.found),
+        cut=_cut(run.initial, ending.found) if run.config.optimizer.prune_initial else (),
         coverage=stats.coverage,
         rollouts=RolloutCounts(stats.planned, stats.scored),
         total_wall_time_s=round(closing.budget.minutes * 60, 1),
     )
-    summary = _with_selection_scores(summary, run, ending)
-    summary = _with_test_scores(summary, run, ending)
+    summary = _with_selection_scores(summary, run.gate_settings, ending)
+    summary = _with_test_scores(summary, run.gate_settings, ending)
     return _with_usage(summary, closing.journal.bill())
 
 
-def _with_selection_scores(summary: RunSummary, run: Components, ending: Ending) -> RunSummary:
+def _with_selection_scores(summary: RunSummary, metric: GateSettings, ending: Ending) -> RunSummary:
     scores, final = ending.scores, ending.final
     return replace(
         summary,
-        metric=run.config.evaluation.gate_metric,
+        metric=metric.metric,
         baseline_selection_hard=_hard(scores.baseline if scores else None),
-        baseline_selection_score=_score(run, scores.baseline if scores else None),
+        baseline_selection_score=_score(metric, scores.baseline if scores else None),
         best_selection_hard=_hard(scores.best if scores else None),
-        best_selection_score=_score(run, scores.best if scores else None),
+        best_selection_score=_score(metric, scores.best if scores else None),
         final_selection_hard=_hard(final),
         final_selection_soft=final.soft if final else None,
     )
 
 
-def _with_test_scores(summary: RunSummary, run: Components, ending: Ending) -> RunSummary:
+def _with_test_scores(summary: RunSummary, metric: GateSettings, ending: Ending) -> RunSummary:
     baseline, best, final = (ending.tests.get(name) for name in ("baseline", "best", "final"))
     return replace(
         summary,
@@ -112,9 +112,9 @@ def _with_test_scores(summary: RunSummary, run: Components, ending: Ending) -> R
         test_soft=best.soft if best else None,
         final_test_hard=_hard(final),
         final_test_soft=final.soft if final else None,
-        baseline_test_score=_score(run, baseline),
-        test_score=_score(run, best),
-        final_test_score=_score(run, final),
+        baseline_test_score=_score(metric, baseline),
+        test_score=_score(metric, best),
+        final_test_score=_score(metric, final),
         test_delta_hard=best.hard - baseline.hard if best and baseline else None,
         final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
     )
@@ -137,20 +137,18 @@ def _with_usage(summary: RunSummary, bill: Iterable[Spend]) -> RunSummary:
     )
 
 
-def _cut(run: Components, found: Skill) -> tuple[str, ...]:
+def _cut(initial: Skill, found: Skill) -> tuple[str, ...]:
     """The lines that `optimizer.prune_initial` took out of the initial skill: "lines 12-14"."""
-    if not run.config.optimizer.prune_initial or found.hash == run.initial.hash:
-        return ()
-    return tuple(unit.lines for unit in units(run.initial) if unit.text not in found.unix_body)
+    return tuple(unit.lines for unit in units(initial) if unit.text not in found.unix_body)
 
 
 def _hard(tally: Tally | None) -> float | None:
     return tally.hard if tally else None
 
 
-def _score(run: Components, tally: Tally | None) -> float | None:
+def _score(metric: GateSettings, tally: Tally | None) -> float | None:
     """Under the gate's metric."""
-    return run.gate_settings.value(tally.hard, tally.soft) if tally else None
+    return metric.value(tally.hard, tally.soft) if tally else None
 
 
 @dataclass(frozen=True, slots=True)
