@@ -16,7 +16,6 @@ from bench.gate.kept import NOTHING_KEPT, Kept
 from bench.gate.play import START, Plan, played, screened
 from bench.gate.world import Setting, World
 from skillfit.gate import (
-    Candidate,
     GateSettings,
     Observation,
     ScreeningGate,
@@ -24,6 +23,7 @@ from skillfit.gate import (
     ship_test,
 )
 from skillfit.gate.regression import TrialTable, fit
+from skillfit.gate.screening import ScreeningJudgement
 from skillfit.skill import apply_edits
 
 ROOMY = 10**9  # rollouts: no limit
@@ -60,10 +60,10 @@ class _Watched(ScreeningGate):
         self._dropped: set[str] = set()
         self.last: dict[str, _Interval] = {}
 
-    async def judge(
-        self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()
+    async def decide_judgement(
+        self, judgement: ScreeningJudgement, training: Sequence[Observation]
     ) -> Verdict:
-        verdict = await super().judge(name, candidate, training)
+        verdict = await super().decide_judgement(judgement, training)
         incumbent = self.pool.incumbent.edits
         for effect in verdict.effects:
             if effect.mean is not None and effect.id not in self._dropped:

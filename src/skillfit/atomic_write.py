@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from skillfit.errors import InputError
 
@@ -33,13 +36,24 @@ def replace_file(
     mode = old if mode is None else mode
     if old is not None and old == mode and path.read_bytes() == data:
         return
+    with replacement(path, mode, scratch) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacement(
+    path: Path, mode: int | None = None, scratch: Path | None = None
+) -> Iterator[BinaryIO]:
+    """A file to write to. It takes the place of `path` at the end of the block, and is removed when
+    the block raises.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = path.parent if scratch is None else scratch
     folder.mkdir(exist_ok=True)
     temporary = folder / f".writing-{secrets.token_hex(8)}"
     try:
         with temporary.open("xb") as file:  # not `mkstemp`, so that the umask decides the mode
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         if mode is not None:

@@ -20,6 +20,7 @@ from skillfit.cli.app import app
 from skillfit.errors import InputError
 from skillfit.models.providers.practice import ScriptedModel
 from skillfit.tasks import TaskSettings, load_task
+from tests.support.chat_server import RawServer
 from tests.support.file_server import FileServer
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -104,6 +105,16 @@ def test_a_wrong_checksum_is_an_error() -> None:
     with FileServer(published(parquet(rows()), sha256="0" * 64)) as server:
         raised = error_of("searchqa", server.url)
     assert "but the publisher says 0000" in raised.message
+
+
+def test_a_download_that_breaks_off_leaves_no_file(no_user_data: Path) -> None:
+    tree = published(b"")[TREE]
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(tree), tree)
+    cut = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nPAR1"
+    with RawServer(lambda number: cut if number else whole) as server:
+        raised = error_of("searchqa", server.url.removesuffix("/v1"))
+    assert "Cannot download" in raised.message and server.requests == 2
+    assert not [path for path in no_user_data.rglob("*") if path.is_file()]
 
 
 def test_the_hubs_token_goes_to_the_hub_alone(monkeypatch: pytest.MonkeyPatch) -> None:

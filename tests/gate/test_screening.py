@@ -371,3 +371,11 @@ async def test_useless_text_of_the_initial_skill_is_cut_and_needed_text_stays():
 async def test_without_the_setting_the_initial_skill_stays_as_it_is():
     gate, verdict = await pruned(count=2, prune_initial=False)
     assert verdict.effects == () and gate.incumbent.hash == BLOATED.hash
+
+
+def test_a_subclass_with_its_own_judge_is_refused_because_a_run_would_not_call_it():
+    with pytest.raises(TypeError, match="Mine: override decide_judgement"):
+
+        class Mine(ScreeningGate):
+            async def judge(self, name, candidate, training=()):
+                return await super().judge(name, candidate, training)

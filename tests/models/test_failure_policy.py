@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
 import pytest
 
+import skillfit
+from skillfit.agents.cli_programs import FailureKind
 from skillfit.errors import Exit
 from skillfit.models.failures import (
     INFRASTRUCTURE,
@@ -29,6 +36,8 @@ from skillfit.models.protocol import (
     Refused,
     TimedOut,
 )
+from skillfit.rollout.executor import WorkerLost
+from skillfit.sandbox.process import SandboxNotStarted
 
 
 def openai_error(message: str, code: str = "") -> dict[str, dict[str, str]]:
@@ -159,6 +168,30 @@ def test_every_failure_of_a_model_has_a_policy():
     ours = [error for error in all_errors() if error.__module__.startswith("skillfit.models")]
     assert len(ours) > 10
     assert {error.kind for error in ours} <= set(POLICIES)
+
+
+def raised_kinds(path: Path) -> Iterator[str]:
+    """The kinds that a module passes to the classes and functions that make failures."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(call, ast.Call):
+            continue
+        name = ast.unparse(call.func)
+        arguments = [word.value for word in call.keywords if word.arg == "kind"]
+        if name in ("TaskFailure", "make_failure"):
+            arguments += call.args[:1]
+        elif name not in ("AgentFailure", "call_user_code"):
+            continue
+        for part in (part for argument in arguments for part in ast.walk(argument)):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield part.value
+
+
+def test_every_kind_that_the_package_raises_has_a_policy():
+    package = Path(skillfit.__file__).parent
+    kinds = {kind for path in package.rglob("*.py") for kind in raised_kinds(path)}
+    kinds |= set(get_args(FailureKind)) | {WorkerLost.kind, SandboxNotStarted.kind}
+    assert {"evaluate", "grader", "limit", "sandbox", "worker"} <= kinds
+    assert kinds - set(POLICIES) == set()
 
 
 def test_no_failure_is_both_fatal_and_repeated_or_lost():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from skillfit.errors import InputError
+from skillfit.models.failures import is_infrastructure
 from skillfit.skill import Skill
 from skillfit.tasks import Score, ScoredAttempt, Task, TaskFailure, TaskSettings, load_task
 
@@ -34,6 +35,16 @@ def command_task(
 async def run(task: Task, seed: int = 0) -> ScoredAttempt:
     assert task.evaluator is not None
     return await task.evaluator(SKILL, task.items[3], seed)
+
+
+async def test_a_program_that_cannot_be_started_says_nothing_about_the_skill(
+    tmp_path: Path,
+) -> None:
+    task = command_task(tmp_path, "echo 1")
+    (tmp_path / "grade.sh").unlink()
+    with pytest.raises(TaskFailure, match="could not be started") as raised:
+        await run(task)
+    assert raised.value.kind == "sandbox" and is_infrastructure(raised.value.kind)
 
 
 async def test_the_program_gets_item_skill_and_seed_and_its_score_comes_back(

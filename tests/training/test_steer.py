@@ -141,14 +141,17 @@ async def test_a_cap_raised_in_the_config_wins_over_an_earlier_request(
     assert len(world.calls) == 80 and len(world.history()) < 6
     await world.train("budget.calls=5000")
     assert len(world.history()) == 6 and len(world.calls) > 80
+    assert read_story(world.folder / "run").caps == {"calls": 5000}
 
 
 async def test_a_cap_lowered_by_a_request_stays_lowered_on_resume(make_world: MakeWorld) -> None:
     world = make_world(*STEPS, "budget.calls=5000", rows=ROWS)
     await world.train(listeners=[asking(world, ("budget", "calls", "70"))])
     spent = len(world.calls)
+    assert read_story(world.folder / "run").caps == {"calls": 70}
     await world.train()
     assert spent <= 70 and len(world.calls) == spent
+    assert read_story(world.folder / "run").caps == {"calls": 70}
 
 
 @pytest.mark.parametrize("value", ["much", "nan", "-1", ""])

@@ -28,7 +28,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import httpx
 
-from skillfit.atomic_write import write_whole
+from skillfit.atomic_write import replacement, write_whole
 from skillfit.benchmarks.benchmark import (
     FOLDERS_COLUMN,
     MANIFEST,
@@ -142,18 +142,15 @@ class Downloader:
         return Fetched(target, wanted.url, found, bool(wanted.sha256))
 
     def _download(self, benchmark: Benchmark, wanted: Wanted, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f"{target.name}.part")
         try:
             address, headers = self._request(wanted.url)
             with self._client.stream("GET", address, headers=headers) as response:
                 self._check(benchmark, response, wanted.url)
-                with partial.open("wb") as file:
+                with replacement(target) as file:
                     for chunk in response.iter_bytes():
                         file.write(chunk)
         except httpx.TransportError as error:
             raise self._unreachable(benchmark, wanted.url, error) from error
-        partial.replace(target)
 
     def _get(self, benchmark: Benchmark, url: str) -> httpx.Response:
         address, headers = self._request(url)
@@ -404,8 +401,7 @@ def _image(value: Any, folder: Path) -> Any:
     data = value["bytes"]
     suffix = Path(str(value.get("path") or "")).suffix or _image_suffix(data)
     path = folder / "files" / f"{sha256(data).hexdigest()[:16]}{suffix}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    write_whole(path, data)
     return path.name
 
 

@@ -54,7 +54,7 @@ INTERACTION_SD = 0.03  # points by which a composed skill may differ from the su
 
 
 @dataclass(slots=True)
-class _Judgement:
+class ScreeningJudgement:
     """A judgement that has begun, with the state before it."""
 
     gate: ScreeningGate
@@ -218,13 +218,15 @@ class ScreeningGate(BaseGate):
 
     # Judging
 
-    def begin(self, name: str, candidate: Candidate | None) -> _Judgement:
+    def begin(self, name: str, candidate: Candidate | None) -> ScreeningJudgement:
         """Let the candidate's edits join the pool, and start the selection rollouts."""
         old = self.pool.incumbent
         changes = candidate is not None and candidate.skill.hash != old.skill.hash
         document = candidate is not None and not candidate.edits and changes
         count = RolloutCount(self.sampler)
-        judgement = _Judgement(self, name, candidate, old, self._score().mean, count, document)
+        judgement = ScreeningJudgement(
+            self, name, candidate, old, self._score().mean, count, document
+        )
         if document:
             return judgement
         if candidate is not None:
@@ -244,8 +246,12 @@ class ScreeningGate(BaseGate):
     ) -> Verdict:
         return await self.begin(name, candidate).decide(training)
 
+    def __init_subclass__(cls) -> None:
+        if "judge" in vars(cls):  # a run calls `begin` and decides the judgement that it returns
+            raise TypeError(f"{cls.__name__}: override decide_judgement instead of judge.")
+
     async def decide_judgement(
-        self, judgement: _Judgement, training: Sequence[Observation]
+        self, judgement: ScreeningJudgement, training: Sequence[Observation]
     ) -> Verdict:
         """Take in the rollouts of a step, then promote and drop edits."""
         self._observe(training)
@@ -387,7 +393,7 @@ class ScreeningGate(BaseGate):
         before.add(outcomes[len(self.items) :])
         return after, before
 
-    def _verdict(self, ruling: Ruling, judgement: _Judgement) -> Verdict:
+    def _verdict(self, ruling: Ruling, judgement: ScreeningJudgement) -> Verdict:
         """The verdict after the pool has changed. Makes the pool's incumbent the gate's."""
         old, new = judgement.old, self.pool.incumbent
         if new.skill.hash != old.skill.hash:
@@ -424,7 +430,7 @@ class ScreeningGate(BaseGate):
 
     # Whole documents
 
-    async def _judge_document(self, judgement: _Judgement, candidate: Candidate) -> Verdict:
+    async def _judge_document(self, judgement: ScreeningJudgement, candidate: Candidate) -> Verdict:
         """A paired test of a rewritten document against the incumbent: one pass each, and a second
         one when the first is not hopeless. Accepted when it is better over both.
         """

@@ -70,6 +70,14 @@ POLICIES: Mapping[str, Policy] = {
     "limit": Policy(),  # a program reached the spending limit it was given
     "sandbox": _PASSING,  # the program never ran
     "worker": Policy(rollout_retries=3, infrastructure=True),
+    "evaluate": Policy(),
+    "grader": Policy(),
+    "inspect": Policy(),
+    # Failures of programs and services that benchmarks use.
+    "docker": Policy(),
+    "game": Policy(),
+    "git": Policy(),
+    "search": Policy(),
 }
 # Other failures (refused, context_too_long, agent) may be caused by a candidate skill, and then the
 # gate must see them.

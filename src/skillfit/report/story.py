@@ -248,6 +248,7 @@ class PersonDecision:
     command: str
     at: float
     done: bool = True
+    cap: float | None = None  # budget: the cap that the request led to
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,13 +408,15 @@ class RunStory:
 
     @property
     def caps(self) -> dict[str, float]:
-        """The budgets that are set, with those that a person raised while the run was running."""
+        """The budgets that are set, with those that a person changed while the run was running."""
         budget = self.config.settings.budget
         caps = {name: float(cap) for name, cap in budget if cap is not None}
         for decision in self.decisions:
             if decision.action == "budget" and decision.done:
-                present = caps.get(decision.target, 0.0)
-                caps[decision.target] = max(present, float(decision.text))
+                name, cap = decision.target, decision.cap
+                if cap is None:  # an event of an earlier version
+                    cap = max(caps.get(name, 0.0), float(decision.text))
+                caps[name] = cap
         return caps
 
     @property

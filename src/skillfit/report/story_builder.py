@@ -240,7 +240,13 @@ class StoryBuilder:
     @_on.register
     def _(self, event: PersonDecided, stored: Stored) -> None:
         self._decisions[event.number] = PersonDecision(
-            event.number, event.action, event.target, event.text, event.command, stored.at
+            event.number,
+            event.action,
+            event.target,
+            event.text,
+            event.command,
+            stored.at,
+            cap=event.cap,
         )
         self._edits.steered(event)
 
@@ -304,7 +310,7 @@ class StoryBuilder:
             rejections=tuple(one for found in self._rejections.values() for one in found),
             types=self.scores.types(),
             stages=self._listed_stages(),
-            decisions=tuple(self._decisions.values()),
+            decisions=tuple(self._decisions[number] for number in sorted(self._decisions)),
             notices=self._listed_notices(),
             graded=self.rollouts.graded,
             rollouts=self.rollouts.done,

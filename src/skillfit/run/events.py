@@ -387,6 +387,7 @@ class PersonDecided(Event):
     target: str = ""  # an edit's id, or what was changed
     text: str = ""  # the new wording or value
     command: str = ""
+    cap: float | None = None  # budget: the cap that the request led to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ def _refuse_lower_cap(story: RunStory, cap: str, typed: str) -> None:
     asked = [
         float(decision.text)
         for decision in story.decisions
-        if decision.action == "budget" and decision.target == cap
+        if decision.action == "budget" and decision.target == cap and not decision.done
     ]
     present = max([story.caps.get(cap, 0.0), *asked])
     refused = f"A budget of {budget_amount(cap, amount)} is not higher than"

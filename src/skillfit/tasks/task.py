@@ -103,9 +103,11 @@ class FunctionEvaluator(Evaluator):
         parameters = inspect.signature(self.function).parameters.values()
         wanted = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
         arguments = (skill.text, item.as_dict(), seed)[: max(2, len(wanted))]
-        kind = "evaluate" if self.grader is None else "agent"
         value = await call_user_code(
-            self.function, *arguments, kind=kind, where=f"{name} on item {item.id}"
+            self.function,
+            *arguments,
+            kind="evaluate" if self.grader is None else "agent",
+            where=f"{name} on item {item.id}",
         )
         if self.grader is None:
             return _evaluated(value, source=name)
@@ -171,7 +173,7 @@ class CommandEvaluator(Evaluator):
                     self.argv, cwd=self.cwd, timeout=self.timeout, env=env, stdin=stdin
                 )
             except SandboxNotStarted as error:
-                raise TaskFailure("command", f"{where}: {error.message}") from error
+                raise TaskFailure("sandbox", f"{where}: {error.message}") from error
         if result.timed_out:
             raise TaskFailure(
                 "timeout", f"{where}: still running after {self.timeout:g} s; killed."

@@ -108,6 +108,7 @@ async def follow_requests(
                 target=request.target,
                 text=request.text,
                 command=request.command(requests.run),
+                cap=budget.cap(request.target) if request.action == "budget" else None,
             )
         )
     return state.with_incumbent(gate.incumbent) if found else state

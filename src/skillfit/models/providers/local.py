@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from skillfit.atomic_write import replacement
 from skillfit.errors import InfrastructureError, InputError
 from skillfit.models.protocol import Readiness, Setup
 from skillfit.models.providers.openai_protocols import ChatProvider
@@ -151,18 +152,13 @@ def _from_hub(setup: Setup, repo: str, file: str) -> Path:
     url = f"{setup.variable('HF_ENDPOINT') or 'https://huggingface.co'}/{repo}/resolve/main/{file}"
     setup.notice(f"Downloading {url} to {target}.")
     token = setup.key("HF_TOKEN", needed=False)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        _download(url, token, draft)
-        draft.replace(target)
+        _download(url, token, target)
     except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
         raise InfrastructureError(
             redact(f"Cannot download {url}: {error}"),
             hint="Download the file yourself and give its path.",
         ) from error
-    finally:
-        draft.unlink(missing_ok=True)
     return target
 
 
@@ -175,6 +171,6 @@ def _download(url: str, token: str, target: Path) -> None:
         "GET", url, headers=headers, follow_redirects=True, timeout=_DOWNLOAD_TIMEOUT
     ) as response:
         response.raise_for_status()
-        with target.open("wb") as file:
+        with replacement(target) as file:
             for chunk in response.iter_bytes(1 << 20):
                 file.write(chunk)
