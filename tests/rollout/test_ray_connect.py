@@ -31,14 +31,14 @@ import asyncio, sys
 from pathlib import Path
 from skillfit.errors import SkillfitError
 from tests.rollout.test_ray import Adder, RayExecutor, engine, requests_for
-from tests.rollout.scripted_agents import SKILL, World, items
+from tests.rollout.scripted_agents import SKILL, RolloutSetup, items
 
 async def main(address, folder):
     try:
         executor = RayExecutor(address, cpus=0.5)
     except SkillfitError as error:
         return f"{type(error).__name__}: {error.message} {error.hint}"
-    rollouts = engine(World(folder), Adder(), folder / "marks", executor=executor)
+    rollouts = engine(RolloutSetup(folder), Adder(), folder / "marks", executor=executor)
     outcomes = await rollouts.run(requests_for(SKILL, items(3)), phase="gate", series="selection")
     cores = executor.cores
     await executor.close()

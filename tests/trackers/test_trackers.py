@@ -31,7 +31,7 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.records import RecordedConfig, TokenCounts, UsageTotals
-from tests.report.runs import BEST, improved
+from tests.report.recorded_runs import BEST, improved
 from tests.support.records import run_started, run_summary, standings, step_record
 
 

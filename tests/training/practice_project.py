@@ -1,4 +1,4 @@
-"""A small world to train in: colour items, an agent that knows the colours its skill names, an
+"""A small project to train in: colour items, an agent that knows the colours its skill names, an
 optimizer that adds missing ones.
 
 Everything between them is real: HTTP on loopback, journal, gate, files. What either says can be
@@ -207,7 +207,7 @@ def fingerprint(call: Call) -> str:
 
 
 @dataclass
-class World:
+class TrainingProject:
     """A project folder and its server. Settings are dotted: `train={"num_epochs": 1}` or
     `**{"train.num_epochs": 1}`.
     """
@@ -275,7 +275,7 @@ class World:
         return (self.folder / run / "best_skill.md").read_text()
 
 
-def project(folder: Path, rows: Sequence[Mapping[str, Any]], skill: str = SKILL) -> Path:
+def write_project(folder: Path, rows: Sequence[Mapping[str, Any]], skill: str = SKILL) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "SKILL.md").write_text(skill)
     (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
