@@ -272,15 +272,13 @@ def _prediction_folder(event: RolloutFinished) -> Path:
     """Where SkillOpt keeps a rollout like this one. Any id is a name of a file this way."""
     from urllib.parse import quote
 
-    from skillfit.run.files import EVALUATIONS
-    from skillfit.run.records import step_name
+    from skillfit.run.files import rollouts_folder
 
-    if event.step:
-        names = {"gate": "selection_eval"}
-        folder = Path("steps", step_name(event.step), names.get(event.phase, event.phase))
-    else:
-        folder = Path(EVALUATIONS.get(event.phase, event.phase))
-    return folder / "predictions" / quote(event.item, safe=" ")[:_LONGEST_NAME]
+    return (
+        Path(rollouts_folder(event.phase, event.step))
+        / "predictions"
+        / quote(event.item, safe=" ")[:_LONGEST_NAME]
+    )
 
 
 def _conversation(task: str, outcome: Outcome) -> list[dict[str, str]]:

@@ -23,7 +23,7 @@ from rich.text import Text
 from skillfit.models.protocol import Usage
 from skillfit.plain_text import duration, visible, with_interval
 from skillfit.report.run_text import UNPRICED, ProgressLines, cap_uses, time_left
-from skillfit.report.story import EditSummary, GateSummary, RunStory
+from skillfit.report.story import EDIT_ORDER, EditSummary, GateSummary, RunStory
 from skillfit.report.story_builder import StoryBuilder
 from skillfit.run.events import RolloutFinished, Stored, Warned
 from skillfit.run.records import StageName, display_name
@@ -136,10 +136,9 @@ def _stages(story: RunStory) -> Table:
 
 def _edits(edits: Sequence[EditSummary], most: int) -> Table:
     """The pool: promoted edits first, then pending ones by their effect."""
-    order = {"promoted": 0, "pending": 1, "dropped": 2}
-    ranked = sorted(edits, key=lambda edit: (order[edit.status], -(edit.mean or 0.0)))
+    ranked = sorted(edits, key=lambda edit: (edit.rank, -(edit.mean or 0.0)))
     counts = ", ".join(
-        f"{sum(edit.status == status for edit in edits)} {status}" for status in order
+        f"{sum(edit.status == status for edit in edits)} {status}" for status in EDIT_ORDER
     )
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=True)
     table.add_column("effect (80 %)", no_wrap=True, width=22)

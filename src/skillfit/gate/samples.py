@@ -28,6 +28,7 @@ from skillfit.rollout.outcome import (
     weighted_mean,
     weighted_values,
 )
+from skillfit.run.records import SOLVED
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score
 
@@ -318,7 +319,7 @@ def compare(candidate: Samples, incumbent: Samples, *, rollouts: int, coverage: 
     estimate = interval(list(differences.values()))
     groups: dict[tuple[bool, bool], list[str]] = defaultdict(list)
     for item in differences:
-        groups[candidate.means[item] >= 0.5, incumbent.means[item] >= 0.5].append(item)
+        groups[candidate.means[item] >= SOLVED, incumbent.means[item] >= SOLVED].append(item)
     return Evidence(
         fixed=tuple(groups[True, False]),
         broken=tuple(groups[False, True]),

@@ -43,7 +43,7 @@ from skillfit.gate.verdict import (
 from skillfit.plain_text import with_interval
 from skillfit.rollout.outcome import Outcome, Tally
 from skillfit.run.control import DONE_TO_EDIT, EditAction
-from skillfit.run.records import AWAITS_APPROVAL, EFFECT
+from skillfit.run.records import AWAITS_APPROVAL, EFFECT, SOLVED
 from skillfit.skill import Skill, units
 from skillfit.skill.units import removed_lines
 from skillfit.tasks.item import Item
@@ -354,13 +354,13 @@ class ScreeningGate(BaseGate):
         kept = [entry.id for entry in self.pool.promoted()]
         old, new = self.pool.incumbent, self.pool.apply([*kept, *promote])
         first = await self._passes(new, must, 1)
-        suspects = [item for item in must if first.get(item.id, 1.0) < 0.5]
+        suspects = [item for item in must if first.get(item.id, 1.0) < SOLVED]
         broken = await self._confirmed_broken(old, new, suspects)
         culprits: dict[str, str] = {}
         for key in promote if broken else ():
             trial = self.pool.apply([*kept, key])
             scores = await self._passes(trial, broken, MUST_PASS_REPEATS)
-            failed = [item.id for item in broken if scores.get(item.id, 1.0) < 0.5]
+            failed = [item.id for item in broken if scores.get(item.id, 1.0) < SOLVED]
             if failed:
                 culprits[key] = ", ".join(failed)
             else:
@@ -371,7 +371,7 @@ class ScreeningGate(BaseGate):
         """Items that the old skill solves and the new one does not, by rollouts of both."""
         before = await self._passes(old, suspects, MUST_PASS_REPEATS)
         after = await self._passes(new, suspects, MUST_PASS_REPEATS)
-        return [i for i in suspects if before.get(i.id, 0.0) >= 0.5 > after.get(i.id, 1.0)]
+        return [i for i in suspects if before.get(i.id, 0.0) >= SOLVED > after.get(i.id, 1.0)]
 
     async def _passes(self, arm: Arm, items: Sequence[Item], repeats: int) -> dict[str, float]:
         """Mean score per item over fresh rollouts under one arm."""
@@ -470,7 +470,7 @@ class ScreeningGate(BaseGate):
         """Must-pass items that a document breaks, confirmed by more rollouts on both sides."""
         suspects = []
         for item in self.items:
-            solved = before.means.get(item.id, 0.0) >= 0.5 > after.means.get(item.id, 1.0)
+            solved = before.means.get(item.id, 0.0) >= SOLVED > after.means.get(item.id, 1.0)
             if item.id in self.settings.must_pass and solved:
                 suspects.append(item)
         return [item.id for item in await self._confirmed_broken(old, new, suspects)]

@@ -57,7 +57,6 @@ _PAGE = 25  # items or rows shown at once
 _EDITS = 60  # rows of the forest plot
 _MARKDOWN_EDITS = 20
 _MARKDOWN_NOTICES = 30
-_EDIT_ORDER = {"promoted": 0, "pending": 1, "dropped": 2}
 ASSETS = Path(__file__).parent / "assets"
 Row = TypeVar("Row")
 
@@ -324,7 +323,7 @@ def _split(text: str) -> Sequence[str]:
 def _origins(edits: Iterable[EditSummary]) -> dict[str, EditSummary]:
     """Line -> the edit that wrote it. Of several edits with the same line the promoted one."""
     origins: dict[str, EditSummary] = {}
-    for edit in sorted(edits, key=lambda edit: _EDIT_ORDER.get(edit.status, 3)):
+    for edit in sorted(edits, key=lambda edit: edit.rank):
         initial_text = edit.step == 0 and edit.edit.op == "delete"
         for line in (edit.edit.target if initial_text else edit.edit.content).splitlines():
             if line.strip():

@@ -31,6 +31,7 @@ from skillfit.run.records import (
 from skillfit.skill import Edit, Hunk, diff_hunks
 from skillfit.skill.edits import example_of
 
+EDIT_ORDER: tuple[EditStatus, ...] = ("promoted", "pending", "dropped")  # in lists of edits
 PointSplit = Literal["selection", "ship", "test"]
 
 
@@ -148,6 +149,11 @@ class EditSummary:
     @property
     def measured(self) -> bool:
         return self.mean is not None
+
+    @property
+    def rank(self) -> int:
+        """The place of its status in `EDIT_ORDER`; a status of another version comes last."""
+        return EDIT_ORDER.index(self.status) if self.status in EDIT_ORDER else len(EDIT_ORDER)
 
     @property
     def note(self) -> str:

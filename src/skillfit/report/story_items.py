@@ -18,7 +18,7 @@ from skillfit.report.story_evidence import row_value, scoring
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import EventLog, ItemsRead, RolloutFinished, RunStarted
 from skillfit.run.journal import Journal
-from skillfit.run.records import ItemRecord, display_name
+from skillfit.run.records import SOLVED, ItemRecord, display_name
 from skillfit.tasks.item import TrajectoryStep
 
 # Of `unsolved` and `solved` items only the initial skill has scores, of `unknown` ones neither.
@@ -62,12 +62,12 @@ class Side:
 
     @property
     def solved(self) -> bool:
-        return (self.mean or 0.0) >= 0.5
+        return (self.mean or 0.0) >= SOLVED
 
     @property
     def flaky(self) -> bool:
         """The same skill solves the item in one rollout and not in another."""
-        return min(self.scores, default=1.0) < 0.5 <= max(self.scores, default=0.0)
+        return min(self.scores, default=1.0) < SOLVED <= max(self.scores, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class Cell:
     @property
     def flaky(self) -> bool:
         """Solved in one rollout and not in another."""
-        return self.lowest < 0.5 <= self.highest
+        return self.lowest < SOLVED <= self.highest
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class RunCard:
     total_steps: int = 0
     steps_done: int = 0
     metric: str = "hard"  # what scores are in: hard, soft or mixed
-    soft_weight: float = 0.0  # of the soft score in the metric
+    soft_weight: float = 0.0  # of the soft score in the metric `mixed`
     best_step: int | None = None
     finish_reason: Recorded[CardResult] = ""
     diagnosis: str = ""
@@ -160,8 +160,6 @@ def fold(card: RunCard, stored: Stored) -> RunCard:
 
 def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
     settings = event.config.settings
-    metric = settings.evaluation.gate_metric
-    mixed = settings.evaluation.gate_mixed_weight
     return replace(
         card,
         run=event.run,
@@ -171,8 +169,8 @@ def _started(card: RunCard, event: RunStarted, at: float) -> RunCard:
         models={role: spec.id for role, spec in settings.model.by_role().items()},
         started_at=card.started_at or at,
         total_steps=event.total_steps,
-        metric=metric,
-        soft_weight={"soft": 1.0, "mixed": mixed}.get(metric, 0.0),
+        metric=settings.evaluation.gate_metric,
+        soft_weight=settings.evaluation.gate_mixed_weight,
     )
 
 

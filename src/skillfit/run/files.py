@@ -47,13 +47,14 @@ from skillfit.run.records import (
     step_name,
 )
 
-EVALUATIONS = {
+_EVALUATIONS = {
     "baseline": "selection_eval_baseline",
     "final": "final_selection_eval",
     "test_baseline": "test_eval_baseline",
     "test_best": "test_eval",
     "test_final": "test_eval_final",
 }
+_GATED = "selection_eval"  # rollouts of a gate's decision
 _RESULT_FILES = {
     "rewrite_from_suggestions": "rewrite_result.json",
     "full_rewrite_minibatch": "full_rewrite_result.json",
@@ -110,7 +111,7 @@ class RunFiles:
 
     @_on.register
     def _(self, event: EvaluationFinished) -> None:
-        folder = EVALUATIONS.get(event.name)
+        folder = _EVALUATIONS.get(event.name)
         if folder is None:
             return
         phases = (event.name, event.split, "finish")
@@ -171,7 +172,7 @@ class RunFiles:
         if epoch is not None:
             folder = f"slow_update/{epoch_name(epoch)}"
         else:
-            folder = EVALUATIONS.get(event.name, _step(event.step))
+            folder = _EVALUATIONS.get(event.name, _step(event.step))
         verdict = {
             "decision": event.decision,
             "reason": event.reason,
@@ -189,9 +190,8 @@ class RunFiles:
         self._step = event.step
         folder = _step(event.step)
         for phase, step in [key for key in self._rollouts if key[1] == event.step and event.step]:
-            name = "selection_eval" if phase == "gate" else phase
             rollouts = list(self._rollouts.pop((phase, step)).values())
-            self._write_results(f"{folder}/{name}", rollouts)
+            self._write_results(rollouts_folder(phase, step), rollouts)
         self._directory.write_text(f"skills/skill_v{event.step:04d}.md", event.skill)
         if event.digest:
             self._directory.write_json(f"{folder}/trajectory_digest.json", event.digest)
@@ -264,7 +264,7 @@ class RunFiles:
         self._write_results(f"{folder}/rollout_prev", before)
         self._write_results(f"{folder}/rollout_curr", after)
         gated = [row for row in rows if row not in compared]
-        self._write_results(f"{folder}/selection_eval", gated)
+        self._write_results(f"{folder}/{_GATED}", gated)
 
     def _write_results(self, folder: str, rollouts: list[RolloutFinished]) -> None:
         if rollouts:  # sorted: they finish in any order
@@ -277,6 +277,13 @@ class RunFiles:
         self._directory.write_text(
             name, "".join(pydantic_core.to_json(row).decode() + "\n" for row in rows)
         )
+
+
+def rollouts_folder(phase: str, step: int) -> str:
+    """Where the rollouts of a phase are in a run. Step 0: before or after the steps."""
+    if not step:
+        return _EVALUATIONS.get(phase, phase)
+    return f"{_step(step)}/{_GATED if phase == 'gate' else phase}"
 
 
 def _step(step: int) -> str:

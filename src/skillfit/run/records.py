@@ -104,6 +104,7 @@ PAYLOAD_FIELD: Mapping[str, str] = {
     "rewrite_from_suggestions": "revise_suggestions",
     "full_rewrite_minibatch": "skill_candidates",
 }
+SOLVED = 0.5  # an item counts as solved from this mean score on
 
 
 def metric_score(metric: str, hard: float, soft: float, mixed_weight: float) -> float:
@@ -154,7 +155,7 @@ class CheckResult:
 class Evidence:
     """How a candidate and the incumbent compare on the same items.
 
-    Failed rollouts are left out. An item counts as solved from a mean score of 0.5 on.
+    Failed rollouts are left out. An item counts as solved from a mean score of `SOLVED` on.
     """
 
     fixed: tuple[str, ...] = ()
