@@ -43,7 +43,7 @@ _NAMED = re.compile(r"\{(r\d-\w+)\}")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A request as both systems' prompts can be read."""
+    """A request, read from the prompt of either system."""
 
     scenario: Scenario
     stage: str

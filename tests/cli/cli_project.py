@@ -38,7 +38,7 @@ class Said:
 
 
 class Shell:
-    """Runs commands in a folder and keeps what they said apart."""
+    """Runs commands in a folder and keeps their outputs separate."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys

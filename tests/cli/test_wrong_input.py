@@ -1,6 +1,4 @@
-"""Whatever is wrong with what a person gives: one clear sentence, the right exit code, no
-traceback.
-"""
+"""Wrong input of any kind: one clear sentence, the right exit code, no traceback."""
 
 import json
 import os
@@ -210,7 +208,7 @@ def test_a_path_the_system_does_not_take(line: tuple[str, ...], shell: Shell) ->
 
 @pytest.mark.parametrize("setting", ["env.tasks=", "--run="])
 def test_a_setting_the_system_does_not_take(setting: str, config: Path, tmp_path: Path) -> None:
-    """As a process: what is only said when it ends is heard too."""
+    """As a process, so that output at its exit is seen too."""
     line = [*COMMAND, "train", str(config), setting + "x" * 300]
     ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
     one_sentence(Said(ended.returncode, ended.stdout, ended.stderr))

@@ -1,5 +1,5 @@
-"""A disk that fills up and a run directory that disappears end a whole run: nothing is sent whose
-answer could not be kept.
+"""A full disk or a deleted run directory ends a run: no request is sent whose answer could not be
+recorded.
 """
 
 import json

@@ -357,8 +357,8 @@ async def test_answers_in_flight_when_another_rollout_stops_the_run_are_kept(
 async def test_a_lost_analyst_stays_lost_when_the_run_is_started_again(
     make_project: MakeProject,
 ) -> None:
-    """One group's analyst never answers. The step goes on without it and says so, and a second
-    start decides and says the same.
+    """One group's analyst never answers. The step continues without it and reports it, and a second
+    start decides and reports the same.
     """
     script = Script()
 

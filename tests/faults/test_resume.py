@@ -1,5 +1,5 @@
-"""Stopped, broken off or in the way of each other: what a run directory holds stays good, and the
-same command goes on.
+"""Runs that are stopped, killed or started twice: the run directory stays valid, and the same
+command resumes the run.
 """
 
 from __future__ import annotations

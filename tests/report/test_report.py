@@ -1,4 +1,4 @@
-"""The report: one file that stands alone, for every run there can be, whatever texts are in it."""
+"""The report: one self-contained file, for every kind of run and any text in it."""
 
 import re
 from dataclasses import replace

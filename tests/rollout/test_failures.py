@@ -32,7 +32,7 @@ from tests.rollout.scripted_agents import SKILL, RolloutSetup, items, right
 
 
 class Faulty:
-    """Fails as told: `faults(item id, how often it was tried before)` gives the error, or None."""
+    """Fails by script: `faults(item id, number of earlier tries)` gives the error, or None."""
 
     def __init__(self, faults: Callable[[str, int], SkillfitError | None]) -> None:
         self.tried: Counter[str] = Counter()

@@ -1,5 +1,5 @@
-"""Promise 9, writes are whole: files complete or not at all, one writer, a run that goes on only as
-the run it was.
+"""Promise 9, writes are whole: files complete or not at all, one writer, and a run resumes only
+with its own identity.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""The readable files of a run: where the reference's users look for them, and the same byte for
-byte after a kill and a resume.
-"""
+"""The readable files of a run: at SkillOpt's paths, and identical after a kill and a resume."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""A run can be read from threads: closing while somebody reads ends that read, not the process."""
+"""A run can be read from threads: closing during a read ends that read, not the process."""
 
 import asyncio
 import subprocess

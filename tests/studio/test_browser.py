@@ -402,7 +402,7 @@ def test_what_a_run_does_appears_on_open_pages(
 def test_the_pool_of_an_open_page_grows_and_ends_with_the_run(
     chromium: Browser, site: RunningStudio, folder: Path
 ) -> None:
-    """The slider over the steps is at hand after the second one, and stays at the latest."""
+    """The slider over the steps is shown after the second one, and stays at the latest."""
     (folder / "grow.yaml").write_text("train: {seed: 42}\n")
     command = [sys.executable, "-m", "skillfit", "train", "grow.yaml", *PROJECT, *ONE_STEP]
     with window(chromium, site) as opened:

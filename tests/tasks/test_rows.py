@@ -1,4 +1,4 @@
-"""Items from files: every way of writing them, and what is said when they are wrong."""
+"""Items from files: every way of writing them, and the errors when they are wrong."""
 
 from __future__ import annotations
 

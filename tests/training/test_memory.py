@@ -325,7 +325,7 @@ async def test_the_meta_skill_needs_no_slow_update(make_project: MakeProject) ->
 
 
 def by_example(call: Call) -> str:
-    """Answers as its examples do; knows no rules but the first."""
+    """Answers as its examples do; follows no rule except the first."""
     shown = {
         example.input.split()[0]: example.output
         for example in examples(Skill.from_text(system(call)))

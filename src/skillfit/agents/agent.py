@@ -490,7 +490,7 @@ class AgentObject:
 
 
 def as_agent(found: Any, name: str = "") -> Agent:
-    """The agent that a user's class, object or function is. A class is made without arguments."""
+    """A user's class, object or function as an agent. A class is called without arguments."""
     if isinstance(found, type) and hasattr(found, "attempt"):
         found = build_part("agent", found, _Attempts, source=name)
     if hasattr(found, "attempt"):

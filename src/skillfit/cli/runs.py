@@ -542,7 +542,7 @@ def apply(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Put the best skill into its folder, after showing what changes. The former text is kept in
+    """Write the best skill into its folder, after showing what changes. The former text is kept in
     the run.
 
     Example: skillfit apply runs/first --yes

@@ -322,7 +322,7 @@ _STAYS = "the skill stays as it is"
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A candidate and how it came about. `skill` is None when a rewrite gave nothing usable."""
+    """A candidate and how it was made. `skill` is None when a rewrite gave nothing usable."""
 
     skill: Skill | None
     changed: bool

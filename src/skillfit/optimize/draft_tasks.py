@@ -56,7 +56,7 @@ class DraftTask(BaseModel):
     @field_validator("answer", mode="before")
     @classmethod
     def _as_text(cls, value: Any) -> Any:
-        """Models write numbers and objects as such."""
+        """Models may write numbers and objects instead of text."""
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     @property

@@ -69,7 +69,7 @@ class InspectRollout:
     requests: Counter[str] = field(default_factory=Counter)  # fingerprints of those sent so far
     error: SkillfitError | None = None
     sample: Any = None  # Inspect's ActiveSample
-    begun: asyncio.Event = field(default_factory=asyncio.Event)  # set also if it never will begin
+    begun: asyncio.Event = field(default_factory=asyncio.Event)  # also set when it will not begin
 
     def __post_init__(self) -> None:
         self.result.add_done_callback(lambda _: self.begun.set())

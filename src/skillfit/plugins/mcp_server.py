@@ -100,7 +100,7 @@ class RunStanding:
     total_steps: int
     seconds_left: float | None
     prompts_waiting: int
-    stopped_by: str = ""  # what the process said that ended before the run did
+    stopped_by: str = ""  # output of a process that ended before the run did
 
 
 @dataclass(slots=True)

@@ -592,7 +592,7 @@ def _same(old: str, new: str) -> bool:
         return True
     try:
         return bool(_timeless(from_json(old)) == _timeless(from_json(new)))
-    except ValueError:  # a record that somebody changed is written again
+    except ValueError:  # a record that was changed is written again
         return False
 
 

@@ -333,7 +333,7 @@ class Journal(Store):
             return replace(self._total)
 
     def spent(self) -> Usage:
-        """The bill in one sum; `usd` is None where a price is unknown."""
+        """The total usage; `usd` is None where a price is unknown."""
         return self.total().usage
 
     def fact(self, name: str, returns: type[T]) -> T | None:

@@ -36,7 +36,7 @@ _AHEAD = 100  # numbers that `ReadAhead` fetches together
 _KEPT_AHEAD = 10 * _AHEAD
 _CLOSING_TIMEOUT_MS = 200  # how long closing waits for readers before it leaves the WAL file
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-# A table that somebody removed, a record that somebody changed.
+# A table that was removed, or a record that was changed.
 _BAD_CONTENT = re.compile(r"no such (table|column)|malformed JSON|Could not decode to UTF-8")
 _NOT_WRITABLE = (
     sqlite3.SQLITE_IOERR,

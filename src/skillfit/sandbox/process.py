@@ -111,7 +111,7 @@ def remove_abandoned() -> None:
         with contextlib.suppress(OSError):  # just removed by its owner
             found = path.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                continue  # somebody else's, or a link to somebody else's
+                continue  # another user's, or a link to one
             lock = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -96,7 +96,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class RegionText:
-    """What a region says, wherever it is in the body."""
+    """The text of a region, wherever it is in the body."""
 
     kind: str
     text: str

@@ -176,7 +176,7 @@ class Starter:
         return process is not None and process.poll() is None
 
     def failure(self, run: Path) -> str:
-        """What a process that was started here and failed said last; empty otherwise."""
+        """The last output of a process that was started here and failed; empty otherwise."""
         process = self._processes.get(run)
         if process is None or process.poll() in (None, 0):
             return ""

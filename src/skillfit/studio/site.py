@@ -47,7 +47,7 @@ Look = Callable[[], Mapping[str, str]]  # the parts of a page by name, as HTML
 
 @dataclass(frozen=True, slots=True)
 class ActionMessage:
-    """What an action said, for the next page."""
+    """The message of an action, for the next page."""
 
     text: str
     failed: bool

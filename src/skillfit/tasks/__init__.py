@@ -1,4 +1,4 @@
-"""What the skill must be good at: items, splits, graders, and the loaders that bring them."""
+"""Tasks: items, splits, graders and loaders."""
 
 from skillfit.errors import TaskFailure
 from skillfit.tasks.graders import build_grader

@@ -196,7 +196,7 @@ def _with_lesson(texts: TextFilter, skill: Skill, text: str, step: int) -> Skill
 
 @dataclass(frozen=True, slots=True)
 class CarriedLesson:
-    """What became of a lesson."""
+    """The state after a lesson, and what was done with it."""
 
     state: TrainingState
     action: SlowUpdateAction

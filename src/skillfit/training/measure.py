@@ -119,8 +119,8 @@ async def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class EvaluationIdentity:
-    """What makes an evaluation this one: how answers come about and are graded. Items, splits,
-    skills and repeats may change, because each rollout is recorded by its own.
+    """The identity of an evaluation: how answers are made and graded. Items, splits, skills and
+    repeats may change, because each rollout is recorded separately.
     """
 
     agent_model: JsonObject | None

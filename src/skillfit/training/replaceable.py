@@ -106,7 +106,7 @@ class RunParts:
         return self._gate_says("pools_edits", items, settings)
 
     def checks_must_pass(self, items: Sequence[Item], settings: GateSettings) -> bool:
-        """Whether the gate keeps `evaluation.must_pass`. One that does not say so does not."""
+        """Whether the gate applies `evaluation.must_pass`; False unless it says so."""
         return self._gate_says("checks_must_pass", items, settings)
 
     def _gate_says(self, what: str, items: Sequence[Item], settings: GateSettings) -> bool:

@@ -63,8 +63,8 @@ class Closing:
         return fitting[0]
 
     def _used_by(self, run: Components, steps: int) -> Amounts:
-        """What will be used after the first step; after others, the calls so far. From what the
-        rollouts used, not from the bill: a resumed run must decide the same.
+        """Before the first step: what will be used after it. Later: the calls so far. Computed from
+        the usage of rollouts and not from the budget, so that a resumed run decides the same.
         """
         if self.rollout_plan is not None:
             return Amounts()  # the plan has room for its steps and the ship test

@@ -141,7 +141,7 @@ class _Form:
 
     @property
     def prefilled(self) -> str:
-        """The answer file before anybody has answered."""
+        """The answer file before it has an answer."""
         if self._schema is None:
             return ""
         return json.dumps(_empty_value(self._schema, self._schema), indent=2) + "\n"
