@@ -35,7 +35,7 @@ def test_the_demo_takes_no_folder_that_holds_other_things(shell: Shell, tmp_path
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     said = shell("demo", "--dir", "mine")
-    assert said.code == 2 and "holds other things" in said.err
+    assert said.code == 2 and "holds other files" in said.err
 
 
 @pytest.mark.parametrize("name", ["triage", "sql"])

@@ -91,7 +91,7 @@ def test_apply_shows_the_diff_changes_the_skill_and_undo_puts_every_byte_back(
     assert "has the best skill already" in shell("apply", run, "--yes").out
     assert shell("apply", run, "--undo").code == 0
     assert skill.read_bytes() == before
-    assert "Nothing of the run" in shell("apply", run, "--undo").err
+    assert "is not applied" in shell("apply", run, "--undo").err
 
 
 def test_apply_refuses_a_skill_that_changed_since_and_never_touches_protected_text(
@@ -139,7 +139,7 @@ def test_nothing_is_changed_where_the_former_text_cannot_be_kept(shell: Shell, r
 def test_an_apply_that_fails_leaves_nothing_to_undo(shell: Shell, run: Path) -> None:
     Path("file").write_text("not a folder")
     assert shell("apply", run, "--to", "file/new", "--yes").err.startswith("error: Cannot write")
-    assert "Nothing of the run" in shell("apply", run, "--undo").err
+    assert "is not applied" in shell("apply", run, "--undo").err
 
 
 def test_an_apply_that_was_killed_before_it_wrote_can_be_taken_back(

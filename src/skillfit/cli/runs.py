@@ -494,7 +494,7 @@ def undo_change(run: Run, *, force: bool) -> Path:
     """Restore what was there before the last `apply`; refused when the document changed."""
     kept = _backups(run)
     if not kept:
-        raise InputError(f"Nothing of the run in {run.path} is applied.")
+        raise InputError(f"The run in {run.path} is not applied.")
     applied = AppliedChange.read(kept[-1])
     document = Path(applied.document)
     present = document.read_bytes().decode() if document.exists() else None

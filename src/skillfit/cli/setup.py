@@ -74,7 +74,7 @@ def _copy_demo(name: str, folder: Path) -> Path:
         if folder.is_file() or (folder.exists() and any(folder.iterdir())):
             if not marker.is_file() or marker.read_text() != (source / "skillfit.yaml").read_text():
                 raise InputError(
-                    f"{folder} holds other things.", hint="Give another folder with --dir."
+                    f"{folder} holds other files.", hint="Give another folder with --dir."
                 )
         else:
             shutil.copytree(

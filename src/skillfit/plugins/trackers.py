@@ -230,7 +230,7 @@ class JsonlTracker:
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         if any(line[: len(_LINE_START)] != _LINE_START[: len(line)] for line in lines):
             raise InputError(
-                f"{path} holds other things than events.", hint="Give another file after jsonl:."
+                f"{path} holds other lines than events.", hint="Give another file after jsonl:."
             )
         complete = [line for line in lines if line.endswith(b"\n")]  # a kill can leave half a line
         self._known: set[int] = set()

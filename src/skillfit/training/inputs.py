@@ -429,7 +429,7 @@ def _refuse_unused_settings_of_agents(config: Config, task: Task, agent: Agent |
     env = config.env
     if task.evaluator is not None and agent is not None:
         raise InputError(
-            "An agent was given, and the task runs its items itself.", hint="Leave one of them out."
+            "An agent was given, but the task runs its items itself.", hint="Leave one of them out."
         )
     if task.evaluator is not None or agent is not None:
         unused = {
@@ -470,8 +470,8 @@ def _refuse_what_cannot_act(
     if evaluation.must_pass and not checks_must_pass:
         raise InputError(
             "evaluation.must_pass: This gate does not check must-pass items.",
-            hint="Set evaluation.gate: screening, or take evaluation.must_pass out. A gate of your "
-            "own that checks them has checks_must_pass = True.",
+            hint="Set evaluation.gate: screening, or remove evaluation.must_pass. Your own gate "
+            "declares with checks_must_pass = True that it checks them.",
         )
     if optimizer.prune_initial and not decides_edits:
         raise InputError(
