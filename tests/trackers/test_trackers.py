@@ -83,7 +83,7 @@ def test_jsonl_leaves_a_file_alone_that_holds_something_else(
 ) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(text)
-    with pytest.raises(InputError, match="other things"):
+    with pytest.raises(InputError, match="other lines"):
         make_tracker(f"jsonl:{path}", run)
     assert path.read_text() == text
 
