@@ -44,7 +44,7 @@ def test_a_file_that_was_mended_loads(tmp_path):
     file.write_text("1 / 0\n")
     with pytest.raises(InputError):
         load_object("mine.py:answer", tmp_path)
-    file.write_text("answer = 42  # mended\n")
+    file.write_text("answer = 42  # fixed\n")
     assert load_object("mine.py:answer", tmp_path) == 42
 
 

@@ -1,6 +1,6 @@
 """The task of the comparison: values are rewritten in the style of the house.
 
-Ten kinds of values, each with a rule of its own. The initial skill says one of them. A grader
+Ten kinds of values, each with its own rule. The initial skill says one of them. A grader
 compares the whole answer with the right one. Items are made from templates with a fixed seed. The
 folder that `write_task` makes is an ordinary skillfit task: `skillfit ablate` and `skillfit train`
 run on it too.

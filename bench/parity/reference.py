@@ -1,4 +1,4 @@
-"""The reference in an environment of its own: made when missing, given stand-ins for the prompt
+"""The reference in its own environment: made when missing, given stand-ins for the prompt
 files its wheel lacks, and run.
 """
 

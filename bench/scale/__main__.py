@@ -180,7 +180,7 @@ def measure_lists(folder: Path, runs: int) -> list[Measure]:
 
 
 def _copy(run: Path, copy: Path) -> None:
-    """A copy with a journal of its own; the other files are shared."""
+    """A copy with its own journal; the other files are shared."""
     if not copy.exists():
         shutil.copytree(run, copy, copy_function=os.link)
         (copy / JOURNAL).unlink()
@@ -188,7 +188,7 @@ def _copy(run: Path, copy: Path) -> None:
 
 
 class Browser:
-    """The studio in a process of its own, and a client that is signed in."""
+    """The studio in a separate process, and a client that is signed in."""
 
     def __init__(self, folder: Path) -> None:
         line = [*_COMMAND, "studio", folder, "--port", "0", "--json"]

@@ -192,7 +192,7 @@ def main() -> None:
 
 @contextmanager
 def serving() -> Iterator[int]:
-    """The model server in a process of its own; its port."""
+    """The model server in a separate process; its port."""
     command = [sys.executable, "-m", "bench.throughput.server"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -1,4 +1,4 @@
-"""A model server on loopback, in a process of its own, with seeded latencies and faults.
+"""A model server on loopback, in a separate process, with seeded latencies and faults.
 
 The path chooses what it does:
 - `/RUN/clean/v1/chat/completions` answers each question after its latency;

@@ -1,4 +1,4 @@
-"""A whole run of skillfit in the training world: `skillfit.train` with a config of its own."""
+"""A whole run of skillfit in the training world: `skillfit.train` with its own config."""
 
 import json
 import os

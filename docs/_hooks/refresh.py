@@ -69,7 +69,7 @@ def run(command: str, folder: Path) -> str:
 
 
 def draw_terminal(directory: Path) -> None:
-    """The live screen of a finished run, as it stands at the end."""
+    """The live screen of a finished run, at the end."""
     view = RunDirectory.read(directory)
     spent = view.journal.spent()
     view.close()

@@ -79,7 +79,7 @@ def train(folder: Path) -> Path:
             f"runs/{name}",
             "--json",
         ]
-        # A run without an improvement ends with a code of its own; its pictures are fine, too.
+        # A run without an improvement ends with its own exit code; its pictures are fine, too.
         subprocess.run(command, cwd=project, stdout=subprocess.DEVNULL)
     return project / "runs"
 

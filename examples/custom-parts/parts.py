@@ -1,4 +1,4 @@
-"""A gate, a proposer and a batch sampler of your own."""
+"""Your own gate, proposer and batch sampler."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ async def train_async(
     the settings' own. config: a YAML file or mapping to start from. settings: what to change in it,
     `{"optimizer.learning_rate": 2}`; sections may be given by name too: `train={"num_epochs": 2}`,
     `recipe="lite"`. force: train although the preflight says stop. grader, gate, proposer, sampler,
-    executor: a part of your own, as a class, an object or a function, or its name as in the config
+    executor: your own part, as a class, an object or a function, or its name as in the config
     (docs/extending.md). trackers: names as for `--track`, classes, objects or functions; they are
     closed at the end. listeners: functions that are called with every event. progress: print lines
     about the run on stderr, as `skillfit train --plain` does.
@@ -477,7 +477,7 @@ def as_skill(skill: SkillLike) -> Skill:
 
 def default_run(inputs: Inputs, kind: str = "") -> Path:
     """The directory that the config names, or runs/NAME-HASH. In the second case the same settings,
-    skill and tasks resume in the same directory, and others get one of their own. NAME is that of
+    skill and tasks resume in the same directory, and others get a new one. NAME is that of
     the skill, made safe as a folder name.
     """
     if inputs.config.run:

@@ -116,7 +116,7 @@ def extension_names(kind: str) -> list[str]:
 def unknown_extension(
     kind: str, name: str, built_in: Mapping[str, Any], *, setting: str = ""
 ) -> InputError:
-    """The error for a name that stands for nothing, with the names that there are."""
+    """The error for an unknown name, with the names that exist."""
     known = sorted({*built_in, *extension_names(kind)})
     hint = did_you_mean(name, known) or f"Available: {', '.join(known)}, or file.py:name."
     if name.endswith(".py"):

@@ -90,7 +90,7 @@ async def test_nothing_is_left_on_disk_but_the_work_until_it_is_removed(
 
 
 @pytest.mark.parametrize(
-    "word", ["SLEEP", "SLEEP AWAY"], ids=["in its process group", "in a session of its own"]
+    "word", ["SLEEP", "SLEEP AWAY"], ids=["in its process group", "in its own session"]
 )
 async def test_when_it_is_cancelled_everything_it_started_ends(
     fake: StandIn, scratch: Path, word: str

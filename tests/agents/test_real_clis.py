@@ -74,7 +74,7 @@ def program(request: pytest.FixtureRequest) -> Program:
 
 @pytest.fixture
 def user_home(tmp_path: Path) -> Path:
-    """A user with skills and instructions of their own, none of which may reach the agent."""
+    """A user with their own skills and instructions, none of which may reach the agent."""
     home = tmp_path / "user"
     for folder in (
         ".claude/skills/private",

@@ -1,5 +1,5 @@
 """Scripted agents that solve the sample of a benchmark: each knows the gold answers, and works in
-the way that the benchmark wants (a reply, tools, programs, moves of a game).
+the way that the benchmark requires (a reply, tools, programs, moves of a game).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tests.support.chat_server import Call, ChatServer
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
-    """A copy of the finished run, whose skill stands beside it."""
+    """A copy of the finished run, with its skill beside it."""
     shutil.copytree(finished, tmp_path / "project", dirs_exist_ok=True)
     journal = tmp_path / "project" / "run"
     _point_at(journal, finished, tmp_path / "project")

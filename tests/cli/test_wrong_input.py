@@ -170,8 +170,8 @@ def test_a_run_that_never_reached_its_model_takes_the_mended_command(
     assert (
         failed.code == 6 and shell("ls", ".", "--json").json[0]["finish_reason"] == "infrastructure"
     )
-    mended = shell("train", config, *SMALL, "budget.calls=12", "--run", "here", "--json")
-    assert mended.code == 5 and mended.json["finish_reason"] == "budget"
+    fixed = shell("train", config, *SMALL, "budget.calls=12", "--run", "here", "--json")
+    assert fixed.code == 5 and fixed.json["finish_reason"] == "budget"
 
 
 @pytest.mark.parametrize("command", ["resume", "show", "diff", "apply", "report"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.practice_project import differences, fingerprint, items, readable
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 ray = pytest.importorskip("ray")
@@ -37,20 +37,24 @@ def cluster() -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-async def test_a_run_on_ray_is_the_run_it_is_locally(make_world: MakeWorld, cluster: None) -> None:
+async def test_a_run_on_ray_is_the_run_it_is_locally(
+    make_project: MakeProject, cluster: None
+) -> None:
     short = (
         "evaluation.gate=strict",
         "evaluation.ship_test=false",
         "evaluation.eval_test=false",
     )
-    world = make_world(*short, rows=items(4, 4, 0))
-    await world.train(run="local")
-    local = sorted(map(fingerprint, world.calls))
-    world.calls.clear()
-    await world.train("executor=ray", run="ray")
-    assert sorted(map(fingerprint, world.calls)) == local
-    assert set(differences(readable(world.folder / "ray"), readable(world.folder / "local"))) <= {
+    project = make_project(*short, rows=items(4, 4, 0))
+    await project.train(run="local")
+    local = sorted(map(fingerprint, project.calls))
+    project.calls.clear()
+    await project.train("executor=ray", run="ray")
+    assert sorted(map(fingerprint, project.calls)) == local
+    assert set(
+        differences(readable(project.folder / "ray"), readable(project.folder / "local"))
+    ) <= {
         "config.json",
         "summary.json",
     }
-    assert world.best("ray") == world.best("local")
+    assert project.best("ray") == project.best("local")

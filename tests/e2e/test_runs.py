@@ -23,16 +23,24 @@ from skillfit.skill import Skill, diff
 from skillfit.training.inputs import read_inputs
 from skillfit.training.start import Result, start
 from tests.support.chat_server import Call
-from tests.training.practice_project import SKILL, World, answer, item, items, section, system
-from tests.training.world_fixture import MakeWorld
+from tests.training.practice_project import (
+    SKILL,
+    TrainingProject,
+    answer,
+    item,
+    items,
+    section,
+    system,
+)
+from tests.training.project_fixture import MakeProject
 
 LEARNED = ("green means g.", "blue means b.", "gold means o.")
 SHORT = {"train": {"num_epochs": 2, "batch_size": 8}}
 
 
-def write_config(world: World, settings: Mapping[str, Any]) -> Path:
+def write_config(project: TrainingProject, settings: Mapping[str, Any]) -> Path:
     models = {
-        name: {"id": f"openai/{name}", "base_url": world.server.url}
+        name: {"id": f"openai/{name}", "base_url": project.server.url}
         for name in ("agent", "optimizer")
     }
     env = {
@@ -46,29 +54,29 @@ def write_config(world: World, settings: Mapping[str, Any]) -> Path:
         "model": {**models, **settings.get("model", {})},
         "env": {k: v for k, v in env.items() if v is not None},
     }
-    path = world.folder / "skillfit.yaml"
+    path = project.folder / "skillfit.yaml"
     path.write_text(yaml.safe_dump(config))
     return path
 
 
-async def train(world: World, force: bool = False, **settings: Any) -> Result:
-    inputs = read_inputs(load_config(write_config(world, settings)))
-    return await start(inputs, world.folder / "run", force=force)
+async def train(project: TrainingProject, force: bool = False, **settings: Any) -> Result:
+    inputs = read_inputs(load_config(write_config(project, settings)))
+    return await start(inputs, project.folder / "run", force=force)
 
 
-def scored(world: World) -> list[RolloutFinished]:
-    return [event for event in world.events(RolloutFinished) if event.status == "scored"]
+def scored(project: TrainingProject) -> list[RolloutFinished]:
+    return [event for event in project.events(RolloutFinished) if event.status == "scored"]
 
 
 @pytest.mark.parametrize("recipe", ["default", "paper", "lite"])
-async def test_every_recipe_trains_a_better_skill(make_world: MakeWorld, recipe: str) -> None:
-    world = make_world(rows=items(8, 8, 4))
-    result = await train(world, recipe=recipe, **SHORT)
+async def test_every_recipe_trains_a_better_skill(make_project: MakeProject, recipe: str) -> None:
+    project = make_project(rows=items(8, 8, 4))
+    result = await train(project, recipe=recipe, **SHORT)
     assert (result.finish_reason, int(result.exit_code)) == ("improved", 0)
-    assert all(rule in world.best() for rule in LEARNED)
-    assert "+- green means g." in diff(Skill.from_text(SKILL), Skill.from_text(world.best()))
-    assert (world.folder / "run/preflight.json").exists() == (recipe != "paper")
-    assert (world.folder / "run/ship_test.json").exists() == (recipe != "paper")
+    assert all(rule in project.best() for rule in LEARNED)
+    assert "+- green means g." in diff(Skill.from_text(SKILL), Skill.from_text(project.best()))
+    assert (project.folder / "run/preflight.json").exists() == (recipe != "paper")
+    assert (project.folder / "run/ship_test.json").exists() == (recipe != "paper")
     for name in (
         "config.json",
         "history.json",
@@ -76,52 +84,56 @@ async def test_every_recipe_trains_a_better_skill(make_world: MakeWorld, recipe:
         "skills/skill_v0000.md",
         "steps/step_0001/step_record.json",
     ):
-        assert (world.folder / "run" / name).exists(), name
+        assert (project.folder / "run" / name).exists(), name
 
 
 @pytest.mark.parametrize("mode", ["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"])
-async def test_every_update_mode_learns_the_same_rules(make_world: MakeWorld, mode: str) -> None:
-    world = make_world(rows=items(8, 8, 4))
-    result = await train(world, optimizer={"skill_update_mode": mode}, **SHORT)
+async def test_every_update_mode_learns_the_same_rules(
+    make_project: MakeProject, mode: str
+) -> None:
+    project = make_project(rows=items(8, 8, 4))
+    result = await train(project, optimizer={"skill_update_mode": mode}, **SHORT)
     assert result.finish_reason == "improved"
-    assert all(rule in world.best() for rule in LEARNED)
+    assert all(rule in project.best() for rule in LEARNED)
 
 
-async def test_a_folder_with_the_references_layout(make_world: MakeWorld) -> None:
-    world = make_world()
+async def test_a_folder_with_the_references_layout(make_project: MakeProject) -> None:
+    project = make_project()
     for split, folder in (("train", "train"), ("selection", "val"), ("test", "test")):
-        (world.folder / "data" / folder).mkdir(parents=True)
+        (project.folder / "data" / folder).mkdir(parents=True)
         rows = [
             {key: value for key, value in row.items() if key != "split"}
             for row in items(8, 8, 4)
             if row["split"] == split
         ]
-        (world.folder / "data" / folder / "items.json").write_text(json.dumps(rows))
-    result = await train(world, env={"tasks": "data"}, **SHORT)
+        (project.folder / "data" / folder / "items.json").write_text(json.dumps(rows))
+    result = await train(project, env={"tasks": "data"}, **SHORT)
     assert result.finish_reason == "improved"
 
 
-async def test_a_csv_file_with_its_own_column_names_and_made_splits(make_world: MakeWorld) -> None:
-    world = make_world()
+async def test_a_csv_file_with_its_own_column_names_and_made_splits(
+    make_project: MakeProject,
+) -> None:
+    project = make_project()
     lines = [
         "question,gold,kind",
         *(f"{row['input']},{row['answer']},{row['type']}" for row in items(8, 8, 4)),
     ]
-    (world.folder / "tasks.csv").write_text("\n".join(lines) + "\n")
+    (project.folder / "tasks.csv").write_text("\n".join(lines) + "\n")
     fields = {"input": "question", "answers": "gold", "type": "kind"}
-    result = await train(world, env={"tasks": "tasks.csv", "fields": fields}, **SHORT)
+    result = await train(project, env={"tasks": "tasks.csv", "fields": fields}, **SHORT)
     assert result.finish_reason in ("improved", "inconclusive")
-    assert len(scored(world)) > 20
+    assert len(scored(project)) > 20
 
 
-async def test_the_evals_of_a_skill_folder_graded_by_a_judge(make_world: MakeWorld) -> None:
+async def test_the_evals_of_a_skill_folder_graded_by_a_judge(make_project: MakeProject) -> None:
     def judge(call: Call) -> str:
         passed = "unknown" not in section(call.text, "answer")
         return json.dumps(
             {"checks": [{"evidence": "seen", "passed": passed}], "advice": "Name the letter."}
         )
 
-    world = make_world(judge=judge)
+    project = make_project(judge=judge)
     evals = [
         {
             "id": number,
@@ -131,7 +143,7 @@ async def test_the_evals_of_a_skill_folder_graded_by_a_judge(make_world: MakeWor
         }
         for number, row in enumerate(items(8, 8, 4))
     ]
-    folder = world.folder / "colours"
+    folder = project.folder / "colours"
     (folder / "evals").mkdir(parents=True)
     (folder / "SKILL.md").write_text(
         f"---\nname: colours\ndescription: Letters of colours.\n---\n{SKILL}"
@@ -139,13 +151,13 @@ async def test_the_evals_of_a_skill_folder_graded_by_a_judge(make_world: MakeWor
     (folder / "evals" / "evals.json").write_text(
         json.dumps({"skill_name": "colours", "evals": evals})
     )
-    models = {"judge": {"id": "openai/judge", "base_url": world.server.url}}
+    models = {"judge": {"id": "openai/judge", "base_url": project.server.url}}
     env = {"skill": "colours", "tasks": "colours/evals/evals.json", "grader": None}
-    result = await train(world, model=models, env=env, **SHORT)
+    result = await train(project, model=models, env=env, **SHORT)
     assert result.finish_reason in ("improved", "inconclusive")
-    assert world.best().startswith("---\nname: colours\n")
-    assert world.summary()["usage_by_role"]["judge"]["calls"] > 20
-    assert not any("evals" in system(call) for call in world.asked("rollout"))
+    assert project.best().startswith("---\nname: colours\n")
+    assert project.summary()["usage_by_role"]["judge"]["calls"] > 20
+    assert not any("evals" in system(call) for call in project.asked("rollout"))
 
 
 FUNCTION = """
@@ -160,24 +172,27 @@ def evaluate(skill, item):
 """
 
 
-async def test_a_python_function_that_runs_and_scores(make_world: MakeWorld) -> None:
-    world = make_world()
-    (world.folder / "colours.py").write_text(FUNCTION)
-    (world.folder / "items.jsonl").write_text(
+async def test_a_python_function_that_runs_and_scores(make_project: MakeProject) -> None:
+    project = make_project()
+    (project.folder / "colours.py").write_text(FUNCTION)
+    (project.folder / "items.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in items(8, 8, 4))
     )
     result = await train(
-        world, env={"tasks": "colours.py:evaluate", "grader": None}, model={"agent": None}, **SHORT
+        project,
+        env={"tasks": "colours.py:evaluate", "grader": None},
+        model={"agent": None},
+        **SHORT,
     )
     assert result.finish_reason == "improved"
-    assert all(rule in world.best() for rule in LEARNED)
-    assert {call.body["model"] for call in world.calls} == {"optimizer"}
+    assert all(rule in project.best() for rule in LEARNED)
+    assert {call.body["model"] for call in project.calls} == {"optimizer"}
 
 
 async def test_a_command_that_reads_the_item_and_prints_a_score(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = make_world()
+    project = make_project()
     program = (
         "import json, os, sys\n"
         + FUNCTION.strip()
@@ -186,21 +201,21 @@ async def test_a_command_that_reads_the_item_and_prints_a_score(
             "print(json.dumps(evaluate(skill, json.load(sys.stdin))))\n"
         )
     )
-    (world.folder / "grade.py").write_text(program)
-    (world.folder / "items.jsonl").write_text(
+    (project.folder / "grade.py").write_text(program)
+    (project.folder / "items.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in items(4, 4, 0))
     )
-    monkeypatch.chdir(world.folder)
+    monkeypatch.chdir(project.folder)
     env = {"tasks": f"command: {sys.executable} -S grade.py < items.jsonl", "grader": None}
     short = {"preflight": False, "ship_test": False, "gate": "strict"}
     result = await train(
-        world, env=env, model={"agent": None}, train={"num_epochs": 1}, evaluation=short
+        project, env=env, model={"agent": None}, train={"num_epochs": 1}, evaluation=short
     )
     assert result.finish_reason == "improved"
-    assert world.history()[0]["selection_hard"] == 1.0
+    assert project.history()[0]["selection_hard"] == 1.0
 
 
-async def test_an_agent_that_works_with_tools_in_a_workspace(make_world: MakeWorld) -> None:
+async def test_an_agent_that_works_with_tools_in_a_workspace(make_project: MakeProject) -> None:
     def working(call: Call) -> Any:
         """Looks the skill up in its file, then finishes with what stands there."""
         turns = call.body["messages"]
@@ -216,21 +231,21 @@ async def test_an_agent_that_works_with_tools_in_a_workspace(make_world: MakeWor
             "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
         }
 
-    world = make_world(agent=working)
+    project = make_project(agent=working)
     short = {
         "preflight": False,
         "ship_test": False,
         "gate": "strict",
         "eval_test": False,
     }
-    result = await train(world, env={"agent": "tools"}, train={"num_epochs": 1}, evaluation=short)
+    result = await train(project, env={"agent": "tools"}, train={"num_epochs": 1}, evaluation=short)
     assert result.finish_reason == "improved"
-    [analysed] = world.asked("reflect.failure")
+    [analysed] = project.asked("reflect.failure")
     assert "[calls read]" in analysed.text
 
 
 async def test_the_practice_pair_needs_no_key_and_no_network(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     words = {"billing": ("refund", "invoice", "charge"), "account": ("login", "password", "email")}
@@ -246,37 +261,39 @@ async def test_the_practice_pair_needs_no_key_and_no_network(
         for number in range(9)
         if (name := f"{label}-{split}-{number}")
     ]
-    world = make_world(
+    project = make_project(
         rows=rows,
         skill="# Triage\n\nSend the ticket to billing or account. "
         "Mentions of refund mean billing.\n",
     )
     models = {"agent": "practice/agent", "optimizer": "practice/optimizer"}
-    result = await train(world, model=models, train={"num_epochs": 1, "batch_size": 20}, force=True)
+    result = await train(
+        project, model=models, train={"num_epochs": 1, "batch_size": 20}, force=True
+    )
     assert result.finish_reason == "improved"
-    assert "label alone" in world.best()
-    assert world.calls == []
+    assert "label alone" in project.best()
+    assert project.calls == []
 
 
 async def test_a_config_of_the_reference_system_is_trained_as_it_is(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = make_world()
+    project = make_project()
     for split in ("train", "val", "test"):
-        (world.folder / "data" / split).mkdir(parents=True)
+        (project.folder / "data" / split).mkdir(parents=True)
         ours = {"val": "selection"}.get(split, split)
         rows = [
             {"id": row["id"], "input": row["input"], "answer": row["answer"]}
             for row in items(8, 8, 4)
             if row["split"] == ours
         ]
-        (world.folder / "data" / split / "items.json").write_text(json.dumps(rows))
+        (project.folder / "data" / split / "items.json").write_text(json.dumps(rows))
     config = {
         "model": {
             "backend": "azure_openai",
             "optimizer": "optimizer",
             "target": "agent",
-            "azure_openai_endpoint": world.server.url,
+            "azure_openai_endpoint": project.server.url,
             "azure_openai_auth_mode": "openai_compatible",
             "reasoning_effort": "medium",
         },
@@ -308,47 +325,49 @@ async def test_a_config_of_the_reference_system_is_trained_as_it_is(
             "out_root": "outputs",
         },
     }
-    path = world.folder / "reference.yaml"
+    path = project.folder / "reference.yaml"
     path.write_text(yaml.safe_dump(config))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)
         loaded = load_config(path)
     assert loaded.recipe == "paper"
     assert "AZURE_OPENAI_API_KEY" not in os.environ
-    result = await start(read_inputs(loaded), world.folder / "run")
+    result = await start(read_inputs(loaded), project.folder / "run")
     assert result.finish_reason == "improved"
-    assert all(rule in world.best() for rule in LEARNED)
-    first = world.history()[0]
+    assert all(rule in project.best() for rule in LEARNED)
+    first = project.history()[0]
     assert (first["action"], first["edit_budget"]) == (
         "accept_new_best",
         edit_budget("cosine", 1, 2, maximum=4, minimum=2),
     )
-    assert world.summary()["test_hard"] == 1.0
+    assert project.summary()["test_hard"] == 1.0
 
 
-async def test_text_beyond_ascii_and_long_prompts_go_through(make_world: MakeWorld) -> None:
+async def test_text_beyond_ascii_and_long_prompts_go_through(make_project: MakeProject) -> None:
     long = "“quoted” — naïve 東京 text " * 2_500
     skill = f"# Farben — 色\n\nAnswer with the letter.\n\n- red means r.\n\n{long}\n"
-    world = make_world(skill=skill, rows=items(4, 4, 0))
+    project = make_project(skill=skill, rows=items(4, 4, 0))
     assert len(skill.encode()) > 60_000
     short = {"preflight": False, "ship_test": False, "gate": "strict"}
-    result = await train(world, train={"num_epochs": 1}, evaluation=short)
+    result = await train(project, train={"num_epochs": 1}, evaluation=short)
     assert result.finish_reason == "improved"
-    assert world.best().startswith(skill.rstrip())
-    assert long.strip() in system(world.asked("rollout")[0])
+    assert project.best().startswith(skill.rstrip())
+    assert long.strip() in system(project.asked("rollout")[0])
 
 
-async def test_a_config_without_tasks_or_models_says_what_is_missing(make_world: MakeWorld) -> None:
-    world = make_world()
+async def test_a_config_without_tasks_or_models_says_what_is_missing(
+    make_project: MakeProject,
+) -> None:
+    project = make_project()
     with pytest.raises(InputError, match=r"env\.tasks is not set"):
-        await train(world, env={"tasks": ""})
+        await train(project, env={"tasks": ""})
     with pytest.raises(InputError, match=r"model\.optimizer is required"):
-        await train(world, model={"optimizer": None})
+        await train(project, model={"optimizer": None})
     with pytest.raises(InputError, match=r"model\.agent is required"):
-        await train(world, model={"agent": None})
+        await train(project, model={"agent": None})
 
 
-async def test_tasks_inside_the_skill_folder_are_refused(make_world: MakeWorld) -> None:
-    world = make_world()
+async def test_tasks_inside_the_skill_folder_are_refused(make_project: MakeProject) -> None:
+    project = make_project()
     with pytest.raises(InputError, match="the agent would see the answers"):
-        await train(world, env={"skill": "."})
+        await train(project, env={"skill": "."})

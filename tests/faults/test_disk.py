@@ -22,8 +22,8 @@ from tests.support.small_disk import (
     on_failing_disk,
     on_small_disk,
 )
-from tests.training.practice_project import Script, World, answered, fingerprint, items
-from tests.training.world_fixture import MakeWorld
+from tests.training.practice_project import Script, TrainingProject, answered, fingerprint, items
+from tests.training.project_fixture import MakeProject
 
 ROOT = Path(__file__).parents[2]
 CONCURRENCY = 16
@@ -33,10 +33,10 @@ PROGRAM = (
 )
 
 
-def training(world: World, disk: Path) -> list[str]:
+def training(project: TrainingProject, disk: Path) -> list[str]:
     """The command line that trains in a run directory on this disk."""
     order = {
-        "config": world.config(),
+        "config": project.config(),
         "settings": [f"model.concurrency={CONCURRENCY}"],
         "run": str(disk / "run"),
         "key": "a-key",
@@ -56,22 +56,22 @@ def trained(command: list[str]) -> dict[str, Any]:
 
 
 @needs_small_disk
-def test_a_full_disk_loses_no_more_than_what_was_in_flight(make_world: MakeWorld) -> None:
+def test_a_full_disk_loses_no_more_than_what_was_in_flight(make_project: MakeProject) -> None:
     def long_answer(call: Call) -> Any:
         return JSONResponse(completion({"content": "word " * 1000}, fingerprint(call)))
 
-    world = make_world(script=long_answer, rows=items(200, 200, 0))
-    disk = world.folder / "disk"
-    ended = trained(on_small_disk(disk, 1500, training(world, disk)))
+    project = make_project(script=long_answer, rows=items(200, 200, 0))
+    disk = project.folder / "disk"
+    ended = trained(on_small_disk(disk, 1500, training(project, disk)))
     assert ended["error"] == "RunNotWritable" and ended["exit"] == 2, ended
     assert "No room left on the disk" in ended["message"]
     recorded = answered(Path(f"{disk}.after") / "run").total()
     assert recorded > 20
-    assert len(world.calls) - recorded <= CONCURRENCY
+    assert len(project.calls) - recorded <= CONCURRENCY
 
 
 @needs_failing_disk
-def test_a_disk_that_becomes_read_only_ends_the_run(make_world: MakeWorld) -> None:
+def test_a_disk_that_becomes_read_only_ends_the_run(make_project: MakeProject) -> None:
     script = Script()
     sent_after = 0
 
@@ -84,27 +84,29 @@ def test_a_disk_that_becomes_read_only_ends_the_run(make_world: MakeWorld) -> No
         sent_after += call.number > 30
         return script(call)
 
-    world = make_world(script=failing, rows=items(100, 100, 0))
-    disk = world.folder / "disk"
-    ended = trained(on_failing_disk(disk, training(world, disk)))
+    project = make_project(script=failing, rows=items(100, 100, 0))
+    disk = project.folder / "disk"
+    ended = trained(on_failing_disk(disk, training(project, disk)))
     assert ended["error"] == "RunNotWritable" and ended["exit"] == 2, ended
     assert sent_after <= CONCURRENCY
     assert 30 + sent_after - answered(Path(f"{disk}.after") / "run").total() <= 2 * CONCURRENCY
 
 
-async def test_a_run_directory_deleted_mid_run_ends_the_run(make_world: MakeWorld) -> None:
+async def test_a_run_directory_deleted_mid_run_ends_the_run(make_project: MakeProject) -> None:
     script = Script()
     sent_after = 0
 
     def deleting(call: Call) -> Any:
         nonlocal sent_after
         if call.number == 30:
-            shutil.rmtree(world.folder / "run")
+            shutil.rmtree(project.folder / "run")
         sent_after += call.number > 30
         return script(call)
 
-    world = make_world(f"model.concurrency={CONCURRENCY}", script=deleting, rows=items(100, 100, 0))
+    project = make_project(
+        f"model.concurrency={CONCURRENCY}", script=deleting, rows=items(100, 100, 0)
+    )
     with pytest.raises(RunNotWritable, match="was deleted or moved during the run"):
-        await world.train()
+        await project.train()
     assert sent_after <= CONCURRENCY
-    assert not (world.folder / "run").exists()
+    assert not (project.folder / "run").exists()

@@ -29,14 +29,14 @@ from skillfit.training.plan import ShuffledBatches
 from tests.support.chat_server import Call
 from tests.training.practice_project import (
     Script,
-    World,
+    TrainingProject,
     differences,
     fingerprint,
     items,
     readable,
     task,
 )
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 IMPATIENT = ("model.agent.retries=0", "model.optimizer.retries=0")
 SETTINGS = (
@@ -74,17 +74,17 @@ class Unreliable:
         return self.script(call)
 
 
-async def test_a_fifth_of_the_rollouts_failing_moves_no_mean(make_world: MakeWorld) -> None:
+async def test_a_fifth_of_the_rollouts_failing_moves_no_mean(make_project: MakeProject) -> None:
     rows = items(12, 24, 12)
     settings = (*SETTINGS, "evaluation.gate=strict")
-    reliable = make_world(*settings, rows=rows, name="reliable")
-    world = make_world(*settings, script=Unreliable(0.2), rows=rows, name="unreliable")
+    reliable = make_project(*settings, rows=rows, name="reliable")
+    project = make_project(*settings, script=Unreliable(0.2), rows=rows, name="unreliable")
     await reliable.train()
-    result = await world.train()
-    failed = [event for event in world.events(RolloutFinished) if event.status == "failed"]
+    result = await project.train()
+    failed = [event for event in project.events(RolloutFinished) if event.status == "failed"]
     assert {event.failure.partition(":")[0] for event in failed} == {"rate_limit", "overloaded"}
     assert all(event.hard is None for event in failed)
-    scores = {event.name: event for event in world.events(EvaluationFinished)}
+    scores = {event.name: event for event in project.events(EvaluationFinished)}
     expected = {event.name: event for event in reliable.events(EvaluationFinished)}
     # The agent is right or wrong by colour alone, so an unbiased mean is near, and one that counts
     # failures as zeros is not.
@@ -92,11 +92,11 @@ async def test_a_fifth_of_the_rollouts_failing_moves_no_mean(make_world: MakeWor
     assert scores["baseline"].hard == pytest.approx(expected["baseline"].hard, abs=0.12)
     assert scores["baseline"].scored < scores["baseline"].planned == 24
     assert result.finish_reason == "improved"
-    assert 0.6 < world.summary()["coverage"] < 1
-    assert world.best() == reliable.best()
+    assert 0.6 < project.summary()["coverage"] < 1
+    assert project.best() == reliable.best()
 
 
-async def test_an_item_that_times_out_is_missing_not_wrong(make_world: MakeWorld) -> None:
+async def test_an_item_that_times_out_is_missing_not_wrong(make_project: MakeProject) -> None:
     script = Script()
 
     async def stuck(call: Call) -> Any:
@@ -106,28 +106,30 @@ async def test_an_item_that_times_out_is_missing_not_wrong(make_world: MakeWorld
 
     rows = items(4, 8, 0, ("red",))
     slow = rows[5]["input"]
-    world = make_world(
+    project = make_project(
         *SETTINGS, "env.exec_timeout=3", "evaluation.gate=strict", script=stuck, rows=rows
     )
-    await world.train("train.num_epochs=1", "evaluation.ship_test=false")
-    [baseline] = [event for event in world.events(EvaluationFinished) if event.name == "baseline"]
+    await project.train("train.num_epochs=1", "evaluation.ship_test=false")
+    [baseline] = [event for event in project.events(EvaluationFinished) if event.name == "baseline"]
     assert (baseline.hard, baseline.scored, baseline.planned) == (1.0, 7, 8)
-    assert world.summary()["coverage"] < 1
+    assert project.summary()["coverage"] < 1
 
 
-async def test_scattered_failures_are_decided_on_once(make_world: MakeWorld) -> None:
+async def test_scattered_failures_are_decided_on_once(make_project: MakeProject) -> None:
     """What a verdict was reached without stays out of it when the run is started again: it must not
     decide anew.
     """
-    world = make_world(*SETTINGS, script=Unreliable(0.2), rows=items(12, 12, 4))
-    await world.train()
-    before, asked = readable(world.folder / "run"), len(world.calls)
-    await world.train()
-    assert len(world.calls) == asked
-    assert differences(readable(world.folder / "run"), before) == []
+    project = make_project(*SETTINGS, script=Unreliable(0.2), rows=items(12, 12, 4))
+    await project.train()
+    before, asked = readable(project.folder / "run"), len(project.calls)
+    await project.train()
+    assert len(project.calls) == asked
+    assert differences(readable(project.folder / "run"), before) == []
 
 
-async def test_below_the_coverage_floor_a_verdict_is_inconclusive(make_world: MakeWorld) -> None:
+async def test_below_the_coverage_floor_a_verdict_is_inconclusive(
+    make_project: MakeProject,
+) -> None:
     script = Script()
 
     def refusing(call: Call) -> Any:
@@ -151,60 +153,62 @@ async def test_below_the_coverage_floor_a_verdict_is_inconclusive(make_world: Ma
         return script(call)
 
     strict = "evaluation.gate=strict"
-    world = make_world(*SETTINGS, strict, script=refusing, rows=items(8, 20, 0))
-    result = await world.train("train.num_epochs=1")
-    [verdict] = world.events(GateDecided)
+    project = make_project(*SETTINGS, strict, script=refusing, rows=items(8, 20, 0))
+    result = await project.train("train.num_epochs=1")
+    [verdict] = project.events(GateDecided)
     assert verdict.decision == "inconclusive"
     assert "were scored" in verdict.reason
-    assert world.history()[0]["action"] == "inconclusive"
+    assert project.history()[0]["action"] == "inconclusive"
     assert result.finish_reason in ("no_improvement", "inconclusive", "infrastructure")
-    assert world.summary()["total_rejects"] == 1
+    assert project.summary()["total_rejects"] == 1
 
 
-class Mended:
-    """Broken until mended."""
+class BrokenUntilFixed:
+    """Broken until fixed."""
 
     def __init__(self, stages: tuple[str, ...], answer: Response) -> None:
-        self.stages, self.answer, self.script, self.mended = stages, answer, Script(), False
+        self.stages, self.answer, self.script, self.fixed = stages, answer, Script(), False
 
     def __call__(self, call: Call) -> Any:
-        return self.answer if call.stage in self.stages and not self.mended else self.script(call)
+        return self.answer if call.stage in self.stages and not self.fixed else self.script(call)
 
 
 @pytest.mark.parametrize(
     "stages", [("rollout",), ("reflect.failure", "reflect.success"), ("merge",)]
 )
 async def test_an_outage_ends_the_run_and_the_resumed_run_is_the_same_as_without_it(
-    make_world: MakeWorld, stages: tuple[str, ...]
+    make_project: MakeProject, stages: tuple[str, ...]
 ) -> None:
-    broken = Mended(stages, error(503, "down for maintenance"))
-    world = make_world(*SETTINGS, "gradient.minibatch_size=2", script=broken, rows=items(8, 8, 2))
+    broken = BrokenUntilFixed(stages, error(503, "down for maintenance"))
+    project = make_project(
+        *SETTINGS, "gradient.minibatch_size=2", script=broken, rows=items(8, 8, 2)
+    )
     with pytest.raises((InfrastructureError, ModelError)) as failed:
-        await world.train()
+        await project.train()
     assert failed.value.exit_code == Exit.INFRASTRUCTURE
-    assert world.summary()["finish_reason"] == "infrastructure"
-    assert world.summary()["ship"] is None
-    assert not (world.folder / "run/history.json").exists()
-    broken.mended = True
-    await world.train()
-    await world.train(run="straight")
-    different = differences(readable(world.folder / "run"), readable(world.folder / "straight"))
+    assert project.summary()["finish_reason"] == "infrastructure"
+    assert project.summary()["ship"] is None
+    assert not (project.folder / "run/history.json").exists()
+    broken.fixed = True
+    await project.train()
+    await project.train(run="straight")
+    different = differences(readable(project.folder / "run"), readable(project.folder / "straight"))
     assert different in ([], ["summary.json"])  # the bill has the failed calls in it
-    assert world.summary()["finish_reason"] == world.summary("straight")["finish_reason"]
+    assert project.summary()["finish_reason"] == project.summary("straight")["finish_reason"]
 
 
 async def test_an_optimizer_nobody_answers_at_stops_the_run_before_it_spends(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(*IMPATIENT, "model.optimizer.base_url=http://127.0.0.1:9/v1")
+    project = make_project(*IMPATIENT, "model.optimizer.base_url=http://127.0.0.1:9/v1")
     with pytest.raises(NetworkFailed) as failed:
-        await world.train()
+        await project.train()
     assert failed.value.exit_code == Exit.INFRASTRUCTURE
-    assert world.asked("rollout") == []
+    assert project.asked("rollout") == []
 
 
-def assert_nothing_was_scored(world: World) -> None:
-    summary = world.summary()
+def assert_nothing_was_scored(project: TrainingProject) -> None:
+    summary = project.summary()
     assert summary["finish_reason"] == "infrastructure"
     assert {
         summary[name]
@@ -216,9 +220,9 @@ def assert_nothing_was_scored(world: World) -> None:
         )
     } == {None}
     assert (
-        world.events(EvaluationFinished)
-        == world.events(ShipTested)
-        == world.events(RolloutFinished)
+        project.events(EvaluationFinished)
+        == project.events(ShipTested)
+        == project.events(RolloutFinished)
         == []
     )
 
@@ -226,7 +230,7 @@ def assert_nothing_was_scored(world: World) -> None:
 @pytest.mark.parametrize("recipe", ["default", "paper", "lite"])
 @pytest.mark.parametrize("role", ["agent", "optimizer"])
 async def test_a_wrong_key_ends_the_run_at_the_probe(
-    make_world: MakeWorld, recipe: str, role: str
+    make_project: MakeProject, recipe: str, role: str
 ) -> None:
     script = Script()
 
@@ -235,24 +239,26 @@ async def test_a_wrong_key_ends_the_run_at_the_probe(
             error(401, "Incorrect API key provided") if call.body["model"] == role else script(call)
         )
 
-    world = make_world(f"recipe={recipe}", script=refused)
+    project = make_project(f"recipe={recipe}", script=refused)
     with pytest.raises(AuthFailed) as failed:
-        await world.train()
+        await project.train()
     assert failed.value.exit_code == Exit.INFRASTRUCTURE
-    assert {call.stage for call in world.calls} == {"probe"}
-    assert Counter(call.body["model"] for call in world.calls)[role] == 1
-    assert_nothing_was_scored(world)
+    assert {call.stage for call in project.calls} == {"probe"}
+    assert Counter(call.body["model"] for call in project.calls)[role] == 1
+    assert_nothing_was_scored(project)
 
 
-async def test_a_model_that_does_not_exist_ends_the_run_at_the_probe(make_world: MakeWorld) -> None:
+async def test_a_model_that_does_not_exist_ends_the_run_at_the_probe(
+    make_project: MakeProject,
+) -> None:
     def unknown(call: Call) -> Any:
         return error(404, "The model `agent` does not exist")
 
-    world = make_world(script=unknown)
+    project = make_project(script=unknown)
     with pytest.raises(BadRequest):
-        await world.train()
-    assert len(world.calls) == 1
-    assert_nothing_was_scored(world)
+        await project.train()
+    assert len(project.calls) == 1
+    assert_nothing_was_scored(project)
 
 
 @pytest.mark.parametrize(
@@ -264,17 +270,17 @@ async def test_a_model_that_does_not_exist_ends_the_run_at_the_probe(make_world:
     ],
 )
 async def test_an_address_where_no_model_answers_ends_the_run_at_the_probe(
-    make_world: MakeWorld, page: Response
+    make_project: MakeProject, page: Response
 ) -> None:
-    world = make_world(script=lambda call: page)
+    project = make_project(script=lambda call: page)
     with pytest.raises(NoReply):
-        await world.train()
-    assert {call.stage for call in world.calls} == {"probe"} and len(world.calls) <= 3
-    assert_nothing_was_scored(world)
+        await project.train()
+    assert {call.stage for call in project.calls} == {"probe"} and len(project.calls) <= 3
+    assert_nothing_was_scored(project)
 
 
 async def test_a_coding_agent_that_is_not_logged_in_ends_the_run_without_a_score(
-    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_project: MakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / "coder"
     program.parent.mkdir()
@@ -294,19 +300,19 @@ async def test_a_coding_agent_that_is_not_logged_in_ends_the_run_without_a_score
     (tmp_path / "coder.yaml").write_text(yaml.safe_dump(described))
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     agent = json.dumps({"id": "cli/coder", "options": {"file": str(tmp_path / "coder.yaml")}})
-    world = make_world(
+    project = make_project(
         "evaluation.preflight=true", f"model.agent={agent}", "model.agent.base_url=null"
     )
     with pytest.raises(AuthFailed, match="Not logged in") as failed:
-        await world.train()
+        await project.train()
     assert failed.value.exit_code == Exit.INFRASTRUCTURE
-    assert {call.stage for call in world.calls} == {"probe"}
-    assert world.events(EvaluationFinished) == []
-    assert not any(event.status == "scored" for event in world.events(RolloutFinished))
+    assert {call.stage for call in project.calls} == {"probe"}
+    assert project.events(EvaluationFinished) == []
+    assert not any(event.status == "scored" for event in project.events(RolloutFinished))
 
 
 async def test_answers_in_flight_when_another_rollout_stops_the_run_are_kept(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     """The first of a batch fails at once and for good; the others are slower, paid for, and must
     not be asked again.
@@ -332,15 +338,15 @@ async def test_answers_in_flight_when_another_rollout_stops_the_run_are_kept(
         return script(call)
 
     ids = {row["input"]: row["id"] for row in rows}
-    world = make_world(
+    project = make_project(
         *SETTINGS, "train.num_epochs=1", "model.concurrency=8", script=uneven, rows=rows
     )
     with pytest.raises(AuthFailed):
-        await world.train()
+        await project.train()
     wrong = False
-    await world.train()
+    await project.train()
     asked = Counter(
-        ids[task(call)] for call in world.asked("rollout") if "green means" not in call.text
+        ids[task(call)] for call in project.asked("rollout") if "green means" not in call.text
     )
     assert [asked[f"train-{number:02d}"] for number in range(4)].count(2) == 1, (
         "only the refused one is asked again"
@@ -349,7 +355,7 @@ async def test_answers_in_flight_when_another_rollout_stops_the_run_are_kept(
 
 
 async def test_a_lost_analyst_stays_lost_when_the_run_is_started_again(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     """One group's analyst never answers. The step goes on without it and says so, and a second
     start decides and says the same.
@@ -367,13 +373,13 @@ async def test_a_lost_analyst_stays_lost_when_the_run_is_started_again(
         "train.num_epochs=1",
         "evaluation.ship_test=false",
     )
-    world = make_world(*SETTINGS, *settings, script=silent, rows=items(8, 8, 0))
-    await world.train()
-    [lost] = world.events(Discarded)
+    project = make_project(*SETTINGS, *settings, script=silent, rows=items(8, 8, 0))
+    await project.train()
+    [lost] = project.events(Discarded)
     assert "timeout" in lost.reason
-    before, asked = readable(world.folder / "run"), len(world.calls)
-    await world.train()
-    assert len(world.calls) == asked
-    assert world.events(Discarded) == [lost]
-    assert differences(readable(world.folder / "run"), before) == []
-    assert world.history()[0]["n_failure_patches"] == 2
+    before, asked = readable(project.folder / "run"), len(project.calls)
+    await project.train()
+    assert len(project.calls) == asked
+    assert project.events(Discarded) == [lost]
+    assert differences(readable(project.folder / "run"), before) == []
+    assert project.history()[0]["n_failure_patches"] == 2

@@ -14,14 +14,14 @@ from skillfit.errors import Exit
 from skillfit.models.protocol import AnswerPending
 from skillfit.models.providers.handoff import pending
 from tests.support.chat_server import Call
-from tests.training.practice_project import OPTIMIZER, World, fingerprint, items
-from tests.training.world_fixture import MakeWorld
+from tests.training.practice_project import OPTIMIZER, TrainingProject, fingerprint, items
+from tests.training.project_fixture import MakeProject
 
 SETTINGS = ("train.num_epochs=2", "gradient.minibatch_size=2")
 
 
 def answer_all(folder: Path) -> list[str]:
-    """Answer what waits, as the world's optimizer would; the stages that waited."""
+    """Answer what waits, as the project's optimizer would; the stages that waited."""
     stages = []
     for waiting in pending(folder):
         asked = json.loads((folder / f"{waiting.id}.request.json").read_text())
@@ -32,15 +32,15 @@ def answer_all(folder: Path) -> list[str]:
     return stages
 
 
-async def to_the_end(world: World) -> list[list[str]]:
+async def to_the_end(project: TrainingProject) -> list[list[str]]:
     rounds = []
     for _ in range(40):
         try:
-            await world.train("model.optimizer=handoff")
+            await project.train("model.optimizer=handoff")
         except AnswerPending as waiting:
             assert waiting.exit_code == Exit.HANDOFF
-            assert not (world.folder / "run/summary.json").exists()
-            rounds.append(answer_all(world.folder / "run/handoff"))
+            assert not (project.folder / "run/summary.json").exists()
+            rounds.append(answer_all(project.folder / "run/handoff"))
             assert rounds[-1]
             assert waiting.message.startswith(f"{len(rounds[-1])} prompt")
         else:
@@ -49,12 +49,12 @@ async def to_the_end(world: World) -> list[list[str]]:
 
 
 async def test_all_prompts_of_a_stage_wait_together_and_the_same_command_goes_on_to_the_end(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     rows = items(8, 8, 2)
     served, handed = (
-        make_world(*SETTINGS, rows=rows, name="served"),
-        make_world(*SETTINGS, rows=rows, name="handed"),
+        make_project(*SETTINGS, rows=rows, name="served"),
+        make_project(*SETTINGS, rows=rows, name="handed"),
     )
     result = await served.train()
     rounds = await to_the_end(handed)
@@ -67,7 +67,8 @@ async def test_all_prompts_of_a_stage_wait_together_and_the_same_command_goes_on
         len(set(stages)) == 1 or stages == rounds[0] or "reflect" in stages[0] for stages in rounds
     )
     agent_calls = [
-        Counter(fingerprint(call) for call in world.asked("rollout")) for world in (served, handed)
+        Counter(fingerprint(call) for call in project.asked("rollout"))
+        for project in (served, handed)
     ]
     assert agent_calls[0] == agent_calls[1]
     assert max(agent_calls[1].values()) == 1

@@ -21,15 +21,15 @@ import pytest
 from tests.support.chat_server import Call, ChatServer
 from tests.training.practice_project import (
     Script,
-    World,
+    TrainingProject,
     analyse,
     answered,
     append,
     differences,
     fingerprint,
     items,
-    project,
     readable,
+    write_project,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -66,22 +66,22 @@ def with_note(call: Call) -> str:
 
 @dataclass
 class Killer:
-    """A world whose trainings run in children of the driver."""
+    """A project whose trainings run in children of the driver."""
 
-    world: World
+    project: TrainingProject
     driver: subprocess.Popen[str]
     numbers: Iterator[int] = field(default_factory=count)
 
     def train(
         self, run: Path, settings: list[str], kill: tuple[str, int] | None = None
     ) -> tuple[dict[str, Any], Counter[str]]:
-        """How it ended, and what it asked. Each child has a key of its own, so that what a killed
-        one sent is not taken for the next one's: a server may read a request after its sender's
-        death.
+        """How it ended, and what it asked. Each child has its own key, so that what a killed one
+        sent is not taken for the next one's: a server may read a request after its sender was
+        killed.
         """
-        key = f"key-of-{self.world.folder.name}-{next(self.numbers)}"
+        key = f"key-of-{self.project.folder.name}-{next(self.numbers)}"
         order = {
-            "config": self.world.config(),
+            "config": self.project.config(),
             "settings": settings,
             "run": str(run),
             "key": key,
@@ -93,14 +93,14 @@ class Killer:
         said = json.loads(self.driver.stdout.readline())
         return said, Counter(
             fingerprint(call)
-            for call in self.world.calls
+            for call in self.project.calls
             if call.headers["authorization"] == f"Bearer {key}"
         )
 
 
 @pytest.fixture(scope="module")
 def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
-    folder = project(tmp_path_factory.mktemp("killed"), ROWS)
+    folder = write_project(tmp_path_factory.mktemp("killed"), ROWS)
     environment = {**os.environ, "OPENAI_API_KEY": "a-key-of-the-tests", "PYTHONPATH": str(ROOT)}
     with ChatServer(Script({"reflect.success": USELESS, "reflect.failure": with_note})) as server:
         driver = subprocess.Popen(
@@ -112,7 +112,7 @@ def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
             env=environment,
         )
         with driver:
-            killer = Killer(World(folder, server), driver)
+            killer = Killer(TrainingProject(folder, server), driver)
             killer.train(folder / "first", SETTINGS)
             yield killer
             assert driver.stdin
@@ -121,7 +121,7 @@ def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
 
 @dataclass
 class Straight:
-    """The run nobody disturbed."""
+    """The uninterrupted run."""
 
     files: dict[str, Any]
     passed: dict[str, int]
@@ -135,7 +135,7 @@ def straight(request: pytest.FixtureRequest, killer: Killer) -> tuple[list[str],
 
 
 def undisturbed(killer: Killer, settings: list[str], name: str) -> Straight:
-    run = killer.world.folder / f"straight-{name}"
+    run = killer.project.folder / f"straight-{name}"
     said, requests = killer.train(run, settings)
     assert said["reason"] in ("improved", "inconclusive", "no_improvement"), said
     return Straight(readable(run), said["passed"], requests)
@@ -174,7 +174,7 @@ def test_killed_while_rollouts_of_the_next_step_run_the_run_ends_the_same(killer
 def check_kill(
     killer: Killer, settings: list[str], expected: Straight, kill: tuple[str, int]
 ) -> None:
-    run = killer.world.folder / "killed"
+    run = killer.project.folder / "killed"
     shutil.rmtree(run, ignore_errors=True)
     assert killer.train(run, settings, kill)[0]["killed"]
     recorded = answered(run)

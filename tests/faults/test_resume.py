@@ -24,34 +24,34 @@ from tests.support.chat_server import Call
 from tests.training.practice_project import (
     SKILL,
     Script,
-    World,
+    TrainingProject,
     differences,
     fingerprint,
     items,
     readable,
 )
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("train.num_epochs=2", "train.batch_size=4", "gradient.minibatch_size=2")
 
 
-def best_of(world: World) -> str:
-    """The best skill the finished steps of a run know of."""
-    steps = world.events(StepFinished)
+def best_of(project: TrainingProject) -> str:
+    """The best skill after the finished steps of a run."""
+    steps = project.events(StepFinished)
     return steps[-1].best_skill if steps else SKILL
 
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("after", [1, 9, 17, 30, 45])
 async def test_a_run_that_was_asked_to_stop_goes_on_and_ends_the_same(
-    make_world: MakeWorld, after: int, lag: int
+    make_project: MakeProject, after: int, lag: int
 ) -> None:
     settings = (*SETTINGS, "model.concurrency=4", f"train.lag={lag}")
-    world = make_world(*settings, rows=items(4, 4, 2))
-    await world.train(run="straight")
-    straight = sorted(map(fingerprint, world.calls))
-    world.calls.clear()
+    project = make_project(*settings, rows=items(4, 4, 2))
+    await project.train(run="straight")
+    straight = sorted(map(fingerprint, project.calls))
+    project.calls.clear()
     control, finished = Control(), 0
 
     def stop(stored: Stored) -> None:
@@ -61,19 +61,21 @@ async def test_a_run_that_was_asked_to_stop_goes_on_and_ends_the_same(
             control.stop()
 
     with pytest.raises(Interrupted) as stopped:
-        await world.train(listeners=[stop], control=control)
+        await project.train(listeners=[stop], control=control)
     assert stopped.value.exit_code == Exit.INTERRUPTED
-    assert world.events(RunFinished) == []
-    await world.train()
+    assert project.events(RunFinished) == []
+    await project.train()
     assert (
-        sorted(map(fingerprint, world.calls)) == straight
+        sorted(map(fingerprint, project.calls)) == straight
     )  # what was in flight was finished and kept
-    assert differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
+    assert (
+        differences(readable(project.folder / "run"), readable(project.folder / "straight")) == []
+    )
 
 
 @pytest.mark.parametrize("stage", ["rollout", "reflect"])
 async def test_asked_to_stop_while_the_server_fails_nothing_more_is_sent_and_it_goes_on(
-    make_world: MakeWorld, stage: str
+    make_project: MakeProject, stage: str
 ) -> None:
     script, control, broken = Script(), Control(), 0
     asked_after: list[Call] = []
@@ -89,69 +91,75 @@ async def test_asked_to_stop_while_the_server_fails_nothing_more_is_sent_and_it_
             control.stop()
         return JSONResponse({"error": {"message": "down"}}, status_code=500)
 
-    world = make_world(*SETTINGS, "model.concurrency=4", script=failing, rows=items(4, 4, 2))
+    project = make_project(*SETTINGS, "model.concurrency=4", script=failing, rows=items(4, 4, 2))
     with pytest.raises(Interrupted):
-        await world.train(control=control)
+        await project.train(control=control)
     assert len(asked_after) < 4  # those that were on their way
-    assert world.events(RunFinished) == []
+    assert project.events(RunFinished) == []
     broken = -1
-    await world.train()
-    await world.train(run="straight")
-    assert world.best() == (world.folder / "straight" / "best_skill.md").read_text()
+    await project.train()
+    await project.train(run="straight")
+    assert project.best() == (project.folder / "straight" / "best_skill.md").read_text()
 
 
-async def test_asked_to_stop_before_it_begins_nothing_is_sent(make_world: MakeWorld) -> None:
-    world, control = make_world("evaluation.preflight=true"), Control()
+async def test_asked_to_stop_before_it_begins_nothing_is_sent(make_project: MakeProject) -> None:
+    project, control = make_project("evaluation.preflight=true"), Control()
     control.stop()
     with pytest.raises(Interrupted):
-        await world.train(control=control)
-    assert world.asked("rollout") == []
+        await project.train(control=control)
+    assert project.asked("rollout") == []
 
 
-async def test_cancelled_in_the_middle_the_run_is_closed_and_goes_on(make_world: MakeWorld) -> None:
-    world = make_world(*SETTINGS, rows=items(4, 4, 2))
-    await world.train(run="straight")
+async def test_cancelled_in_the_middle_the_run_is_closed_and_goes_on(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(*SETTINGS, rows=items(4, 4, 2))
+    await project.train(run="straight")
     heard = asyncio.Event()
 
     def hear(stored: Stored) -> None:
         if isinstance(stored.event, RolloutFinished) and stored.event.phase == "rollout":
             heard.set()
 
-    running = asyncio.create_task(world.train(listeners=[hear]))
+    running = asyncio.create_task(project.train(listeners=[hear]))
     await heard.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await world.train()
-    assert differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
+    await project.train()
+    assert (
+        differences(readable(project.folder / "run"), readable(project.folder / "straight")) == []
+    )
 
 
-async def test_torn_and_missing_files_are_written_again(make_world: MakeWorld) -> None:
-    world = make_world(*SETTINGS, rows=items(4, 4, 2))
-    await world.train()
-    run = world.folder / "run"
-    before, asked = readable(run), len(world.calls)
+async def test_torn_and_missing_files_are_written_again(make_project: MakeProject) -> None:
+    project = make_project(*SETTINGS, rows=items(4, 4, 2))
+    await project.train()
+    run = project.folder / "run"
+    before, asked = readable(run), len(project.calls)
     for number, name in enumerate(before):
         path = run / name
         if number % 2:
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         else:
             path.unlink()
-    await world.train()
+    await project.train()
     assert differences(readable(run), before) == []
-    assert len(world.calls) == asked
+    assert len(project.calls) == asked
 
 
-async def test_a_finished_run_started_again_asks_nothing(make_world: MakeWorld) -> None:
-    world = make_world(*SETTINGS, rows=items(4, 4, 2))
-    first = await world.train()
-    asked = len(world.calls)
-    again = await world.train()
-    assert len(world.calls) == asked
+async def test_a_finished_run_started_again_asks_nothing(make_project: MakeProject) -> None:
+    project = make_project(*SETTINGS, rows=items(4, 4, 2))
+    first = await project.train()
+    asked = len(project.calls)
+    again = await project.train()
+    assert len(project.calls) == asked
     assert (again.finish_reason, again.diagnosis) == (first.finish_reason, first.diagnosis)
 
 
-async def test_two_processes_cannot_write_one_run(make_world: MakeWorld, tmp_path: Path) -> None:
+async def test_two_processes_cannot_write_one_run(
+    make_project: MakeProject, tmp_path: Path
+) -> None:
     arrived, go_on = threading.Event(), threading.Event()
     script = Script()
 
@@ -160,11 +168,11 @@ async def test_two_processes_cannot_write_one_run(make_world: MakeWorld, tmp_pat
         await asyncio.to_thread(go_on.wait)
         return script(call)
 
-    world = make_world(script=waiting, rows=items(4, 4, 0))
+    project = make_project(script=waiting, rows=items(4, 4, 0))
     order = {
-        "config": world.config(),
+        "config": project.config(),
         "settings": [],
-        "run": str(world.folder / "run"),
+        "run": str(project.folder / "run"),
         "key": "a-key",
         "kill": None,
     }
@@ -182,43 +190,47 @@ async def test_two_processes_cannot_write_one_run(make_world: MakeWorld, tmp_pat
     try:
         assert await asyncio.to_thread(arrived.wait, 60)
         with pytest.raises(InputError, match=rf"in use by .*{other.pid}"):
-            await world.train()
+            await project.train()
     finally:
         go_on.set()
         said, _ = await asyncio.to_thread(other.communicate)
     assert json.loads(said)["reason"] in ("improved", "inconclusive", "no_improvement")
 
 
-async def test_a_changed_config_is_refused_with_what_changed(make_world: MakeWorld) -> None:
-    world = make_world(rows=items(4, 4, 2))
-    await world.train()
+async def test_a_changed_config_is_refused_with_what_changed(make_project: MakeProject) -> None:
+    project = make_project(rows=items(4, 4, 2))
+    await project.train()
     with pytest.raises(InputError, match=r"config\.train\.seed: 42 -> 7") as refused:
-        await world.train("train.seed=7", "evaluation.coverage_floor=0.5")
+        await project.train("train.seed=7", "evaluation.coverage_floor=0.5")
     assert "config.evaluation.coverage_floor: 0.6 -> 0.5" in refused.value.message
     assert "batch_size" not in refused.value.message
 
 
-async def test_changed_tasks_or_skill_are_refused_with_what_changed(make_world: MakeWorld) -> None:
-    world = make_world(rows=items(4, 4, 2))
-    await world.train()
+async def test_changed_tasks_or_skill_are_refused_with_what_changed(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(rows=items(4, 4, 2))
+    await project.train()
     rows = items(4, 5, 2)
-    (world.folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (project.folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(InputError, match="selection items") as refused:
-        await world.train()
+        await project.train()
     assert "train items" not in refused.value.message
     with pytest.raises(InputError, match="grader"):
-        await world.train("env.grader=contains")
-    (world.folder / "SKILL.md").write_text(SKILL + "\nMore.\n")
+        await project.train("env.grader=contains")
+    (project.folder / "SKILL.md").write_text(SKILL + "\nMore.\n")
     with pytest.raises(InputError, match="skill"):
-        await world.train()
+        await project.train()
 
 
-async def test_how_fast_and_how_far_a_run_goes_may_change(make_world: MakeWorld) -> None:
-    world = make_world(rows=items(4, 4, 2))
-    first = await world.train("model.concurrency=2")
-    asked = len(world.calls)
-    again = await world.train("model.concurrency=16", "budget.calls=100000", "env.exec_timeout=60")
-    assert (again.finish_reason, len(world.calls)) == (first.finish_reason, asked)
+async def test_how_fast_and_how_far_a_run_goes_may_change(make_project: MakeProject) -> None:
+    project = make_project(rows=items(4, 4, 2))
+    first = await project.train("model.concurrency=2")
+    asked = len(project.calls)
+    again = await project.train(
+        "model.concurrency=16", "budget.calls=100000", "env.exec_timeout=60"
+    )
+    assert (again.finish_reason, len(project.calls)) == (first.finish_reason, asked)
 
 
 PRICES = {"agent": (100, 4000), "optimizer": (1, 1)}  # dollars per million tokens, read and written
@@ -227,35 +239,36 @@ PRICES = {"agent": (100, 4000), "optimizer": (1, 1)}  # dollars per million toke
 class TestBudget:
     @pytest.mark.parametrize("calls", [1, 7, 23, 40])
     async def test_a_cap_in_calls_is_never_passed_and_the_best_skill_so_far_is_handed_back(
-        self, make_world: MakeWorld, calls: int
+        self, make_project: MakeProject, calls: int
     ) -> None:
-        world = make_world(*SETTINGS, rows=items(4, 4, 2))
-        result = await world.train(f"budget.calls={calls}")
-        assert len(world.calls) <= calls
+        project = make_project(*SETTINGS, rows=items(4, 4, 2))
+        result = await project.train(f"budget.calls={calls}")
+        assert len(project.calls) <= calls
         assert (result.finish_reason, result.exit_code) == ("budget", Exit.BUDGET)
         cap = "1 call" if calls == 1 else f"{calls} calls"
         assert f"The budget of {cap} is reached" in result.diagnosis
-        assert world.best() == SKILL  # nothing is proven without the ship test
+        assert project.best() == SKILL  # nothing is proven without the ship test
 
     async def test_extended_and_started_again_the_run_ends_as_with_the_whole_budget(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world(*SETTINGS, rows=items(4, 4, 2))
-        await world.train("budget.calls=1000", run="straight")
-        straight = len(world.calls)
+        project = make_project(*SETTINGS, rows=items(4, 4, 2))
+        await project.train("budget.calls=1000", run="straight")
+        straight = len(project.calls)
         for calls in (5, 20, 50, 1000):
-            result = await world.train(f"budget.calls={calls}")
+            result = await project.train(f"budget.calls={calls}")
         assert result.finish_reason != "budget"
-        assert len(world.calls) == 2 * straight
+        assert len(project.calls) == 2 * straight
         assert (
-            differences(readable(world.folder / "run"), readable(world.folder / "straight")) == []
+            differences(readable(project.folder / "run"), readable(project.folder / "straight"))
+            == []
         )
 
     @pytest.mark.parametrize(
         ("cap", "amount"), [("usd", 0.2), ("usd", 0.3), ("tokens", 3_000), ("tokens", 20_000)]
     )
     async def test_dollars_and_tokens_are_never_passed_by_even_one_call(
-        self, make_world: MakeWorld, cap: str, amount: float
+        self, make_project: MakeProject, cap: str, amount: float
     ) -> None:
         script, tokens, usd = Script(), 0, 0.0
 
@@ -272,20 +285,20 @@ class TestBudget:
             name: {"input": read, "output": written} for name, (read, written) in PRICES.items()
         }
         limits = ("model.agent.max_tokens=16", f"model.prices={json.dumps(table)}")
-        world = make_world(*SETTINGS, *limits, script=billing, rows=items(4, 4, 2))
-        result = await world.train(f"budget.{cap}={amount}")
+        project = make_project(*SETTINGS, *limits, script=billing, rows=items(4, 4, 2))
+        result = await project.train(f"budget.{cap}={amount}")
         assert result.finish_reason == "budget"
         assert (usd if cap == "usd" else tokens) <= amount
-        assert world.summary()["usage"]["calls"] == len(world.calls) > 0
-        assert world.summary()["usage"]["usd"] == pytest.approx(usd)
+        assert project.summary()["usage"]["calls"] == len(project.calls) > 0
+        assert project.summary()["usage"]["usd"] == pytest.approx(usd)
 
     async def test_a_dollar_cap_without_a_known_price_is_refused_before_anything_is_spent(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world()
+        project = make_project()
         with pytest.raises(InputError, match="no price is known"):
-            await world.train("budget.usd=1")
-        assert world.calls == []
+            await project.train("budget.usd=1")
+        assert project.calls == []
 
     def test_reaching_it_is_told_from_other_ends(self) -> None:
         assert BudgetReached.exit_code not in (

@@ -9,14 +9,14 @@ import pytest
 
 from tests.support.chat_server import Call
 from tests.training.practice_project import Script, items
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 HEADER = "team-header-0123456789"
 
 
 @pytest.mark.parametrize("key", ["kx-3f1b9c8e7d6a5b4c", 'kx-"3f1b\\9c8e"7d6a'])
 async def test_keys_never_reach_the_run_directory_even_when_a_server_echoes_them(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, key: str
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     others = {
         name: f"planted-{name.lower()}-0123456789"
@@ -43,14 +43,14 @@ async def test_keys_never_reach_the_run_directory_even_when_a_server_echoes_them
     script = Script(
         {"reflect.failure": echoing, "reflect.success": echoing, "slow_update": echoing}, chatty
     )
-    world = make_world(
+    project = make_project(
         "train.num_epochs=2", "evaluation.preflight=true", script=script, rows=items(4, 4, 2)
     )
     monkeypatch.setenv("OPENAI_API_KEY", key)
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"X-Team: {HEADER}")
-    await world.train(force=True)
-    assert all(key in call.headers["authorization"] for call in world.calls)
-    written = [path for path in (world.folder / "run").rglob("*") if path.is_file()]
+    await project.train(force=True)
+    assert all(key in call.headers["authorization"] for call in project.calls)
+    written = [path for path in (project.folder / "run").rglob("*") if path.is_file()]
     found = [
         path.name
         for path in written

@@ -16,7 +16,7 @@ from skillfit.run.budget import Budget, BudgetReached
 from skillfit.run.journal import Journal, RecordedModel
 from tests.support.chat_server import Call, ChatServer, RawServer
 from tests.training.practice_project import Script
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 pytestmark = pytest.mark.timeout(60)
 SHORT = BudgetSection(minutes=0.05)  # 3 seconds: enough to send the first requests
@@ -81,7 +81,7 @@ async def test_waiting_for_a_slot_or_for_the_next_try_ends_with_the_minutes(tmp_
 
 @pytest.mark.parametrize("how", ["hangs", "asks for patience"])
 async def test_a_run_ends_by_its_budget_while_the_server_keeps_it_waiting(
-    make_world: MakeWorld, how: str
+    make_project: MakeProject, how: str
 ) -> None:
     script = Script()
 
@@ -92,7 +92,7 @@ async def test_a_run_ends_by_its_budget_while_the_server_keeps_it_waiting(
             await asyncio.sleep(12)
         return script(call)
 
-    world = make_world("budget.minutes=0.05", "model.concurrency=4", script=slow)
-    result = await world.train()
+    project = make_project("budget.minutes=0.05", "model.concurrency=4", script=slow)
+    result = await project.train()
     assert result.finish_reason == "budget"
-    assert world.summary()["finish_reason"] == "budget"
+    assert project.summary()["finish_reason"] == "budget"

@@ -1,4 +1,4 @@
-"""A quick part of bench/gate: the promises hold on seeded worlds."""
+"""A quick part of bench/gate: the guarantees hold in seeded simulations."""
 
 import math
 

@@ -13,7 +13,7 @@ from typing import Any
 from mcp import Client, StdioServerParameters
 from skillfit.run.control import in_use, read_requests
 from skillfit.skill import Skill, without_placeholder
-from tests.report.runs import WrittenRun, screening_run
+from tests.report.recorded_runs import WrittenRun, screening_run
 
 LABELS = {"refund": "billing", "parcel": "delivery", "login": "account"}
 SKILL = """---

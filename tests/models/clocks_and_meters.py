@@ -36,7 +36,7 @@ class InstantClock:
 
 
 class SimulatedClock:
-    """Time stands still while anybody can run, then jumps to the next sleeper."""
+    """Time stops while any task can run, then jumps to the end of the next sleep."""
 
     def __init__(self) -> None:
         self.time = 0.0

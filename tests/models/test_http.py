@@ -1,5 +1,5 @@
-"""How requests travel: proxies and certificates as the environment says, keys to nobody but the
-server they are for.
+"""How requests travel: proxies and certificates as the environment says, keys only to the server
+they are for.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def a_proxy() -> AsyncIterator[Proxy]:
 
 
 def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate nobody knows for 127.0.0.1, and what a server needs to show it."""
+    """An untrusted certificate for 127.0.0.1, and what a server needs to show it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "loopback")])
     today = datetime.datetime.now(datetime.UTC)

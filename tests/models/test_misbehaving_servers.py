@@ -1,5 +1,5 @@
-"""Servers that hang, cut, lie and talk nonsense: each has one name, and nothing unreadable is taken
-for an answer.
+"""Servers that hang, break off or send invalid replies: each failure has one name, and nothing
+unreadable is taken for an answer.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Small pieces of a scripted world: items, outcomes, and an optimizer whose model says what a
-function tells it to.
+"""Scripted parts for tests of the optimizer: items, outcomes, and an optimizer whose model says
+what a function tells it to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GRADIENT = GradientSection.model_fields
 
 
 @dataclass
-class World:
+class ScriptedOptimizer:
     optimizer: Optimizer
     model: ScriptedModel
     events: list[Event] = field(default_factory=list)
@@ -41,13 +41,13 @@ class World:
         return [event for event in self.events if isinstance(event, Discarded)]
 
 
-def world(
+def scripted(
     script: Callable[[Request], Answer],
     *,
     context_window: int = 128_000,
     workers: int = 16,
     **settings: Any,
-) -> World:
+) -> ScriptedOptimizer:
     def line(request: Request) -> str | Exception:
         answer = script(request)
         return json.dumps(answer) if isinstance(answer, dict) else answer
@@ -62,7 +62,7 @@ def world(
         GradientSection(**gradient),
         OptimizerSection(**settings),
     )
-    return World(optimizer, model, events)
+    return ScriptedOptimizer(optimizer, model, events)
 
 
 def text_of(request: Request) -> str:

@@ -15,7 +15,7 @@ from skillfit.optimize.optimizer import Patch, Proposal, edits_of
 from skillfit.run.events import EditsSelected
 from skillfit.run.records import SelectionDecision, SkillCandidate, Suggestion
 from skillfit.skill import Edit, Skill, slow_update_text, with_slow_update
-from tests.optimize.scripted_optimizer import SKILL, append, text_of, world
+from tests.optimize.scripted_optimizer import SKILL, append, scripted, text_of
 
 
 def patch(name: str, source="failure", items=("i1",)) -> Patch:
@@ -40,7 +40,7 @@ def keep_all(request):
 
 
 async def test_one_patch_passes_through_without_a_call():
-    it = world(keep_all)
+    it = scripted(keep_all)
     assert (await merge_patches(it.optimizer, SKILL, [patch("a")], step=1)).proposals == patch(
         "a"
     ).proposals
@@ -48,14 +48,14 @@ async def test_one_patch_passes_through_without_a_call():
 
 
 async def test_nothing_proposed_gives_an_empty_patch():
-    it = world(keep_all)
+    it = scripted(keep_all)
     assert (
         await merge_patches(it.optimizer, SKILL, [Patch((), "failure")], step=1)
     ).proposals == ()
 
 
 async def test_failures_and_successes_merge_apart_and_then_meet():
-    it = world(keep_all)
+    it = scripted(keep_all)
     patches = [patch("a"), patch("b", "contrast"), patch("c", "success"), patch("d", "success")]
     merged = await merge_patches(it.optimizer, SKILL, patches, step=2, meta_skill="Keep it short")
     assert [request.purpose for request in it.asked("merge")] == [
@@ -69,7 +69,7 @@ async def test_failures_and_successes_merge_apart_and_then_meet():
 
 
 async def test_merging_goes_up_level_by_level_in_batches():
-    it = world(keep_all, merge_batch_size=2)
+    it = scripted(keep_all, merge_batch_size=2)
     merged = await merge_patches(it.optimizer, SKILL, [patch(str(n)) for n in range(5)], step=1)
     assert [request.purpose.removeprefix("step 1 failure ") for request in it.model.requests] == [
         "level 0 batch 0",
@@ -86,7 +86,7 @@ async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
         claimed = append("Both.", sources=[0, 1, 1, 77], support_count=400)
         return {"edits": [claimed, append("Second.", sources=["1"]), append("From nowhere.")]}
 
-    it = world(script)
+    it = scripted(script)
     merged = await merge_patches(
         it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
     )
@@ -96,7 +96,7 @@ async def test_support_is_counted_from_the_distinct_items_behind_an_edit():
 
 
 async def test_an_edit_without_sources_is_traced_to_its_equal():
-    it = world(lambda request: {"edits": [append("rule  A."), append("Rule b.")]})
+    it = scripted(lambda request: {"edits": [append("rule  A."), append("Rule b.")]})
     merged = await merge_patches(
         it.optimizer, SKILL, [patch("a", items="xyz"), patch("b", items="zw")], step=1
     )
@@ -108,7 +108,7 @@ async def test_an_edit_without_sources_is_traced_to_its_equal():
     [BadReply("no"), "not JSON at all", {"edits": []}, {"edits": None}, {"edits": ["text"]}],
 )
 async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_and_says_so(reply):
-    it = world(lambda request: reply)
+    it = scripted(lambda request: reply)
     merged = await merge_patches(
         it.optimizer,
         SKILL,
@@ -123,13 +123,13 @@ async def test_a_merge_that_cannot_be_used_becomes_a_union_without_duplicates_an
 
 @pytest.mark.parametrize("error", [NetworkFailed("gone"), AuthFailed("no key")])
 async def test_an_optimizer_that_cannot_be_reached_is_not_papered_over(error):
-    it = world(lambda request: error)
+    it = scripted(lambda request: error)
     with pytest.raises(type(error)):
         await merge_patches(it.optimizer, SKILL, [patch("a"), patch("b")], step=1)
 
 
 async def test_what_does_not_fit_one_prompt_is_merged_in_smaller_batches():
-    it = world(keep_all, context_window=16_000)
+    it = scripted(keep_all, context_window=16_000)
     long = [
         Patch(
             (Proposal(Edit("append", content=f"{n} " * 4_000), "failure", (str(n),)),),
@@ -146,7 +146,7 @@ async def test_what_does_not_fit_one_prompt_is_merged_in_smaller_batches():
 
 
 async def test_patches_too_big_to_meet_at_all_become_a_union():
-    it = world(keep_all, context_window=8_000)
+    it = scripted(keep_all, context_window=8_000)
     long = [
         Patch(
             (Proposal(Edit("append", content=f"{n} " * 10_000), "failure", (str(n),)),),
@@ -161,7 +161,7 @@ async def test_patches_too_big_to_meet_at_all_become_a_union():
 
 
 async def test_sides_too_big_to_meet_become_a_union():
-    it = world(keep_all, context_window=8_000)
+    it = scripted(keep_all, context_window=8_000)
     long = [
         Patch((Proposal(Edit("append", content="x " * 10_000), source, ("i",)),), source, ("i",))
         for source in ("failure", "success")
@@ -178,7 +178,7 @@ async def test_both_sides_are_merged_at_the_same_time():
             await both.wait()
         return '{"edits": [{"op": "append", "content": "x"}]}'
 
-    it = world(keep_all)
+    it = scripted(keep_all)
     it.model._script = meet
     patches = [patch("a"), patch("b"), patch("c", "success"), patch("d", "success")]
     merged = await asyncio.wait_for(merge_patches(it.optimizer, SKILL, patches, step=1), 5)
@@ -207,7 +207,7 @@ async def test_the_rewrite_modes_merge_their_own_payload(mode, field, payload):
         }
         return {"reasoning": "r", field: [entry]}
 
-    it = world(script, skill_update_mode=mode)
+    it = scripted(script, skill_update_mode=mode)
     patches = [Patch((Proposal(payload, "failure", (n,)),), "failure", (n,)) for n in "ab"]
     merged = await merge_patches(it.optimizer, SKILL, patches, step=1)
     assert merged.proposals[0].payload.title == "merged"
@@ -260,7 +260,7 @@ def contents(selection):
 
 
 async def test_within_the_budget_nobody_is_asked():
-    it = world(lambda request: {})
+    it = scripted(lambda request: {})
     selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 2), Context(1, 2), control="fixed"
     )
@@ -269,7 +269,7 @@ async def test_within_the_budget_nobody_is_asked():
 
 
 async def test_over_the_budget_the_optimizer_ranks():
-    it = world(lambda request: {"reasoning": "r", "selected_indices": [2, 2, 9, "0", 1, None]})
+    it = scripted(lambda request: {"reasoning": "r", "selected_indices": [2, 2, 9, "0", 1, None]})
     selection = await select_proposals(
         it.optimizer,
         SKILL,
@@ -289,7 +289,7 @@ async def test_over_the_budget_the_optimizer_ranks():
     "reply", [BadReply("no"), "no JSON", {"selected_indices": []}, {"selected_indices": [8, -1]}]
 )
 async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
-    it = world(lambda request: reply)
+    it = scripted(lambda request: reply)
     selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 3, 2, 3), Context(1, 2), control="fixed"
     )
@@ -299,7 +299,7 @@ async def test_without_a_usable_ranking_support_decides_and_that_is_said(reply):
 
 
 async def test_a_budget_of_zero_applies_nothing_and_asks_nobody():
-    it = world(lambda request: {})
+    it = scripted(lambda request: {})
     assert (
         await select_proposals(
             it.optimizer, SKILL, patch_with(1, 1), Context(1, 0), control="fixed"
@@ -309,7 +309,7 @@ async def test_a_budget_of_zero_applies_nothing_and_asks_nobody():
 
 
 async def test_control_none_means_no_limit():
-    it = world(lambda request: {})
+    it = scripted(lambda request: {})
     selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 1, 1), Context(1, 1), control="none"
     )
@@ -324,7 +324,7 @@ async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budg
             return {"learning_rate": said, "reasoning": "r", "confidence": 0.9, "risk_notes": None}
         return {"selected_indices": [2, 1, 0]}
 
-    it = world(script)
+    it = scripted(script)
     selection = await select_proposals(
         it.optimizer,
         SKILL,
@@ -338,7 +338,7 @@ async def test_an_autonomous_learning_rate_stays_between_none_and_all(said, budg
 
 
 async def test_no_usable_learning_rate_is_zero_and_said():
-    it = world(lambda request: {"learning_rate": "a lot"})
+    it = scripted(lambda request: {"learning_rate": "a lot"})
     selection = await select_proposals(
         it.optimizer, SKILL, patch_with(1, 1), Context(1, 4), control="autonomous"
     )
@@ -347,7 +347,7 @@ async def test_no_usable_learning_rate_is_zero_and_said():
 
 
 async def test_whole_rewrites_are_never_cut():
-    it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
+    it = scripted(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
     whole = Patch(
         tuple(Proposal(SkillCandidate("t", (), f"# {n}"), "failure") for n in range(3)), "failure"
     )
@@ -357,7 +357,7 @@ async def test_whole_rewrites_are_never_cut():
 
 
 async def test_proposals_that_do_not_fit_the_window_are_shown_cut():
-    it = world(lambda request: {"selected_indices": [0]}, context_window=8_000)
+    it = scripted(lambda request: {"selected_indices": [0]}, context_window=8_000)
     long = Patch(
         tuple(Proposal(Edit("append", content=f"{n}" * 20_000), "failure") for n in range(3)),
         "failure",
@@ -410,7 +410,7 @@ def test_part_of_a_patch_can_be_applied_alone():
 
 async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
     skill = with_slow_update(SKILL, "Remember the carry.")
-    it = world(
+    it = scripted(
         lambda request: {
             "reasoning": "r",
             "change_summary": ["clearer"],
@@ -433,7 +433,7 @@ async def test_a_rewrite_follows_the_suggestions_and_keeps_protected_regions():
 
 async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
     skill = Skill.from_text("---\nname: adding\n---\n# Adding\n")
-    it = world(
+    it = scripted(
         lambda request: {"new_skill": "---\nname: other\n---\n# Better\n"},
         skill_update_mode="rewrite_from_suggestions",
     )
@@ -445,7 +445,7 @@ async def test_front_matter_in_a_rewrite_does_not_end_up_in_the_body():
     "reply", [BadReply("no"), "no JSON", {"new_skill": " "}, {"new_skill": "x" * 4_000}]
 )
 async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
-    it = world(
+    it = scripted(
         lambda request: reply, skill_update_mode="rewrite_from_suggestions", max_skill_tokens=500
     )
     done = await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))
@@ -454,13 +454,15 @@ async def test_a_rewrite_nobody_can_use_leaves_no_candidate_and_is_said(reply):
 
 
 async def test_an_unreachable_optimizer_stops_the_rewrite():
-    it = world(lambda request: NetworkFailed("gone"), skill_update_mode="rewrite_from_suggestions")
+    it = scripted(
+        lambda request: NetworkFailed("gone"), skill_update_mode="rewrite_from_suggestions"
+    )
     with pytest.raises(NetworkFailed):
         await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))
 
 
 async def test_a_rewrite_that_says_the_same_is_no_change():
-    it = world(
+    it = scripted(
         lambda request: {"new_skill": SKILL.body}, skill_update_mode="rewrite_from_suggestions"
     )
     assert not (await rewrite_skill(it.optimizer, SKILL, [SUGGESTION], Context(1))).changed
@@ -472,7 +474,7 @@ async def test_full_rewrites_take_the_first_usable_candidate():
         Proposal(SkillCandidate(name, ("new",), text), "failure")
         for name, text in (("a", " "), ("b", "# B"), ("c", "# C"))
     ]
-    it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
+    it = scripted(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
     done = await rewrite_skill(it.optimizer, skill, candidates, Context(1))
     assert (
         done.skill.body.startswith("# B") and slow_update_text(done.skill) == "Remember the carry."
@@ -481,5 +483,5 @@ async def test_full_rewrites_take_the_first_usable_candidate():
 
 
 async def test_full_rewrites_without_a_usable_candidate_leave_none():
-    it = world(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
+    it = scripted(lambda request: {}, skill_update_mode="full_rewrite_minibatch")
     assert (await rewrite_skill(it.optimizer, SKILL, [], Context(1))).skill is None

@@ -16,7 +16,7 @@ from skillfit.optimize.epoch import (
 from skillfit.optimize.optimizer import Patch
 from skillfit.skill import Skill, estimate_tokens, with_slow_update
 from skillfit.tasks.item import TrajectoryStep
-from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome, text_of, world
+from tests.optimize.scripted_optimizer import SKILL, broken, item, outcome, scripted, text_of
 
 BEFORE = Skill.from_text("# Adding\n\nThe old words.\n")
 
@@ -88,7 +88,7 @@ async def test_a_full_sample_needs_no_topping_up():
 
 
 async def test_the_slow_update_compares_both_skills_on_the_real_number_of_items():
-    it = world(lambda request: {"reasoning": "r", "slow_update_content": " Mind the carry. "})
+    it = scripted(lambda request: {"reasoning": "r", "slow_update_content": " Mind the carry. "})
     current = with_slow_update(SKILL, "Old guidance.")
     lesson = await write_lesson(it.optimizer, BEFORE, current, PAIRS, epoch=2, step=8)
     assert (lesson.text, lesson.reasoning) == ("Mind the carry.", "r")
@@ -112,13 +112,13 @@ async def test_the_slow_update_compares_both_skills_on_the_real_number_of_items(
 
 
 async def test_a_single_item_is_called_an_item():
-    it = world(lambda request: {"slow_update_content": "x"})
+    it = scripted(lambda request: {"slow_update_content": "x"})
     await write_lesson(it.optimizer, BEFORE, SKILL, PAIRS[:1], epoch=2, step=8)
     assert "the same 1 training item:" in text_of(it.model.requests[0])
 
 
 async def test_many_long_pairs_fit_the_window():
-    it = world(lambda request: {"slow_update_content": "x"}, context_window=32_000)
+    it = scripted(lambda request: {"slow_update_content": "x"}, context_window=32_000)
     long = [TrajectoryStep("message", "word " * 20_000)]
     pairs = [
         Pair(item(str(n)), outcome(str(n), 0, steps=long), outcome(str(n), 0, steps=long))
@@ -131,7 +131,7 @@ async def test_many_long_pairs_fit_the_window():
 
 
 async def test_the_meta_skill_replaces_the_previous_advice():
-    it = world(lambda request: {"reasoning": "r", "meta_skill_content": "Short rules."})
+    it = scripted(lambda request: {"reasoning": "r", "meta_skill_content": "Short rules."})
     lesson = await write_advice(
         it.optimizer, BEFORE, SKILL, PAIRS, advice="Long rules.", epoch=3, step=12
     )
@@ -143,7 +143,7 @@ async def test_the_meta_skill_replaces_the_previous_advice():
     "reply", [BadReply("no"), "no JSON", {"slow_update_content": None, "meta_skill_content": None}]
 )
 async def test_no_usable_text_is_no_content(reply):
-    it = world(lambda request: reply)
+    it = scripted(lambda request: reply)
     assert (await write_lesson(it.optimizer, BEFORE, SKILL, PAIRS, epoch=2, step=8)).text == ""
     assert (
         await write_advice(it.optimizer, BEFORE, SKILL, PAIRS, advice="", epoch=2, step=8)
@@ -154,7 +154,7 @@ async def test_no_usable_text_is_no_content(reply):
 
 
 async def test_without_pairs_nobody_is_asked():
-    it = world(lambda request: AuthFailed("no"))
+    it = scripted(lambda request: AuthFailed("no"))
     assert (await write_lesson(it.optimizer, BEFORE, SKILL, (), epoch=2, step=8)).text == ""
     assert (
         await write_advice(it.optimizer, BEFORE, SKILL, (), advice="", epoch=2, step=8)
@@ -162,7 +162,7 @@ async def test_without_pairs_nobody_is_asked():
 
 
 async def test_a_dead_key_stops_the_slow_update():
-    it = world(lambda request: AuthFailed("no"))
+    it = scripted(lambda request: AuthFailed("no"))
     with pytest.raises(AuthFailed):
         await write_lesson(it.optimizer, BEFORE, SKILL, PAIRS, epoch=2, step=8)
 
@@ -180,13 +180,13 @@ def test_notes_come_in_planned_order_each_once():
 
 async def test_up_to_the_threshold_nothing_happens():
     for threshold in (0, 3):
-        it = world(lambda request: {"notes": ["x"]}, skill_aware_consolidate_threshold=threshold)
+        it = scripted(lambda request: {"notes": ["x"]}, skill_aware_consolidate_threshold=threshold)
         assert await consolidate(it.optimizer, NOTES, step=1) is None
         assert not it.model.requests
 
 
 async def test_above_the_threshold_notes_are_condensed():
-    it = world(
+    it = scripted(
         lambda request: {"notes": ["Check the\nsum twice.", "", "Write the unit."]},
         skill_aware_consolidate_threshold=2,
     )
@@ -212,6 +212,6 @@ async def test_above_the_threshold_notes_are_condensed():
     ],
 )
 async def test_what_does_not_shrink_is_not_kept_and_that_is_said(reply):
-    it = world(lambda request: reply, skill_aware_consolidate_threshold=2)
+    it = scripted(lambda request: reply, skill_aware_consolidate_threshold=2)
     assert await consolidate(it.optimizer, NOTES, step=1) is None
     assert it.discarded[0].stage == "appendix_consolidate"

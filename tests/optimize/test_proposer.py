@@ -13,7 +13,7 @@ from tests.optimize.scripted_optimizer import (
     item,
     outcome,
     reflect_on,
-    world,
+    scripted,
 )
 
 TEXTS = {
@@ -173,7 +173,7 @@ def test_long_items_are_shown_cut():
 
 async def test_a_model_cannot_make_up_an_example():
     made_up = {"op": "Example", "content": '{"item_id": "x", "input": "q", "output": "a"}'}
-    it = world(lambda request: analysis(made_up))
+    it = scripted(lambda request: analysis(made_up))
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )

@@ -30,8 +30,8 @@ from tests.optimize.scripted_optimizer import (
     item,
     outcome,
     reflect_on,
+    scripted,
     text_of,
-    world,
 )
 
 
@@ -40,7 +40,7 @@ def groups_of(events):
 
 
 async def test_failures_and_successes_fill_groups_of_their_own_in_planned_order():
-    it = world(lambda request: analysis(append("A rule.")), minibatch_size=2)
+    it = scripted(lambda request: analysis(append("A rule.")), minibatch_size=2)
     items = [item(str(n)) for n in range(7)]
     scores = [0, 1, 0.5, 1, 0, 1, 1]
     reflection = await reflect_on(
@@ -76,7 +76,7 @@ async def test_failures_and_successes_fill_groups_of_their_own_in_planned_order(
 )
 def test_grouping_depends_on_the_plan_and_never_on_who_finishes_first(scores, shuffle):
     async def run(order: random.Random) -> dict:
-        it = world(lambda request: analysis(append("A rule.")), minibatch_size=3)
+        it = scripted(lambda request: analysis(append("A rule.")), minibatch_size=3)
         items = [item(str(n)) for n in range(len(scores))]
         gates = [asyncio.Event() for _ in items]
 
@@ -102,7 +102,7 @@ async def test_a_group_starts_while_the_rest_of_the_batch_still_runs():
         asked.set()
         return analysis(append("A rule."))
 
-    it = world(script, minibatch_size=2)
+    it = scripted(script, minibatch_size=2)
     late = asyncio.get_running_loop().create_future()
 
     async def slow():
@@ -118,7 +118,7 @@ async def test_a_group_starts_while_the_rest_of_the_batch_still_runs():
 
 
 async def test_broken_rollouts_are_left_out():
-    it = world(lambda request: analysis(append("A rule.")))
+    it = scripted(lambda request: analysis(append("A rule.")))
     reflection = await reflect_on(
         it.optimizer,
         SKILL,
@@ -131,7 +131,7 @@ async def test_broken_rollouts_are_left_out():
 
 
 async def test_failure_only_leaves_successes_out():
-    it = world(lambda request: analysis(append("A rule.")), failure_only=True)
+    it = scripted(lambda request: analysis(append("A rule.")), failure_only=True)
     await reflect_on(
         it.optimizer,
         SKILL,
@@ -143,7 +143,7 @@ async def test_failure_only_leaves_successes_out():
 
 
 async def test_repeats_of_an_item_meet_in_one_contrast_group():
-    it = world(lambda request: analysis(append("A rule.")))
+    it = scripted(lambda request: analysis(append("A rule.")))
     items = [item("0"), item("1")]
     rollouts = [
         outcome("0", 0, answer="first"),
@@ -160,7 +160,7 @@ async def test_repeats_of_an_item_meet_in_one_contrast_group():
 
 
 async def test_the_prompt_carries_skill_scheduled_budget_memory_and_meta_skill():
-    it = world(lambda request: analysis())
+    it = scripted(lambda request: analysis())
     context = Context(3, 2, memory="Step 2 was rejected", meta_skill="Short rules work best")
     await reflect_on(it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), context)
     (request,) = it.model.requests
@@ -179,7 +179,7 @@ async def test_the_prompt_carries_skill_scheduled_budget_memory_and_meta_skill()
 
 
 async def test_no_limit_is_not_told_as_a_number():
-    it = world(lambda request: analysis(*(append(f"Rule {n}.") for n in range(9))))
+    it = scripted(lambda request: analysis(*(append(f"Rule {n}.") for n in range(9))))
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, None)
     )
@@ -188,7 +188,7 @@ async def test_no_limit_is_not_told_as_a_number():
 
 
 async def test_a_group_proposes_no_more_than_the_edit_budget():
-    it = world(lambda request: analysis(*(append(f"Rule {n}.") for n in range(5))))
+    it = scripted(lambda request: analysis(*(append(f"Rule {n}.") for n in range(5))))
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 3)
     )
@@ -201,7 +201,7 @@ async def test_a_group_proposes_no_more_than_the_edit_budget():
 
 @pytest.mark.parametrize("error", [BadReply("no"), Refused("no"), NetworkFailed("gone")])
 async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
-    it = world(
+    it = scripted(
         lambda request: error if "fail_000" in request.purpose else analysis(append("A rule.")),
         minibatch_size=1,
     )
@@ -228,7 +228,7 @@ async def test_a_lost_analyst_is_said_and_the_others_go_on(error):
     ],
 )
 async def test_what_no_call_can_get_past_stops_the_stage(error):
-    it = world(lambda request: error)
+    it = scripted(lambda request: error)
     with pytest.raises(type(error)):
         await reflect_on(
             it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
@@ -236,7 +236,7 @@ async def test_what_no_call_can_get_past_stops_the_stage(error):
 
 
 async def test_an_unreachable_optimizer_is_not_mistaken_for_nothing_to_learn():
-    it = world(lambda request: NetworkFailed("connection refused"), minibatch_size=1)
+    it = scripted(lambda request: NetworkFailed("connection refused"), minibatch_size=1)
     with pytest.raises(InfrastructureError, match="connection refused"):
         await reflect_on(
             it.optimizer,
@@ -248,7 +248,7 @@ async def test_an_unreachable_optimizer_is_not_mistaken_for_nothing_to_learn():
 
 
 async def test_analysts_that_all_talk_nonsense_are_counted_as_such():
-    it = world(lambda request: "I would rather not use JSON")
+    it = scripted(lambda request: "I would rather not use JSON")
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
@@ -263,7 +263,7 @@ async def test_a_prompt_too_long_is_sent_once_more_with_half_the_room():
             else analysis(append("A rule."))
         )
 
-    it = world(script, context_window=60_000)
+    it = scripted(script, context_window=60_000)
     long = outcome("0", 0, steps=[TrajectoryStep("message", "word " * 100_000)])
     reflection = await reflect_on(it.optimizer, SKILL, [item("0")], finished([long]), Context(1, 4))
     first, second = (len(text_of(request)) for request in it.model.requests)
@@ -272,7 +272,7 @@ async def test_a_prompt_too_long_is_sent_once_more_with_half_the_room():
 
 
 async def test_a_failing_rollout_waits_for_the_calls_already_paid_for():
-    it = world(lambda request: analysis(append("A rule.")), minibatch_size=1)
+    it = scripted(lambda request: analysis(append("A rule.")), minibatch_size=1)
 
     async def fail():
         raise AuthFailed("no key")
@@ -284,7 +284,7 @@ async def test_a_failing_rollout_waits_for_the_calls_already_paid_for():
 
 
 async def test_small_models_get_smaller_replies_and_prompts_that_fit():
-    it = world(lambda request: analysis(append("A rule.")), context_window=8_192)
+    it = scripted(lambda request: analysis(append("A rule.")), context_window=8_192)
     long = [
         outcome(str(n), 0, steps=[TrajectoryStep("message", "word " * 50_000)]) for n in range(8)
     ]
@@ -298,7 +298,7 @@ async def test_small_models_get_smaller_replies_and_prompts_that_fit():
 
 async def test_skill_aware_reflection_sorts_lapses_into_notes():
     reply = analysis(append("A rule."), appendix_notes=["Check the sum.", None, " "])
-    it = world(lambda request: reply, use_skill_aware_reflection=True)
+    it = scripted(lambda request: reply, use_skill_aware_reflection=True)
     reflection = await reflect_on(
         it.optimizer,
         SKILL,
@@ -317,7 +317,7 @@ async def test_notes_from_failures_only_leave_the_success_prompt_alone():
         {"use_skill_aware_reflection": True, "skill_aware_appendix_source": "failure_only"},
         {"use_skill_aware_reflection": False},
     ):
-        it = world(lambda request: analysis(appendix_notes=["nobody asked"]), **wanted)
+        it = scripted(lambda request: analysis(appendix_notes=["nobody asked"]), **wanted)
         reflection = await reflect_on(
             it.optimizer, SKILL, [item("0")], finished([outcome("0", 1)]), Context(1, 4)
         )
@@ -327,7 +327,7 @@ async def test_notes_from_failures_only_leave_the_success_prompt_alone():
 
 
 async def test_without_skill_awareness_notes_are_neither_asked_for_nor_kept():
-    it = world(lambda request: analysis(append("A rule."), appendix_notes=["Check the sum."]))
+    it = scripted(lambda request: analysis(append("A rule."), appendix_notes=["Check the sum."]))
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
@@ -340,7 +340,7 @@ async def test_analysts_may_name_only_items_they_were_shown():
         {"failure_type": "slip", "items": ["0", "99"], "description": "d", "count": "many"},
         {"failure_type": "other", "count": 9},
     ]
-    it = world(lambda request: {**analysis(append("A rule.")), "failure_summary": summary})
+    it = scripted(lambda request: {**analysis(append("A rule.")), "failure_summary": summary})
     reflection = await reflect_on(
         it.optimizer,
         SKILL,
@@ -371,7 +371,7 @@ async def test_analysts_may_name_only_items_they_were_shown():
     ],
 )
 async def test_the_rewrite_modes_carry_their_own_payload(mode, field, entry, tokens):
-    it = world(
+    it = scripted(
         lambda request: {"patch": {"reasoning": "r", field: [entry, None, {}]}},
         skill_update_mode=mode,
         context_window=400_000,
@@ -387,7 +387,7 @@ async def test_the_rewrite_modes_carry_their_own_payload(mode, field, entry, tok
 
 
 async def test_proposals_beside_the_summary_instead_of_in_the_patch_are_found():
-    it = world(lambda request: {"reasoning": "r", "edits": [append("A rule.")]})
+    it = scripted(lambda request: {"reasoning": "r", "edits": [append("A rule.")]})
     reflection = await reflect_on(
         it.optimizer, SKILL, [item("0")], finished([outcome("0", 0)]), Context(1, 4)
     )
@@ -405,7 +405,7 @@ async def test_no_more_calls_run_at_one_time_than_there_are_workers():
         running -= 1
         return '{"patch": {"edits": []}}'
 
-    it = world(lambda request: analysis(), minibatch_size=1, workers=3)
+    it = scripted(lambda request: analysis(), minibatch_size=1, workers=3)
     it.model._script = slow
     items = [item(str(n)) for n in range(9)]
     await reflect_on(
@@ -446,7 +446,7 @@ async def test_failures_are_tried_again_with_the_question_and_read():
         asked.append((instruction, [each.id for each in items]))
         return [broken("a"), outcome("d", 0, answer="I follow rule 3")]
 
-    it = world(script)
+    it = scripted(script)
     patches = await diagnose(it.optimizer, SKILL, CASES, reroll, Context(5, 4), limit=2)
     assert asked == [("Name the rule you follow.", ["a", "d"])]
     assert [(patch.source, patch.items) for patch in patches] == [("diagnosis", ("d",))]
@@ -468,6 +468,6 @@ async def test_without_an_instruction_nothing_is_tried_again(reply):
     async def reroll(instruction, items):
         raise AssertionError("there is nothing to ask")
 
-    it = world(lambda request: reply)
+    it = scripted(lambda request: reply)
     assert await diagnose(it.optimizer, SKILL, CASES, reroll, Context(5, 4), limit=2) == ()
     assert it.discarded[0].stage == "diagnose"

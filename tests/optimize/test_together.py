@@ -13,7 +13,7 @@ from skillfit.optimize.candidate import (
 )
 from skillfit.optimize.context import Context
 from skillfit.skill import Skill, slow_update_text, with_slow_update
-from tests.optimize.scripted_optimizer import finished, item, outcome, reflect_on, text_of, world
+from tests.optimize.scripted_optimizer import finished, item, outcome, reflect_on, scripted, text_of
 
 LETTERS = {
     "billing": "My invoice shows a double charge on the receipt number",
@@ -29,7 +29,7 @@ ITEMS = [
 
 @pytest.mark.parametrize("mode", ["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"])
 async def test_a_step_learns_rules_from_failures_in_every_mode(mode):
-    it = world(
+    it = scripted(
         lambda request: practice_reply(request.stage, text_of(request)),
         skill_update_mode=mode,
         minibatch_size=4,

@@ -17,7 +17,7 @@ from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import AblationFinished, StageStarted, StepFinished
 from skillfit.run.records import Evidence, RecordedConfig, ScoreEstimate, UnitWorth
 from skillfit.tasks.item import Attempt, Score, TrajectoryStep
-from tests.report.runs import (
+from tests.report.recorded_runs import (
     BEST,
     INITIAL,
     WrittenRun,

@@ -36,7 +36,7 @@ from skillfit.run.records import EditEffect, Evidence
 from skillfit.run.store import dump, load
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
-from tests.report.runs import (
+from tests.report.recorded_runs import (
     ADDED,
     BEST,
     INITIAL,

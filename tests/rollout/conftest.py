@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.rollout.scripted_agents import World
+from tests.rollout.scripted_agents import RolloutSetup
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()
+def setup(tmp_path: Path) -> Iterator[RolloutSetup]:
+    setup = RolloutSetup(tmp_path)
+    yield setup
+    setup.close()

@@ -1,4 +1,4 @@
-"""A small world to roll out in: arithmetic items, agents made of a function, and a run's journal
+"""A small setup to roll out in: arithmetic items, agents made of a function, and a run's journal
 and events on disk.
 """
 
@@ -65,7 +65,7 @@ class Sums:
     evaluator: Any = None
 
 
-class World:
+class RolloutSetup:
     """A run directory's journal and events. `engine` makes a new engine on them, as a resumed run
     does.
     """

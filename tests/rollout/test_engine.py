@@ -15,24 +15,26 @@ from skillfit.rollout import RolloutRequest, Tally, requests_for
 from skillfit.rollout.outcome import Arm
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt
-from tests.rollout.scripted_agents import SKILL, SameAnswer, Sums, World, items, right
+from tests.rollout.scripted_agents import SKILL, RolloutSetup, SameAnswer, Sums, items, right
 
 
 async def solve(item: Item, context: AttemptContext) -> str:
     return right(item)
 
 
-async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(world: World) -> None:
+async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(
+    setup: RolloutSetup,
+) -> None:
     async def odd_ones(item: Item, context: AttemptContext) -> Attempt:
         answer = right(item) if int(item.id[-1]) % 2 else "no idea"
         return Attempt(answer, usage=Usage(calls=2, input=30, output=5, usd=0.25))
 
-    outcomes = await world.engine(odd_ones).run(
+    outcomes = await setup.engine(odd_ones).run(
         requests_for(SKILL, items(4)), phase="baseline", series="selection"
     )
     assert [outcome.score for outcome in outcomes] == [Score(0), Score(1), Score(0), Score(1)]
     assert Tally.of(outcomes) == Tally(0.5, 0.5, 4, 4)
-    told = {event.item: event for event in world.finished()}
+    told = {event.item: event for event in setup.finished()}
     assert (
         told["sum-001"].hard,
         told["sum-001"].calls,
@@ -46,7 +48,7 @@ async def test_every_item_gets_a_scored_outcome_and_an_event_with_its_usage(worl
     ("in_flight", "started"), [(1, [0, 3, 1, 4, 2, 5]), (2, [0, 3, 1, 4, 2, 5]), (3, [0, 1, 2])]
 )
 async def test_rollouts_of_one_skill_follow_each_other_where_few_run_at_once(
-    world: World, in_flight: int, started: list[int]
+    setup: RolloutSetup, in_flight: int, started: list[int]
 ) -> None:
     order: list[int] = []
 
@@ -56,7 +58,7 @@ async def test_rollouts_of_one_skill_follow_each_other_where_few_run_at_once(
 
     skills = [Skill.from_text(f"# Sums {number}\n") for number in range(3)]
     requests = [RolloutRequest(Arm(skills[at % 3]), item) for at, item in enumerate(items(6))]
-    engine = world.engine(noting, max_in_flight=in_flight)
+    engine = setup.engine(noting, max_in_flight=in_flight)
     outcomes = await engine.run(requests, phase="gate", series="selection")
     assert order[: len(started)] == started
     assert [outcome.item_id for outcome in outcomes] == [item.id for item in items(6)]
@@ -70,7 +72,7 @@ def test_outcomes_stand_in_planned_order_however_they_finish(
     tmp_path_factory: pytest.TempPathFactory, order: list[int]
 ) -> None:
     async def run() -> list[str]:
-        world = World(tmp_path_factory.mktemp("order"))
+        setup = RolloutSetup(tmp_path_factory.mktemp("order"))
         turn = [asyncio.Event() for _ in order]
         turn[0].set()
 
@@ -81,26 +83,26 @@ def test_outcomes_stand_in_planned_order_however_they_finish(
                 turn[place + 1].set()
             return right(item)
 
-        outcomes = await world.engine(in_turn).run(
+        outcomes = await setup.engine(in_turn).run(
             requests_for(SKILL, items(6)), phase="rollout", series="step_1"
         )
-        world.close()
+        setup.close()
         return [outcome.item_id for outcome in outcomes]
 
     assert asyncio.run(run()) == [item.id for item in items(6)]
 
 
-async def test_a_recorded_rollout_is_never_run_again(world: World) -> None:
+async def test_a_recorded_rollout_is_never_run_again(setup: RolloutSetup) -> None:
     ran: Counter[str] = Counter()
 
     async def counted(item: Item, context: AttemptContext) -> str:
         ran[item.id] += 1
         return right(item)
 
-    first = await world.engine(counted).run(
+    first = await setup.engine(counted).run(
         requests_for(SKILL, items(5)), phase="gate", series="selection"
     )
-    again = await world.engine(counted).run(
+    again = await setup.engine(counted).run(
         requests_for(SKILL, items(6)), phase="gate", series="selection"
     )
     assert again[:5] == first
@@ -117,7 +119,7 @@ async def test_a_recorded_rollout_is_never_run_again(world: World) -> None:
     ],
 )
 async def test_series_skill_repeat_and_instruction_make_a_rollout_another(
-    world: World, other: dict[str, Any]
+    setup: RolloutSetup, other: dict[str, Any]
 ) -> None:
     ran: list[str] = []
 
@@ -125,7 +127,7 @@ async def test_series_skill_repeat_and_instruction_make_a_rollout_another(
         ran.append(context.instruction)
         return right(item)
 
-    engine = world.engine(noted)
+    engine = setup.engine(noted)
     for change in ({}, other):
         requests = requests_for(
             change.get("skill", SKILL), items(1), change.get("repeats", range(1))
@@ -139,7 +141,9 @@ async def test_series_skill_repeat_and_instruction_make_a_rollout_another(
     assert ran == ["", other.get("instruction", "")]
 
 
-async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(world: World) -> None:
+async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(
+    setup: RolloutSetup,
+) -> None:
     seeds: list[tuple[str, int | None]] = []
 
     async def noted(item: Item, context: AttemptContext) -> str:
@@ -147,28 +151,30 @@ async def test_repeats_have_their_own_seeds_and_compared_skills_share_them(world
         return right(item)
 
     for skill in (SKILL, Skill.from_text("Guess.")):
-        await world.engine(noted, seed=7).run(
+        await setup.engine(noted, seed=7).run(
             requests_for(skill, items(3), range(2)), phase="gate", series="selection"
         )
     assert seeds[:6] == seeds[6:]
     assert len(set(seeds)) == 6 == len({seed for _, seed in seeds})
-    await world.engine(noted, seed=8).run(
+    await setup.engine(noted, seed=8).run(
         requests_for(SKILL, items(3), range(2)), phase="gate", series="other"
     )
     assert len({seed for _, seed in seeds}) == 12
 
 
-async def test_a_task_that_brings_its_own_evaluator_needs_no_agent(world: World) -> None:
+async def test_a_task_that_brings_its_own_evaluator_needs_no_agent(setup: RolloutSetup) -> None:
     async def evaluate(skill: Skill, item: Item, seed: int) -> ScoredAttempt:
         return Attempt(f"{skill.name}:{seed > 0}"), Score(0.5, 0.75)
 
-    outcomes = await world.engine(None, Sums(None, evaluate)).run(
+    outcomes = await setup.engine(None, Sums(None, evaluate)).run(
         requests_for(SKILL, items(2)), phase="test", series="test"
     )
     assert [outcome.score for outcome in outcomes] == [Score(0.5, 0.75)] * 2
 
 
-async def test_the_window_bounds_what_runs_and_a_straggler_blocks_nobody(world: World) -> None:
+async def test_the_window_bounds_what_runs_and_a_straggler_blocks_nobody(
+    setup: RolloutSetup,
+) -> None:
     running = most = 0
     done = asyncio.Event()
     finished: list[str] = []
@@ -184,7 +190,7 @@ async def test_the_window_bounds_what_runs_and_a_straggler_blocks_nobody(world: 
             done.set()
         return right(item)
 
-    tasks = world.engine(watched, max_in_flight=4).start(
+    tasks = setup.engine(watched, max_in_flight=4).start(
         requests_for(SKILL, items(40)), phase="rollout", series="step_1"
     )
     assert len(tasks) == 40
@@ -194,7 +200,7 @@ async def test_the_window_bounds_what_runs_and_a_straggler_blocks_nobody(world: 
 
 
 async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_timeout(
-    world: World,
+    setup: RolloutSetup,
 ) -> None:
     process: asyncio.subprocess.Process | None = None
 
@@ -208,7 +214,7 @@ async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_
             await process.wait()
         return "never"
 
-    (outcome,) = await world.engine(slow, timeout=0.2).run(
+    (outcome,) = await setup.engine(slow, timeout=0.2).run(
         requests_for(SKILL, items(1)), phase="rollout", series="step_1"
     )
     assert outcome.failure is not None and outcome.failure.kind == "timeout"
@@ -216,7 +222,9 @@ async def test_a_rollout_over_its_time_is_ended_with_its_processes_and_fails_as_
     assert process is not None and process.returncode is not None
 
 
-async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(world: World) -> None:
+async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(
+    setup: RolloutSetup,
+) -> None:
     limiter = Limiter(ceiling=1, start=1)
 
     async def one_at_a_time(item: Item, context: AttemptContext) -> str:
@@ -224,13 +232,15 @@ async def test_waiting_for_a_slot_at_the_endpoint_is_not_the_rollouts_time(world
             await asyncio.sleep(0.1)
         return right(item)
 
-    outcomes = await world.engine(one_at_a_time, timeout=0.25).run(
+    outcomes = await setup.engine(one_at_a_time, timeout=0.25).run(
         requests_for(SKILL, items(6)), phase="rollout", series="step_1"
     )
     assert {outcome.status for outcome in outcomes} == {"scored"}
 
 
-async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(world: World) -> None:
+async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(
+    setup: RolloutSetup,
+) -> None:
     left: list[Path] = []
 
     async def writing(item: Item, context: AttemptContext) -> Attempt:
@@ -245,7 +255,7 @@ async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(world: 
                 item, Attempt(Path(attempt.workspace, "answer.txt").read_text())
             )
 
-    outcomes = await world.engine(writing, Sums(FileGrader())).run(
+    outcomes = await setup.engine(writing, Sums(FileGrader())).run(
         requests_for(SKILL, items(2)), phase="rollout", series="step_1"
     )
     assert all(outcome.succeeded for outcome in outcomes)
@@ -253,35 +263,39 @@ async def test_the_workspace_is_there_for_the_grader_and_gone_afterwards(world: 
     assert {outcome.attempt.workspace for outcome in outcomes if outcome.attempt} == {""}
 
 
-async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(world: World) -> None:
+async def test_after_stop_what_is_in_flight_finishes_and_the_rest_is_skipped(
+    setup: RolloutSetup,
+) -> None:
     async def stopping(item: Item, context: AttemptContext) -> str:
         if item.id == "sum-001":
             engine.stop()
         await asyncio.sleep(0.01)
         return right(item)
 
-    engine = world.engine(stopping, max_in_flight=3)
+    engine = setup.engine(stopping, max_in_flight=3)
     outcomes = await engine.run(requests_for(SKILL, items(6)), phase="rollout", series="step_1")
     assert [outcome.status for outcome in outcomes] == ["scored"] * 3 + ["skipped"] * 3
     assert engine.stopping and Tally.of(outcomes).coverage == 1.0
-    assert len(world.finished()) == 3
-    resumed = await world.engine(solve).run(
+    assert len(setup.finished()) == 3
+    resumed = await setup.engine(solve).run(
         requests_for(SKILL, items(6)), phase="rollout", series="step_1"
     )
     assert resumed[:3] == outcomes[:3] and {outcome.status for outcome in resumed} == {"scored"}
 
 
-async def test_an_agent_that_breaks_makes_a_failed_outcome_outside_the_mean(world: World) -> None:
+async def test_an_agent_that_breaks_makes_a_failed_outcome_outside_the_mean(
+    setup: RolloutSetup,
+) -> None:
     async def broken(item: Item, context: AttemptContext) -> str:
         if item.id == "sum-000":
             raise AgentFailure("The browser did not start.", kind="sandbox", hint="Install one.")
         return right(item)
 
-    outcomes = await world.engine(broken).run(
+    outcomes = await setup.engine(broken).run(
         requests_for(SKILL, items(4)), phase="gate", series="selection"
     )
     assert outcomes[0].status == "failed" and outcomes[0].score is None
     assert Tally.of(outcomes) == Tally(1.0, 1.0, 3, 4)
-    failures = {event.item: event.failure for event in world.finished()}
+    failures = {event.item: event.failure for event in setup.finished()}
     assert "sandbox: The browser" in failures.pop("sum-000")
     assert set(failures.values()) == {""}

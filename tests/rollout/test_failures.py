@@ -28,7 +28,7 @@ from skillfit.rollout import Failure, requests_for
 from skillfit.rollout.executor import WorkerLost
 from skillfit.run.budget import Budget, BudgetReached
 from skillfit.tasks.item import Item
-from tests.rollout.scripted_agents import SKILL, World, items, right
+from tests.rollout.scripted_agents import SKILL, RolloutSetup, items, right
 
 
 class Faulty:
@@ -52,9 +52,11 @@ class Faulty:
     "error",
     [NetworkFailed("reset"), RateLimited("slow down"), BadReply("empty"), WorkerLost("killed")],
 )
-async def test_a_failure_that_may_pass_is_tried_again(world: World, error: ModelError) -> None:
+async def test_a_failure_that_may_pass_is_tried_again(
+    setup: RolloutSetup, error: ModelError
+) -> None:
     agent = Faulty(lambda _, before: error if before == 0 else None)
-    outcomes = await world.engine(agent).run(
+    outcomes = await setup.engine(agent).run(
         requests_for(SKILL, items(3)), phase="gate", series="selection"
     )
     assert {outcome.status for outcome in outcomes} == {"scored"}
@@ -71,21 +73,23 @@ async def test_a_failure_that_may_pass_is_tried_again(world: World, error: Model
     ],
 )
 async def test_tries_are_bounded_by_the_class_of_error(
-    world: World, error: ModelError, tries: int
+    setup: RolloutSetup, error: ModelError, tries: int
 ) -> None:
     agent = Faulty(lambda *_: error)
-    (outcome,) = await world.engine(agent).run(
+    (outcome,) = await setup.engine(agent).run(
         requests_for(SKILL, items(1)), phase="gate", series="selection"
     )
     assert outcome.failure is not None and outcome.failure.kind == error.kind
     assert agent.tried["sum-000"] == tries
 
 
-async def test_a_broken_grader_or_program_is_a_failed_rollout_of_its_kind(world: World) -> None:
+async def test_a_broken_grader_or_program_is_a_failed_rollout_of_its_kind(
+    setup: RolloutSetup,
+) -> None:
     agent = Faulty(
         lambda item, _: TaskFailure("grader", "check.py:3: KeyError") if item == "sum-000" else None
     )
-    outcome, *others = await world.engine(agent).run(
+    outcome, *others = await setup.engine(agent).run(
         requests_for(SKILL, items(3)), phase="gate", series="selection"
     )
     assert outcome.failure == Failure("grader", "check.py:3: KeyError") and all(
@@ -93,36 +97,36 @@ async def test_a_broken_grader_or_program_is_a_failed_rollout_of_its_kind(world:
     )
 
 
-async def test_what_failed_tries_cost_is_booked_once_each(world: World) -> None:
+async def test_what_failed_tries_cost_is_booked_once_each(setup: RolloutSetup) -> None:
     agent = Faulty(
         lambda *_: AgentFailure("gone", kind="command", usage=Usage(calls=1, output=7, usd=0.5))
     )
-    await world.engine(agent).run(requests_for(SKILL, items(1)), phase="gate", series="selection")
-    assert world.losses() == agent.tried["sum-000"] == 2
-    assert sum(spend.usage.output for spend in world.journal.bill()) == 14
+    await setup.engine(agent).run(requests_for(SKILL, items(1)), phase="gate", series="selection")
+    assert setup.losses() == agent.tried["sum-000"] == 2
+    assert sum(spend.usage.output for spend in setup.journal.bill()) == 14
 
 
 @pytest.mark.parametrize(
     "error", [AuthFailed("bad key"), QuotaExhausted("no credit"), BadRequest("no such model")]
 )
 async def test_errors_that_meet_everybody_stop_the_run_before_it_spends(
-    world: World, error: ModelError
+    setup: RolloutSetup, error: ModelError
 ) -> None:
     agent = Faulty(lambda item, _: error if item == "sum-002" else None)
     with pytest.raises(type(error)):
-        await world.engine(agent, max_in_flight=4).run(
+        await setup.engine(agent, max_in_flight=4).run(
             requests_for(SKILL, items(50)), phase="rollout", series="step_1"
         )
     assert (
         len(agent.tried) <= 6
     )  # those in flight, and what took a place that came free before the error
-    assert len(world.finished()) == len(agent.tried) - 1  # and each of them is kept
+    assert len(setup.finished()) == len(agent.tried) - 1  # and each of them is kept
 
 
 async def test_a_spent_budget_stops_the_run_at_its_cap_and_keeps_what_was_paid(
-    world: World,
+    setup: RolloutSetup,
 ) -> None:
-    budget = Budget(BudgetSection(calls=5), world.journal)
+    budget = Budget(BudgetSection(calls=5), setup.journal)
     paid = 0
 
     async def paying(item: Item, context: AttemptContext) -> str:
@@ -134,26 +138,28 @@ async def test_a_spent_budget_stops_the_run_at_its_cap_and_keeps_what_was_paid(
         return right(item)
 
     with pytest.raises(BudgetReached):
-        await world.engine(paying, max_in_flight=3).run(
+        await setup.engine(paying, max_in_flight=3).run(
             requests_for(SKILL, items(20)), phase="rollout", series="step_1"
         )
-    assert paid == 5 == len(world.finished())
+    assert paid == 5 == len(setup.finished())
 
 
-async def test_all_handoff_prompts_are_written_before_the_run_stops(world: World) -> None:
+async def test_all_handoff_prompts_are_written_before_the_run_stops(setup: RolloutSetup) -> None:
     agent = Faulty(lambda item, _: AnswerPending(f"{item} waits"))
     with pytest.raises(AnswerPending, match="sum-000"):
-        await world.engine(agent, max_in_flight=2).run(
+        await setup.engine(agent, max_in_flight=2).run(
             requests_for(SKILL, items(12)), phase="rollout", series="step_1"
         )
     assert len(agent.tried) == 12
 
 
-async def test_recorded_rollouts_still_come_back_after_the_run_was_stopped(world: World) -> None:
-    await world.engine(Faulty(lambda *_: None)).run(
+async def test_recorded_rollouts_still_come_back_after_the_run_was_stopped(
+    setup: RolloutSetup,
+) -> None:
+    await setup.engine(Faulty(lambda *_: None)).run(
         requests_for(SKILL, items(3)), phase="gate", series="selection"
     )
-    engine = world.engine(Faulty(lambda *_: AuthFailed("bad key")))
+    engine = setup.engine(Faulty(lambda *_: AuthFailed("bad key")))
     with pytest.raises(AuthFailed):
         await engine.run(requests_for(SKILL, items(4)), phase="gate", series="selection")
     assert (
@@ -162,34 +168,34 @@ async def test_recorded_rollouts_still_come_back_after_the_run_was_stopped(world
 
 
 async def test_a_run_whose_first_rollouts_all_fail_alike_stops_with_the_real_message(
-    world: World,
+    setup: RolloutSetup,
 ) -> None:
     agent = Faulty(lambda *_: NetworkFailed("Connection refused: 127.0.0.1:9"))
     with pytest.raises(
         InfrastructureError, match=r"first 5 rollouts all failed.*Connection refused"
     ):
-        await world.engine(agent, max_in_flight=4).run(
+        await setup.engine(agent, max_in_flight=4).run(
             requests_for(SKILL, items(200)), phase="baseline", series="selection"
         )
     assert len(agent.tried) <= 12
 
 
-async def test_a_run_that_can_no_longer_reach_its_coverage_stops(world: World) -> None:
+async def test_a_run_that_can_no_longer_reach_its_coverage_stops(setup: RolloutSetup) -> None:
     agent = Faulty(lambda item, _: NetworkFailed("reset") if int(item[-3:]) % 2 else None)
     with pytest.raises(
         InfrastructureError, match=r"9 of 20 rollouts failed: a coverage of 60% cannot be reached"
     ):
-        await world.engine(agent, max_in_flight=1).run(
+        await setup.engine(agent, max_in_flight=1).run(
             requests_for(SKILL, items(20)), phase="gate", series="selection"
         )
     assert len(agent.tried) == 18
 
 
 async def test_a_candidate_that_breaks_its_own_rollouts_does_not_stop_a_run_that_works(
-    world: World,
+    setup: RolloutSetup,
 ) -> None:
     agent = Faulty(lambda *_: None)
-    engine = world.engine(agent)
+    engine = setup.engine(agent)
     await engine.run(requests_for(SKILL, items(8)), phase="baseline", series="selection")
     agent._faults = lambda *_: ContextTooLong("The skill is too long.")
     outcomes = await engine.run(
@@ -201,32 +207,32 @@ async def test_a_candidate_that_breaks_its_own_rollouts_does_not_stop_a_run_that
     assert {outcome.status for outcome in outcomes} == {"failed"}
 
 
-async def test_a_set_up_that_never_worked_stops_whatever_the_kind(world: World) -> None:
+async def test_a_set_up_that_never_worked_stops_whatever_the_kind(setup: RolloutSetup) -> None:
     agent = Faulty(lambda *_: AgentFailure("solve.py: No such file", kind="command"))
     with pytest.raises(InfrastructureError, match="No such file"):
-        await world.engine(agent).run(
+        await setup.engine(agent).run(
             requests_for(SKILL, items(8)), phase="baseline", series="selection"
         )
 
 
 async def test_a_failure_the_run_went_on_with_stays_one_on_replay_and_is_tried_when_asked_again(
-    world: World,
+    setup: RolloutSetup,
 ) -> None:
     once = Faulty(lambda item, _: Refused("no") if item == "sum-001" else None)
-    first = await world.engine(once).run(
+    first = await setup.engine(once).run(
         requests_for(SKILL, items(5)), phase="gate", step=1, series="selection"
     )
     well = Faulty(lambda *_: None)
-    replayed = await world.engine(well).run(
+    replayed = await setup.engine(well).run(
         requests_for(SKILL, items(5)), phase="gate", step=1, series="selection"
     )
     assert replayed == first and not well.tried
-    later = await world.engine(well).run(
+    later = await setup.engine(well).run(
         requests_for(SKILL, items(5)), phase="gate", step=2, series="selection"
     )
     assert later[1].status == "scored" and list(well.tried) == ["sum-001"]
     assert (
-        await world.engine(well).run(
+        await setup.engine(well).run(
             requests_for(SKILL, items(5)), phase="gate", step=1, series="selection"
         )
         == first
@@ -234,14 +240,14 @@ async def test_a_failure_the_run_went_on_with_stays_one_on_replay_and_is_tried_w
 
 
 async def test_failures_nobody_could_go_on_with_are_tried_again_by_the_next_run(
-    world: World,
+    setup: RolloutSetup,
 ) -> None:
-    await world.engine(Faulty(lambda item, _: Refused("no") if item > "sum-000" else None)).run(
+    await setup.engine(Faulty(lambda item, _: Refused("no") if item > "sum-000" else None)).run(
         requests_for(SKILL, items(4)), phase="gate", step=1, series="selection"
     )
     well = Faulty(lambda *_: None)
-    outcomes = await world.engine(well).run(
+    outcomes = await setup.engine(well).run(
         requests_for(SKILL, items(4)), phase="gate", step=1, series="selection"
     )
     assert {outcome.status for outcome in outcomes} == {"scored"} and len(well.tried) == 3
-    assert {event.status for event in world.finished()} == {"scored"}
+    assert {event.status for event in setup.finished()} == {"scored"}

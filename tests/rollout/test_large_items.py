@@ -15,7 +15,7 @@ import asyncio, json, sys
 from pathlib import Path
 from skillfit.rollout import requests_for, Tally
 from skillfit.tasks.item import Item, RowAt
-from tests.rollout.scripted_agents import SKILL, World
+from tests.rollout.scripted_agents import SKILL, RolloutSetup
 from tests.support.peak_memory import peak_megabytes
 
 async def main(folder, count, length, on_disk):
@@ -26,7 +26,7 @@ async def main(folder, count, length, on_disk):
 
     rows = Path(folder, "rows.jsonl")
     items = [Item(f"long-{at}", RowAt(rows, at % on_disk * length, length)) for at in range(count)]
-    engine = World(Path(folder)).engine(read)
+    engine = RolloutSetup(Path(folder)).engine(read)
     requests = requests_for(SKILL, items)
     outcomes = await engine.run(requests, phase="baseline", series="selection")
     scored = Tally.of(outcomes).hard * len(outcomes)

@@ -21,31 +21,33 @@ from skillfit.rollout.metering import RolloutMeter, refuse_unseen_usage
 from skillfit.run.budget import Budget, BudgetReached
 from skillfit.run.journal import Journal
 from skillfit.tasks.item import Attempt, Item
-from tests.rollout.scripted_agents import SKILL, World, items, right
+from tests.rollout.scripted_agents import SKILL, RolloutSetup, items, right
 
 
-def billed(world: World) -> float:
-    return sum(spend.usage.usd or 0 for spend in world.journal.bill())
+def billed(setup: RolloutSetup) -> float:
+    return sum(spend.usage.usd or 0 for spend in setup.journal.bill())
 
 
-async def until_the_budget_is_reached(world: World, program: object, **meter: object) -> None:
-    budget = Budget(BudgetSection(usd=1), world.journal)
-    engine = world.engine(program, meter=RolloutMeter(budget, capped=True, **meter))
+async def until_the_budget_is_reached(
+    setup: RolloutSetup, program: object, **meter: object
+) -> None:
+    budget = Budget(BudgetSection(usd=1), setup.journal)
+    engine = setup.engine(program, meter=RolloutMeter(budget, capped=True, **meter))
     with pytest.raises(BudgetReached):
         await engine.run(requests_for(SKILL, items(30)), phase="rollout", series="step_1")
 
 
-async def test_a_rollout_is_billed_as_a_whole_and_the_cap_is_held(world: World) -> None:
+async def test_a_rollout_is_billed_as_a_whole_and_the_cap_is_held(setup: RolloutSetup) -> None:
     async def program(item: Item, context: AttemptContext) -> Attempt:
         return Attempt(right(item), usage=Usage(calls=4, output=100, usd=0.1))
 
-    await until_the_budget_is_reached(world, program)
+    await until_the_budget_is_reached(setup, program)
 
-    assert 0.8 <= billed(world) <= 1.0
+    assert 0.8 <= billed(setup) <= 1.0
 
 
 async def test_the_first_rollouts_show_the_cost_before_many_run_at_the_same_time(
-    world: World,
+    setup: RolloutSetup,
 ) -> None:
     running, at_once = 0, []
 
@@ -60,14 +62,16 @@ async def test_the_first_rollouts_show_the_cost_before_many_run_at_the_same_time
     def price(usage: Usage) -> Usage:
         return replace(usage, usd=usage.tokens / 20_000)
 
-    await until_the_budget_is_reached(world, program, price=price)
+    await until_the_budget_is_reached(setup, program, price=price)
 
-    assert billed(world) <= 1.0
+    assert billed(setup) <= 1.0
     assert at_once[:2] == [1, 1] and max(at_once) > 4
     assert at_once[-1] == 1, "near the cap they run one by one"
 
 
-async def test_a_program_with_a_limit_of_its_own_is_given_its_reservation(world: World) -> None:
+async def test_a_program_with_its_own_limit_is_given_its_reservation(
+    setup: RolloutSetup,
+) -> None:
     """One rollout is far more expensive than the others. It ends at its limit and is repeated with
     a larger one."""
     limits: dict[str, list[float]] = {}
@@ -80,9 +84,9 @@ async def test_a_program_with_a_limit_of_its_own_is_given_its_reservation(world:
             raise AgentFailure("Reached maximum budget", kind="limit", usage=usage)
         return Attempt(right(item), usage=Usage(calls=1, output=1, usd=cost))
 
-    budget = Budget(BudgetSection(usd=2), world.journal)
+    budget = Budget(BudgetSection(usd=2), setup.journal)
     meter = RolloutMeter(budget, capped=True, limits_itself=True)
-    outcomes = await world.engine(program, meter=meter).run(
+    outcomes = await setup.engine(program, meter=meter).run(
         requests_for(SKILL, items(8)), phase="rollout", series="step_1"
     )
 
@@ -90,42 +94,48 @@ async def test_a_program_with_a_limit_of_its_own_is_given_its_reservation(world:
     assert len(limits["sum-003"]) > 1 and sorted(limits["sum-003"]) == limits["sum-003"]
     assert limits["sum-000"][0] == pytest.approx(2 / 1.25), "the first may use all that is left"
     assert outcomes[3].usage.usd == pytest.approx(0.16 + sum(limits["sum-003"][:-1]))
-    assert billed(world) <= 2
+    assert billed(setup) <= 2
 
 
-async def test_a_limit_that_does_not_grow_is_a_failure_and_no_endless_loop(world: World) -> None:
+async def test_a_limit_that_does_not_grow_is_a_failure_and_no_endless_loop(
+    setup: RolloutSetup,
+) -> None:
     async def program(item: Item, context: AttemptContext) -> Attempt:
         raise AgentFailure("Reached maximum budget", kind="limit", usage=Usage(calls=1))
 
-    budget = Budget(BudgetSection(usd=2), world.journal)
+    budget = Budget(BudgetSection(usd=2), setup.journal)
     meter = RolloutMeter(budget, capped=True, limits_itself=True)
-    (outcome,) = await world.engine(program, meter=meter).run(
+    (outcome,) = await setup.engine(program, meter=meter).run(
         requests_for(SKILL, items(1)), phase="rollout", series="step_1"
     )
 
     assert outcome.failure is not None and outcome.failure.kind == "limit"
 
 
-async def test_a_crash_before_the_cost_is_known_does_not_use_up_the_budget(world: World) -> None:
+async def test_a_crash_before_the_cost_is_known_does_not_use_up_the_budget(
+    setup: RolloutSetup,
+) -> None:
     async def program(item: Item, context: AttemptContext) -> Attempt:
         if item.id == "sum-000":
             raise AgentFailure("it crashed", kind="agent")
         return Attempt(right(item), usage=Usage(calls=1, output=1, usd=0.01))
 
-    meter = RolloutMeter(Budget(BudgetSection(usd=1), world.journal), capped=True)
-    outcomes = await world.engine(program, meter=meter).run(
+    meter = RolloutMeter(Budget(BudgetSection(usd=1), setup.journal), capped=True)
+    outcomes = await setup.engine(program, meter=meter).run(
         requests_for(SKILL, items(6)), phase="rollout", series="step_1"
     )
 
     assert [outcome.status for outcome in outcomes] == ["failed"] + ["scored"] * 5
 
 
-async def test_a_rollout_that_reports_nothing_is_one_call_of_unknown_price(world: World) -> None:
+async def test_a_rollout_that_reports_nothing_is_one_call_of_unknown_price(
+    setup: RolloutSetup,
+) -> None:
     async def program(item: Item, context: AttemptContext) -> Attempt:
         return Attempt(right(item))
 
-    meter = RolloutMeter(Budget(BudgetSection(), world.journal))
-    (outcome,) = await world.engine(program, meter=meter).run(
+    meter = RolloutMeter(Budget(BudgetSection(), setup.journal))
+    (outcome,) = await setup.engine(program, meter=meter).run(
         requests_for(SKILL, items(1)), phase="rollout", series="step_1"
     )
 

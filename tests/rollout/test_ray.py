@@ -30,7 +30,7 @@ from skillfit.run.journal import RecordedModel
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Item, RowAt
 from skillfit.tasks.task import Task
-from tests.rollout.scripted_agents import SKILL, Sums, World, items
+from tests.rollout.scripted_agents import SKILL, RolloutSetup, Sums, items
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.slow]
 ray = pytest.importorskip("ray")
@@ -65,7 +65,7 @@ def cluster() -> Iterator[Any]:
 
 
 class Adder:
-    """A model of the driver: does the sum it is asked, and knows in which process it lives."""
+    """A model of the driver: does the sum it is asked, and knows its process."""
 
     id = "practice/adder"
     context_window = 8000
@@ -120,19 +120,19 @@ class Asking:
 
 
 def engine(
-    world: World,
+    setup: RolloutSetup,
     model: Adder,
     folder: Path,
     trouble: str = "",
     executor: RayExecutor | None = None,
     **settings: Any,
 ) -> Rollouts:
-    agent = Asking(RecordedModel(model, world.journal, "agent"), folder, trouble)
-    return Rollouts(Sums(), agent, world.journal, world.events, executor=executor, **settings)
+    agent = Asking(RecordedModel(model, setup.journal, "agent"), folder, trouble)
+    return Rollouts(Sums(), agent, setup.journal, setup.events, executor=executor, **settings)
 
 
-def recorded(world: World) -> dict[str, tuple[float, Usage]]:
-    return {entry.key: entry.usage for entry in world.journal.entries()}  # type: ignore[misc]
+def recorded(setup: RolloutSetup) -> dict[str, tuple[float, Usage]]:
+    return {entry.key: entry.usage for entry in setup.journal.entries()}  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -159,17 +159,17 @@ async def until(true: Callable[[], Any]) -> None:
 
 
 async def test_results_journal_and_limits_are_those_of_a_local_run(
-    cluster: Any, world: World, marks: Path, tmp_path: Path
+    cluster: Any, setup: RolloutSetup, marks: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "local").mkdir()
-    local, near = World(tmp_path / "local"), Adder()
+    local, near = RolloutSetup(tmp_path / "local"), Adder()
     expected = await engine(local, near, marks).run(
         requests_for(SKILL, items(6)), phase="gate", series="selection"
     )
-    model = Adder(Budget(BudgetSection(calls=6), world.journal))
+    model = Adder(Budget(BudgetSection(calls=6), setup.journal))
 
     async def work(executor: RayExecutor) -> Any:
-        rollouts = engine(world, model, marks, executor=executor)
+        rollouts = engine(setup, model, marks, executor=executor)
         outcomes = await rollouts.run(
             requests_for(SKILL, items(6)), phase="gate", series="selection"
         )
@@ -181,7 +181,7 @@ async def test_results_journal_and_limits_are_those_of_a_local_run(
     assert [(o.item_id, o.score, o.attempt, o.usage) for o in outcomes] == [
         (o.item_id, o.score, o.attempt, o.usage) for o in expected
     ]
-    assert recorded(world) == recorded(local)
+    assert recorded(setup) == recorded(local)
     assert model.processes == {os.getpid()} and sorted(model.asked) == sorted(near.asked)
     pids = {mark.suffix for mark in marks.iterdir()}
     assert f".{os.getpid()}" in pids and len(pids) > 1  # the local run's, and workers'
@@ -189,14 +189,14 @@ async def test_results_journal_and_limits_are_those_of_a_local_run(
 
 
 async def test_a_row_on_the_drivers_disk_travels_with_its_item(
-    cluster: Any, world: World, marks: Path, tmp_path: Path
+    cluster: Any, setup: RolloutSetup, marks: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"input": "4 + 1", "answers": ["5"]}\n')
     item = Item("on-disk", RowAt(file, 0, file.stat().st_size))
 
     async def work(executor: RayExecutor) -> Any:
-        task = engine(world, Adder(), marks, executor=executor).start(
+        task = engine(setup, Adder(), marks, executor=executor).start(
             requests_for(SKILL, [item]), phase="gate", series="selection"
         )[0]
         await until(lambda: executor._packed)
@@ -207,32 +207,32 @@ async def test_a_row_on_the_drivers_disk_travels_with_its_item(
 
 
 async def test_failures_in_a_worker_keep_their_kind_and_a_calls_cost_is_booked_once(
-    cluster: Any, world: World, marks: Path
+    cluster: Any, setup: RolloutSetup, marks: Path
 ) -> None:
     async def work(executor: RayExecutor) -> Any:
-        calls = engine(world, Adder(), marks, executor=executor)
+        calls = engine(setup, Adder(), marks, executor=executor)
         broken = await calls.run(
             requests_for(SKILL, [Item("broken", {"input": "broken + 1"})]),
             phase="gate",
             series="selection",
         )
-        return broken + await engine(world, Adder(), marks, "fail", executor).run(
+        return broken + await engine(setup, Adder(), marks, "fail", executor).run(
             requests_for(SKILL, items(1)), phase="gate", series="selection"
         )
 
     call, agent = await on_ray(work)
     assert (call.failure.kind, agent.failure.kind) == ("network", "sandbox")
-    assert world.losses() == 2  # one each for the first try and the second
-    assert sum(spend.usage.usd or 0 for spend in world.journal.bill()) == 2.5
+    assert setup.losses() == 2  # one each for the first try and the second
+    assert sum(spend.usage.usd or 0 for spend in setup.journal.bill()) == 2.5
 
 
 async def test_a_worker_killed_mid_rollout_is_replaced_and_its_call_is_not_paid_again(
-    cluster: Any, world: World, marks: Path
+    cluster: Any, setup: RolloutSetup, marks: Path
 ) -> None:
     model = Adder()
 
     async def work(executor: RayExecutor) -> Any:
-        return await engine(world, model, marks, "die", executor).run(
+        return await engine(setup, model, marks, "die", executor).run(
             requests_for(SKILL, items(2)), phase="gate", series="selection"
         )
 
@@ -242,10 +242,10 @@ async def test_a_worker_killed_mid_rollout_is_replaced_and_its_call_is_not_paid_
 
 
 async def test_a_rollout_over_its_time_ends_in_its_worker(
-    cluster: Any, world: World, marks: Path
+    cluster: Any, setup: RolloutSetup, marks: Path
 ) -> None:
     async def work(executor: RayExecutor) -> Any:
-        return await engine(world, Adder(), marks, "hang", executor, timeout=1).run(
+        return await engine(setup, Adder(), marks, "hang", executor, timeout=1).run(
             requests_for(SKILL, items(1)), phase="gate", series="selection"
         )
 
@@ -254,7 +254,7 @@ async def test_a_rollout_over_its_time_ends_in_its_worker(
 
 
 async def test_functions_from_a_file_the_person_named_travel_to_the_workers(
-    cluster: Any, world: World, tmp_path: Path
+    cluster: Any, setup: RolloutSetup, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
@@ -264,20 +264,20 @@ async def test_functions_from_a_file_the_person_named_travel_to_the_workers(
     task = Task([{"input": "a"}, {"input": "b"}], evaluate=load_object(f"{file}:evaluate"))
 
     async def work(executor: RayExecutor) -> Any:
-        rollouts = Rollouts(task, None, world.journal, world.events, executor=executor)
+        rollouts = Rollouts(task, None, setup.journal, setup.events, executor=executor)
         return await rollouts.run(requests_for(SKILL, task.items), phase="gate", series="selection")
 
     assert [outcome.score.feedback for outcome in await on_ray(work)] == ["with a neighbour"] * 2
 
 
 async def test_a_node_that_dies_mid_rollout_loses_nothing(
-    cluster: Any, world: World, marks: Path
+    cluster: Any, setup: RolloutSetup, marks: Path
 ) -> None:
     model = Adder()
     victim = cluster.add_node(**SMALL)
 
     async def work(executor: RayExecutor) -> Any:
-        tasks = engine(world, model, marks, f"hang on {victim.node_id}", executor).start(
+        tasks = engine(setup, model, marks, f"hang on {victim.node_id}", executor).start(
             requests_for(SKILL, items(6)), phase="gate", series="selection"
         )
         await until(lambda: victim.node_id in {mark.read_text() for mark in marks.iterdir()})
@@ -293,12 +293,12 @@ DRIVER = """
 import asyncio, sys
 from pathlib import Path
 from tests.rollout.test_ray import Adder, RayExecutor, engine, join, requests_for
-from tests.rollout.scripted_agents import SKILL, World, items
+from tests.rollout.scripted_agents import SKILL, RolloutSetup, items
 
 async def main(address, folder, trouble):
     join(address)
-    executor, world, model = RayExecutor(cpus=0.5), World(Path(folder)), Adder()
-    rollouts = engine(world, model, Path(folder) / "marks", trouble, executor)
+    executor, setup, model = RayExecutor(cpus=0.5), RolloutSetup(Path(folder)), Adder()
+    rollouts = engine(setup, model, Path(folder) / "marks", trouble, executor)
     outcomes = await rollouts.run(requests_for(SKILL, items(6)), phase="gate", series="selection")
     succeeded = sum(outcome.succeeded for outcome in outcomes)
     (Path(folder) / "result").write_text(f"{len(model.asked)} {succeeded}")

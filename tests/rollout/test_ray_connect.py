@@ -1,5 +1,5 @@
 """Connecting to a Ray cluster that `ray start` made: by address, by RAY_ADDRESS, with and without
-its token. The cluster and each driver are processes of their own.
+its token. The cluster and each driver are separate processes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ import asyncio, sys
 from pathlib import Path
 from skillfit.errors import SkillfitError
 from tests.rollout.test_ray import Adder, RayExecutor, engine, requests_for
-from tests.rollout.scripted_agents import SKILL, World, items
+from tests.rollout.scripted_agents import SKILL, RolloutSetup, items
 
 async def main(address, folder):
     try:
         executor = RayExecutor(address, cpus=0.5)
     except SkillfitError as error:
         return f"{type(error).__name__}: {error.message} {error.hint}"
-    rollouts = engine(World(folder), Adder(), folder / "marks", executor=executor)
+    rollouts = engine(RolloutSetup(folder), Adder(), folder / "marks", executor=executor)
     outcomes = await rollouts.run(requests_for(SKILL, items(3)), phase="gate", series="selection")
     cores = executor.cores
     await executor.close()
@@ -105,7 +105,7 @@ def _listens(port: int) -> bool:
 
 
 def drive(address: str, folder: Path, **more: str) -> str:
-    """What a driver of its own, with an empty home directory, reports."""
+    """What a separate driver, with an empty home directory, reports."""
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, address, str(folder)],
         cwd=ROOT,

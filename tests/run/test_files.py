@@ -93,7 +93,7 @@ def rollouts(phase: str, step: int, skill: str, count: int = 3) -> list[Event]:
 
 
 def story(mode: str = "patch") -> Iterator[Event]:
-    """A run of two epochs of two steps, as the loop would tell it."""
+    """A run of two epochs of two steps, with the events of the loop."""
     yield run_started(
         config={"optimizer": {"skill_update_mode": mode}},
         skill="# v0\n",

@@ -1,6 +1,4 @@
-"""Promise 1, paid once: an effect recorded is never run again, whoever asks, whenever, whatever was
-killed.
-"""
+"""Promise 1, paid once: a recorded effect is never run again, also after a kill."""
 
 import asyncio
 import os

@@ -34,7 +34,7 @@ def read_all(view: RunView) -> int | RunClosed:
 
 
 def test_a_view_closed_while_threads_read_ends_their_reads_cleanly(run: Path) -> None:
-    """In a process of its own: the defect this guards against ended the process."""
+    """In a separate process: the defect this guards against ended the process."""
     program = textwrap.dedent("""
         import sys, threading
         from pathlib import Path

@@ -37,7 +37,7 @@ def wait_for(word: str) -> None:
 
 
 def leaving_a_child(word: str, then: str) -> str:
-    """Python code that starts a child with a session and an empty environment of its own."""
+    """Python code that starts a child with its own session and an empty environment."""
     child = f"[sys.executable, '-c', 'import time; time.sleep(600)', '{word}']"
     start = f"subprocess.Popen({child}, start_new_session=True, env={{}})"
     return f"import subprocess, sys, time; {start}; print('up', flush=True); {then}"

@@ -1,4 +1,4 @@
-"""The sandbox keeps what its name promises, under every isolation this machine has."""
+"""What the sandbox prevents, under every isolation that this machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A studio in a process of its own, and a project that practice models can train."""
+"""A studio in a separate process, and a project that practice models can train."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ serve(Path(sys.argv[1]), project=Path(sys.argv[2]), token=sys.argv[3])
 
 @dataclass(frozen=True, slots=True)
 class RunningStudio:
-    """`link` works once; `links` hears the following ones."""
+    """`link` works once; the following ones arrive in `links`."""
 
     link: str
     links: list[str]
@@ -78,7 +78,7 @@ def studio(runs: Path, project: Path | None = None, token: str = "") -> Iterator
 
 @contextmanager
 def studio_process(runs: Path) -> Iterator[RunningStudio]:
-    """A studio in a process of its own, which must be alive and without errors at the end."""
+    """A studio in a separate process, which must be alive and without errors at the end."""
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVE, str(runs), str(runs), "Correct-Horse-Battery"],
         stdout=subprocess.PIPE,

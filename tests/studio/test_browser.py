@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from skillfit.report import read_story, write_report
 from skillfit.run.control import in_use
 from skillfit.run.events import StageStarted, Warned
-from tests.report.runs import BEST, INITIAL, WrittenRun, improved, screening_run
+from tests.report.recorded_runs import BEST, INITIAL, WrittenRun, improved, screening_run
 from tests.studio.server import SKILL, RunningStudio, practice_project, studio
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -6,7 +6,7 @@ import pytest
 
 from skillfit.errors import InputError
 from skillfit.studio.commands import Folders, OutsideFolders, check_overrides, check_run_name
-from tests.report.runs import screening_run
+from tests.report.recorded_runs import screening_run
 
 
 @pytest.mark.parametrize(

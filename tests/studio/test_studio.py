@@ -19,7 +19,7 @@ from skillfit.run.events import GateDecided, PersonDecided, ShipTested, StageSta
 from skillfit.run.records import EditEffect, Evidence
 from skillfit.skill import Edit
 from skillfit.studio.web_app import Session, make_app, serve
-from tests.report.runs import (
+from tests.report.recorded_runs import (
     BEST,
     INITIAL,
     ITEMS,

@@ -1,4 +1,4 @@
-"""A Starlette app served on loopback, in a thread of its own."""
+"""A Starlette app served on loopback, in its own thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The highest resident memory of this process, for tests that measure a process of their own."""
+"""The highest resident memory of this process, for tests that measure a separate process."""
 
 from __future__ import annotations
 

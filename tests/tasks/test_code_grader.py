@@ -230,7 +230,7 @@ TRICKS = {
         "def solve(x): return 0",
         ["assert solve(1) == 4"],
     ),
-    "a reply of its own": (
+    "its own reply": (
         "import os, json\n"
         "def solve(x):\n"
         "    reply = dict(changed=[], printed='', value={'int': '4'})\n"

@@ -117,7 +117,7 @@ async def test_what_goes_wrong_is_a_typed_failure(
 
 
 @pytest.mark.parametrize(
-    "start", ["", "setsid "], ids=["in its process group", "in a session of its own"]
+    "start", ["", "setsid "], ids=["in its process group", "in its own session"]
 )
 async def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path, start: str) -> None:
     task = command_task(

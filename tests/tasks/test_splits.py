@@ -130,12 +130,12 @@ def test_items_made_from_one_template_are_not_duplicates() -> None:
 
 
 def grown(text: str, at: object) -> str:
-    """A copy with a word of its own at the end."""
+    """A copy with another word at the end."""
     return f"{text} own{at}"
 
 
 def edited(text: str, at: int) -> str:
-    """A copy with a word of its own somewhere."""
+    """A copy with another word somewhere."""
     words = text.split()
     words[random.Random(at).randrange(len(words))] = f"own{at}"
     return " ".join(words)

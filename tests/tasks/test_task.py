@@ -140,8 +140,8 @@ async def test_a_plain_function_may_give_something_to_await() -> None:
 
 
 def test_a_failure_travels_between_processes() -> None:
-    failure = pickle.loads(pickle.dumps(TaskFailure("command", "broke", hint="mend it")))
-    assert (failure.kind, failure.message, failure.hint) == ("command", "broke", "mend it")
+    failure = pickle.loads(pickle.dumps(TaskFailure("command", "broke", hint="fix it")))
+    assert (failure.kind, failure.message, failure.hint) == ("command", "broke", "fix it")
 
 
 def test_evaluate_goes_with_neither_run_nor_grade() -> None:

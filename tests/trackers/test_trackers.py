@@ -31,7 +31,7 @@ from skillfit.run.events import (
     Stored,
 )
 from skillfit.run.records import RecordedConfig, TokenCounts, UsageTotals
-from tests.report.runs import BEST, improved
+from tests.report.recorded_runs import BEST, improved
 from tests.support.records import run_started, run_summary, standings, step_record
 
 
@@ -121,7 +121,7 @@ def test_mlflow_has_settings_scores_verdicts_and_the_best_skill_once(
 def test_mlflow_tracks_locally_without_any_setting(
     tmp_path: Path, run: Path, events: list[Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a process of its own, as MLflow keeps its address for the whole process."""
+    """In a separate process, as MLflow keeps its address for the whole process."""
     program = (
         "import sys; from pathlib import Path; from skillfit.run.directory import RunDirectory\n"
         "from skillfit.plugins.trackers import make_tracker\n"

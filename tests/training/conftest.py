@@ -1,3 +1,3 @@
-from tests.training.world_fixture import make_world
+from tests.training.project_fixture import make_project
 
-__all__ = ["make_world"]
+__all__ = ["make_project"]

@@ -1,4 +1,4 @@
-"""A small world to train in: colour items, an agent that knows the colours its skill names, an
+"""A small project to train in: colour items, an agent that knows the colours its skill names, an
 optimizer that adds missing ones.
 
 Everything between them is real: HTTP on loopback, journal, gate, files. What either says can be
@@ -40,7 +40,7 @@ Reply = Answer | Callable[[Call], Answer]
 
 
 def item(name: str, colour: str, split: str) -> dict[str, Any]:
-    """`red` and some words of its own, so that no two items look alike."""
+    """`red` and some words of the item, so that no two items look alike."""
     digits = hashlib.sha256(name.encode()).hexdigest()
     noise = " ".join(
         digits[at : at + 5].translate(str.maketrans("0123456789", "ghijklmnop"))
@@ -207,7 +207,7 @@ def fingerprint(call: Call) -> str:
 
 
 @dataclass
-class World:
+class TrainingProject:
     """A project folder and its server. Settings are dotted: `train={"num_epochs": 1}` or
     `**{"train.num_epochs": 1}`.
     """
@@ -275,7 +275,7 @@ class World:
         return (self.folder / run / "best_skill.md").read_text()
 
 
-def project(folder: Path, rows: Sequence[Mapping[str, Any]], skill: str = SKILL) -> Path:
+def write_project(folder: Path, rows: Sequence[Mapping[str, Any]], skill: str = SKILL) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "SKILL.md").write_text(skill)
     (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -317,7 +317,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def answered(run: Path) -> Counter[str]:
-    """Requests whose answers stand in a run's journal."""
+    """Requests whose answers are in a run's journal."""
     view = RunDirectory.read(run)
     try:
         return Counter(json.loads(entry.json)["model"] for entry in view.journal.entries("call/"))

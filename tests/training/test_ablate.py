@@ -11,7 +11,7 @@ from skillfit.run.directory import RunDirectory
 from skillfit.run.events import AblationFinished
 from skillfit.training.measure import ablate
 from tests.training.practice_project import COLOURS, items
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 RULES = "\n".join(f"- {colour} means {COLOURS[colour]}." for colour in ("red", "green", "blue"))
 SKILL = (
@@ -21,9 +21,9 @@ SKILL = (
 ROWS = items(20, 20, 0)
 
 
-async def test_helpful_useless_and_wrong_lines_are_told_apart(make_world: MakeWorld) -> None:
-    world = make_world(rows=ROWS, skill=SKILL)
-    found = await ablate(world.inputs(), world.folder / "run", rollouts=400)
+async def test_helpful_useless_and_wrong_lines_are_told_apart(make_project: MakeProject) -> None:
+    project = make_project(rows=ROWS, skill=SKILL)
+    found = await ablate(project.inputs(), project.folder / "run", rollouts=400)
     worth = {unit.text: unit for unit in found.event.units}
     for colour in ("red", "green", "blue"):
         rule = worth[f"- {colour} means {COLOURS[colour]}."]
@@ -32,20 +32,20 @@ async def test_helpful_useless_and_wrong_lines_are_told_apart(make_world: MakeWo
     assert abs(useless.mean) < 0.05 and useless.decision in ("cut", "unsure")
     assert worth["- gold means wrong."].mean < 0.05
     assert found.event.rollouts == 400
-    assert not world.asked("reflect.failure")
+    assert not project.asked("reflect.failure")
 
 
-async def test_started_again_nothing_is_rolled_out_again(make_world: MakeWorld) -> None:
-    world = make_world(rows=ROWS, skill=SKILL)
-    first = await ablate(world.inputs(), world.folder / "run", rollouts=120)
-    asked = len(world.calls)
-    again = await ablate(world.inputs(), world.folder / "run", rollouts=120)
-    assert len(world.calls) == asked
-    assert again.event == first.event == world.events(AblationFinished)[0]
+async def test_started_again_nothing_is_rolled_out_again(make_project: MakeProject) -> None:
+    project = make_project(rows=ROWS, skill=SKILL)
+    first = await ablate(project.inputs(), project.folder / "run", rollouts=120)
+    asked = len(project.calls)
+    again = await ablate(project.inputs(), project.folder / "run", rollouts=120)
+    assert len(project.calls) == asked
+    assert again.event == first.event == project.events(AblationFinished)[0]
 
 
-async def test_an_ablation_of_an_earlier_version_is_continued(make_world: MakeWorld) -> None:
-    world = make_world(rows=ROWS, skill=SKILL)
+async def test_an_ablation_of_an_earlier_version_is_continued(make_project: MakeProject) -> None:
+    project = make_project(rows=ROWS, skill=SKILL)
     unset = {
         "temperature": None,
         "max_tokens": None,
@@ -53,43 +53,43 @@ async def test_an_ablation_of_an_earlier_version_is_continued(make_world: MakeWo
         "thinking": "default",
         "context_window": None,
         "options": {},
-        "base_url": world.server.url,
+        "base_url": project.server.url,
     }
     models = {"agent": {"id": "openai/agent", **unset}, "judge": None}
     models["optimizer"] = {"id": "openai/optimizer", **unset}
-    recorded = {"ablate": models, "skill": world.inputs().skill.hash, "by": "line"}
-    with RunDirectory.open(world.folder / "run", recorded) as run:
+    recorded = {"ablate": models, "skill": project.inputs().skill.hash, "by": "line"}
+    with RunDirectory.open(project.folder / "run", recorded) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
-    found = await ablate(world.inputs(), world.folder / "run", rollouts=40)
+    found = await ablate(project.inputs(), project.folder / "run", rollouts=40)
     assert found.event.rollouts == 40
 
 
-async def test_a_cut_is_compared_on_fresh_rollouts_first(make_world: MakeWorld) -> None:
-    world = make_world(rows=ROWS, skill=SKILL)
-    found = await ablate(world.inputs(), world.folder / "run", rollouts=600, check=True)
+async def test_a_cut_is_compared_on_fresh_rollouts_first(make_project: MakeProject) -> None:
+    project = make_project(rows=ROWS, skill=SKILL)
+    found = await ablate(project.inputs(), project.folder / "run", rollouts=600, check=True)
     assert found.event.comparison is not None and found.event.holds
-    assert found.shorter is not None and found.shorter.tokens < world.inputs().skill.tokens
+    assert found.shorter is not None and found.shorter.tokens < project.inputs().skill.tokens
     assert all(f"{colour} means" in found.shorter.body for colour in ("red", "green", "blue"))
 
 
-async def test_a_reached_budget_ends_it_with_what_is_known(make_world: MakeWorld) -> None:
-    world = make_world("budget.calls=100", rows=ROWS, skill=SKILL)
-    found = await ablate(world.inputs(), world.folder / "run", rollouts=400)
-    assert len(world.calls) <= 100
+async def test_a_reached_budget_ends_it_with_what_is_known(make_project: MakeProject) -> None:
+    project = make_project("budget.calls=100", rows=ROWS, skill=SKILL)
+    found = await ablate(project.inputs(), project.folder / "run", rollouts=400)
+    assert len(project.calls) <= 100
     assert 40 <= found.event.rollouts <= 100
 
 
 async def test_a_skill_without_removable_text_is_refused(
-    make_world: MakeWorld, tmp_path: Path
+    make_project: MakeProject, tmp_path: Path
 ) -> None:
     fenced = "# Only a heading\n\n<!-- PROTECTED_START -->\nred means r.\n<!-- PROTECTED_END -->\n"
-    world = make_world(rows=ROWS, skill=fenced)
+    project = make_project(rows=ROWS, skill=fenced)
     with pytest.raises(InputError, match="no part"):
-        await ablate(world.inputs(), tmp_path / "run")
+        await ablate(project.inputs(), tmp_path / "run")
 
 
-async def test_where_no_rollout_scores_nothing_is_cut(make_world: MakeWorld) -> None:
-    world = make_world("env.grader={regex: {pattern: '^never this$'}}", rows=ROWS, skill=SKILL)
-    found = await ablate(world.inputs(), world.folder / "run", rollouts=240)
+async def test_where_no_rollout_scores_nothing_is_cut(make_project: MakeProject) -> None:
+    project = make_project("env.grader={regex: {pattern: '^never this$'}}", rows=ROWS, skill=SKILL)
+    found = await ablate(project.inputs(), project.folder / "run", rollouts=240)
     assert found.event.all_zero and found.shorter is None
     assert {unit.decision for unit in found.event.units} == {"unsure"}

@@ -7,12 +7,12 @@ from skillfit.gate.ship import MOST_REPEATS
 from skillfit.models.protocol import ModelSpec, Role, Usage
 from skillfit.training.estimate import RolloutCost, RunEstimate, estimate
 from tests.support.chat_server import Call
-from tests.training.practice_project import World, items
-from tests.training.world_fixture import MakeWorld
+from tests.training.practice_project import TrainingProject, items
+from tests.training.project_fixture import MakeProject
 
 
-def of(world: World, *settings: str) -> RunEstimate:
-    inputs = world.inputs(*settings)
+def of(project: TrainingProject, *settings: str) -> RunEstimate:
+    inputs = project.inputs(*settings)
     bought = inputs.rollout_plan
     repeats = bought.ship_repeats if bought else MOST_REPEATS
     plan = inputs.plan()
@@ -61,14 +61,14 @@ EVERYTHING = (
     ids=["default", "paper", "lite", "everything", "rewrite", "examples", "strict examples"],
 )
 async def test_the_calls_of_a_real_run_lie_within_its_estimate(
-    make_world: MakeWorld, settings: tuple[str, ...]
+    make_project: MakeProject, settings: tuple[str, ...]
 ) -> None:
-    world = make_world(*settings, rows=items(8, 8, 4))
-    found = of(world)
-    await world.train(force=True)
+    project = make_project(*settings, rows=items(8, 8, 4))
+    found = of(project)
+    await project.train(force=True)
     for role in ("agent", "optimizer"):
         low, high = calls_of(found, role)
-        used = sum(call.body["model"] == role and call.stage != "probe" for call in world.calls)
+        used = sum(call.body["model"] == role and call.stage != "probe" for call in project.calls)
         assert low <= used <= high, role
         assert 0 < high <= 30 * used, (
             role
@@ -76,49 +76,49 @@ async def test_the_calls_of_a_real_run_lie_within_its_estimate(
 
 
 async def test_dollars_are_unknown_without_a_price_and_a_range_with_one(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world()
-    assert of(world).total.usd is None
+    project = make_project()
+    assert of(project).total.usd is None
     prices = "model.prices={agent: {input: 1, output: 2}, optimizer: {input: 3, output: 4}}"
-    priced = of(world, prices).total.usd
+    priced = of(project, prices).total.usd
     assert priced is not None
     assert 0 < priced.low < priced.high
 
 
-async def test_a_judge_is_part_of_the_estimate(make_world: MakeWorld) -> None:
+async def test_a_judge_is_part_of_the_estimate(make_project: MakeProject) -> None:
     def passing(call: Call) -> str:
         return '{"reason": "fine", "score": 0.2}'
 
-    world = make_world(rows=items(4, 4, 0), judge=passing)
-    judge = f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}"
+    project = make_project(rows=items(4, 4, 0), judge=passing)
+    judge = f"model.judge={{id: openai/judge, base_url: '{project.server.url}'}}"
     settings = (
         judge,
         "env.grader={rubric: {rubric: 'Names the letter.'}}",
         "evaluation.preflight=false",
     )
-    low, high = calls_of(of(world, *settings), "judge")
-    await world.train(*settings)
-    used = sum(call.body["model"] == "judge" and call.stage != "probe" for call in world.calls)
+    low, high = calls_of(of(project, *settings), "judge")
+    await project.train(*settings)
+    used = sum(call.body["model"] == "judge" and call.stage != "probe" for call in project.calls)
     assert low <= used <= high
     assert used
 
 
 async def test_every_finalist_of_the_ship_test_is_part_of_the_estimate(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     def shipped(*settings: str) -> float:
-        return next(row.calls.high for row in of(world, *settings).rows if row.stage == "ship")
+        return next(row.calls.high for row in of(project, *settings).rows if row.stage == "ship")
 
-    world = make_world(rows=items(4, 8, 0))
+    project = make_project(rows=items(4, 8, 0))
     assert shipped() == 2 * MOST_REPEATS * 8  # the initial skill and the best one
     assert shipped("evaluation.finalists=3") == 4 * MOST_REPEATS * 8
 
 
 @pytest.mark.parametrize("cap", [100, 150, 240])
-async def test_no_estimate_is_above_a_cap_in_rollouts(make_world: MakeWorld, cap: int) -> None:
-    world = make_world(rows=items(8, 8, 8))
-    found = of(world, f"budget.rollouts={cap}")
+async def test_no_estimate_is_above_a_cap_in_rollouts(make_project: MakeProject, cap: int) -> None:
+    project = make_project(rows=items(8, 8, 8))
+    found = of(project, f"budget.rollouts={cap}")
     assert found.rollouts.low <= found.rollouts.typical <= found.rollouts.high <= cap
     agent = found.total.calls.high - calls_of(found, "optimizer")[1]
     assert agent <= cap
@@ -126,10 +126,10 @@ async def test_no_estimate_is_above_a_cap_in_rollouts(make_world: MakeWorld, cap
 
 
 async def test_other_caps_limit_the_total_and_say_whether_the_plan_is_cut_short(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(rows=items(8, 8, 8))
-    free = of(world)
+    project = make_project(rows=items(8, 8, 8))
+    free = of(project)
     low, high = int(free.total.calls.typical) - 1, int(free.total.calls.high) - 1
     for cap, early in ((low, True), (high, False)):
         budget = BudgetSection(calls=cap)
@@ -140,10 +140,10 @@ async def test_other_caps_limit_the_total_and_say_whether_the_plan_is_cut_short(
 
 
 async def test_a_coding_agent_is_one_call_per_rollout_with_its_own_prompt(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(rows=items(8, 8, 8))
-    inputs = world.inputs()
+    project = make_project(rows=items(8, 8, 8))
+    inputs = project.inputs()
     spec = ModelSpec(id="cli/claude/claude-sonnet-4-5")
     model = inputs.config.model.model_copy(update={"agent": spec, "optimizer": None})
     config = inputs.config.model_copy(update={"model": model})

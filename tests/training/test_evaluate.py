@@ -9,17 +9,17 @@ from skillfit.skill import Skill
 from skillfit.training.inputs import read_inputs
 from skillfit.training.measure import evaluate
 from tests.training.practice_project import SKILL, items
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 GOOD = SKILL + "- green means g.\n- blue means b.\n- gold means o.\n"
 SKILLS = {"old": Skill.from_text(SKILL), "new": Skill.from_text(GOOD)}
 
 
 async def test_skills_are_measured_side_by_side_with_intervals_and_types(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(rows=items(4, 8, 0))
-    old, new = await evaluate(world.inputs(), SKILLS, world.folder / "measured", repeats=2)
+    project = make_project(rows=items(4, 8, 0))
+    old, new = await evaluate(project.inputs(), SKILLS, project.folder / "measured", repeats=2)
     assert (old.name, old.tally.hard, old.tally.planned) == ("old", 0.25, 16)
     assert (new.name, new.tally.hard) == ("new", 1.0)
     assert old.by_type["red"].hard == 1.0
@@ -28,25 +28,25 @@ async def test_skills_are_measured_side_by_side_with_intervals_and_types(
 
 
 async def test_what_was_measured_is_not_paid_for_again_and_more_is_added(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(rows=items(4, 8, 0))
+    project = make_project(rows=items(4, 8, 0))
     for _ in range(2):
-        await evaluate(world.inputs(), SKILLS, world.folder / "measured")
-    assert len(world.calls) == 16
-    await evaluate(world.inputs(), SKILLS, world.folder / "measured", repeats=2)
-    assert len(world.calls) == 32
-    await evaluate(world.inputs(), SKILLS, world.folder / "measured", split="train")
-    assert len(world.calls) == 40
+        await evaluate(project.inputs(), SKILLS, project.folder / "measured")
+    assert len(project.calls) == 16
+    await evaluate(project.inputs(), SKILLS, project.folder / "measured", repeats=2)
+    assert len(project.calls) == 32
+    await evaluate(project.inputs(), SKILLS, project.folder / "measured", split="train")
+    assert len(project.calls) == 40
 
 
-async def test_an_evaluation_of_an_earlier_version_is_continued(make_world: MakeWorld) -> None:
-    world = make_world(rows=items(4, 8, 0))
+async def test_an_evaluation_of_an_earlier_version_is_continued(make_project: MakeProject) -> None:
+    project = make_project(rows=items(4, 8, 0))
     recorded = {
         "model": {
             "agent": {
                 "id": "openai/agent",
-                "base_url": world.server.url,
+                "base_url": project.server.url,
                 "temperature": None,
                 "max_tokens": None,
                 "reasoning_effort": None,
@@ -60,56 +60,58 @@ async def test_an_evaluation_of_an_earlier_version_is_continued(make_world: Make
         "seed": 42,
         "described": [None, {"exact": {}}, None],
     }
-    with RunDirectory.open(world.folder / "measured", recorded) as run:
+    with RunDirectory.open(project.folder / "measured", recorded) as run:
         await run.journal.note("rollout/1", 1, int, stage="rollout")
-    old, _ = await evaluate(world.inputs(), SKILLS, world.folder / "measured")
+    old, _ = await evaluate(project.inputs(), SKILLS, project.folder / "measured")
     assert old.tally.scored == 8
 
 
 async def test_another_way_of_answering_is_refused_rather_than_mixed_in(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(rows=items(4, 8, 0))
-    await evaluate(world.inputs(), SKILLS, world.folder / "measured")
+    project = make_project(rows=items(4, 8, 0))
+    await evaluate(project.inputs(), SKILLS, project.folder / "measured")
     with pytest.raises(InputError, match=r"env\.prompt"):
-        await evaluate(world.inputs("env.prompt='Do: {skill}'"), SKILLS, world.folder / "measured")
+        await evaluate(
+            project.inputs("env.prompt='Do: {skill}'"), SKILLS, project.folder / "measured"
+        )
     with pytest.raises(InputError, match="temperature"):
         await evaluate(
-            world.inputs("model.agent.temperature=0.5"), SKILLS, world.folder / "measured"
+            project.inputs("model.agent.temperature=0.5"), SKILLS, project.folder / "measured"
         )
     with pytest.raises(InputError, match="described"):
-        await evaluate(world.inputs("env.grader=contains"), SKILLS, world.folder / "measured")
+        await evaluate(project.inputs("env.grader=contains"), SKILLS, project.folder / "measured")
 
 
 async def test_neither_an_optimizer_nor_splits_are_needed(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{key: value for key, value in row.items() if key != "split"} for row in items(3, 0, 0)]
-    world = make_world("model.optimizer=anthropic/claude-sonnet", rows=rows)
+    project = make_project("model.optimizer=anthropic/claude-sonnet", rows=rows)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    inputs = read_inputs(load_config(world.config(), world.settings), training=False)
+    inputs = read_inputs(load_config(project.config(), project.settings), training=False)
     [measured] = await evaluate(
-        inputs, {"new": SKILLS["new"]}, world.folder / "measured", split="all"
+        inputs, {"new": SKILLS["new"]}, project.folder / "measured", split="all"
     )
     assert measured.tally.scored == 3
 
 
 async def test_the_price_of_an_optimizer_that_is_not_asked_need_not_be_known(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(
+    project = make_project(
         "budget.usd=9", "model.prices={agent: {input: 1, output: 1}}", rows=items(4, 8, 0)
     )
     with pytest.raises(InputError, match="no price is known for openai/optimizer"):
-        await world.train()
-    inputs = read_inputs(load_config(world.config(), world.settings), training=False)
-    [measured] = await evaluate(inputs, {"new": SKILLS["new"]}, world.folder / "measured")
+        await project.train()
+    inputs = read_inputs(load_config(project.config(), project.settings), training=False)
+    [measured] = await evaluate(inputs, {"new": SKILLS["new"]}, project.folder / "measured")
     assert measured.tally.scored == 8
 
 
-async def test_a_split_that_is_empty_or_unknown_is_named(make_world: MakeWorld) -> None:
-    world = make_world(rows=items(4, 8, 0))
+async def test_a_split_that_is_empty_or_unknown_is_named(make_project: MakeProject) -> None:
+    project = make_project(rows=items(4, 8, 0))
     with pytest.raises(InputError, match="test split is empty"):
-        await evaluate(world.inputs(), SKILLS, world.folder / "measured", split="test")
+        await evaluate(project.inputs(), SKILLS, project.folder / "measured", split="test")
     with pytest.raises(InputError, match="nonsense"):
-        await evaluate(world.inputs(), SKILLS, world.folder / "measured", split="nonsense")
+        await evaluate(project.inputs(), SKILLS, project.folder / "measured", split="nonsense")

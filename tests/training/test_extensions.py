@@ -297,7 +297,7 @@ def test_the_gate_and_the_proposer_decide_the_run(project: Path) -> None:
 
 
 class AcceptAll(BaseGate):
-    """A gate with a `judge` of its own, which does not make the winner its incumbent itself."""
+    """A gate with its own `judge`, which does not make the winner its incumbent itself."""
 
     async def judge(
         self, name: str, candidate: Candidate | None, training: Sequence[Observation] = ()

@@ -24,7 +24,7 @@ from skillfit.training.start import PreflightStopped
 from tests.support.chat_server import Call
 from tests.training.practice_project import (
     SKILL,
-    World,
+    TrainingProject,
     analyse,
     append,
     item,
@@ -33,7 +33,7 @@ from tests.training.practice_project import (
     system,
     task,
 )
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 ALONE = (
     "evaluation.gate=strict",
@@ -56,17 +56,17 @@ def constant_evaluator(folder: Path, score: float) -> list[str]:
     return [f"env.tasks={folder / 'own.py'}:task", "env.grader=null", "model.agent=null"]
 
 
-async def test_a_clear_gain_is_called_improved_on_fresh_rollouts(make_world: MakeWorld) -> None:
-    world = make_world(*ALONE, rows=items(8, 8, 4))
-    result = await world.train()
-    [shipped] = world.events(ShipTested)
+async def test_a_clear_gain_is_called_improved_on_fresh_rollouts(make_project: MakeProject) -> None:
+    project = make_project(*ALONE, rows=items(8, 8, 4))
+    result = await project.train()
+    [shipped] = project.events(ShipTested)
     assert (result.finish_reason, result.exit_code) == ("improved", Exit.OK)
     assert shipped.verdict == "improved"
     assert shipped.interval[0] > 0
-    fresh = {event.rollout for event in world.events(RolloutFinished) if event.phase == "ship"}
+    fresh = {event.rollout for event in project.events(RolloutFinished) if event.phase == "ship"}
     used = {
         event.rollout
-        for event in world.events(RolloutFinished)
+        for event in project.events(RolloutFinished)
         if event.phase in ("baseline", "gate")
     }
     assert fresh
@@ -74,7 +74,7 @@ async def test_a_clear_gain_is_called_improved_on_fresh_rollouts(make_world: Mak
 
 
 async def test_several_finalists_meet_the_initial_skill_when_asked_for(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     steps = (
         "evaluation.gate=strict",
@@ -84,76 +84,78 @@ async def test_several_finalists_meet_the_initial_skill_when_asked_for(
     )
     spent = {}
     for count in (1, 2):
-        world = make_world(
+        project = make_project(
             *ALONE,
             *steps,
             f"evaluation.finalists={count}",
             rows=items(8, 12, 0),
             name=f"{count} finalists",
         )
-        await world.train()
-        [shipped] = world.events(ShipTested)
+        await project.train()
+        [shipped] = project.events(ShipTested)
         spent[count] = shipped.evidence.rollouts / shipped.repeats
-        before, after = map(read_story(world.folder / "run").point, ("ship_initial", "ship_best"))
+        before, after = map(read_story(project.folder / "run").point, ("ship_initial", "ship_best"))
         assert before and after and after.score - before.score == pytest.approx(shipped.difference)
     assert spent == {1: 2 * 12, 2: 3 * 12}
 
 
-async def test_a_gain_too_small_to_prove_is_inconclusive(make_world: MakeWorld) -> None:
+async def test_a_gain_too_small_to_prove_is_inconclusive(make_project: MakeProject) -> None:
     rows = [
         item(f"{split}-{n}", "gold" if n == 0 else "red", split)
         for split in ("train", "selection")
         for n in range(6)
     ]
-    result = await (world := make_world(*ALONE, rows=rows)).train()
+    result = await (project := make_project(*ALONE, rows=rows)).train()
     assert (result.finish_reason, result.exit_code) == ("inconclusive", Exit.INCONCLUSIVE)
     assert "Add items" in result.diagnosis
-    assert world.summary()["ship"]["difference"] > 0
+    assert project.summary()["ship"]["difference"] > 0
 
 
-async def test_nothing_accepted_is_no_improvement_and_says_why(make_world: MakeWorld) -> None:
-    world = make_world(optimizer={"reflect.failure": json.dumps(append("- Be kind."))})
-    result = await world.train()
+async def test_nothing_accepted_is_no_improvement_and_says_why(make_project: MakeProject) -> None:
+    project = make_project(optimizer={"reflect.failure": json.dumps(append("- Be kind."))})
+    result = await project.train()
     assert (result.finish_reason, result.exit_code) == ("no_improvement", Exit.NO_IMPROVEMENT)
-    assert world.best() == SKILL
-    assert world.summary()["best_origin"] == "initial"
+    assert project.best() == SKILL
+    assert project.summary()["best_origin"] == "initial"
 
 
 async def test_replies_nobody_can_use_are_infrastructure_not_no_improvement(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(
+    project = make_project(
         optimizer={"reflect.failure": "I would rather not.", "reflect.success": "Nor here."}
     )
-    result = await world.train()
+    result = await project.train()
     assert (result.finish_reason, result.exit_code) == ("infrastructure", Exit.INFRASTRUCTURE)
     assert "optimizer calls brought no usable reply" in result.diagnosis
 
 
-async def test_edits_nobody_can_apply_are_named_as_the_cause(make_world: MakeWorld) -> None:
+async def test_edits_nobody_can_apply_are_named_as_the_cause(make_project: MakeProject) -> None:
     lost = {
         "patch": {
             "edits": [{"op": "replace", "target": "a line that is not there", "content": "x"}]
         }
     }
-    result = await make_world(optimizer={"reflect.failure": json.dumps(lost)}).train()
+    result = await make_project(optimizer={"reflect.failure": json.dumps(lost)}).train()
     assert result.finish_reason == "no_improvement"
     assert "could be applied" in result.diagnosis
 
 
-async def test_the_test_split_is_read_once_for_each_distinct_skill(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, *ALONE, rows=items(8, 8, 4))
-    await world.train()
-    tested = [event for event in world.events(RolloutFinished) if event.phase == "test"]
+async def test_the_test_split_is_read_once_for_each_distinct_skill(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(*STRICT, *ALONE, rows=items(8, 8, 4))
+    await project.train()
+    tested = [event for event in project.events(RolloutFinished) if event.phase == "test"]
     assert len(tested) == 2 * 4  # initial and best; the final skill is the best one
-    summary = world.summary()
+    summary = project.summary()
     assert (summary["baseline_test_hard"], summary["test_hard"], summary["final_test_hard"]) == (
         0.25,
         1.0,
         1.0,
     )
     assert summary["test_delta_hard"] == 0.75
-    by_type = json.loads((world.folder / "run/test_eval/summary.json").read_text())
+    by_type = json.loads((project.folder / "run/test_eval/summary.json").read_text())
     whole = by_type.pop("overall")
     assert whole == {"total": 4, "hard_acc": 1.0, "soft_acc": 1.0}
     assert by_type == {
@@ -161,35 +163,35 @@ async def test_the_test_split_is_read_once_for_each_distinct_skill(make_world: M
         for colour in ("blue", "gold", "green", "red")
     }
     assert (
-        json.loads((world.folder / "run/test_eval_baseline/summary.json").read_text())["gold"][
+        json.loads((project.folder / "run/test_eval_baseline/summary.json").read_text())["gold"][
             "hard_acc"
         ]
         == 0.0
     )
 
 
-async def test_an_unchanged_skill_is_tested_once(make_world: MakeWorld) -> None:
-    world = make_world(
+async def test_an_unchanged_skill_is_tested_once(make_project: MakeProject) -> None:
+    project = make_project(
         *STRICT, *ALONE, rows=items(4, 4, 3), optimizer={"reflect.failure": json.dumps(append())}
     )
-    await world.train()
-    assert sum(event.phase == "test" for event in world.events(RolloutFinished)) == 3
+    await project.train()
+    assert sum(event.phase == "test" for event in project.events(RolloutFinished)) == 3
 
 
 async def test_the_final_skill_is_promoted_when_it_is_better_also_without_a_test(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     # Forced at the last epoch's end: no step follows that could make it the best.
     helpful = json.dumps({"slow_update_content": "gold means o. green means g. blue means b."})
     forced = "optimizer.slow_update_gate_with_selection=false"
-    world = make_world(
+    project = make_project(
         *STRICT, forced, "train.num_epochs=2", "evaluation.eval_test=false",
         optimizer={"slow_update": helpful, "reflect.failure": json.dumps(append())},
     )  # fmt: skip
-    await world.train()
-    assert "gold means o." in world.best()
-    assert world.summary()["best_origin"] == "slow_update_epoch_02"
-    [final] = [event for event in world.events(EvaluationFinished) if event.name == "final"]
+    await project.train()
+    assert "gold means o." in project.best()
+    assert project.summary()["best_origin"] == "slow_update_epoch_02"
+    [final] = [event for event in project.events(EvaluationFinished) if event.name == "final"]
     assert final.hard == 1.0
 
 
@@ -202,13 +204,13 @@ def unsteady(call: Call) -> str:
     )
 
 
-def selection(world: World) -> tuple[float, float]:
-    summary = world.summary()
+def selection(project: TrainingProject) -> tuple[float, float]:
+    summary = project.summary()
     return summary["baseline_selection_hard"], summary["best_selection_hard"]
 
 
 async def test_the_selection_scores_are_the_shipped_skills_on_the_ship_tests_own_rollouts(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     def with_padding(call: Call) -> str:
         reply = analyse(call)
@@ -217,14 +219,14 @@ async def test_the_selection_scores_are_the_shipped_skills_on_the_ship_tests_own
         )
         return json.dumps(reply)
 
-    world = make_world(
+    project = make_project(
         *ALONE, rows=items(8, 12, 0), agent=unsteady, optimizer={"reflect.failure": with_padding}
     )
-    result = await world.train()
-    baseline, best = selection(world)
+    result = await project.train()
+    baseline, best = selection(project)
     assert best - baseline == pytest.approx(result.summary.ship.difference) != 0
-    fresh = [event for event in world.events(RolloutFinished) if event.phase == "ship"]
-    initial = world.inputs().skill.hash
+    fresh = [event for event in project.events(RolloutFinished) if event.phase == "ship"]
+    initial = project.inputs().skill.hash
     assert baseline == pytest.approx(
         mean(event.hard for event in fresh if event.skill_hash == initial)
     )
@@ -233,10 +235,10 @@ async def test_the_selection_scores_are_the_shipped_skills_on_the_ship_tests_own
 
 @pytest.mark.parametrize("shipping", [(), ("evaluation.ship_test=false",)])
 async def test_where_nothing_was_accepted_the_best_selection_score_is_the_baseline(
-    make_world: MakeWorld, shipping: tuple[str, ...]
+    make_project: MakeProject, shipping: tuple[str, ...]
 ) -> None:
     useless = {"reflect.failure": json.dumps(append())}
-    world = make_world(
+    project = make_project(
         *ALONE,
         *shipping,
         "train.num_epochs=3",
@@ -244,164 +246,168 @@ async def test_where_nothing_was_accepted_the_best_selection_score_is_the_baseli
         agent=unsteady,
         optimizer=useless,
     )
-    await world.train()
-    assert world.best() == SKILL
+    await project.train()
+    assert project.best() == SKILL
     [measured] = [
-        event.hard for event in world.events(EvaluationFinished) if event.name == "baseline"
+        event.hard for event in project.events(EvaluationFinished) if event.name == "baseline"
     ]
-    assert selection(world) == (measured, measured)
+    assert selection(project) == (measured, measured)
 
 
-async def test_weights_of_items_decide_and_belong_to_the_run(make_world: MakeWorld) -> None:
+async def test_weights_of_items_decide_and_belong_to_the_run(make_project: MakeProject) -> None:
     rows = [{**row, "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
-    world = make_world(*STRICT, *ALONE, rows=rows)
-    await world.train()
-    assert world.summary()["baseline_selection_hard"] == pytest.approx(10 / 16)
-    assert world.summary()["baseline_test_hard"] == pytest.approx(5 / 8)
-    plain = make_world(*STRICT, *ALONE, rows=items(8, 8, 4), name="plain")
-    assert plain.inputs().identity().task != world.inputs().identity().task
+    project = make_project(*STRICT, *ALONE, rows=rows)
+    await project.train()
+    assert project.summary()["baseline_selection_hard"] == pytest.approx(10 / 16)
+    assert project.summary()["baseline_test_hard"] == pytest.approx(5 / 8)
+    plain = make_project(*STRICT, *ALONE, rows=items(8, 8, 4), name="plain")
+    assert plain.inputs().identity().task != project.inputs().identity().task
 
 
 async def test_the_reports_scores_on_fresh_rollouts_are_weighted_as_their_difference_is(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     rows = [{**row, "weight": 5 if row["type"] == "red" else 1} for row in items(8, 8, 4)]
-    world = make_world(*ALONE, rows=rows)
-    await world.train()
-    story = read_story(world.folder / "run")
+    project = make_project(*ALONE, rows=rows)
+    await project.train()
+    story = read_story(project.folder / "run")
     before, after = story.point("ship_initial"), story.point("ship_best")
     assert before and after and story.ship
     assert before.score == pytest.approx(10 / 16)
     assert after.score - before.score == pytest.approx(story.ship.difference)
 
 
-async def test_types_are_weighted_as_the_whole_is(make_world: MakeWorld) -> None:
+async def test_types_are_weighted_as_the_whole_is(make_project: MakeProject) -> None:
     rows = [
         {**row, "type": "all alike", "weight": 5 if row["type"] == "red" else 1}
         for row in items(8, 8, 4)
     ]
-    world = make_world(*STRICT, *ALONE, "evaluation.eval_test=true", rows=rows)
-    await world.train()
+    project = make_project(*STRICT, *ALONE, "evaluation.eval_test=true", rows=rows)
+    await project.train()
     [tested] = [
-        event for event in world.events(EvaluationFinished) if event.name == "test_baseline"
+        event for event in project.events(EvaluationFinished) if event.name == "test_baseline"
     ]
     assert (
         tested.by_type["all alike"].hard_acc == pytest.approx(tested.hard) == pytest.approx(5 / 8)
     )
 
 
-async def test_a_small_token_budget_lasts_beyond_the_probe(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, *ALONE, "budget.tokens=12000")
-    result = await world.train()
+async def test_a_small_token_budget_lasts_beyond_the_probe(make_project: MakeProject) -> None:
+    project = make_project(*STRICT, *ALONE, "budget.tokens=12000")
+    result = await project.train()
     assert result.finish_reason == "budget"
-    assert world.summary()["baseline_selection_hard"] == 0.25
-    assert {call.body["max_tokens"] for call in world.asked("probe")} == {1024}
+    assert project.summary()["baseline_selection_hard"] == 0.25
+    assert {call.body["max_tokens"] for call in project.asked("probe")} == {1024}
 
 
 class TestBudget:
-    async def spent(self, make_world: MakeWorld) -> tuple[int, int]:
+    async def spent(self, make_project: MakeProject) -> tuple[int, int]:
         """The calls of a whole run, and how many of them came before its ship test."""
-        world = make_world(*ALONE, name="whole")
-        await world.train()
-        last = [event for event in world.events(RolloutFinished) if event.phase in ("ship", "test")]
-        return len(world.calls), len(world.calls) - len(last)
+        project = make_project(*ALONE, name="whole")
+        await project.train()
+        last = [
+            event for event in project.events(RolloutFinished) if event.phase in ("ship", "test")
+        ]
+        return len(project.calls), len(project.calls) - len(last)
 
     async def test_that_does_not_reach_the_ship_test_hands_back_the_initial_skill(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world(*ALONE, "budget.calls=25")
-        result = await world.train()
-        assert result.finish_reason == "budget" and world.best() == SKILL
+        project = make_project(*ALONE, "budget.calls=25")
+        result = await project.train()
+        assert result.finish_reason == "budget" and project.best() == SKILL
         assert "The budget of 25 calls is reached" in result.diagnosis
 
     async def test_is_kept_for_the_ship_test_when_training_would_use_all_of_it(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world(*ALONE, "train.num_epochs=40", "budget.calls=150")
-        result = await world.train()
+        project = make_project(*ALONE, "train.num_epochs=40", "budget.calls=150")
+        result = await project.train()
         assert result.finish_reason == "improved"
-        assert world.events(ShipTested)[0].verdict == "improved"
-        assert len(world.calls) <= 150
-        assert len(world.history()) < 40
+        assert project.events(ShipTested)[0].verdict == "improved"
+        assert len(project.calls) <= 150
+        assert len(project.history()) < 40
 
     async def test_that_ends_before_anything_was_measured_says_so(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        result = await make_world(*ALONE, "budget.calls=3").train()
+        result = await make_project(*ALONE, "budget.calls=3").train()
         assert "before the initial skill was measured" in result.diagnosis
 
     @pytest.mark.parametrize("gate", ["strict", "screening"])
     async def test_without_room_for_a_step_is_refused_with_a_number_that_works(
-        self, make_world: MakeWorld, gate: str
+        self, make_project: MakeProject, gate: str
     ) -> None:
         settings = ("evaluation.preflight=true", f"evaluation.gate={gate}", "train.num_epochs=9")
-        world = make_world(*settings, rows=items(8, 8, 4))
+        project = make_project(*settings, rows=items(8, 8, 4))
         with pytest.raises(PreflightStopped, match="too little for one step") as stopped:
-            await world.train("budget.calls=30")
-        assert world.calls == []
+            await project.train("budget.calls=30")
+        assert project.calls == []
         enough = re.search(r"(\d+) would be enough", str(stopped.value))
         assert enough is not None
-        await world.train(f"budget.calls={enough[1]}")
-        assert len(world.history()) >= 1
-        assert [event.repeats for event in world.events(ShipTested)] >= [1]
+        await project.train(f"budget.calls={enough[1]}")
+        assert len(project.history()) >= 1
+        assert [event.repeats for event in project.events(ShipTested)] >= [1]
 
     @pytest.mark.parametrize(("cap", "small"), [("usd", 0.01), ("tokens", 9_000)])
     async def test_below_one_optimizer_call_is_refused_before_anything_is_spent(
-        self, make_world: MakeWorld, cap: str, small: float
+        self, make_project: MakeProject, cap: str, small: float
     ) -> None:
         prices = "{agent: {input: 1, output: 1}, optimizer: {input: 1, output: 1}}"
-        world = make_world("evaluation.preflight=true", *ALONE, f"model.prices={prices}")
+        project = make_project("evaluation.preflight=true", *ALONE, f"model.prices={prices}")
         with pytest.raises(PreflightStopped, match="less than one optimizer call may take"):
-            await world.train(f"budget.{cap}={small}")
-        assert world.calls == []
-        await world.train(f"budget.{cap}={small}", force=True)
-        assert world.calls != []
+            await project.train(f"budget.{cap}={small}")
+        assert project.calls == []
+        await project.train(f"budget.{cap}={small}", force=True)
+        assert project.calls != []
 
     async def test_that_ends_before_the_first_step_leaves_the_test_split_alone(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world(*ALONE, "budget.calls=20", rows=items(8, 8, 4))
-        result = await world.train()
+        project = make_project(*ALONE, "budget.calls=20", rows=items(8, 8, 4))
+        result = await project.train()
         assert "before the first step" in result.diagnosis
-        assert {event.phase for event in world.events(RolloutFinished)} <= {"baseline", "rollout"}
+        assert {event.phase for event in project.events(RolloutFinished)} <= {"baseline", "rollout"}
 
     async def test_that_ends_in_the_test_split_keeps_the_verdict_of_the_ship_test(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world(*ALONE, "budget.calls=150", rows=items(8, 8, 80))
-        result = await world.train()
-        assert (result.finish_reason, world.best() == SKILL) == ("improved", False)
-        assert any("test split was not read" in event.message for event in world.events(Warned))
+        project = make_project(*ALONE, "budget.calls=150", rows=items(8, 8, 80))
+        result = await project.train()
+        assert (result.finish_reason, project.best() == SKILL) == ("improved", False)
+        assert any("test split was not read" in event.message for event in project.events(Warned))
 
 
-async def test_a_ceiling_the_person_chose_is_what_the_probe_tries(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, *ALONE, "model.optimizer.max_tokens=20000")
-    await world.train()
-    assert {call.body["model"]: call.body["max_tokens"] for call in world.asked("probe")} == {
+async def test_a_ceiling_the_person_chose_is_what_the_probe_tries(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(*STRICT, *ALONE, "model.optimizer.max_tokens=20000")
+    await project.train()
+    assert {call.body["model"]: call.body["max_tokens"] for call in project.asked("probe")} == {
         "agent": 1024,
         "optimizer": 20000,
     }
 
 
-async def test_an_edit_that_breaks_a_must_pass_item_is_dropped(make_world: MakeWorld) -> None:
+async def test_an_edit_that_breaks_a_must_pass_item_is_dropped(make_project: MakeProject) -> None:
     def trading(call: Call) -> str:
         return json.dumps(append("- green means g.\n- blue means b.\n- red means no."))
 
     settings = (*ALONE, *SCREENING, "train.num_epochs=6", "evaluation.must_pass=[selection-00]")
-    world = make_world(*settings, rows=items(8, 24, 0), optimizer={"reflect.failure": trading})
-    await world.train()
-    effects = json.loads((world.folder / "run/edit_effects.json").read_text())
+    project = make_project(*settings, rows=items(8, 24, 0), optimizer={"reflect.failure": trading})
+    await project.train()
+    effects = json.loads((project.folder / "run/edit_effects.json").read_text())
     reasons = [effect["reason"] for effect in effects if effect["status"] == "dropped"]
     assert any("must-pass item selection-00" in reason for reason in reasons)
-    assert world.best() == SKILL
+    assert project.best() == SKILL
 
 
-def test_must_pass_items_need_a_gate_that_checks_them(make_world: MakeWorld) -> None:
+def test_must_pass_items_need_a_gate_that_checks_them(make_project: MakeProject) -> None:
     with pytest.raises(InputError, match="This gate does not check must-pass items"):
-        make_world().inputs("evaluation.gate=strict", "evaluation.must_pass=[selection-00]")
+        make_project().inputs("evaluation.gate=strict", "evaluation.must_pass=[selection-00]")
 
 
-async def test_a_second_grader_ships_and_the_gap_is_reported(make_world: MakeWorld) -> None:
+async def test_a_second_grader_ships_and_the_gap_is_reported(make_project: MakeProject) -> None:
     # The first grader takes any answer that holds the letter, the second wants the letter alone.
     def wordy(call: Call) -> str:
         letter = knowing(call)
@@ -413,68 +419,74 @@ async def test_a_second_grader_ships_and_the_gap_is_reported(make_world: MakeWor
         "evaluation.ship_grader=exact",
     )
     rows = [{**row, "answer": f"{row['answer']}]"} for row in items(8, 8, 0)]
-    world = make_world(*settings, rows=rows, agent=wordy)
-    result = await world.train()
-    summary = world.summary()
+    project = make_project(*settings, rows=rows, agent=wordy)
+    result = await project.train()
+    summary = project.summary()
     assert summary["best_selection_hard"] == 1.0
     assert result.finish_reason == "no_improvement"
     assert summary["ship"]["gap"] == pytest.approx(0.75)
     assert (
         "by the one trained on, the gain differs by +75.0 points"
-        in read_story(world.folder / "run").verdict
+        in read_story(project.folder / "run").verdict
     )
 
 
 async def test_equal_graders_have_no_gap_whatever_the_luck_of_the_rollouts(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(*ALONE, "evaluation.ship_grader=exact", rows=items(8, 12, 0), agent=unsteady)
-    await world.train()
-    [shipped] = world.events(ShipTested)
+    project = make_project(
+        *ALONE, "evaluation.ship_grader=exact", rows=items(8, 12, 0), agent=unsteady
+    )
+    await project.train()
+    [shipped] = project.events(ShipTested)
     assert shipped.repeats and shipped.difference
-    assert shipped.gap == world.summary()["ship"]["gap"] == 0.0
-    assert "by the one trained on, the gain is the same" in read_story(world.folder / "run").verdict
+    assert shipped.gap == project.summary()["ship"]["gap"] == 0.0
+    assert (
+        "by the one trained on, the gain is the same" in read_story(project.folder / "run").verdict
+    )
 
 
-async def test_a_score_that_a_one_line_rule_reaches_is_told(make_world: MakeWorld) -> None:
-    world = make_world(
+async def test_a_score_that_a_one_line_rule_reaches_is_told(make_project: MakeProject) -> None:
+    project = make_project(
         *STRICT,
         *ALONE,
         rows=items(8, 8, 0, ("green",)),
         optimizer={"reflect.failure": json.dumps(append("- a"))},
     )
-    await world.train()
+    await project.train()
     assert any(
         "one-line rule (majority answer)" in notice.text
-        for notice in read_story(world.folder / "run").notices
+        for notice in read_story(project.folder / "run").notices
     )
-    fair = make_world(*STRICT, *ALONE, name="fair")
+    fair = make_project(*STRICT, *ALONE, name="fair")
     await fair.train()
     assert not any("one-line" in notice.text for notice in read_story(fair.folder / "run").notices)
 
 
 async def test_a_proposal_that_carries_a_hidden_answer_is_blocked_and_kept_as_evidence(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     rows = [
         {**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]}
         for row in items(8, 8, 2)
     ]
     leaking = json.dumps(append("- Say a long and telling answer.", "- green means g."))
-    world = make_world(*STRICT, *ALONE, rows=rows, optimizer={"reflect.failure": leaking})
-    await world.train()
-    [blocked] = world.events(Discarded)
+    project = make_project(*STRICT, *ALONE, rows=rows, optimizer={"reflect.failure": leaking})
+    await project.train()
+    [blocked] = project.events(Discarded)
     assert (blocked.stage, blocked.evidence) == ("leak_check", "a long and telling answer")
     assert "item test-00" in blocked.reason or "item test-01" in blocked.reason
-    assert "telling" not in world.best()
-    assert "green means g." in world.best()
-    assert world.history()[0]["n_edits_blocked"] == 1
-    assert world.summary()["edits_blocked"] == 1
-    assert not any("long and telling" in section for section in map(system, world.asked("rollout")))
+    assert "telling" not in project.best()
+    assert "green means g." in project.best()
+    assert project.history()[0]["n_edits_blocked"] == 1
+    assert project.summary()["edits_blocked"] == 1
+    assert not any(
+        "long and telling" in section for section in map(system, project.asked("rollout"))
+    )
 
 
 async def test_a_proposal_that_quotes_the_graders_rule_or_a_selection_item_is_blocked(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     rows = [{**row, "rule": f"^{row['answer']}(?#house rule)$"} for row in items(8, 8, 0)]
     hidden = next(
@@ -494,28 +506,28 @@ async def test_a_proposal_that_quotes_the_graders_rule_or_a_selection_item_is_bl
             "- green means g.",
         )
     )
-    world = make_world(
+    project = make_project(
         *STRICT,
         *ALONE,
         "env.grader={regex: {column: rule}}",
         rows=rows,
         optimizer={"reflect.failure": quoting},
     )
-    await world.train()
-    assert [event.reason.partition(" of item")[0] for event in world.events(Discarded)] == [
+    await project.train()
+    assert [event.reason.partition(" of item")[0] for event in project.events(Discarded)] == [
         "carries grader",
         "carries item text",
     ]
     assert (
-        "house rule" not in world.best()
-        and hidden not in world.best()
-        and "green means g." in world.best()
+        "house rule" not in project.best()
+        and hidden not in project.best()
+        and "green means g." in project.best()
     )
 
 
 @pytest.mark.parametrize("mode", ["rewrite_from_suggestions", "full_rewrite_minibatch"])
 async def test_a_rewrite_that_carries_a_hidden_answer_is_blocked_too(
-    make_world: MakeWorld, mode: str
+    make_project: MakeProject, mode: str
 ) -> None:
     rows = [
         {**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]}
@@ -528,25 +540,25 @@ async def test_a_rewrite_that_carries_a_hidden_answer_is_blocked_too(
         ],
         "skill_candidates": [{"title": "t", "change_summary": [], "new_skill": leaking}],
     }
-    world = make_world(
+    project = make_project(
         *STRICT, *ALONE, f"optimizer.skill_update_mode={mode}", rows=rows,
         optimizer={
             "reflect.failure": json.dumps({"patch": patch}),
             "rewrite": json.dumps({"new_skill": leaking}),
         },
     )  # fmt: skip
-    await world.train()
-    assert world.best() == SKILL
-    assert world.summary()["edits_blocked"] == 1
-    assert world.history()[0]["action"] in ("skip_leak", "skip_no_patches")
+    await project.train()
+    assert project.best() == SKILL
+    assert project.summary()["edits_blocked"] == 1
+    assert project.history()[0]["action"] in ("skip_leak", "skip_no_patches")
 
 
 async def test_the_summary_has_the_known_fields_and_counts_every_call(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world("train.num_epochs=2")
-    await world.train()
-    summary = world.summary()
+    project = make_project("train.num_epochs=2")
+    await project.train()
+    summary = project.summary()
     known = """version config baseline_selection_hard best_selection_hard final_selection_hard
         final_selection_soft best_step current_origin best_origin total_steps total_accepts
         total_rejects total_skips epoch_stats baseline_test_hard baseline_test_soft test_hard
@@ -554,9 +566,9 @@ async def test_the_summary_has_the_known_fields_and_counts_every_call(
         total_wall_time_s token_summary finish_reason diagnosis coverage usage usage_by_stage
         usage_by_role ship"""
     assert set(known.split()) <= set(summary)
-    assert summary["usage"]["calls"] == len(world.calls)
-    assert sum(row["calls"] for row in summary["usage_by_role"].values()) == len(world.calls)
-    assert summary["usage_by_stage"]["rollout"]["calls"] == len(world.asked("rollout"))
+    assert summary["usage"]["calls"] == len(project.calls)
+    assert sum(row["calls"] for row in summary["usage_by_role"].values()) == len(project.calls)
+    assert summary["usage_by_stage"]["rollout"]["calls"] == len(project.asked("rollout"))
     assert summary["coverage"] == 1.0
     assert [row["epoch"] for row in summary["epoch_stats"]] == [1, 2]
     assert (
@@ -567,93 +579,99 @@ async def test_the_summary_has_the_known_fields_and_counts_every_call(
 
 
 async def test_too_few_items_are_refused_or_the_result_labelled_unverified(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     rows = [
         {key: value for key, value in row.items() if key != "split"}
         for row in items(1, 0, 0, ("green",))
     ]
-    world = make_world(rows=rows)
+    project = make_project(rows=rows)
     with pytest.raises(InputError, match="allow_fit_only"):
-        await world.train()
-    result = await world.train("env.allow_fit_only=true")
+        await project.train()
+    result = await project.train("env.allow_fit_only=true")
     assert (result.finish_reason, result.exit_code) == ("unverified", Exit.INCONCLUSIVE)
     assert "unverified" in result.diagnosis
-    assert world.best() == SKILL
+    assert project.best() == SKILL
 
 
 class TestPreflight:
     async def test_a_grader_that_takes_empty_answers_is_blind_and_stops_the_run(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world("evaluation.preflight=true", 'env.grader={regex: {pattern: "^.*$"}}')
+        project = make_project("evaluation.preflight=true", 'env.grader={regex: {pattern: "^.*$"}}')
         with pytest.raises(PreflightStopped, match="blind") as stopped:
-            await world.train()
+            await project.train()
         assert stopped.value.exit_code == Exit.PREFLIGHT
-        assert not (world.folder / "run/history.json").exists()
+        assert not (project.folder / "run/history.json").exists()
 
     async def test_a_constant_evaluator_is_blind_also_to_a_short_skill(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world()
-        world.settings += ["evaluation.preflight=true", *constant_evaluator(world.folder, 0.5)]
+        project = make_project()
+        project.settings += ["evaluation.preflight=true", *constant_evaluator(project.folder, 0.5)]
         with pytest.raises(PreflightStopped, match=r"blind: every rollout scores 0\.50"):
-            await world.train()
-        result = await world.train(force=True)
+            await project.train()
+        result = await project.train(force=True)
         assert "does not tell answers apart" in result.diagnosis
 
     async def test_an_evaluator_that_gives_nothing_yet_does_not_stop_the_run(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world(optimizer={"reflect.failure": json.dumps(append("- Be kind."))})
-        world.settings += ["evaluation.preflight=true", *constant_evaluator(world.folder, 0.0)]
-        result = await world.train()
+        project = make_project(optimizer={"reflect.failure": json.dumps(append("- Be kind."))})
+        project.settings += ["evaluation.preflight=true", *constant_evaluator(project.folder, 0.0)]
+        result = await project.train()
         assert result.finish_reason == "no_improvement"
         assert "Every rollout scored 0," in result.diagnosis
 
-    async def test_a_short_skill_is_compared_with_none_of_it(self, make_world: MakeWorld) -> None:
-        world = make_world(
+    async def test_a_short_skill_is_compared_with_none_of_it(
+        self, make_project: MakeProject
+    ) -> None:
+        project = make_project(
             "evaluation.preflight=true", *STRICT, skill="# Colours\n\nred means r.\n\nBe kind.\n"
         )
-        await world.train()
-        [report] = world.events(PreflightFinished)
+        await project.train()
+        [report] = project.events(PreflightFinished)
         [blind] = [check for check in report.checks if check.name == "blind"]
         assert blind.verdict == "go" and "all of it gone" in blind.detail
 
     async def test_a_marker_with_a_mistake_is_reported_before_training(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
         skill = "# Colours\n\n<!-- protected start -->\nred means r.\n<!-- protected end -->\n"
-        world = make_world("evaluation.preflight=true", *STRICT, skill=skill)
-        await world.train()
-        [report] = world.events(PreflightFinished)
+        project = make_project("evaluation.preflight=true", *STRICT, skill=skill)
+        await project.train()
+        [report] = project.events(PreflightFinished)
         [found] = [check for check in report.checks if check.name == "skill"]
         assert found.verdict == "warn"
         assert "line 3: '<!-- protected start -->' is treated as" in found.message
 
-    async def test_a_skill_that_solves_everything_is_saturated(self, make_world: MakeWorld) -> None:
-        world = make_world("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))
+    async def test_a_skill_that_solves_everything_is_saturated(
+        self, make_project: MakeProject
+    ) -> None:
+        project = make_project("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))
         with pytest.raises(PreflightStopped, match="Saturated"):
-            await world.train()
+            await project.train()
 
     async def test_a_grader_that_rejects_every_gold_answer_stops_the_run(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world(
+        project = make_project(
             "evaluation.preflight=true", 'env.grader={regex: {pattern: "^never this$"}}'
         )
         with pytest.raises(PreflightStopped, match="gold"):
-            await world.train()
+            await project.train()
 
-    async def test_a_wrong_gold_answer_is_named(self, make_world: MakeWorld) -> None:
+    async def test_a_wrong_gold_answer_is_named(self, make_project: MakeProject) -> None:
         rows = [
             {**row, "answer": "  " if row["id"] == "train-03" else row["answer"]}
             for row in items(8, 8, 0)
         ]
-        world = make_world("evaluation.preflight=true", "env.grader={regex: '[a-z]'}", rows=rows)
+        project = make_project(
+            "evaluation.preflight=true", "env.grader={regex: '[a-z]'}", rows=rows
+        )
         with pytest.raises(PreflightStopped):  # any letter will do, so the grader is blind, too
-            await world.train()
-        [report] = world.events(PreflightFinished)
+            await project.train()
+        [report] = project.events(PreflightFinished)
         told = {check.name: check for check in report.checks}
         assert told["gold"].verdict == "warn" and "train-03" in told["gold"].message
         assert (
@@ -661,73 +679,77 @@ class TestPreflight:
         )
 
     async def test_no_gold_answer_is_called_proven_when_only_a_judge_grades(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
         graded = json.dumps({"reason": "r", "score": 0.5, "advice": ""})
-        world = make_world(
+        project = make_project(
             "evaluation.preflight=true", "env.grader={rubric: Short.}", *STRICT, judge=graded
         )
-        world.settings.append(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
-        await world.train(force=True)
-        [report] = world.events(PreflightFinished)
+        project.settings.append(
+            f"model.judge={{id: openai/judge, base_url: '{project.server.url}'}}"
+        )
+        await project.train(force=True)
+        [report] = project.events(PreflightFinished)
         [gold] = [check for check in report.checks if check.name == "gold"]
         assert "judge" in gold.message and "score 1" not in gold.message
 
     async def test_a_judge_that_only_ships_does_not_spare_the_grader_the_empty_answer(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
         judged = (
             "evaluation.ship_grader={rubric: Short.}",
             'env.grader={any: [{regex: {pattern: "^.*$"}}, exact]}',
         )
-        world = make_world("evaluation.preflight=true", *judged)
-        world.settings.append(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
+        project = make_project("evaluation.preflight=true", *judged)
+        project.settings.append(
+            f"model.judge={{id: openai/judge, base_url: '{project.server.url}'}}"
+        )
         with pytest.raises(PreflightStopped, match="an empty answer scores as high"):
-            await world.train()
+            await project.train()
 
     async def test_gold_answers_are_proved_under_the_ship_grader_too(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world(
+        project = make_project(
             "evaluation.preflight=true", 'evaluation.ship_grader={regex: "^IMPOSSIBLE-ZZZ$"}'
         )
         with pytest.raises(PreflightStopped, match="ship grader rejects every gold answer"):
-            await world.train()
-        [report] = world.events(PreflightFinished)
+            await project.train()
+        [report] = project.events(PreflightFinished)
         assert {check.name: check.verdict for check in report.checks if "gold" in check.name} == {
             "gold": "go",
             "ship gold": "stop",
         }
 
     async def test_a_grader_that_breaks_on_an_empty_answer_stops_nothing(
-        self, make_world: MakeWorld, tmp_path: Path
+        self, make_project: MakeProject, tmp_path: Path
     ) -> None:
         (tmp_path / "grader.py").write_text(
             "def grade(item, answer):\n    return float(answer[0] in item['answers'])\n"
         )
-        world = make_world(
+        project = make_project(
             "evaluation.preflight=true", f"env.grader={tmp_path}/grader.py:grade", *STRICT
         )
-        assert (await world.train()).finish_reason == "improved"
+        assert (await project.train()).finish_reason == "improved"
 
     async def test_the_same_run_goes_on_anyway_and_pays_for_the_preflight_once(
-        self, make_world: MakeWorld
+        self, make_project: MakeProject
     ) -> None:
-        world = make_world("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))
+        project = make_project("evaluation.preflight=true", rows=items(8, 8, 0, ("red",)))
         with pytest.raises(PreflightStopped):
-            await world.train()
-        before = len(world.calls)
-        result = await world.train(force=True)
+            await project.train()
+        before = len(project.calls)
+        result = await project.train(force=True)
         assert result.finish_reason == "no_improvement"
         assert "already" in result.diagnosis
-        rolled = [event for event in world.events(RolloutFinished) if event.phase == "preflight"]
+        rolled = [event for event in project.events(RolloutFinished) if event.phase == "preflight"]
         assert len(rolled) == 24
         assert before == 2 + 24  # probes, then two passes and one with half the skill
 
-    async def test_its_report_is_a_file(self, make_world: MakeWorld) -> None:
-        world = make_world("evaluation.preflight=true")
-        await world.train(force=True)
-        report = json.loads((world.folder / "run/preflight.json").read_text())
+    async def test_its_report_is_a_file(self, make_project: MakeProject) -> None:
+        project = make_project("evaluation.preflight=true")
+        await project.train(force=True)
+        report = json.loads((project.folder / "run/preflight.json").read_text())
         assert {check["name"] for check in report["checks"]} >= {
             "gold",
             "coverage",
@@ -740,7 +762,7 @@ class TestPreflight:
 
 
 async def test_a_planted_rule_that_games_the_training_items_does_not_pass(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     """It solves every training item and breaks all others."""
 
@@ -751,29 +773,31 @@ async def test_a_planted_rule_that_games_the_training_items_does_not_pass(
 
     rows = items(8, 8, 0)
     answers = {row["input"]: row["answer"] for row in rows if row["split"] == "train"}
-    world = make_world(
+    project = make_project(
         *ALONE,
         rows=rows,
         agent=gamed,
         optimizer={"reflect.failure": json.dumps(append("- use the table."))},
     )
-    result = await world.train()
-    assert world.history()[0]["action"] == "reject"
+    result = await project.train()
+    assert project.history()[0]["action"] == "reject"
     assert result.finish_reason == "no_improvement"
-    assert "use the table" in (world.folder / "run/steps/step_0001/candidate_skill.md").read_text()
-    verdict = json.loads((world.folder / "run/steps/step_0001/verdict.json").read_text())
+    assert (
+        "use the table" in (project.folder / "run/steps/step_0001/candidate_skill.md").read_text()
+    )
+    verdict = json.loads((project.folder / "run/steps/step_0001/verdict.json").read_text())
     assert len(verdict["evidence"]["broken"]) == 2
 
 
-async def test_noise_alone_ships_nothing(make_world: MakeWorld) -> None:
+async def test_noise_alone_ships_nothing(make_project: MakeProject) -> None:
     def coin(call: Call) -> str:
         return "r" if random.Random(call.body["seed"]).random() < 0.5 else "unknown"
 
-    world = make_world(
+    project = make_project(
         "train.num_epochs=2",
         rows=items(6, 8, 0, ("red",)),
         agent=coin,
         optimizer={"reflect.failure": json.dumps(append("- Be kind."))},
     )
-    result = await world.train()
+    result = await project.train()
     assert result.finish_reason in ("no_improvement", "inconclusive")

@@ -12,7 +12,7 @@ from skillfit.errors import InputError
 from skillfit.tasks import Task
 from skillfit.training.inputs import Inputs, read_inputs
 from tests.training.practice_project import items
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 ROWS = items(8, 8, 4)
 MODELS = {"model": {"agent": "openai/agent", "optimizer": "openai/optimizer"}}
@@ -38,21 +38,21 @@ def from_python(task: Any, *settings: str, **given: Any) -> Inputs:
     ],
 )
 def test_a_setting_that_could_not_act_is_refused(
-    make_world: MakeWorld, settings: list[str], message: str
+    make_project: MakeProject, settings: list[str], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        make_world(rows=ROWS).inputs(*settings)
+        make_project(rows=ROWS).inputs(*settings)
 
 
 def test_a_second_grader_is_refused_where_the_task_brings_its_own_scores(
-    tmp_path: Path, make_world: MakeWorld
+    tmp_path: Path, make_project: MakeProject
 ) -> None:
     script = tmp_path / "own.py"
     script.write_text(f"items = {ROWS!r}\ndef evaluate(skill, item):\n    return 1.0\n")
-    world = make_world()
-    for tasks in (f"{script}:evaluate", f"'command: true < {world.folder / 'tasks.jsonl'}'"):
+    project = make_project()
+    for tasks in (f"{script}:evaluate", f"'command: true < {project.folder / 'tasks.jsonl'}'"):
         with pytest.raises(InputError, match="ship_grader: this task brings its own scores"):
-            world.inputs(f"env.tasks={tasks}", "env.grader=null", "evaluation.ship_grader=exact")
+            project.inputs(f"env.tasks={tasks}", "env.grader=null", "evaluation.ship_grader=exact")
 
 
 @pytest.mark.parametrize(
@@ -64,17 +64,19 @@ def test_settings_of_an_agent_nobody_asks_are_refused(setting: str) -> None:
         from_python(Task(ROWS, evaluate=lambda skill, item: 1.0), "model.agent=null", setting)
 
 
-def test_a_model_nobody_asks_is_refused(tmp_path: Path, make_world: MakeWorld) -> None:
+def test_a_model_nobody_asks_is_refused(tmp_path: Path, make_project: MakeProject) -> None:
     script = tmp_path / "own.py"
     script.write_text(f"items = {ROWS!r}\ndef evaluate(skill, item):\n    return 1.0\n")
-    world = make_world()
-    for tasks in (f"{script}:evaluate", f"'command: true < {world.folder / 'tasks.jsonl'}'"):
+    project = make_project()
+    for tasks in (f"{script}:evaluate", f"'command: true < {project.folder / 'tasks.jsonl'}'"):
         with pytest.raises(
             InputError, match=r"model\.agent: this task or agent runs items in its own way"
         ):
-            world.inputs(f"env.tasks={tasks}", "env.grader=null")
+            project.inputs(f"env.tasks={tasks}", "env.grader=null")
         assert (
-            world.inputs(f"env.tasks={tasks}", "env.grader=null", "model.agent=null").task.evaluator
+            project.inputs(
+                f"env.tasks={tasks}", "env.grader=null", "model.agent=null"
+            ).task.evaluator
             is not None
         )
 
@@ -138,7 +140,9 @@ def test_an_inspect_task_needs_the_agents_model(tmp_path: Path) -> None:
         )
 
 
-def test_a_skill_with_broken_frontmatter_is_refused_with_its_line(make_world: MakeWorld) -> None:
-    world = make_world(rows=ROWS, skill="---\nname: x\ndescription: a: b\n---\nred means r.\n")
+def test_a_skill_with_broken_frontmatter_is_refused_with_its_line(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(rows=ROWS, skill="---\nname: x\ndescription: a: b\n---\nred means r.\n")
     with pytest.raises(InputError, match=r"skill[^:]*:3: the frontmatter is not YAML"):
-        world.inputs()
+        project.inputs()

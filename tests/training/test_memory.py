@@ -31,7 +31,7 @@ from tests.training.practice_project import (
     section,
     system,
 )
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 STRICT = (
     "evaluation.gate=strict",
@@ -48,12 +48,12 @@ def lapse_only(call: Call) -> str:
 
 
 async def test_notes_of_a_lapse_only_step_reach_the_appendix_and_are_measured(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(*STRICT, AWARE, optimizer={"reflect.failure": lapse_only})
-    await world.train()
-    [record] = world.history()
-    carried = Skill.from_text((world.folder / "run/skills/skill_v0001.md").read_text())
+    project = make_project(*STRICT, AWARE, optimizer={"reflect.failure": lapse_only})
+    await project.train()
+    [record] = project.history()
+    carried = Skill.from_text((project.folder / "run/skills/skill_v0001.md").read_text())
     assert record["action"] == "skip_no_patches"
     assert (record["n_execution_lapse_notes"], record["n_appendix_notes_added"]) == (1, 1)
     assert appendix_notes(carried) == (NOTE,)
@@ -61,45 +61,47 @@ async def test_notes_of_a_lapse_only_step_reach_the_appendix_and_are_measured(
         "# Colours\n\nAnswer with the letter of the colour.\n\n- red means r.\n"
     )
     [measured] = [
-        event for event in world.events(EvaluationFinished) if event.name == "appendix_step_0001"
+        event for event in project.events(EvaluationFinished) if event.name == "appendix_step_0001"
     ]
     assert measured.skill_hash == carried.hash
-    assert json.loads((world.folder / "run/steps/step_0001/appendix_notes.json").read_text()) == [
+    assert json.loads((project.folder / "run/steps/step_0001/appendix_notes.json").read_text()) == [
         NOTE
     ]
 
 
-async def test_notes_stay_when_the_steps_candidate_is_rejected(make_world: MakeWorld) -> None:
+async def test_notes_stay_when_the_steps_candidate_is_rejected(make_project: MakeProject) -> None:
     reply = json.dumps({**append("- Be kind."), "appendix_notes": [NOTE]})
-    world = make_world(*STRICT, AWARE, optimizer={"reflect.failure": reply})
-    await world.train()
-    carried = Skill.from_text((world.folder / "run/skills/skill_v0001.md").read_text())
-    assert world.history()[0]["action"] == "reject"
+    project = make_project(*STRICT, AWARE, optimizer={"reflect.failure": reply})
+    await project.train()
+    carried = Skill.from_text((project.folder / "run/skills/skill_v0001.md").read_text())
+    assert project.history()[0]["action"] == "reject"
     assert appendix_notes(carried) == (NOTE,)
     assert "Be kind" not in carried.body
 
 
-async def test_too_many_notes_are_condensed_if_that_makes_them_fewer(make_world: MakeWorld) -> None:
+async def test_too_many_notes_are_condensed_if_that_makes_them_fewer(
+    make_project: MakeProject,
+) -> None:
     notes = [
         "Look at the first word of the task.",
         "Look at the second word of the task.",
         "Look at the third word too.",
     ]
     reply = json.dumps({**append(), "appendix_notes": notes})
-    world = make_world(
+    project = make_project(
         *STRICT,
         AWARE,
         "optimizer.skill_aware_consolidate_threshold=2",
         optimizer={"reflect.failure": reply},
     )
-    await world.train()
-    carried = Skill.from_text((world.folder / "run/skills/skill_v0001.md").read_text())
+    await project.train()
+    carried = Skill.from_text((project.folder / "run/skills/skill_v0001.md").read_text())
     assert appendix_notes(carried) == ("Look twice.",)
-    assert world.history()[0]["n_appendix_notes_consolidated"] is True
+    assert project.history()[0]["n_appendix_notes_consolidated"] is True
 
 
 async def test_condensed_notes_that_leak_are_not_used_and_not_said_to_be(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     rows = [
         {**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]}
@@ -114,44 +116,44 @@ async def test_condensed_notes_that_leak_are_not_used_and_not_said_to_be(
         "reflect.failure": json.dumps({**append(), "appendix_notes": notes}),
         "appendix_consolidate": json.dumps({"notes": ["Say a long and telling answer."]}),
     }
-    world = make_world(
+    project = make_project(
         *STRICT,
         AWARE,
         "optimizer.skill_aware_consolidate_threshold=2",
         rows=rows,
         optimizer=replies,
     )
-    await world.train()
-    carried = Skill.from_text((world.folder / "run/skills/skill_v0001.md").read_text())
+    await project.train()
+    carried = Skill.from_text((project.folder / "run/skills/skill_v0001.md").read_text())
     assert appendix_notes(carried) == tuple(notes)
-    assert world.history()[0]["n_appendix_notes_consolidated"] is False
+    assert project.history()[0]["n_appendix_notes_consolidated"] is False
 
 
 async def test_without_skill_aware_reflection_requests_and_results_know_nothing_of_notes(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     def noted(call: Call) -> str:
         return json.dumps({**analyse(call), "appendix_notes": [NOTE]})
 
     plain, sending = (
-        make_world(*STRICT, name="plain"),
-        make_world(*STRICT, name="sending", optimizer={"reflect.failure": noted}),
+        make_project(*STRICT, name="plain"),
+        make_project(*STRICT, name="sending", optimizer={"reflect.failure": noted}),
     )
-    for world in (plain, sending):
-        await world.train()
+    for project in (plain, sending):
+        await project.train()
     assert sorted(map(fingerprint, plain.calls)) == sorted(map(fingerprint, sending.calls))
     assert plain.best() == sending.best()
     assert not any("appendix_notes" in call.text for call in plain.calls)
 
 
 async def test_the_first_epoch_leaves_an_empty_memory_and_the_second_fills_it(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(
+    project = make_project(
         *STRICT, "train.num_epochs=2", "optimizer.slow_update_gate_with_selection=false"
     )
-    await world.train()
-    first, second = world.events(SlowUpdateFinished)
+    await project.train()
+    first, second = project.events(SlowUpdateFinished)
     assert (first.action, slow_update_text(Skill.from_text(first.skill))) == (
         "inject_placeholder",
         "",
@@ -159,12 +161,12 @@ async def test_the_first_epoch_leaves_an_empty_memory_and_the_second_fills_it(
     assert "SLOW_UPDATE_START" in first.skill
     assert second.action == "force_accept"
     assert slow_update_text(Skill.from_text(second.skill)) == "Name every colour once."
-    names = {event.name for event in world.events(EvaluationFinished)}
+    names = {event.name for event in project.events(EvaluationFinished)}
     assert {
         "slow_update_epoch_01",
         "slow_update_epoch_02",
     } <= names  # what is carried is always measured
-    folder = world.folder / "run/slow_update/epoch_02"
+    folder = project.folder / "run/slow_update/epoch_02"
     for name in (
         "slow_result.json",
         "comparison_pairs.json",
@@ -177,46 +179,46 @@ async def test_the_first_epoch_leaves_an_empty_memory_and_the_second_fills_it(
         for skill in ("prev", "curr")
     ]
     assert len(compared[0]) == len(compared[1]) > 0
-    result = json.loads((world.folder / "run/slow_update/epoch_02/slow_result.json").read_text())
-    state = json.loads((world.folder / "run/runtime_state.json").read_text())
+    result = json.loads((project.folder / "run/slow_update/epoch_02/slow_result.json").read_text())
+    state = json.loads((project.folder / "run/runtime_state.json").read_text())
     assert (
         result["selection_hard"] == state["current_score"]
         and state["current_origin"] == "slow_update_epoch_02"
     )
 
 
-async def test_a_slow_update_the_gate_rejects_is_not_carried(make_world: MakeWorld) -> None:
+async def test_a_slow_update_the_gate_rejects_is_not_carried(make_project: MakeProject) -> None:
     def confused(call: Call) -> str:
         return "confused" if "Name every colour once." in system(call) else knowing(call)
 
-    world = make_world(*STRICT, "train.num_epochs=2", agent=confused)
-    await world.train()
-    _, second = world.events(SlowUpdateFinished)
+    project = make_project(*STRICT, "train.num_epochs=2", agent=confused)
+    await project.train()
+    _, second = project.events(SlowUpdateFinished)
     assert second.action == "reject"
     assert slow_update_text(Skill.from_text(second.skill)) == ""
     assert "Name every colour once." in second.candidate
-    assert (world.folder / "run/slow_update/epoch_02/verdict.json").exists()
+    assert (project.folder / "run/slow_update/epoch_02/verdict.json").exists()
 
 
 async def test_a_forced_slow_update_that_does_harm_is_carried_but_never_the_best(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     def confused(call: Call) -> str:
         return "confused" if "Name every colour once." in system(call) else knowing(call)
 
-    world = make_world(
+    project = make_project(
         *STRICT,
         "train.num_epochs=2",
         "optimizer.slow_update_gate_with_selection=false",
         agent=confused,
     )
-    await world.train()
-    summary = world.summary()
+    await project.train()
+    summary = project.summary()
     assert (
         "Name every colour once."
-        in (world.folder / "run/skills/skill_v0002_slow_update.md").read_text()
+        in (project.folder / "run/skills/skill_v0002_slow_update.md").read_text()
     )
-    assert "Name every colour once." not in world.best()
+    assert "Name every colour once." not in project.best()
     assert (summary["final_selection_hard"], summary["best_selection_hard"]) == (0.0, 1.0)
 
 
@@ -229,95 +231,97 @@ async def test_a_forced_slow_update_that_does_harm_is_carried_but_never_the_best
     ],
 )
 async def test_the_pair_policy_decides_which_items_the_optimizer_looks_back_on(
-    make_world: MakeWorld, policy: str, kept: set[str]
+    make_project: MakeProject, policy: str, kept: set[str]
 ) -> None:
     # One rule a step: in the second epoch some items are solved before, and one colour is learned.
     learning = ("train.num_epochs=2", "optimizer.learning_rate=1", "optimizer.min_learning_rate=1")
-    world = make_world(
+    project = make_project(
         *STRICT,
         *learning,
         f"optimizer.longitudinal_pair_policy={policy}",
         rows=items(6, 4, 0, ("red", "green", "blue")),
     )
-    await world.train()
-    _, second = world.events(SlowUpdateFinished)
+    await project.train()
+    _, second = project.events(SlowUpdateFinished)
     assert {pair.category for pair in second.pairs} == kept
-    [call] = world.asked("slow_update")
+    [call] = project.asked("slow_update")
     assert f"the same {len(second.pairs)} training items" in call.text
 
 
-async def test_the_changed_policy_tops_up_from_items_not_tried_yet(make_world: MakeWorld) -> None:
+async def test_the_changed_policy_tops_up_from_items_not_tried_yet(
+    make_project: MakeProject,
+) -> None:
     learning = (
         "train.num_epochs=2",
         "optimizer.learning_rate=1",
         "optimizer.min_learning_rate=1",
         "optimizer.slow_update_samples=2",
     )
-    world = make_world(
+    project = make_project(
         *STRICT,
         *learning,
         "optimizer.longitudinal_pair_policy=changed",
         rows=items(9, 4, 0, ("red", "green", "blue")),
     )
-    await world.train()
-    _, second = world.events(SlowUpdateFinished)
+    await project.train()
+    _, second = project.events(SlowUpdateFinished)
     assert len(second.pairs) == 2
     assert all(pair.category == "improved" for pair in second.pairs)
     assert len({pair.id for pair in second.all_pairs}) == len(second.all_pairs)
 
 
 async def test_the_meta_skill_written_after_an_epoch_is_in_the_prompts_of_the_next(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     advice = "Short rules were kept."
-    world = make_world(
+    project = make_project(
         *STRICT, "train.num_epochs=3", "optimizer.learning_rate=1", "optimizer.min_learning_rate=1"
     )
-    await world.train()
-    assert [event.result.action for event in world.events(MetaSkillFinished)] == [
+    await project.train()
+    assert [event.result.action for event in project.events(MetaSkillFinished)] == [
         "skip_first_epoch",
         "write_meta_skill",
         "write_meta_skill",
     ]
     advised = [
         advice in section(call.text, "optimizer_meta_skill")
-        for call in world.asked("reflect.failure")
+        for call in project.asked("reflect.failure")
     ]
     assert advised == [False, False, True]
-    *_, last = world.asked("meta_skill")
+    *_, last = project.asked("meta_skill")
     assert advice in last.text  # and it is carried on
 
 
 async def test_a_lesson_that_passes_the_token_ceiling_is_left_out_and_said(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     long = json.dumps(
         {"slow_update_content": "Name every colour once, and then name it again. " * 40}
     )
-    world = make_world(
+    project = make_project(
         *STRICT,
         "train.num_epochs=2",
         "optimizer.max_skill_tokens=200",
         optimizer={"slow_update": long},
     )
-    await world.train()
-    assert [event.action for event in world.events(SlowUpdateFinished)] == [
+    await project.train()
+    assert [event.action for event in project.events(SlowUpdateFinished)] == [
         "inject_placeholder",
         "unchanged",
     ]
     assert any(
         event.stage == "slow_update" and "200 are allowed" in event.reason
-        for event in world.events(Discarded)
+        for event in project.events(Discarded)
     )
 
 
-async def test_the_meta_skill_needs_no_slow_update(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, "train.num_epochs=2", "optimizer.use_slow_update=false")
-    await world.train()
-    assert len(world.asked("meta_skill")) == 1
-    assert world.events(SlowUpdateFinished) == []
-    assert "SLOW_UPDATE" not in world.best()
-    assert (world.folder / "run/meta_skill/epoch_02/rollout_prev/results.jsonl").exists()
+async def test_the_meta_skill_needs_no_slow_update(make_project: MakeProject) -> None:
+    project = make_project(*STRICT, "train.num_epochs=2", "optimizer.use_slow_update=false")
+    await project.train()
+    assert len(project.asked("meta_skill")) == 1
+    assert project.events(SlowUpdateFinished) == []
+    assert "SLOW_UPDATE" not in project.best()
+    assert (project.folder / "run/meta_skill/epoch_02/rollout_prev/results.jsonl").exists()
 
 
 def by_example(call: Call) -> str:
@@ -330,51 +334,51 @@ def by_example(call: Call) -> str:
     return shown.get(colour) or knowing(call)
 
 
-async def test_worked_examples_train_without_any_optimizer_model(make_world: MakeWorld) -> None:
-    world = make_world(
+async def test_worked_examples_train_without_any_optimizer_model(make_project: MakeProject) -> None:
+    project = make_project(
         *STRICT, "optimizer.proposer=examples", "model.optimizer=null", agent=by_example
     )
-    result = await world.train()
+    result = await project.train()
     assert result.finish_reason == "improved"
-    assert {call.body["model"] for call in world.calls} == {"agent"}
-    learned = {example.output for example in examples(Skill.from_text(world.best()))}
+    assert {call.body["model"] for call in project.calls} == {"agent"}
+    learned = {example.output for example in examples(Skill.from_text(project.best()))}
     assert {"g", "b", "o"} <= learned
-    assert [event.group for event in world.events(ReflectionFinished)] == ["examples"]
+    assert [event.group for event in project.events(ReflectionFinished)] == ["examples"]
 
 
 async def test_examples_and_reflections_go_together_and_no_model_merges_the_examples(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     def only_green(call: Call) -> str:
         return json.dumps(append("- green means g."))
 
     stages = {"reflect.failure": only_green, "reflect.success": only_green}
-    world = make_world(
+    project = make_project(
         *STRICT,
         "optimizer.proposer=both",
         "optimizer.lr_control_mode=none",
         agent=by_example,
         optimizer={**OPTIMIZER, **stages},
     )
-    await world.train()
-    assert "green means g." in world.best()
-    assert {"b", "o"} <= {example.output for example in examples(Skill.from_text(world.best()))}
-    assert not any('"op": "example"' in call.text for call in world.asked("merge"))
-    assert world.history()[0]["selection_hard"] == 1.0
+    await project.train()
+    assert "green means g." in project.best()
+    assert {"b", "o"} <= {example.output for example in examples(Skill.from_text(project.best()))}
+    assert not any('"op": "example"' in call.text for call in project.asked("merge"))
+    assert project.history()[0]["selection_hard"] == 1.0
 
 
 @pytest.mark.parametrize("mode", ["rewrite_from_suggestions", "full_rewrite_minibatch"])
-def test_examples_with_a_rewrite_mode_are_refused(make_world: MakeWorld, mode: str) -> None:
-    world = make_world()
+def test_examples_with_a_rewrite_mode_are_refused(make_project: MakeProject, mode: str) -> None:
+    project = make_project()
     settings = load_config(
-        world.config(), [f"optimizer.skill_update_mode={mode}", "optimizer.proposer=both"]
+        project.config(), [f"optimizer.skill_update_mode={mode}", "optimizer.proposer=both"]
     )
     with pytest.raises(InputError, match="patch"):
         read_inputs(settings)
 
 
-async def test_a_skill_without_text_can_be_trained(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, *ALONE, skill="")
-    await world.train()
-    assert world.history()[0]["action"] == "accept_new_best"
-    assert SKILL not in world.best()
+async def test_a_skill_without_text_can_be_trained(make_project: MakeProject) -> None:
+    project = make_project(*STRICT, *ALONE, skill="")
+    await project.train()
+    assert project.history()[0]["action"] == "accept_new_best"
+    assert SKILL not in project.best()

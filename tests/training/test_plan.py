@@ -31,7 +31,7 @@ from skillfit.training.plan import (
 )
 from skillfit.training.start import start
 from tests.training.practice_project import items
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 
 def some(count: int) -> list[Item]:
@@ -179,11 +179,11 @@ class TestRolloutBudget:
     ],
 )
 def test_the_estimate_of_a_plan_is_what_the_plan_counted(
-    make_world: MakeWorld, gate: str, settings: tuple[str, ...]
+    make_project: MakeProject, gate: str, settings: tuple[str, ...]
 ) -> None:
-    world = make_world("evaluation.eval_test=false", rows=items(24, 12, 0))
+    project = make_project("evaluation.eval_test=false", rows=items(24, 12, 0))
     budget = ("budget.rollouts=1200", f"evaluation.gate={gate}", "train.batch_size=6")
-    inputs = world.inputs(*budget, *settings)
+    inputs = project.inputs(*budget, *settings)
     bought = inputs.rollout_plan
     assert bought is not None
     found = estimate(
@@ -223,10 +223,10 @@ def test_the_plan_of_an_earlier_version_is_known(
     assert astuple(earlier_plan(config, SplitSizes(*sizes), rollouts)) == planned
 
 
-async def test_a_run_of_an_earlier_version_resumes_with_its_plan(make_world: MakeWorld) -> None:
+async def test_a_run_of_an_earlier_version_resumes_with_its_plan(make_project: MakeProject) -> None:
     settings = ("evaluation.gate=strict", "budget.rollouts=300", "evaluation.preflight=true")
-    world = make_world(*settings, "train.batch_size=20", rows=items(24, 12, 0))
-    now, control = world.inputs(), Control()
+    project = make_project(*settings, "train.batch_size=20", rows=items(24, 12, 0))
+    now, control = project.inputs(), Control()
     then = earlier_plan(now.config, now.available, 300)
     assert now.rollout_plan is not None and then.steps < now.rollout_plan.steps
     fewer = {**now.task.split_settings.caps, "selection": then.selection}
@@ -237,15 +237,15 @@ async def test_a_run_of_an_earlier_version_resumes_with_its_plan(make_world: Mak
             control.stop()
 
     earlier = replace(now, task=task, rollout_plan=then)
-    path = world.folder / "run"
+    path = project.folder / "run"
     with pytest.raises(Interrupted):
         await start(earlier, path, listeners=[stop], control=control, force=True)
     forget_plan(path)
-    await world.train(force=True)
-    (started,) = world.events(RunStarted)
+    await project.train(force=True)
+    (started,) = project.events(RunStarted)
     assert (started.planned_steps, started.splits["selection"]) == (then.steps, then.selection)
     assert started.rollout_plan == then
-    assert len(world.history()) == then.steps
+    assert len(project.history()) == then.steps
 
 
 def forget_plan(run: Path) -> None:

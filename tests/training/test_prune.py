@@ -6,7 +6,7 @@ from skillfit.cli.output import ResultLine
 from skillfit.run.control import Control, Interrupted
 from skillfit.run.events import GateDecided, StepFinished, Stored
 from tests.training.practice_project import differences, items, readable
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 STORIES = [f"Story {number} is long and names nothing of use." for number in range(5)]
 BLOATED = "\n\n".join(["# Colours", *STORIES, "- red means r.", "Answer with one letter."]) + "\n"
@@ -21,17 +21,17 @@ ROWS = items(16, 24, 0)
 
 
 async def test_a_bloated_skill_gets_shorter_and_a_needed_paragraph_stays(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(*STEPS, rows=ROWS, skill=BLOATED)
-    result = await world.train()
-    best = world.best()
+    project = make_project(*STEPS, rows=ROWS, skill=BLOATED)
+    result = await project.train()
+    best = project.best()
     assert result.finish_reason == "improved"
     assert "- red means r." in best and "- blue means b." in best
     gone = [story for story in STORIES if story not in best]
     assert len(gone) >= 2
     assert len(result.summary.cut) >= len(gone)
-    reasons = [event.reason for event in world.events(GateDecided)]
+    reasons = [event.reason for event in project.events(GateDecided)]
     assert any("cut line" in reason and "of the initial skill" in reason for reason in reasons)
     line = ResultLine.of(result.run, result.summary)
     said = line.as_text(result.diagnosis)
@@ -40,10 +40,10 @@ async def test_a_bloated_skill_gets_shorter_and_a_needed_paragraph_stays(
     assert "Cut from the initial skill: line" in said
 
 
-async def test_a_run_that_prunes_ends_the_same_after_a_stop(make_world: MakeWorld) -> None:
-    whole = make_world(*STEPS, rows=ROWS, skill=BLOATED, name="whole")
+async def test_a_run_that_prunes_ends_the_same_after_a_stop(make_project: MakeProject) -> None:
+    whole = make_project(*STEPS, rows=ROWS, skill=BLOATED, name="whole")
     await whole.train()
-    stopped = make_world(*STEPS, rows=ROWS, skill=BLOATED, name="stopped")
+    stopped = make_project(*STEPS, rows=ROWS, skill=BLOATED, name="stopped")
     control = Control()
 
     def stop_after_step_five(stored: Stored) -> None:
@@ -58,5 +58,5 @@ async def test_a_run_that_prunes_ends_the_same_after_a_stop(make_world: MakeWorl
         raise AssertionError("the run was not stopped")
     await stopped.train()
     assert stopped.best() == whole.best()
-    runs = [readable(world.folder / "run") for world in (whole, stopped)]
+    runs = [readable(project.folder / "run") for project in (whole, stopped)]
     assert [name for name in differences(*runs) if name in ("history.json", "best_skill.md")] == []

@@ -22,7 +22,7 @@ from skillfit.training.estimate import estimate
 from skillfit.training.start import start
 from tests.support.chat_server import Call
 from tests.training.practice_project import Script, analyse, append, fingerprint, items, readable
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 SRC = Path(skillfit.__file__).parent
 # A recipe fills the other settings (test_recipes); where a window would not act it is refused
@@ -129,7 +129,7 @@ ACTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "budget.minutes": ("budget.minutes=0.00001", ()),
 }
 LABELS = ("config", "gate_metric", "lr_control_mode")  # fields that only repeat a setting
-# An answer to blue items is half of what they want: then soft scores say something of their own.
+# An answer to blue items is half of what they want: then soft scores differ from hard ones.
 ROWS = [{**row, "answer": "b indeed"} if row["type"] == "blue" else row for row in items(8, 5, 2)]
 Observed = tuple[list[str], dict[str, Any]]
 UNCHANGED: dict[tuple[str, ...], Observed] = {}  # runs that several changes are compared with
@@ -148,15 +148,15 @@ def praising(call: Call) -> str:
     return json.dumps({**append(), "appendix_notes": ["Say the letter alone, and nothing else."]})
 
 
-async def observe(make_world: MakeWorld, name: str, *settings: str) -> Observed:
+async def observe(make_project: MakeProject, name: str, *settings: str) -> Observed:
     """The requests of a run, and its files without what only repeats the settings."""
-    world = make_world(
+    project = make_project(
         rows=ROWS, optimizer={"reflect.failure": noting, "reflect.success": praising}, name=name
     )
-    await world.train(*settings, force=True)
-    files = readable(world.folder / "run")
+    await project.train(*settings, force=True)
+    files = readable(project.folder / "run")
     del files["config.json"]
-    return sorted(map(fingerprint, world.calls)), _unlabelled(files)
+    return sorted(map(fingerprint, project.calls)), _unlabelled(files)
 
 
 def _unlabelled(value: Any) -> Any:
@@ -167,16 +167,16 @@ def _unlabelled(value: Any) -> Any:
 
 @pytest.mark.parametrize("key", ACTS)
 async def test_a_changed_setting_changes_what_a_run_asks_or_writes(
-    make_world: MakeWorld, key: str
+    make_project: MakeProject, key: str
 ) -> None:
     change, beneath = ACTS[key]
     if beneath not in UNCHANGED:
-        UNCHANGED[beneath] = await observe(make_world, "unchanged", *beneath)
-    assert await observe(make_world, "changed", *beneath, change) != UNCHANGED[beneath]
+        UNCHANGED[beneath] = await observe(make_project, "unchanged", *beneath)
+    assert await observe(make_project, "changed", *beneath, change) != UNCHANGED[beneath]
 
 
-async def test_without_a_change_two_runs_ask_and_write_the_same(make_world: MakeWorld) -> None:
-    one, other = [await observe(make_world, name, *EPOCHS, *STEPS) for name in ("one", "other")]
+async def test_without_a_change_two_runs_ask_and_write_the_same(make_project: MakeProject) -> None:
+    one, other = [await observe(make_project, name, *EPOCHS, *STEPS) for name in ("one", "other")]
     assert one == other
 
 
@@ -206,7 +206,7 @@ def sections(settings: BaseModel, prefix: str = "") -> Iterator[tuple[str, BaseM
 
 
 async def test_every_setting_is_read_by_a_run(
-    make_world: MakeWorld, reads: set[tuple[int, str]]
+    make_project: MakeProject, reads: set[tuple[int, str]]
 ) -> None:
     def empty_at_first(call: Call) -> Any:
         """Each model's first reply is nothing, so that it is asked again."""
@@ -217,11 +217,11 @@ async def test_every_setting_is_read_by_a_run(
     asked: set[str] = set()
     script = Script(judge=json.dumps({"reason": "r", "score": 1, "advice": ""}))
     grader = "env.grader={mean: [exact, {rubric: Short.}]}"
-    world = make_world(
+    project = make_project(
         *EPOCHS, *DEEP, *AWARE, grader, "evaluation.preflight=true", script=empty_at_first
     )
-    inputs = world.inputs(f"model.judge={{id: openai/judge, base_url: '{world.server.url}'}}")
-    await start(inputs, world.folder / "run", force=True)
+    inputs = project.inputs(f"model.judge={{id: openai/judge, base_url: '{project.server.url}'}}")
+    await start(inputs, project.folder / "run", force=True)
     estimate(inputs.config, inputs.task, inputs.skill, inputs.plan())
     names = {id(section): prefix for prefix, section in sections(inputs.config)}
     read = {f"{names[owner]}{name}" for owner, name in reads if owner in names}
@@ -233,9 +233,9 @@ async def test_every_setting_is_read_by_a_run(
     ["model.agent.context_window=9000", "model.judge={id: openai/judge, context_window: 9000}"],
 )
 async def test_a_window_that_cuts_nobodys_prompts_is_refused(
-    make_world: MakeWorld, setting: str
+    make_project: MakeProject, setting: str
 ) -> None:
-    world = make_world()
+    project = make_project()
     with pytest.raises(InputError, match=r"context_window has no effect"):
-        await world.train(setting)
-    assert not world.calls
+        await project.train(setting)
+    assert not project.calls

@@ -12,8 +12,8 @@ from skillfit.run.control import STEERING, request_steering
 from skillfit.run.directory import read_listed
 from skillfit.run.events import GateDecided, PersonDecided, StepFinished, Stored, Warned
 from skillfit.training.steering import ReviewPending
-from tests.training.practice_project import World, differences, items, readable
-from tests.training.world_fixture import MakeWorld
+from tests.training.practice_project import TrainingProject, differences, items, readable
+from tests.training.project_fixture import MakeProject
 
 STEPS = (
     "train.num_epochs=6",
@@ -25,145 +25,147 @@ STEPS = (
 ROWS = items(8, 16, 0)
 
 
-def asking(world: World, *requests: tuple[str, ...]):
+def asking(project: TrainingProject, *requests: tuple[str, ...]):
     """A listener that makes the requests when the first step has ended."""
 
     def listen(stored: Stored) -> None:
         first = isinstance(stored.event, StepFinished) and stored.event.step == 1
-        if first and not (world.folder / "run/steering.jsonl").exists():
+        if first and not (project.folder / "run/steering.jsonl").exists():
             for request in requests:
-                request_steering(world.folder / "run", *request)
+                request_steering(project.folder / "run", *request)
 
     return listen
 
 
-def effects(world: World) -> dict[str, dict]:
-    found = json.loads((world.folder / "run/edit_effects.json").read_text())
+def effects(project: TrainingProject) -> dict[str, dict]:
+    found = json.loads((project.folder / "run/edit_effects.json").read_text())
     return {effect["id"]: effect for effect in found}
 
 
-async def test_a_vetoed_edit_is_dropped_and_never_comes_back(make_world: MakeWorld) -> None:
-    world = make_world(*STEPS, rows=ROWS)
-    await world.train(listeners=[asking(world, ("veto", "s0001e01"))])
-    [decided] = world.events(PersonDecided)
+async def test_a_vetoed_edit_is_dropped_and_never_comes_back(make_project: MakeProject) -> None:
+    project = make_project(*STEPS, rows=ROWS)
+    await project.train(listeners=[asking(project, ("veto", "s0001e01"))])
+    [decided] = project.events(PersonDecided)
     assert (decided.action, decided.target) == ("veto", "s0001e01")
-    first = effects(world)["s0001e01"]
+    first = effects(project)["s0001e01"]
     assert first["status"] == "dropped" and "vetoed by a person" in first["reason"]
-    assert first["edit"]["content"] not in world.best()
+    assert first["edit"]["content"] not in project.best()
 
 
-async def test_a_pinned_edit_stays_whatever_its_effect(make_world: MakeWorld) -> None:
+async def test_a_pinned_edit_stays_whatever_its_effect(make_project: MakeProject) -> None:
     useless = json.dumps(
         {"patch": {"edits": [{"op": "append", "target": "", "content": "- Be kind."}]}}
     )
-    world = make_world(*STEPS, rows=ROWS, optimizer={"reflect.failure": useless})
-    await world.train(listeners=[asking(world, ("pin", "s0001e01"))])
-    assert "- Be kind." in world.best()
-    assert effects(world)["s0001e01"]["status"] == "promoted"
+    project = make_project(*STEPS, rows=ROWS, optimizer={"reflect.failure": useless})
+    await project.train(listeners=[asking(project, ("pin", "s0001e01"))])
+    assert "- Be kind." in project.best()
+    assert effects(project)["s0001e01"]["status"] == "promoted"
 
 
-async def test_a_reworded_edit_takes_the_place_of_the_old_one(make_world: MakeWorld) -> None:
-    world = make_world(*STEPS, rows=ROWS)
+async def test_a_reworded_edit_takes_the_place_of_the_old_one(make_project: MakeProject) -> None:
+    project = make_project(*STEPS, rows=ROWS)
     reword = ("reword", "s0001e01", "- green means g. Nothing else.")
-    await world.train(listeners=[asking(world, reword)])
-    texts = [effect["edit"]["content"] for effect in effects(world).values()]
+    await project.train(listeners=[asking(project, reword)])
+    texts = [effect["edit"]["content"] for effect in effects(project).values()]
     assert "- green means g. Nothing else." in texts
 
 
-async def test_with_review_nothing_is_promoted_without_a_yes(make_world: MakeWorld) -> None:
-    world = make_world(*STEPS, "review=true", rows=ROWS)
+async def test_with_review_nothing_is_promoted_without_a_yes(make_project: MakeProject) -> None:
+    project = make_project(*STEPS, "review=true", rows=ROWS)
     with pytest.raises(ReviewPending) as stopped:
-        await world.train(listeners=[asking(world, ("approve", "s0001e01"))])
+        await project.train(listeners=[asking(project, ("approve", "s0001e01"))])
     assert stopped.value.exit_code == Exit.HANDOFF
-    *_, last = world.events(GateDecided)
+    *_, last = project.events(GateDecided)
     waiting = [effect.id for effect in last.effects if effect.awaits_approval]
     assert waiting and all(edit in str(stopped.value) for edit in waiting)
     statuses = {effect.id: effect.status for effect in last.effects}
     assert statuses["s0001e01"] == "promoted"
     assert "promoted" not in [status for key, status in statuses.items() if key != "s0001e01"]
-    verdicts = world.events(GateDecided)
+    verdicts = project.events(GateDecided)
     reasons = [effect.reason for verdict in verdicts for effect in verdict.effects]
     assert any("waiting for approval" in reason for reason in reasons)
 
 
 async def test_a_run_under_review_ends_when_every_edit_has_its_yes_or_no(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(*STEPS, "review=true", rows=ROWS)
+    project = make_project(*STEPS, "review=true", rows=ROWS)
     with pytest.raises(ReviewPending):
-        await world.train()
-    asked = len(world.calls)
-    *_, last = world.events(GateDecided)
+        await project.train()
+    asked = len(project.calls)
+    *_, last = project.events(GateDecided)
     approved, *declined = [effect for effect in last.effects if effect.awaits_approval]
-    assert read_listed(world.folder / "run").state == "review"
-    assert read_story(world.folder / "run").state == "review"
-    request_steering(world.folder / "run", "approve", approved.id)
+    assert read_listed(project.folder / "run").state == "review"
+    assert read_story(project.folder / "run").state == "review"
+    request_steering(project.folder / "run", "approve", approved.id)
     for effect in declined:
-        request_steering(world.folder / "run", "decline", effect.id)
-    assert read_listed(world.folder / "run").state == "stopped"
-    await world.train()
-    assert read_listed(world.folder / "run").state == "finished"
-    assert len(world.calls) == asked, "the steps are not paid again"
-    assert approved.edit.content in world.best()
-    assert all(effect.edit.content not in world.best() for effect in declined)
-    assert len(world.events(PersonDecided)) == 1 + len(declined)
-    await world.train()
-    assert len(world.events(PersonDecided)) == 1 + len(declined), "a replay asks nothing again"
+        request_steering(project.folder / "run", "decline", effect.id)
+    assert read_listed(project.folder / "run").state == "stopped"
+    await project.train()
+    assert read_listed(project.folder / "run").state == "finished"
+    assert len(project.calls) == asked, "the steps are not paid again"
+    assert approved.edit.content in project.best()
+    assert all(effect.edit.content not in project.best() for effect in declined)
+    assert len(project.events(PersonDecided)) == 1 + len(declined)
+    await project.train()
+    assert len(project.events(PersonDecided)) == 1 + len(declined), "a replay asks nothing again"
 
 
-async def test_a_request_that_makes_no_sense_is_a_warning(make_world: MakeWorld) -> None:
-    world = make_world(*STEPS, rows=ROWS)
-    await world.train(listeners=[asking(world, ("veto", "s9999e99"))])
-    assert world.events(PersonDecided) == []
-    assert any("s9999e99" in event.message for event in world.events(Warned))
+async def test_a_request_that_makes_no_sense_is_a_warning(make_project: MakeProject) -> None:
+    project = make_project(*STEPS, rows=ROWS)
+    await project.train(listeners=[asking(project, ("veto", "s9999e99"))])
+    assert project.events(PersonDecided) == []
+    assert any("s9999e99" in event.message for event in project.events(Warned))
 
 
-async def test_a_replay_follows_the_same_requests(make_world: MakeWorld) -> None:
-    world = make_world(*STEPS, rows=ROWS)
-    await world.train(listeners=[asking(world, ("veto", "s0001e01"))])
-    before, asked = readable(world.folder / "run"), len(world.calls)
-    await world.train()
-    assert differences(readable(world.folder / "run"), before) == []
-    assert len(world.calls) == asked
+async def test_a_replay_follows_the_same_requests(make_project: MakeProject) -> None:
+    project = make_project(*STEPS, rows=ROWS)
+    await project.train(listeners=[asking(project, ("veto", "s0001e01"))])
+    before, asked = readable(project.folder / "run"), len(project.calls)
+    await project.train()
+    assert differences(readable(project.folder / "run"), before) == []
+    assert len(project.calls) == asked
 
 
-async def test_a_cap_can_be_raised_while_the_run_goes_on(make_world: MakeWorld) -> None:
-    world = make_world(*STEPS, "budget.calls=60", rows=ROWS)
-    await world.train(listeners=[asking(world, ("budget", "calls", "5000"))])
-    assert len(world.history()) == 6 and len(world.calls) > 60
+async def test_a_cap_can_be_raised_while_the_run_goes_on(make_project: MakeProject) -> None:
+    project = make_project(*STEPS, "budget.calls=60", rows=ROWS)
+    await project.train(listeners=[asking(project, ("budget", "calls", "5000"))])
+    assert len(project.history()) == 6 and len(project.calls) > 60
 
 
 async def test_a_cap_raised_in_the_config_wins_over_an_earlier_request(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(*STEPS, "budget.calls=60", rows=ROWS)
-    await world.train(listeners=[asking(world, ("budget", "calls", "80"))])
-    assert len(world.calls) == 80 and len(world.history()) < 6
-    await world.train("budget.calls=5000")
-    assert len(world.history()) == 6 and len(world.calls) > 80
-    assert read_story(world.folder / "run").caps == {"calls": 5000}
+    project = make_project(*STEPS, "budget.calls=60", rows=ROWS)
+    await project.train(listeners=[asking(project, ("budget", "calls", "80"))])
+    assert len(project.calls) == 80 and len(project.history()) < 6
+    await project.train("budget.calls=5000")
+    assert len(project.history()) == 6 and len(project.calls) > 80
+    assert read_story(project.folder / "run").caps == {"calls": 5000}
 
 
-async def test_a_cap_lowered_by_a_request_stays_lowered_on_resume(make_world: MakeWorld) -> None:
-    world = make_world(*STEPS, "budget.calls=5000", rows=ROWS)
-    await world.train(listeners=[asking(world, ("budget", "calls", "70"))])
-    spent = len(world.calls)
-    assert read_story(world.folder / "run").caps == {"calls": 70}
-    await world.train()
-    assert spent <= 70 and len(world.calls) == spent
-    assert read_story(world.folder / "run").caps == {"calls": 70}
+async def test_a_cap_lowered_by_a_request_stays_lowered_on_resume(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(*STEPS, "budget.calls=5000", rows=ROWS)
+    await project.train(listeners=[asking(project, ("budget", "calls", "70"))])
+    spent = len(project.calls)
+    assert read_story(project.folder / "run").caps == {"calls": 70}
+    await project.train()
+    assert spent <= 70 and len(project.calls) == spent
+    assert read_story(project.folder / "run").caps == {"calls": 70}
 
 
 @pytest.mark.parametrize("value", ["much", "nan", "-1", ""])
 async def test_a_cap_that_is_no_number_in_the_file_is_a_warning(
-    make_world: MakeWorld, value: str
+    make_project: MakeProject, value: str
 ) -> None:
-    world = make_world(*STEPS, rows=ROWS)
+    project = make_project(*STEPS, rows=ROWS)
     line = {"number": 1, "action": "budget", "target": "calls", "text": value}
 
     def write_line(stored: Stored) -> None:
-        (world.folder / "run" / STEERING).write_text(json.dumps(line) + "\n")
+        (project.folder / "run" / STEERING).write_text(json.dumps(line) + "\n")
 
-    await world.train(listeners=[write_line])
-    assert world.events(PersonDecided) == [] and len(world.history()) == 6
-    assert any("is not a budget" in event.message for event in world.events(Warned))
+    await project.train(listeners=[write_line])
+    assert project.events(PersonDecided) == [] and len(project.history()) == 6
+    assert any("is not a budget" in event.message for event in project.events(Warned))

@@ -35,7 +35,7 @@ from tests.training.practice_project import (
     system,
     task,
 )
-from tests.training.world_fixture import MakeWorld
+from tests.training.project_fixture import MakeProject
 
 STRICT = (
     "evaluation.gate=strict",
@@ -45,13 +45,13 @@ STRICT = (
 
 
 async def test_failed_rollouts_become_rules_and_the_gate_accepts_them(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(*STRICT)
-    result = await world.train()
+    project = make_project(*STRICT)
+    result = await project.train()
     assert result.finish_reason == "improved"
-    assert world.history()[0] | {"timing": 0, "tokens": 0, "wall_time_s": 0} == {
-        **world.history()[0],
+    assert project.history()[0] | {"timing": 0, "tokens": 0, "wall_time_s": 0} == {
+        **project.history()[0],
         "action": "accept_new_best",
         "rollout_hard": 0.25,
         "rollout_n": 8,
@@ -65,77 +65,79 @@ async def test_failed_rollouts_become_rules_and_the_gate_accepts_them(
         "tokens": 0,
         "wall_time_s": 0,
     }
-    assert all(f"{colour} means" in world.best() for colour in ("green", "blue", "gold"))
+    assert all(f"{colour} means" in project.best() for colour in ("green", "blue", "gold"))
 
 
 async def test_a_step_nobody_has_a_proposal_for_is_skipped_without_evaluation(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(*STRICT, optimizer={"reflect.failure": json.dumps(append())})
-    await world.train()
-    assert [record["action"] for record in world.history()] == ["skip_no_patches"]
-    assert len(world.asked("rollout")) == 8 + 8  # the baseline and the batch
-    assert world.summary()["total_skips"] == 1
+    project = make_project(*STRICT, optimizer={"reflect.failure": json.dumps(append())})
+    await project.train()
+    assert [record["action"] for record in project.history()] == ["skip_no_patches"]
+    assert len(project.asked("rollout")) == 8 + 8  # the baseline and the batch
+    assert project.summary()["total_skips"] == 1
 
 
-async def test_a_candidate_equal_to_the_incumbent_is_not_evaluated(make_world: MakeWorld) -> None:
+async def test_a_candidate_equal_to_the_incumbent_is_not_evaluated(
+    make_project: MakeProject,
+) -> None:
     same = {
         "patch": {
             "edits": [{"op": "replace", "target": "- red means r.", "content": "- red means r."}]
         }
     }
-    world = make_world(*STRICT, optimizer={"reflect.failure": json.dumps(same)})
-    await world.train()
-    assert world.history()[0]["action"] == "skip_no_change"
-    assert len(world.asked("rollout")) == 8 + 8
-    assert world.events(GateDecided) == []
+    project = make_project(*STRICT, optimizer={"reflect.failure": json.dumps(same)})
+    await project.train()
+    assert project.history()[0]["action"] == "skip_no_change"
+    assert len(project.asked("rollout")) == 8 + 8
+    assert project.events(GateDecided) == []
 
 
-async def test_a_rewrite_that_brings_nothing_usable_is_skipped(make_world: MakeWorld) -> None:
+async def test_a_rewrite_that_brings_nothing_usable_is_skipped(make_project: MakeProject) -> None:
     mode = "optimizer.skill_update_mode=rewrite_from_suggestions"
-    world = make_world(*STRICT, mode, optimizer={"rewrite": json.dumps({"new_skill": ""})})
-    await world.train()
-    assert world.history()[0]["action"] == "skip_no_rewrite"
-    assert world.summary()["total_skips"] == 1
-    assert world.best() == SKILL
+    project = make_project(*STRICT, mode, optimizer={"rewrite": json.dumps({"new_skill": ""})})
+    await project.train()
+    assert project.history()[0]["action"] == "skip_no_rewrite"
+    assert project.summary()["total_skips"] == 1
+    assert project.best() == SKILL
 
 
 async def test_a_stage_announces_as_many_selection_rollouts_as_it_makes(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world("evaluation.ship_test=false", "evaluation.eval_test=false")
-    await world.train()
-    (announced,) = [event for event in world.events(StageStarted) if event.stage == "gate"]
-    made = [event for event in world.events(RolloutFinished) if event.phase == "gate"]
+    project = make_project("evaluation.ship_test=false", "evaluation.eval_test=false")
+    await project.train()
+    (announced,) = [event for event in project.events(StageStarted) if event.stage == "gate"]
+    made = [event for event in project.events(RolloutFinished) if event.phase == "gate"]
     assert announced.total == len(made) > 8  # several passes over eight items
 
 
-async def test_a_run_announces_the_steps_that_its_budget_buys(make_world: MakeWorld) -> None:
-    world = make_world("budget.rollouts=250", "train.batch_size=3", "train.num_epochs=4")
-    await world.train()
-    (started,) = world.events(RunStarted)
+async def test_a_run_announces_the_steps_that_its_budget_buys(make_project: MakeProject) -> None:
+    project = make_project("budget.rollouts=250", "train.batch_size=3", "train.num_epochs=4")
+    await project.train()
+    (started,) = project.events(RunStarted)
     assert started.total_steps % started.steps_per_epoch  # the last epoch is cut
-    assert started.total_steps == world.summary()["total_steps"] == len(world.history())
+    assert started.total_steps == project.summary()["total_steps"] == len(project.history())
 
 
-async def test_an_edit_budget_of_zero_applies_nothing(make_world: MakeWorld) -> None:
-    world = make_world(
+async def test_an_edit_budget_of_zero_applies_nothing(make_project: MakeProject) -> None:
+    project = make_project(
         *STRICT,
         "train.num_epochs=2",
         "optimizer.learning_rate=0",
         "optimizer.use_slow_update=false",
     )
-    await world.train()
-    assert world.best() == SKILL
-    assert [record["action"].partition("_")[0] for record in world.history()] == ["skip"] * 2
-    asked = [call.text for call in world.asked("reflect.failure")]
+    await project.train()
+    assert project.best() == SKILL
+    assert [record["action"].partition("_")[0] for record in project.history()] == ["skip"] * 2
+    asked = [call.text for call in project.asked("reflect.failure")]
     assert all(
         "Edit budget: at most 0" in text for text in asked
     )  # the default least of 2 does not lift it
     assert len(asked) > 1
 
 
-async def test_the_edit_budgets_in_prompts_follow_the_schedule(make_world: MakeWorld) -> None:
+async def test_the_edit_budgets_in_prompts_follow_the_schedule(make_project: MakeProject) -> None:
     rows = items(8, 4, 0, ("green", "blue", "gold", "pink"))
     schedule = (
         "train.num_epochs=2",
@@ -143,43 +145,45 @@ async def test_the_edit_budgets_in_prompts_follow_the_schedule(make_world: MakeW
         "optimizer.learning_rate=5",
         "optimizer.min_learning_rate=1",
     )
-    world = make_world(
+    project = make_project(
         *STRICT,
         *schedule,
         "optimizer.lr_scheduler=linear",
         rows=rows,
         optimizer={"merge": json.dumps({"edits": []})},
     )
-    await world.train()
+    await project.train()
     expected = [edit_budget("linear", step, 8, maximum=5, minimum=1) for step in range(1, 9)]
     recorded = {
         record["step"]: record["edit_budget"]
-        for record in world.history()
+        for record in project.history()
         if "edit_budget" in record
     }
     assert recorded == {step: expected[step - 1] for step in recorded}
     assert recorded
     asked = {
         int(n)
-        for call in world.asked("reflect.failure")
+        for call in project.asked("reflect.failure")
         for n in re.findall(r"Edit budget: at most (\d+)", call.text)
     }
     assert asked <= set(expected)
     assert asked
 
 
-async def test_selection_and_test_items_never_reach_the_optimizer(make_world: MakeWorld) -> None:
+async def test_selection_and_test_items_never_reach_the_optimizer(
+    make_project: MakeProject,
+) -> None:
     rows = items(8, 8, 4)
     every = (
         "train.num_epochs=2",
         "gradient.deep_reflection=true",
         "optimizer.use_skill_aware_reflection=true",
     )
-    world = make_world("evaluation.preflight=true", *every, rows=rows)
-    await world.train(force=True)
+    project = make_project("evaluation.preflight=true", *every, rows=rows)
+    await project.train(force=True)
     hidden = [row["input"].partition(" ")[2] for row in rows if row["split"] != "train"]
     shown = [row["input"].partition(" ")[2] for row in rows if row["split"] == "train"]
-    prompts = "\n".join(call.text for call in world.calls if call.body["model"] == "optimizer")
+    prompts = "\n".join(call.text for call in project.calls if call.body["model"] == "optimizer")
     assert not [text for text in hidden if text in prompts]
     assert [text for text in shown if text in prompts]
 
@@ -191,7 +195,7 @@ def noisy(call: Call) -> str:
 
 @pytest.mark.parametrize("lag", [0, 1])
 async def test_the_order_in_which_answers_arrive_never_decides(
-    make_world: MakeWorld, lag: int
+    make_project: MakeProject, lag: int
 ) -> None:
     def late(seed: int) -> Any:
         luck, script = random.Random(seed), Script(agent=noisy)
@@ -211,14 +215,16 @@ async def test_the_order_in_which_answers_arrive_never_decides(
     )
     runs = []
     for seed in range(3):
-        world = make_world(*settings, script=late(seed), rows=items(8, 8, 2), name=f"order-{seed}")
-        await world.train()
-        files = readable(world.folder / "run")
+        project = make_project(
+            *settings, script=late(seed), rows=items(8, 8, 2), name=f"order-{seed}"
+        )
+        await project.train()
+        files = readable(project.folder / "run")
         for name in ("config.json", "summary.json"):  # the server's port stands in them
             files[name] = json.loads(
                 json.dumps(files[name])
-                .replace(world.server.url, "URL")
-                .replace(str(world.folder), "")
+                .replace(project.server.url, "URL")
+                .replace(str(project.folder), "")
             )
         runs.append(files)
     assert differences(runs[0], runs[1]) == differences(runs[0], runs[2]) == []
@@ -226,13 +232,13 @@ async def test_the_order_in_which_answers_arrive_never_decides(
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
 async def test_only_with_a_lag_the_rollouts_of_the_next_step_start_before_the_verdict(
-    make_world: MakeWorld, lag: int
+    make_project: MakeProject, lag: int
 ) -> None:
-    world = make_world("train.num_epochs=2", "train.batch_size=2", f"train.lag={lag}")
-    await world.train()
+    project = make_project("train.num_epochs=2", "train.batch_size=2", f"train.lag={lag}")
+    await project.train()
     told = [
         (event.step, type(event) is GateDecided)
-        for event in world.events(Event)
+        for event in project.events(Event)
         if (isinstance(event, StageStarted) and event.stage == "rollout")
         or (isinstance(event, GateDecided) and event.name.startswith("step_"))
     ]
@@ -253,61 +259,65 @@ async def test_only_with_a_lag_the_rollouts_of_the_next_step_start_before_the_ve
     ids=["32 steps", "32 steps without a lag", "28 steps", "strict gate"],
 )
 async def test_edits_join_later_by_default_in_long_runs_only(
-    make_world: MakeWorld, settings: list[str], late: int
+    make_project: MakeProject, settings: list[str], late: int
 ) -> None:
-    world = make_world("train.batch_size=2", *settings, "evaluation.ship_test=false")
-    await world.train()
-    skipped = [record["step"] for record in world.history() if record["action"] == "skip_lag"]
+    project = make_project("train.batch_size=2", *settings, "evaluation.ship_test=false")
+    await project.train()
+    skipped = [record["step"] for record in project.history() if record["action"] == "skip_lag"]
     assert skipped == list(range(1, late + 1))
 
 
 async def test_accumulated_batches_are_reflected_on_apart_and_make_one_update(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(*STRICT, "train.batch_size=4", "train.accumulation=2")
-    await world.train()
-    [record] = world.history()
+    project = make_project(*STRICT, "train.batch_size=4", "train.accumulation=2")
+    await project.train()
+    [record] = project.history()
     assert [batch["n_envs"] for batch in record["accumulation_batches"]] == [4, 4]
-    assert {event.group.partition("/")[0] for event in world.events(ReflectionFinished)} == {
+    assert {event.group.partition("/")[0] for event in project.events(ReflectionFinished)} == {
         "batch_0",
         "batch_1",
     }
     assert record["action"] == "accept_new_best"
 
 
-async def test_several_rollouts_an_item_are_shown_side_by_side(make_world: MakeWorld) -> None:
+async def test_several_rollouts_an_item_are_shown_side_by_side(make_project: MakeProject) -> None:
     def sometimes(call: Call) -> str:
         return task(call) and (
             "r" if random.Random(call.body["seed"]).random() < 0.5 else "unknown"
         )
 
-    world = make_world(
+    project = make_project(
         *STRICT, "gradient.rollouts_per_item=3", rows=items(6, 4, 0, ("red",)), agent=sometimes
     )
-    await world.train()
-    sources = {event.source for event in world.events(ReflectionFinished)}
-    [call] = world.asked("reflect.failure")
+    await project.train()
+    sources = {event.source for event in project.events(ReflectionFinished)}
+    [call] = project.asked("reflect.failure")
     assert "contrast" in sources
     assert call.text.count("#### Attempt 2") >= 1
-    assert world.history()[0]["rollout_n"] == 18
+    assert project.history()[0]["rollout_n"] == 18
 
 
 async def test_deep_reflection_rolls_failures_again_with_the_optimizers_question(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(*STRICT, "gradient.deep_reflection=true", "gradient.deep_reflection_items=2")
-    await world.train()
-    diagnosed = [call for call in world.asked("rollout") if "Say which rule you used." in call.text]
+    project = make_project(
+        *STRICT, "gradient.deep_reflection=true", "gradient.deep_reflection_items=2"
+    )
+    await project.train()
+    diagnosed = [
+        call for call in project.asked("rollout") if "Say which rule you used." in call.text
+    ]
     assert len(diagnosed) == 2
-    [call] = world.asked("reflect.diagnosis")
+    [call] = project.asked("reflect.diagnosis")
     assert "Say which rule you used." in section(call.text, "diagnostic_question")
-    assert {event.phase for event in world.events(RolloutFinished)} >= {"rollout", "reflect"}
-    tokens = world.history()[0]["tokens"]
+    assert {event.phase for event in project.events(RolloutFinished)} >= {"rollout", "reflect"}
+    tokens = project.history()[0]["tokens"]
     assert tokens["rollout"]["calls"] == 8 + 2
 
 
 async def test_without_the_gate_every_candidate_is_carried_and_the_best_one_kept(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     def harmful(call: Call) -> str:
         return json.dumps(
@@ -316,40 +326,42 @@ async def test_without_the_gate_every_candidate_is_carried_and_the_best_one_kept
             else analyse(call)
         )
 
-    world = make_world(
+    project = make_project(
         *STRICT,
         "evaluation.use_gate=false",
         "train.num_epochs=2",
         optimizer={"reflect.failure": harmful, "reflect.success": harmful},
     )
-    await world.train("optimizer.use_slow_update=false", "optimizer.use_meta_skill=false")
-    first, second = world.history()
+    await project.train("optimizer.use_slow_update=false", "optimizer.use_meta_skill=false")
+    first, second = project.history()
     assert [first["action"], second["action"]] == ["force_accept", "force_accept"]
     assert (first["current_score"], second["current_score"]) == (1.0, 0.75)
     assert (second["best_score"], second["best_step"]) == (1.0, 1)
-    assert "red means wrong" not in world.best()
+    assert "red means wrong" not in project.best()
 
 
 async def test_rejected_edits_and_their_scores_are_remembered_within_the_epoch(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
-    world = make_world(
+    project = make_project(
         *STRICT,
         "train.batch_size=4",
         optimizer={"reflect.failure": json.dumps(append("- Be kind."))},
     )
-    await world.train()
-    first, second = world.asked("reflect.failure")
+    await project.train()
+    first, second = project.asked("reflect.failure")
     assert not section(first.text, "previous_steps")
     memory = section(second.text, "previous_steps")
     assert "Step 1: reject, score 0.250 -> 0.250" in memory
     assert "Be kind." in memory
 
 
-async def test_usage_is_counted_by_stage_and_only_within_the_step(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT)
-    await world.train()
-    tokens = world.history()[0]["tokens"]
+async def test_usage_is_counted_by_stage_and_only_within_the_step(
+    make_project: MakeProject,
+) -> None:
+    project = make_project(*STRICT)
+    await project.train()
+    tokens = project.history()[0]["tokens"]
     assert {stage: used["calls"] for stage, used in tokens.items()} == {
         "evaluate": 8,  # the candidate; the baseline came before the step
         "reflect.failure": 1,
@@ -358,7 +370,7 @@ async def test_usage_is_counted_by_stage_and_only_within_the_step(make_world: Ma
     }
 
 
-async def test_unusable_replies_are_said_and_cost_one_group_only(make_world: MakeWorld) -> None:
+async def test_unusable_replies_are_said_and_cost_one_group_only(make_project: MakeProject) -> None:
     def broken_once(call: Call) -> str:
         return (
             '{"patch": {"edits": [{"op": "app'
@@ -366,43 +378,43 @@ async def test_unusable_replies_are_said_and_cost_one_group_only(make_world: Mak
             else json.dumps(analyse(call))
         )
 
-    world = make_world(
+    project = make_project(
         *STRICT, "gradient.minibatch_size=2", optimizer={"reflect.failure": broken_once}
     )
-    await world.train()
-    [discarded] = world.events(Discarded)
+    await project.train()
+    [discarded] = project.events(Discarded)
     assert discarded.stage == "reflect.failure"
     assert "bad_reply" in discarded.reason
-    assert world.history()[0]["action"] == "accept_new_best"
-    assert world.history()[0]["n_failure_patches"] == 2
+    assert project.history()[0]["action"] == "accept_new_best"
+    assert project.history()[0]["n_failure_patches"] == 2
 
 
-async def test_the_skill_as_it_is_now_is_what_agents_read(make_world: MakeWorld) -> None:
-    world = make_world(*STRICT, "train.batch_size=4")
-    await world.train()
-    read = [system(call) for call in world.asked("rollout")]
+async def test_the_skill_as_it_is_now_is_what_agents_read(make_project: MakeProject) -> None:
+    project = make_project(*STRICT, "train.batch_size=4")
+    await project.train()
+    read = [system(call) for call in project.asked("rollout")]
     assert answer(read[0], "green x") == "unknown"
     assert answer(read[-1], "green x") == "g"
 
 
 async def test_the_optimizers_ceiling_of_a_reply_is_the_one_its_model_was_given(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     usual, raised = (
-        make_world(*STRICT, name="usual"),
-        make_world(*STRICT, "model.optimizer.max_tokens=20000", name="raised"),
+        make_project(*STRICT, name="usual"),
+        make_project(*STRICT, "model.optimizer.max_tokens=20000", name="raised"),
     )
-    for world in (usual, raised):
-        await world.train()
+    for project in (usual, raised):
+        await project.train()
     (sent,), (sent_raised,) = (
-        {call.body["max_tokens"] for call in world.asked("reflect.failure")}
-        for world in (usual, raised)
+        {call.body["max_tokens"] for call in project.asked("reflect.failure")}
+        for project in (usual, raised)
     )
     assert (sent, sent_raised) == (16384, 20000)
 
 
-async def test_with_a_lag_edits_join_one_step_later(make_world: MakeWorld) -> None:
-    world = make_world(
+async def test_with_a_lag_edits_join_one_step_later(make_project: MakeProject) -> None:
+    project = make_project(
         "train.lag=1",
         "train.num_epochs=3",
         "optimizer.use_slow_update=false",
@@ -410,17 +422,17 @@ async def test_with_a_lag_edits_join_one_step_later(make_world: MakeWorld) -> No
         "evaluation.ship_test=false",
         "evaluation.eval_test=false",
     )
-    await world.train()
-    assert world.history()[0]["action"] == "skip_lag"
-    first = world.events(GateDecided)[0]
+    await project.train()
+    assert project.history()[0]["action"] == "skip_lag"
+    first = project.events(GateDecided)[0]
     assert first.step == 2 and first.effects
     # Edits written from the last step could not be measured any more, so none are asked for.
-    assert {event.step for event in world.events(ReflectionFinished)} == {1, 2}
-    assert "green means g." in world.best()
+    assert {event.step for event in project.events(ReflectionFinished)} == {1, 2}
+    assert "green means g." in project.best()
 
 
 async def test_a_step_counts_only_its_own_blocked_edits_while_another_step_learns(
-    make_world: MakeWorld,
+    make_project: MakeProject,
 ) -> None:
     rows = [
         {**row, "answer": "a long and telling answer" if row["split"] == "test" else row["answer"]}
@@ -438,7 +450,7 @@ async def test_a_step_counts_only_its_own_blocked_edits_while_another_step_learn
             await both.wait()
         return script(call)
 
-    world = make_world(
+    project = make_project(
         "train.lag=2",
         "train.num_epochs=4",
         "gradient.minibatch_size=2",
@@ -449,7 +461,7 @@ async def test_a_step_counts_only_its_own_blocked_edits_while_another_step_learn
         script=say,
         rows=rows,
     )
-    await world.train()
+    await project.train()
     assert len(merges) >= 2
-    blocked = [record["n_edits_blocked"] for record in world.history()]
-    assert sum(blocked) == world.summary()["edits_blocked"] > 0
+    blocked = [record["n_edits_blocked"] for record in project.history()]
+    assert sum(blocked) == project.summary()["edits_blocked"] > 0

@@ -6,7 +6,7 @@ that prompt caches of providers work.
 
 - `Workspace`: the folder of one rollout for agents that work on files.
 - `ChatAgent`: the skill is the system prompt, the item the user's message, in one turn or several.
-- `BaseAgent`: a base class for agents of your own; only `attempt` is left to write.
+- `BaseAgent`: a base class for your own agents; only `attempt` is left to write.
 - `CallableAgent`: `def solve(skill: str, item: dict) -> str | Attempt`, given from Python
   (`agent=solve`) or named in the config (`env.agent: file.py:solve`). It may be async, and may take
   `seed` and `instruction` by name.
@@ -54,7 +54,7 @@ class AttemptContext:
     instruction: str = ""
     """A question to be answered too, put after the item (deep reflection)."""
     max_usd: float | None = None
-    """Dollars this attempt may spend, for agents that can be given a limit of their own."""
+    """Dollars this attempt may spend, for agents that accept a limit."""
 
 
 class Agent(Protocol):

@@ -1,4 +1,4 @@
-"""A coding-agent program, run with a HOME of its own, only its own variables, and in a sandbox.
+"""A coding-agent program, run with its own HOME, only its own variables, and in a sandbox.
 
 It can be the agent (`CliAgent`): it discovers the skill, and the item is its prompt. It can also be
 a plain model without tools (`CliProvider`), for example `model.optimizer: cli/claude`: the messages
@@ -91,7 +91,7 @@ _TOKEN = re.compile(r"[\w.\-]{20,}")
 
 @dataclass(frozen=True)
 class CliAgent(BaseAgent):
-    """Runs the program once per attempt, in a fresh workspace with a HOME of its own.
+    """Runs the program once per attempt, in a fresh workspace with its own HOME.
 
     Its model calls happen inside the program, so the whole run is one journaled effect.
     """
@@ -196,7 +196,7 @@ def install(skill: Skill, workspace: Workspace, folder: str) -> str:
 
 @dataclass
 class CliProvider:
-    """Each request is one run of the program in an empty folder with a HOME of its own."""
+    """Each request is one run of the program in an empty folder with its own HOME."""
 
     command: CommandLine
     endpoint: str

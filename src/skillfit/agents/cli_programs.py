@@ -111,7 +111,7 @@ class Description(Part):
     needs_key: bool = False
     """It cannot work without one of `keys` or a login. A missing one is an error at the start."""
     keep: tuple[str, ...] = ()
-    """Other variables of its own that it may see (addresses, regions)."""
+    """Other variables that it may see (addresses, regions)."""
     env: dict[str, str] = Field(default_factory=dict)
     """Variables to set. One whose value is empty is left out."""
     files: dict[str, str] = Field(default_factory=dict)
@@ -206,7 +206,7 @@ def load_description(name: str) -> Description:
         known = ", ".join(sorted(file.stem for file in BUILT_IN.glob("*.yaml")))
         missing = f"{path} does not exist." if is_path else f"No command-line agent {name!r}."
         raise InputError(
-            missing, hint=f"Available: {known}; options.file names a description of your own."
+            missing, hint=f"Available: {known}; options.file names your own description."
         )
     return _read(path.resolve(), path.stat().st_mtime_ns)
 

@@ -1,4 +1,4 @@
-"""The tools agent: a loop of tool calls in a folder of its own.
+"""The tools agent: a loop of tool calls in its own folder.
 
 The model can read, write, list and search files, run commands in a sandbox, and finish. The file
 tools run in skillfit's own process and can use nothing outside the workspace and the corpus.

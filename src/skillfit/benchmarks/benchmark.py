@@ -175,7 +175,7 @@ class Benchmark:
         raise InputError(
             f"env.tasks: there is no data for {self.name} in {path}.",
             hint=f"Run `skillfit data get {self.name}`, or `skillfit data make {self.name} --from "
-            f"PATH` with a copy of your own, or use {self.name}:{SAMPLE}, a small sample.",
+            f"PATH` with your own copy, or use {self.name}:{SAMPLE}, a small sample.",
         )
 
     def data_folder(self, reference: SourceReference) -> Path:

@@ -209,7 +209,7 @@ def _oracle(row: Row, names: Sequence[str], folders: Sequence[Path]) -> str:
 
 
 def _listed(value: Any) -> list[str]:
-    """A list, its JSON text, or texts on lines of their own or with commas between them."""
+    """A list, its JSON text, or texts on separate lines or with commas between them."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = json.loads(value)
     elif isinstance(value, str):

@@ -139,7 +139,7 @@ def studio(
         str,
         typer.Option(
             envvar="SKILLFIT_STUDIO_TOKEN",
-            help="A token of your own, 16 characters or more; without one, each link works once.",
+            help="Your own token, 16 characters or more; without one, each link works once.",
         ),
     ] = "",
     project: Annotated[

@@ -257,7 +257,7 @@ class LiveTerminal(Terminal):
             self._console.height - 1,
             self._notice,
         )
-        # The cursor waits on a line of its own. At the end of the frame, the ^C that a terminal
+        # The cursor waits on its own line. At the end of the frame, the ^C that a terminal
         # prints would start a new line, and the next drawing would leave a part of this one.
         return Group(screen, "")
 

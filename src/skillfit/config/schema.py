@@ -271,7 +271,7 @@ class EnvSection(Section):
     def _known_agent(cls, value: str) -> str:
         if value not in _AGENTS and not is_extension("agent", value):
             known = ", ".join([*_AGENTS, *extension_names("agent")])
-            raise ValueError(f"it is {known}, or file.py:name for an agent of your own")
+            raise ValueError(f"it is {known}, or file.py:name for your own agent")
         return value
 
 

@@ -385,7 +385,7 @@ class _Translation:
             self.move(f"model.{role}.{setting}", own, shared, words=self.table.values.get(setting))
 
     def _model_name(self, theirs: str, provider: str) -> _Given | None:
-        """The model of a role. MiniMax and Copilot have settings of their own for it there."""
+        """The model of a role. MiniMax and Copilot have their own settings for it there."""
         name = self.get(f"{theirs}_model")
         if name is not None and provider == "minimax/":
             shared = self.get("minimax_model")

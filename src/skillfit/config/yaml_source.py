@@ -52,7 +52,7 @@ class SettingPlace:
 class PlacedSettings:
     """Nested settings, and for each dotted key the place that set it last.
 
-    `origin` is named for keys without a place of their own.
+    `origin` is named for keys without a recorded place.
     """
 
     data: dict[str, Any]

@@ -256,7 +256,7 @@ class _LaterJudgement:
         verdict = await self.gate.judge(self.name, self.candidate, training)
         if not isinstance(verdict, Verdict):
             raise _wrong_result(self.gate, "judge", verdict, "a Verdict")
-        if verdict.winner.hash != self.gate.incumbent.hash:  # an own `judge` need not carry it
+        if verdict.winner.hash != self.gate.incumbent.hash:  # a subclass's `judge` need not do it
             self.gate.carry(verdict.winner, await self.gate.record(verdict.winner))
         return verdict
 

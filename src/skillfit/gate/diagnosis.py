@@ -165,7 +165,7 @@ _LOUD = 0.2  # gains below this cannot be shown: the scores are too noisy
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a finished run knows about itself."""
+    """The facts about a finished run that the diagnosis uses."""
 
     run: str  # its directory, for commands
     ship: ShipVerdict | None  # without a ship test: "improved" by the gate's scores, or None

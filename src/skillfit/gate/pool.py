@@ -469,7 +469,7 @@ def _best_first(entry: PoolEdit) -> tuple[float, str]:
 
 
 def apply_one_by_one(base: Skill, edits: Sequence[Edit], max_tokens: int | None = None) -> Applied:
-    """Apply each edit as a patch of its own, so that it may change text that an earlier one wrote.
+    """Apply each edit as a separate patch, so that it may change text that an earlier one wrote.
     Appended lines cannot touch each other: a run of them is one patch, which is quicker.
     """
     skill, results = base, list[EditResult]()

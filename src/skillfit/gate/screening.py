@@ -160,7 +160,7 @@ class ScreeningGate(BaseGate):
 
     def _observe(self, observations: Sequence[Observation]) -> None:
         """Add scored rollouts to the table. A rollout of an item is no evidence for an edit that
-        was written from the item: the pair gets an intercept of its own instead.
+        was written from the item: the pair gets its own intercept instead.
         """
         for observation in observations:
             score = observation.outcome.score

@@ -183,7 +183,7 @@ class Gate(Protocol):
         ...
 
     async def adopt(self, skill: Skill, like: Skill | None = None) -> Tally:
-        """Carry on with a skill that no verdict chose. `like` is a skill with the same meaning for
+        """Adopt a skill that no verdict chose. `like` is a skill with the same meaning for
         the agent: a gate may use its measurements for both.
         """
         ...

@@ -123,7 +123,7 @@ class Client:
             self._prepare_retry(call)
 
     def _with_defaults(self, request: Request) -> Request:
-        """The request with the spec's values where it has none of its own."""
+        """The request with the spec's values where it has none."""
         spec = self.spec
         long_replies = self.role == "optimizer" or is_reasoning(self.id)
         temperature = spec.temperature if request.temperature is None else request.temperature

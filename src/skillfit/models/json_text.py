@@ -17,7 +17,7 @@ import pydantic_core
 
 JsonObject = dict[str, Any]
 """A JSON object that comes from outside or goes there: the body of a request or reply, a JSON
-schema, a file. Everything else has a type of its own.
+schema, a file. Everything else has its own type.
 """
 
 MAX_DEPTH = 200  # also the limit inside pydantic_core

@@ -320,7 +320,7 @@ class _OutputDetails(WireModel):
 
 
 class OpenAiUsage(WireModel):
-    """Usage as both OpenAI protocols report it, each under names of its own. Cached tokens are part
+    """Usage as both OpenAI protocols report it, each under its own names. Cached tokens are part
     of the input tokens.
     """
 

@@ -103,7 +103,7 @@ def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
 
 
 def failure_reason(outcome: Outcome) -> str:
-    """What the grader lets the optimizer know about a score below full marks."""
+    """What the optimizer is told about a score below full marks."""
     if outcome.score is None or outcome.succeeded:
         return ""
     return outcome.score.feedback.strip() or "the answer was not accepted"

@@ -247,7 +247,7 @@ class Reasoned(BaseModel):
 
 
 class PatchReply(Reasoned):
-    """Proposals, which each update mode has under a name of its own (`PAYLOAD_FIELD`)."""
+    """Proposals, which each update mode has under its own name (`PAYLOAD_FIELD`)."""
 
     def entries(self) -> Sequence[EditReply | SuggestionReply | CandidateReply]:
         raise NotImplementedError

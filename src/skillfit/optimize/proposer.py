@@ -4,7 +4,7 @@
 resemble the failures as worked examples, and needs no model. An example is an edit with op
 `example`, so it is budgeted, gated and measured like any other.
 
-A proposer of your own is a class with the one method of `Proposer`. Name it in `optimizer.proposer`
+Your own proposer is a class with the one method of `Proposer`. Name it in `optimizer.proposer`
 (file.py:name, or an entry point of group `skillfit.proposers`) or hand it to
 `skillfit.train(proposer=…)`.
 """

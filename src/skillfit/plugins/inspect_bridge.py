@@ -164,7 +164,7 @@ def refuse_other_models() -> None:
 
 
 def own_model_failure(message: str) -> TaskFailure:
-    """The failure of a task that uses a model of its own instead of ours."""
+    """The failure of a task that uses its own model instead of ours."""
     return TaskFailure(
         "config",
         message,
@@ -175,7 +175,7 @@ def own_model_failure(message: str) -> TaskFailure:
 
 def asks_for_own_model(message: str) -> bool:
     """Whether an error of Inspect says that a provider's package or key is missing. Only a task
-    that creates a model of its own needs them.
+    that creates its own model needs them.
     """
     signs = ("API_KEY", "Unable to initiali", "requires optional dependencies")
     return any(sign in message for sign in signs)

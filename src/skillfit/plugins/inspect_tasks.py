@@ -457,7 +457,7 @@ def _find(reference: str, base: Path, task_args: Mapping[str, Any]) -> Any:
 
 
 def _load_tasks(reference: str, task_args: Mapping[str, Any]) -> list[Any]:
-    """Runs in a context of its own, in which the agent's model is the model of the eval: some tasks
+    """Runs in its own context, in which the agent's model is the model of the eval: some tasks
     ask for it when they are made.
     """
     from inspect_ai._eval.loader import load_tasks
@@ -475,7 +475,7 @@ def _prerequisite_missing(message: str) -> InputError:
     hint = f"Is there a @task of this name? {_WRITE}"
     if asks_for_own_model(plain):
         hint = (
-            "The task creates a model of its own. If an argument names it, set it to one of ours: "
+            "The task creates its own model. If an argument names it, set it to one of ours: "
             "env.task_args: {ARGUMENT: skillfit/judge}."
         )
     return InputError(f"inspect: {plain}", hint=hint)
@@ -514,7 +514,7 @@ def _refuse_unknown(reference: str) -> None:
         except ImportError as error:
             raise InputError(
                 f"inspect: {package} cannot be imported: {error}.",
-                hint="It may need an extra of its own.",
+                hint="It may need an extra to be installed.",
             ) from error
     known = [registry_info(task).name for task in registry_find(lambda info: info.type == "task")]
     if reference not in known:

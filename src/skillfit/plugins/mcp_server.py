@@ -3,7 +3,7 @@ the optimizer of a run itself.
 
 It reaches only the folders it was given, and an agent cannot add programs or code through
 overrides. Tools that spend money or write files need `confirm: true`; without it they only say what
-they would do. Commands run in processes of their own, so a run continues when the session ends.
+they would do. Commands run in separate processes, so a run continues when the session ends.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Tools:
     def _run(self, run: str) -> Path:
         path = self._inside(run)
         if path in self.folders.roots:
-            raise ToolError(f"{run!r} is a folder of its own, not a run.")
+            raise ToolError(f"{run!r} is a project folder, not a run.")
         return path
 
     def _config(self, config: str, overrides: list[str] | None) -> list[str]:

@@ -1,5 +1,5 @@
 """The reports of runs: one HTML file that loads nothing from elsewhere, or markdown for a pull
-request. `skillfit ablate` has a report of its own.
+request. `skillfit ablate` has its own report.
 
 The studio's pages use the same parts: the template environment with its filters, the lines of a
 skill with their margin, and the settings of a run.
@@ -384,8 +384,8 @@ def flat_settings(value: Mapping[str, Any], prefix: str = "") -> list[Setting]:
 
 
 def _visible_text(value: Any) -> Any:
-    """What a template writes for a value. Hidden characters of texts become visible escapes; markup
-    of our own is left alone.
+    """What a template writes for a value. Hidden characters of texts become visible escapes;
+    our own markup is left alone.
     """
     if isinstance(value, str) and not isinstance(value, Markup):
         return visible(value)

@@ -1,7 +1,7 @@
 """What the events of a run add up to: its scores, the worth of its edits, and counts of rollouts.
 
 With screening every decision of the gate lists the pool with effects. The strict gate decides about
-a whole candidate, so its edits share one decision and have no effect of their own.
+a whole candidate, so its edits share one decision and have no separate effect.
 
 A run may have 100,000 rollouts. Pages need sums of them, so a reader lets SQLite count; a live
 terminal adds each event as it comes.

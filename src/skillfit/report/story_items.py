@@ -176,7 +176,7 @@ def _sides(settings: GateSettings, rows: Sequence[RolloutFinished]) -> dict[str,
 
 
 def _side(settings: GateSettings, rows: Sequence[RolloutFinished]) -> Side:
-    """The typical rollout is one whose score is close to what most of them came to."""
+    """The typical rollout is one whose score is close to that of most of them."""
     scored = [(row, row_value(settings, row)) for row in rows if row.hard is not None]
     scores = tuple(score for _, score in scored)
     failures = tuple(row.failure for row in rows if row.failure)

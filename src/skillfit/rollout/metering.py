@@ -5,7 +5,7 @@ estimate from the rollouts before it: the highest cost seen, and a margin for ho
 vary. The first rollout reserves everything that is left. Until several have shown their cost, no
 more run at the same time than have ended, and near the cap they run one by one.
 
-A program that accepts a spending limit of its own is given the reserved amount as its limit. If it
+A program that accepts a spending limit is given the reserved amount as its limit. If it
 reaches the limit, the engine repeats the rollout with a larger reservation, as long as the budget
 has one.
 """
@@ -52,7 +52,7 @@ class RolloutReservation:
         return used
 
     def close(self) -> None:
-        """Bill a guess when nothing was billed: the cost of a cancelled rollout is unknown."""
+        """Bill an estimate when nothing was billed: the cost of a cancelled rollout is unknown."""
         self._reservation.settle(self._meter.guess(Usage(calls=1)))
 
 

@@ -60,7 +60,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one rollout came to: an attempt with its score, or the failure that prevented one."""
+    """The result of one rollout: an attempt with its score, or the failure that prevented one."""
 
     item_id: str
     repeat: int

@@ -300,7 +300,7 @@ class GateDecided(Event):
     decision: Recorded[Decision]
     reason: str
     evidence: Evidence
-    score: ScoreEstimate | None = None  # of the skill the loop carries on with
+    score: ScoreEstimate | None = None  # of the incumbent after the step
     candidates: list[Standing] = field(default_factory=list)  # strict
     effects: list[EditEffect] = field(default_factory=list)  # screening: the pool afterwards
 

@@ -3,7 +3,7 @@
 They are at the paths that users of SkillOpt know. They are a view: a deleted file is written
 again on replay, byte for byte. Files that grow with the run (history, state, best skill) are not
 touched during replay until it has caught up. A step's skill file is never overwritten; the slow
-update has a file of its own.
+update has its own file.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class RunFiles:
         self._write_results(f"{folder}/{_GATED}", gated)
 
     def _write_results(self, folder: str, rollouts: list[RolloutFinished]) -> None:
-        if rollouts:  # in an order of their own: they finish in any
+        if rollouts:  # sorted: they finish in any order
             ordered = sorted(
                 rollouts, key=lambda rollout: (rollout.skill_hash, rollout.repeat, rollout.item)
             )

@@ -225,7 +225,7 @@ class Journal(Store):
     ) -> T:
         """Run the effect and record its value, or what its failure cost."""
         parent = _enclosing.get()
-        _enclosing.set(key)  # this coroutine is a task of its own, with its own context
+        _enclosing.set(key)  # this coroutine is a separate task, with its own context
         started = time.time()
         row = {**row, "at": started}
         try:
@@ -352,8 +352,8 @@ def _key_range(prefix: str) -> tuple[str, str]:
 
 def _countable(usage: Usage) -> Usage:
     """The usage with every number that cannot be added up (NaN, negative) set to 0, and an
-    impossible price to unknown. The models' own code checks replies first; this keeps whatever
-    gets past it from breaking the bill of the whole run.
+    impossible price to unknown. The models' own code checks replies first; this
+    protects the totals of the run from values that pass those checks.
     """
     return Usage(
         calls=_count(usage.calls),

@@ -314,8 +314,8 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode. With WAL and synchronous=NORMAL a committed row survives
-    the death of the process.
+    """A connection in autocommit mode. With WAL and synchronous=NORMAL a committed row survives a
+    crash of the process.
     """
     _refuse_truncated(path)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

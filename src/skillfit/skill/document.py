@@ -298,7 +298,7 @@ def _read_files(folder: Path, document: Path, only: tuple[str, ...] = ()) -> _Pa
         if total > PACKAGE_LIMIT:
             raise InputError(
                 f"{folder} contains more than {PACKAGE_LIMIT:,} bytes (at {relative}).",
-                hint="Move the skill into a folder of its own.",
+                hint="Move the skill into its own folder.",
             )
         found.contents[relative] = path.read_bytes()
         found.modes[relative] = stat.S_IMODE(info.st_mode)

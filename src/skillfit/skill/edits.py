@@ -92,7 +92,7 @@ class EditResult:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The skill after a patch, and what became of each edit."""
+    """The skill after a patch, and the status of each edit."""
 
     skill: Skill
     results: tuple[EditResult, ...]
@@ -428,7 +428,7 @@ def _line_end(body: str, position: int, regions: Sequence[Region]) -> int:
 
 
 def _insertion(body: str, place: int, content: str) -> _Splice:
-    """Content as a block of its own at a line end: with one blank line before and after it, and
+    """Content as a separate block at a line end: with one blank line before and after it, and
     none between items of a list.
     """
     before, after = body[:place].rstrip("\n"), body[place:].lstrip("\n")

@@ -6,7 +6,7 @@ slow update, the appendix of notes and the worked examples belong to skillfit, w
 
 Files that people wrote may contain markers that do not pair up. These never raise:
 
-- A lone marker is a region of its own (kind `orphan`). It stays where it is and opens nothing.
+- A lone marker is a separate region (kind `orphan`). It stays where it is and opens nothing.
 - A PROTECTED_START without an END protects the text up to the next marker.
 - A PROTECTED marker with a small mistake (`<!-- protected start -->`, a no-break space, a dash that
   a word processor changed) counts as the marker it resembles.

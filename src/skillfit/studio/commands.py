@@ -1,5 +1,5 @@
 """What the studio and the MCP server may do: reach files inside the folders they were given, and
-run the `skillfit` command in a process of its own, as a person would do it in a terminal. A run
+run the `skillfit` command in a separate process, as a person would do it in a terminal. A run
 that was started continues when the studio or the agent's session ends.
 
 A person who writes a config file may let it run programs: a task command, a grader in Python, a
@@ -292,7 +292,7 @@ class Folders:
         for root in self.roots:
             for folder, below, names in os.walk(root):
                 path = Path(folder)
-                if JOURNAL in names:  # the files of a run are its own
+                if JOURNAL in names:  # skip the files of a run
                     below.clear()
                     continue
                 depth = len(path.relative_to(root).parts)

@@ -69,7 +69,7 @@ from skillfit.tasks.item import Item
 from skillfit.tasks.rows import items_of, read_rows
 
 _EDITS = 60  # of the pool on the overview
-_FIRST_EDITS = 15  # that are seen without opening the rest
+_FIRST_EDITS = 15  # shown before the rest is opened
 _OPERATIONS = {
     "append": "Adds text at the end",
     "insert_after": "Inserts text",
@@ -293,7 +293,7 @@ def _version(story: RunStory, name: str) -> SkillVersion:
 
 
 def report(studio: Studio, request: Request) -> Response:
-    """The report as a page of its own. It brings a policy with the hashes of its script."""
+    """The report as a separate page. It brings a policy with the hashes of its script."""
     text = html_report(studio.story(request))
     return HTMLResponse(text, headers={"Content-Security-Policy": "frame-ancestors 'none'"})
 

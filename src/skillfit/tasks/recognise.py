@@ -260,7 +260,7 @@ def _guess_input(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _guess_answers(rows: Table, fields: Mapping[str, str]) -> dict[str, str]:
-    """Where no column is called like answers: take the only one that is left over."""
+    """If no column has a usual name for answers, take the only one left."""
     left = _left_over(rows, fields)
     if _has_answers(rows, fields) or len(left) != 1:
         return {}
@@ -416,7 +416,7 @@ SAME_FACTS = (
 
 
 class _NoJudge:
-    """Stands for the judge while a grader is only built, not used."""
+    """Replaces the judge while a grader is only built, not used."""
 
     id = "none"
     context_window = 0

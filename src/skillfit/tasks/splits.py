@@ -6,7 +6,7 @@ common.
 
 Items made from one template share most of their words without being copies, so words of a template
 do not count. A run of words belongs to a template if most items have it, or if a large group of
-similar items all have it while each also has words of its own. Copies, even many of them, differ
+similar items all have it while each also has its own words. Copies, even many of them, differ
 from each other in a word or two, or each in another place.
 
 Each text is reduced to the 64 smallest hashes of its runs (a bottom-k sketch). Two sketches that
@@ -288,7 +288,7 @@ _MOST, _HALF = 0.75, 0.5
 # Groups of up to 3 items, or up to a tenth of all items, are kept together even if they come from a
 # template: that hardly affects the splits.
 _SMALL_COUNT, _SMALL_SHARE = 3, 0.1
-_OWN_WORDS = 3  # an item of a template has at least so many words of its own; a copy has fewer
+_OWN_WORDS = 3  # an item of a template has at least so many other words; a copy has fewer
 # Operators count (2 + 2 is not 2 - 2), sentence punctuation does not.
 _TOKEN = re.compile(r"\w+|[^\w\s.,;:!?'\"]")
 _SEPARATORS = b".,;:!?'\"\x1c\x1d\x1e\x1f"

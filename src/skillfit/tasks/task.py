@@ -1,7 +1,7 @@
 """A task: items, how they are run, and how they are graded.
 
 Items are run by an agent and scored by a grader, or both is done by an `Evaluator`: a user's
-function, a program, or a harness with an environment of its own.
+function, a program, or a harness with its own environment.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ async def _tried(run: Components) -> list[CheckResult]:
 
 def _gutted(skill: Skill) -> tuple[Skill, str]:
     """The skill without every second paragraph (or without all text, where there is little), and
-    what is missing: a grader that sees the skill at all should notice.
+    what is missing: a grader to which the skill matters should score it lower.
     """
     paragraphs = skill.body.split("\n\n")
     if skill.tokens > SAYS_ENOUGH and len(paragraphs) > 1:

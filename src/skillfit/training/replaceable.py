@@ -224,7 +224,7 @@ def _no_steps(plan: Plan, *_: Any) -> str:
 
 
 def gate_settings(config: Config, task: Task) -> GateSettings:
-    """What a gate needs to know of the config and the task."""
+    """The values of the config and the task that a gate needs."""
     evaluation = config.evaluation
     return GateSettings(
         metric=evaluation.gate_metric,

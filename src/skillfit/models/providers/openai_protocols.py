@@ -354,7 +354,7 @@ def qwen(setup: Setup) -> ChatProvider:
 
 
 def minimax(setup: Setup) -> ChatProvider:
-    """MiniMax. Its API wants names in their own spelling (MiniMax-M2), whatever the config has."""
+    """MiniMax. Its API requires its own spelling of names (MiniMax-M2)."""
     setup.takes("region", thinking=True)
     setup = replace(setup, name=re.sub(r"(?i)^minimax-m(?=\d)", "MiniMax-M", setup.name))
     region = str(setup.spec.options.get("region") or setup.variable("MINIMAX_REGION") or "global")

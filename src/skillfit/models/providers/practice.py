@@ -435,7 +435,7 @@ def practice(setup: Setup) -> ChatProvider:
 
 @cache
 def _serve() -> str:
-    """Start the server in a thread of its own. Returns its address."""
+    """Start the server in its own thread. Returns its address."""
     import uvicorn
     from starlette.applications import Starlette
     from starlette.routing import Route

@@ -3,7 +3,7 @@
     python -I code_process.py answer READ WRITE          runs answer.py in the current folder
     python -I code_process.py check READ WRITE REPORT    runs the tests it reads from stdin
 
-Each runs in a sandbox of its own. READ and WRITE are pipes to the other process, REPORT is a pipe
+Each runs in its own sandbox. READ and WRITE are pipes to the other process, REPORT is a pipe
 to skillfit. The answer sees neither the tests nor the values they expect, and cannot report
 anything. What the tests see of the answer:
 
@@ -73,7 +73,7 @@ _OPERATIONS = {
     **{name: getattr(operator, f"{name}_" if name != "xor" else name) for name in _LOGIC},
 }
 
-# Plain values with a type of their own: how to take them apart, and how to make them again.
+# Plain values with special types: how to take them apart, and how to make them again.
 _VALUES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     datetime.datetime: (lambda value: value.isoformat(), datetime.datetime.fromisoformat),
     datetime.date: (lambda value: value.isoformat(), datetime.date.fromisoformat),

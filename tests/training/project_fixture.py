@@ -1,4 +1,4 @@
-"""The fixture `make_world`: a project whose models are scripted servers on loopback."""
+"""The fixture `make_project`: a project whose models are scripted servers on loopback."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from typing import Any, Protocol
 import pytest
 
 from tests.support.chat_server import Answer, Call, ChatServer
-from tests.training.practice_project import SKILL, Reply, Script, World, items, project
+from tests.training.practice_project import (
+    SKILL,
+    Reply,
+    Script,
+    TrainingProject,
+    items,
+    write_project,
+)
 
 
-class MakeWorld(Protocol):
+class MakeProject(Protocol):
     def __call__(
         self,
         *settings: str,
@@ -24,12 +31,12 @@ class MakeWorld(Protocol):
         judge: Reply = ...,
         script: Callable[[Call], Any] | None = ...,
         name: str = ...,
-    ) -> World: ...
+    ) -> TrainingProject: ...
 
 
 @pytest.fixture
-def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
-    """Builds worlds; their servers end with the test."""
+def make_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeProject]:
+    """Builds projects; their servers end with the test."""
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-tests")
     with ExitStack() as closing:
 
@@ -42,10 +49,12 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
             judge: Reply = "",
             script: Callable[[Call], Any] | None = None,
             name: str = "project",
-        ) -> World:
+        ) -> TrainingProject:
             server = closing.enter_context(
                 ChatServer(script or Script(optimizer or {}, agent, judge))
             )
-            return World(project(tmp_path / name, rows, skill), server, list(settings))
+            return TrainingProject(
+                write_project(tmp_path / name, rows, skill), server, list(settings)
+            )
 
         yield make

@@ -1,4 +1,4 @@
-"""Runs as they stand on disk, written event by event without a model."""
+"""Runs as they are on disk, written event by event without a model."""
 
 from __future__ import annotations
 
