@@ -550,6 +550,18 @@ async def test_a_budget_that_is_not_higher_is_refused_and_stays_in_the_form(
     assert read_requests(tmp_path / "run") == [] and not in_use(tmp_path / "run")
 
 
+def test_a_new_budget_is_compared_with_the_one_that_was_lowered_last(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", {"budget": {"calls": 60}})
+    for number, cap in enumerate((90, 20), 1):
+        changed = {"action": "budget", "target": "calls", "text": str(cap)}
+        run.emit(PersonDecided(number=number, **changed, cap=cap))
+    run.close()
+    with browser(tmp_path) as client:
+        form = {"csrf": csrf_of(client), "do": "budget", "target": "calls", "text": "15"}
+        page = client.post("/act/run", data=form).text
+    assert "15 calls is not higher than the present one (20 calls)." in page
+
+
 def test_a_practice_optimizer_is_named_on_the_page_and_in_the_report(tmp_path: Path) -> None:
     models = {"agent": {"id": "openai/gpt-5-mini"}, "optimizer": {"id": "practice/optimizer"}}
     WrittenRun(tmp_path / "run", {"model": models}).close()
