@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="the GGUF file")
     parser.add_argument("--work", type=Path, help="a folder for tasks, journals and runs")
     parser.add_argument("--results", type=Path, default=HERE, help="a folder for the results")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6])
     parser.add_argument("--rollouts", type=int, help="ablate: the number, if not its default")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the model")
     parser.add_argument("--only", help="train: the name of one benchmark")
