@@ -247,6 +247,7 @@ def test_sealqa_shows_search_results_in_every_form() -> None:
     assert show_results(results) == show_results(json.dumps(results)) == shown
     assert show_results(" some text ") == "some text"
     assert show_results("[not json") == "[not json"
+    assert show_results("[" * 100_000) == "[" * 100_000
     assert show_results(None) == ""
 
 

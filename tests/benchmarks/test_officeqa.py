@@ -223,6 +223,16 @@ def test_the_published_csv_and_documents_elsewhere(tmp_path: Path) -> None:
     assert list(item.files) == ["docs/treasury_bulletin_1951_03.txt"]
 
 
+@pytest.mark.parametrize("cell", ["[not json", "[" * 100_000])
+def test_a_list_of_documents_that_is_no_json_is_an_error_with_its_row(
+    tmp_path: Path, cell: str
+) -> None:
+    row = {"uid": "UID1", "question": "How much?", "answer": "7", "source_files": cell}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(InputError, match=r"rows.jsonl.*source_files is not a list"):
+        load_task(TaskSettings("officeqa:rows.jsonl", base=tmp_path))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

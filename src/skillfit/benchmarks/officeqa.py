@@ -46,7 +46,7 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
-from skillfit.models.json_text import JsonObject
+from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
 from skillfit.skill import Skill
@@ -109,7 +109,7 @@ def officeqa(
     grader = OfficeAnswer.model_validate({"extract": ["tag", "last_line"]})
 
     def convert(row: Row) -> ItemRow:
-        names = _listed(row.values.get("source_files"))
+        names = _listed(row, "source_files")
         item: ItemRow = {
             "id": text(row, "uid", "id"),
             "type": optional(row, "difficulty", "category"),
@@ -199,7 +199,7 @@ def _document(row: Row, name: str, folders: Sequence[Path]) -> Path:
 
 def _oracle(row: Row, names: Sequence[str], folders: Sequence[Path]) -> str:
     """The pages that `source_docs` name, in the parsed form of the documents."""
-    urls = _listed(row.values.get("source_docs"))
+    urls = _listed(row, "source_docs")
     pages = []
     for name, url in zip(names, urls, strict=False):
         number = page_number(url)
@@ -208,10 +208,14 @@ def _oracle(row: Row, names: Sequence[str], folders: Sequence[Path]) -> str:
     return oracle_text(pages)
 
 
-def _listed(value: Any) -> list[str]:
+def _listed(row: Row, column: str) -> list[str]:
     """A list, its JSON text, or texts on separate lines or with commas between them."""
+    value = row.values.get(column)
     if isinstance(value, str) and value.lstrip().startswith("["):
-        value = json.loads(value)
+        try:
+            value = parse_json(value)
+        except ValueError as error:
+            raise InputError(f"{row.where}: {column} is not a list: {error}.") from error
     elif isinstance(value, str):
         value = value.splitlines() if "\n" in value.strip() else value.split(",")
     return [str(part).strip() for part in value or [] if str(part).strip()]

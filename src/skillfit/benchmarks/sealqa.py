@@ -8,7 +8,6 @@ gold answer is right without asking it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from skillfit.benchmarks.benchmark import Benchmark, HubFiles, ItemRow, optional, text
 from skillfit.benchmarks.questions import match_or_judge
 from skillfit.errors import InputError
+from skillfit.models.json_text import parse_json
 from skillfit.tasks.item import stable_hash
 from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
@@ -71,8 +71,8 @@ def show_results(given: Any) -> str:
         if not given.lstrip().startswith("["):
             return given.strip()
         try:
-            given = json.loads(given)
-        except json.JSONDecodeError:
+            given = parse_json(given)
+        except ValueError:
             return str(given).strip()
     if not isinstance(given, Sequence):
         return ""

@@ -48,7 +48,7 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
-from skillfit.models.json_text import JsonObject
+from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
 from skillfit.sandbox.isolation import run_untrusted
@@ -506,8 +506,8 @@ def _names(row: Row, column: str) -> list[str]:
     value = row.values.get(column)
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
+            value = parse_json(value)
+        except ValueError as error:
             raise InputError(f"{row.where}: {column} is not a list: {error}.") from error
     return [str(name) for name in value or []]
 
