@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from skillfit.gate import GateSettings
+from skillfit.config.schema import EvaluationSection
 from skillfit.models.json_text import parse_json
 from skillfit.plain_text import head_and_tail
 from skillfit.report.story import RunStory, TypeSummary
-from skillfit.report.story_evidence import row_value, scoring
+from skillfit.report.story_evidence import row_value
 from skillfit.rollout.outcome import Outcome
 from skillfit.run.events import EventLog, ItemsRead, RolloutFinished, RunStarted
 from skillfit.run.journal import Journal
@@ -139,15 +139,15 @@ def read_items(events: EventLog, story: RunStory) -> tuple[ItemSummary, ...]:
     on the baseline; of the test split where it was read.
     """
     initial = _initial_hash(events)
-    settings, records = scoring(story.config), listed_items(events)
+    evaluation, records = story.config.settings.evaluation, listed_items(events)
     summaries: list[ItemSummary] = []
     for split, phases in (("selection", ("ship", "baseline")), ("test", ("test",))):
         found = (events.found(RolloutFinished, phase) for phase in phases)
         rows = next((rows for rows in found if rows), [])
-        before = _sides(settings, [row for row in rows if row.skill_hash == initial])
+        before = _sides(evaluation, [row for row in rows if row.skill_hash == initial])
         shipped = story.ship.skill_hash if story.ship and rows and rows[0].phase == "ship" else ""
         others = [row for row in rows if row.skill_hash != initial]
-        after = _sides(settings, [row for row in others if shipped in ("", row.skill_hash)])
+        after = _sides(evaluation, [row for row in others if shipped in ("", row.skill_hash)])
         for item in dict.fromkeys([*before, *after]):
             record = records.get(item)
             summaries.append(
@@ -168,16 +168,16 @@ def _initial_hash(events: EventLog) -> str:
     return next((started.skill_hash for started in events.found(RunStarted)), "")
 
 
-def _sides(settings: GateSettings, rows: Sequence[RolloutFinished]) -> dict[str, Side]:
+def _sides(evaluation: EvaluationSection, rows: Sequence[RolloutFinished]) -> dict[str, Side]:
     grouped: defaultdict[str, list[RolloutFinished]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.repeat):
         grouped[row.item].append(row)
-    return {item: _side(settings, found) for item, found in grouped.items()}
+    return {item: _side(evaluation, found) for item, found in grouped.items()}
 
 
-def _side(settings: GateSettings, rows: Sequence[RolloutFinished]) -> Side:
+def _side(evaluation: EvaluationSection, rows: Sequence[RolloutFinished]) -> Side:
     """The typical rollout is one whose score is close to that of most of them."""
-    scored = [(row, row_value(settings, row)) for row in rows if row.hard is not None]
+    scored = [(row, row_value(evaluation, row)) for row in rows if row.hard is not None]
     scores = tuple(score for _, score in scored)
     failures = tuple(row.failure for row in rows if row.failure)
     side = Side(scores, failures)
@@ -258,7 +258,7 @@ class ItemMatrix:
 
 def read_matrix(events: EventLog, story: RunStory, most: int = 24) -> ItemMatrix:
     """How every item went over the run, in at most about `most` columns of steps."""
-    settings = scoring(story.config)
+    evaluation = story.config.settings.evaluation
     last = max(1, story.total_steps, story.steps_done)
     width = -(-last // most)
     initial = _initial_hash(events)
@@ -271,7 +271,7 @@ def read_matrix(events: EventLog, story: RunStory, most: int = 24) -> ItemMatrix
         column = columns.get(place)
         if column is None:
             column = columns[place] = _column(*place, width, last)
-        cells[item][column.name].add(settings.value(hard, hard if soft is None else soft))
+        cells[item][column.name].add(evaluation.value(hard, hard if soft is None else soft))
     order = {column.name: column.place for column in columns.values()}
     return ItemMatrix(tuple(sorted(order, key=lambda name: order[name])), cells)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from skillfit.config.schema import EvaluationSection
 from skillfit.errors import Exit
-from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose, ship_test
+from skillfit.gate import Facts, Gate, ShipResult, diagnose, ship_test
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.leak import audit, shortcuts
@@ -265,18 +266,20 @@ def _known_scores(
         return None
 
 
-def _values(metric: GateSettings, state: TrainingState, ending: Ending) -> tuple[float, float]:
+def _values(
+    evaluation: EvaluationSection, state: TrainingState, ending: Ending
+) -> tuple[float, float]:
     """Scores of the initial and the found skill under the gate's metric."""
     if ending.scores is None:
         return state.baseline_score, state.score if state.baseline else state.baseline_score
     before, after = ending.scores.baseline, ending.scores.best
-    return metric.value(before.hard, before.soft), metric.value(after.hard, after.soft)
+    return evaluation.value(before.hard, before.soft), evaluation.value(after.hard, after.soft)
 
 
 def _audit(run: Components, state: TrainingState, ending: Ending) -> None:
     """Warn about a score that a one-line rule reaches too."""
     rules = shortcuts(run.task.train, run.task.selection)
-    check = audit(rules, *_values(run.gate_settings, state, ending))
+    check = audit(rules, *_values(run.config.evaluation, state, ending))
     if check.verdict != "go":
         run.emit(Warned(what="shortcut", message=check.message))
 
@@ -314,7 +317,7 @@ def _finish_reason(run: Components, state: TrainingState, ending: Ending) -> Run
     if ending.ship is not None:
         return "unverified" if run.task.fit_only else _REASON_OF[ending.ship.verdict]
     # Without a ship test the gate's own scores decide, as in SkillOpt.
-    before, after = _values(run.gate_settings, state, ending)
+    before, after = _values(run.config.evaluation, state, ending)
     return "improved" if after > before else "no_improvement"
 
 
@@ -324,7 +327,7 @@ def _facts(
     """What the diagnosis may rest on."""
     stats = run.engine.stats
     baseline = state.baseline_score
-    before, after = _values(run.gate_settings, state, ending)
+    before, after = _values(run.config.evaluation, state, ending)
     measured = run.gate.noise() if state.baseline is not None else None
     noise = measured or baseline * (1 - baseline) / 2
     repeats = ending.ship.repeats if ending.ship and ending.ship.repeats else 1

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from skillfit import __version__
-from skillfit.gate import GateSettings, ShipResult
+from skillfit.config.schema import EvaluationSection
+from skillfit.gate import ShipResult
 from skillfit.models import Usage
 from skillfit.rollout.outcome import Tally
 from skillfit.run.journal import Spend
@@ -83,26 +84,30 @@ def summarise(
         rollouts=RolloutCounts(stats.planned, stats.scored),
         total_wall_time_s=round(closing.budget.minutes * 60, 1),
     )
-    summary = _with_selection_scores(summary, run.gate_settings, ending)
-    summary = _with_test_scores(summary, run.gate_settings, ending)
+    summary = _with_selection_scores(summary, run.config.evaluation, ending)
+    summary = _with_test_scores(summary, run.config.evaluation, ending)
     return _with_usage(summary, closing.journal.bill())
 
 
-def _with_selection_scores(summary: RunSummary, metric: GateSettings, ending: Ending) -> RunSummary:
+def _with_selection_scores(
+    summary: RunSummary, evaluation: EvaluationSection, ending: Ending
+) -> RunSummary:
     scores, final = ending.scores, ending.final
     return replace(
         summary,
-        metric=metric.metric,
+        metric=evaluation.gate_metric,
         baseline_selection_hard=_hard(scores.baseline if scores else None),
-        baseline_selection_score=_score(metric, scores.baseline if scores else None),
+        baseline_selection_score=_score(evaluation, scores.baseline if scores else None),
         best_selection_hard=_hard(scores.best if scores else None),
-        best_selection_score=_score(metric, scores.best if scores else None),
+        best_selection_score=_score(evaluation, scores.best if scores else None),
         final_selection_hard=_hard(final),
         final_selection_soft=final.soft if final else None,
     )
 
 
-def _with_test_scores(summary: RunSummary, metric: GateSettings, ending: Ending) -> RunSummary:
+def _with_test_scores(
+    summary: RunSummary, evaluation: EvaluationSection, ending: Ending
+) -> RunSummary:
     baseline, best, final = (ending.tests.get(name) for name in ("baseline", "best", "final"))
     return replace(
         summary,
@@ -112,9 +117,9 @@ def _with_test_scores(summary: RunSummary, metric: GateSettings, ending: Ending)
         test_soft=best.soft if best else None,
         final_test_hard=_hard(final),
         final_test_soft=final.soft if final else None,
-        baseline_test_score=_score(metric, baseline),
-        test_score=_score(metric, best),
-        final_test_score=_score(metric, final),
+        baseline_test_score=_score(evaluation, baseline),
+        test_score=_score(evaluation, best),
+        final_test_score=_score(evaluation, final),
         test_delta_hard=best.hard - baseline.hard if best and baseline else None,
         final_test_delta_hard=final.hard - baseline.hard if final and baseline else None,
     )
@@ -146,9 +151,9 @@ def _hard(tally: Tally | None) -> float | None:
     return tally.hard if tally else None
 
 
-def _score(metric: GateSettings, tally: Tally | None) -> float | None:
+def _score(evaluation: EvaluationSection, tally: Tally | None) -> float | None:
     """Under the gate's metric."""
-    return metric.value(tally.hard, tally.soft) if tally else None
+    return evaluation.value(tally.hard, tally.soft) if tally else None
 
 
 @dataclass(frozen=True, slots=True)
