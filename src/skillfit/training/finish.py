@@ -276,9 +276,21 @@ async def _measure_last(
     with log.stage("final", len(items)):
         tally = await gate.adopt(skill, None)
         # Recorded rollouts, reported once more for this stage's files.
-        await engine.run(requests_for(skill, items), phase="final", series="selection")
+        recorded = requests_for(_measured_as(gate, skill, tally), items)
+        await engine.run(recorded, phase="final", series="selection")
     emit_score(log.emit, "final", skill, tally)
     return tally
+
+
+def _measured_as(gate: Gate, skill: Skill, tally: Tally) -> Skill:
+    """The skill whose rollouts a tally counts: the one without the empty region of the slow update,
+    where the gate took its measurements for both.
+    """
+    plain = without_placeholder(skill)
+    try:
+        return plain if gate.tally(plain) == tally else skill
+    except NotMeasured:
+        return skill
 
 
 def _known_scores(
