@@ -22,10 +22,10 @@ from skillfit.run.records import RolloutPlan
 from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import Task
-from skillfit.training.components import Components
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
 from skillfit.training.plan import COMPOSE_PASSES
 from skillfit.training.replaceable import Abilities
+from skillfit.training.state import Components
 from skillfit.training.step_log import SelectionRollouts
 
 
