@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from skillfit.config import identity, load_config
 from skillfit.errors import InputError
 from skillfit.models.protocol import Usage
 from skillfit.run.control import RunLock, in_use
@@ -292,39 +291,3 @@ def test_the_view_for_faces_follows_a_run_from_outside(tmp_path: Path) -> None:
 def test_reading_what_is_no_run_is_an_error_in_words(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a run directory"):
         RunDirectory.read(tmp_path)
-
-
-# What a version without `optimizer.prune_initial` recorded about a run.
-OLDER = json.loads((Path(__file__).parent / "older_identity.json").read_text())
-
-
-def identity_now(*overrides: str) -> RecordedIdentity:
-    """The identity of the same run under this version."""
-    return RecordedIdentity({**OLDER, "config": identity(load_config(OLDER["config"], overrides))})
-
-
-async def test_a_run_of_an_older_version_resumes_with_settings_that_were_added_since(
-    tmp_path: Path,
-) -> None:
-    assert "prune_initial" not in OLDER["config"]["optimizer"]
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity(OLDER)) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
-    with RunDirectory.open(tmp_path / "run", identity_now()) as run:
-        assert run.resumed
-    with pytest.raises(InputError, match=r"config\.optimizer\.prune_initial: false -> true"):
-        RunDirectory.open(tmp_path / "run", identity_now("optimizer.prune_initial=true"))
-
-
-@pytest.mark.parametrize("key", ["env.network", "model.agent.thinking", "train.lag"])
-async def test_any_setting_may_be_unknown_to_the_version_that_started_the_run(
-    tmp_path: Path, key: str
-) -> None:
-    older = json.loads(json.dumps(OLDER))
-    *sections, name = key.split(".")
-    holder = older["config"]
-    for section in sections:
-        holder = holder[section]
-    del holder[name]
-    with RunDirectory.open(tmp_path / "run", RecordedIdentity(older)) as run:
-        await run.journal.note("rollout/1", 1, int, stage="rollout")
-    RunDirectory.open(tmp_path / "run", identity_now()).close()
