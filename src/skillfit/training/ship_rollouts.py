@@ -11,10 +11,10 @@ from math import ceil
 
 from skillfit.config.schema import BudgetSection
 from skillfit.errors import TaskFailure
+from skillfit.extensions import PartDescription
 from skillfit.gate import GateSettings
 from skillfit.gate.samples import Samples, mean
 from skillfit.gate.ship import MOST_REPEATS
-from skillfit.models.json_text import JsonObject
 from skillfit.rollout import Arm, Outcome, Rollouts, Tally
 from skillfit.run.budget import Amounts, Budget
 from skillfit.run.journal import Journal
@@ -138,7 +138,7 @@ class BothGraders:
     def patterns(self) -> tuple[str, ...]:
         return (*self.ship.patterns(), *self.trained.patterns())
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return self.ship.describe()
 
 

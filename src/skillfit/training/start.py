@@ -57,7 +57,7 @@ async def start(
     """
     if not force_new:
         inputs = keep_recorded_plan(inputs, path)
-    with RunDirectory.open(path, inputs.identity().as_json(), force_new=force_new) as run:
+    with RunDirectory.open(path, inputs.identity(), force_new=force_new) as run:
         async with assemble(inputs, run, listeners, control or Control()) as ready:
             run.expect_no_fix()
             components = ready.components
