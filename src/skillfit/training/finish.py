@@ -14,7 +14,7 @@ from itertools import groupby
 
 from skillfit import __version__
 from skillfit.errors import Exit
-from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose, ship_test
+from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose_run, ship_test
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.leak import audit, shortcuts
@@ -124,7 +124,7 @@ async def _diagnosed(
     reason = _finish_reason(run, state, ending)
     if cut_short is not None and reason != "improved":
         return _end_by_budget(run, closing, state, ending, cut_short)
-    diagnosis = diagnose(_facts(run, state, ending, reason))
+    diagnosis = diagnose_run(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
         # The scores are no evidence about the skill; resuming tries again.
         reason, ending = "infrastructure", replace(ending, handed_back=run.initial)
@@ -148,7 +148,7 @@ def _end_by_budget(
     reached: BudgetReached,
 ) -> RunFinished:
     facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
-    diagnosis = diagnose(facts)
+    diagnosis = diagnose_run(facts)
     # Both advise to raise the cap; the cap's message names it.
     text = diagnosis.message if diagnosis.cause in BUDGET_CAUSES else str(diagnosis)
     return conclude(run, closing, state, ending, "budget", f"{text} {reached}")
