@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,14 @@ from typing import Any
 import pytest
 
 from skillfit.errors import InputError
-from skillfit.report import RunFollower, StoryBuilder, open_run, read_story
+from skillfit.report import RunFollower, StoryBuilder, open_details, read_story
 from skillfit.report.html_report import skill_lines, worth_of
+from skillfit.report.run_details import count_changes, worst_first
 from skillfit.report.run_text import comparisons, fullest_cap, next_commands
 from skillfit.report.story import Cost, EditSummary, RunStory
 from skillfit.report.story_evidence import _stands_in
-from skillfit.report.story_items import (
-    count_changes,
-    read_items,
-    read_matrix,
-    rollouts_of_item,
-    worst_first,
-)
 from skillfit.run.control import in_use, request_steering
-from skillfit.run.directory import JOURNAL
+from skillfit.run.directory import JOURNAL, RunDirectory
 from skillfit.run.events import (
     EventLog,
     GateDecided,
@@ -92,7 +87,7 @@ async def test_rejected_proposals_have_their_reason(tmp_path: Path) -> None:
 async def test_the_bill_is_the_journals(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
     story = read_story(path)
-    with open_run(path) as run:
+    with closing(RunDirectory.read(path)) as run:
         spent = run.journal.spent()
     assert (story.total.calls, story.total.tokens) == (spent.calls, spent.tokens)
     assert story.total.usd == pytest.approx(spent.usd)
@@ -164,25 +159,25 @@ async def test_graded_scores_are_higher_and_lower_not_only_fixed_and_broken(
     story = read_story(tmp_path / "run")
     assert story.graded and story.metric == "soft"
     assert "(soft score)" in story.verdict
-    with open_run(tmp_path / "run") as view:
-        items = read_items(view.events, story)
+    with open_details(tmp_path / "run") as details:
+        items = details.compared_items(story)
     counts = count_changes(items)
     assert (counts["higher"], counts["lower"], counts["fixed"], counts["broken"]) == (5, 1, 1, 0)
 
 
 async def test_items_are_listed_worst_first(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
-    with open_run(path) as view:
-        items = worst_first(read_items(view.events, read_story(path)))
+    with open_details(path) as details:
+        items = worst_first(details.compared_items(read_story(path)))
     assert items[0].id == "t07" and items[0].change == "broken"
     assert items[1].input == f"ticket {items[1].id}"
 
 
 def test_items_are_followed_over_the_steps_in_few_columns(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=30, items=10, rollouts=20)
-    with open_run(path) as view:
-        matrix = read_matrix(view.events, read_story(path), most=10)
-        rollouts = rollouts_of_item(view.events, "ticket-0003")
+    with open_details(path) as details:
+        matrix = details.matrix(read_story(path), most=10)
+        rollouts = details.rollouts_of_item("ticket-0003")
     assert len(matrix.columns) <= 12
     assert matrix.columns[0] == "1–3" and matrix.columns[-2:] == ("fresh: initial", "fresh: found")
     counted = sum(cell.rollouts for cell in matrix.cells["ticket-0003"].values())
@@ -285,8 +280,8 @@ async def test_a_story_that_follows_a_run_agrees_with_one_read_at_the_end(tmp_pa
 async def test_a_terminal_fed_with_every_event_counts_as_a_reader_does(tmp_path: Path) -> None:
     path = screening_run(tmp_path / "run", steps=3, items=10, rollouts=20)
     builder = StoryBuilder()
-    with open_run(path) as view:
-        for stored in view.events.read():
+    with open_details(path) as details:
+        for stored in details.events():
             builder(stored)
     live, read = builder.story(), read_story(path)
     assert live.stages == read.stages
@@ -319,8 +314,8 @@ def test_the_time_left_is_predicted_from_the_last_steps(tmp_path: Path) -> None:
 async def test_a_run_that_was_resumed_after_its_end_is_not_finished(tmp_path: Path) -> None:
     path = await improved(tmp_path / "run")
     builder = StoryBuilder()
-    with open_run(path) as view:
-        for stored in view.events.read():
+    with open_details(path) as details:
+        for stored in details.events():
             builder(stored)
             last = stored
     assert builder.story().state == "finished"
@@ -432,10 +427,8 @@ def test_a_run_of_200_steps_and_100000_rollouts_is_read_without_parsing_its_roll
     story = read_story(path)
     reading = time.process_time() - began
     began = time.process_time()
-    with open_run(path) as view:
-        rows = [
-            stored for stored in view.events.read() if isinstance(stored.event, RolloutFinished)
-        ]
+    with open_details(path) as details:
+        rows = [stored for stored in details.events() if isinstance(stored.event, RolloutFinished)]
     parsing = time.process_time() - began
     assert story.rollouts == len(rows) == 20_400
     assert reading < parsing
