@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from skillfit.api import Run
 from skillfit.errors import InputError
 from skillfit.report import RunFollower, StoryBuilder, open_details, read_story
 from skillfit.report.html_report import skill_lines, worth_of
@@ -24,10 +25,11 @@ from skillfit.run.events import (
     GateDecided,
     PersonDecided,
     RolloutFinished,
+    SlowUpdateFinished,
     StageStarted,
     StepFinished,
 )
-from skillfit.run.records import EditEffect, Evidence
+from skillfit.run.records import EditEffect, Evidence, SlowUpdateRecord
 from skillfit.run.store import dump, load
 from skillfit.skill import Edit, Skill, example_edit
 from skillfit.skill.regions import Example, with_examples
@@ -35,6 +37,7 @@ from tests.report.recorded_runs import (
     ADDED,
     BEST,
     INITIAL,
+    NOWHERE,
     WrittenRun,
     before_first_event,
     improved,
@@ -182,6 +185,35 @@ def test_items_are_followed_over_the_steps_in_few_columns(tmp_path: Path) -> Non
     assert matrix.columns[0] == "1–3" and matrix.columns[-2:] == ("fresh: initial", "fresh: found")
     counted = sum(cell.rollouts for cell in matrix.cells["ticket-0003"].values())
     assert counted == sum(row.hard is not None for row in rollouts)
+
+
+def test_the_skill_after_a_step_is_known_where_the_step_changed_nothing(tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", steps_per_epoch=4)
+    slow = INITIAL + "Slowly learned.\n"
+    run.step(1, "accept", BEST, "new")
+    run.step(2, "reject", BEST, "new")
+    for epoch, skill in ((1, BEST), (2, slow)):
+        run.emit(
+            SlowUpdateFinished(
+                epoch=epoch,
+                action="accept",
+                result=SlowUpdateRecord(action="accept", standings=NOWHERE),
+                pairs=[],
+                all_pairs=[],
+                candidate=skill,
+                skill=skill,
+                best_skill=BEST,
+            )
+        )
+    run.step(3, "reject", slow, "slow")
+    run.close()
+    story = read_story(run.path)
+    texts = [version.text if (version := story.skill_after(step)) else None for step in range(5)]
+    assert texts == [INITIAL, BEST, BEST, slow, None]
+    opened = Run.open(run.path)
+    assert [opened.skill(step).text for step in (0, 1, 2, 3)] == [INITIAL, BEST, BEST, slow]
+    with pytest.raises(InputError, match="no step 4"):
+        opened.skill(4)
 
 
 def test_a_run_without_steps_says_so(tmp_path: Path) -> None:
