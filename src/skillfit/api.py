@@ -452,10 +452,7 @@ def default_run(inputs: Inputs, kind: str = "") -> Path:
     if inputs.config.run:
         return Path(f"{inputs.config.run}-{kind}" if kind else inputs.config.run)
     name = folder_name(inputs.skill.name) or "skill"
-    identity = inputs.identity().as_json()
-    if not any(identity["parts"].values()):
-        del identity["parts"]  # nothing is replaced: the name is that of earlier versions
-    parts = [name, kind, stable_hash(identity)[:6]]
+    parts = [name, kind, stable_hash(inputs.identity().for_name())[:6]]
     return Path("runs") / "-".join(part for part in parts if part)
 
 

@@ -239,7 +239,8 @@ def test_a_run_that_is_being_written_is_running_and_one_whose_writer_died_is_not
     assert not in_use(tmp_path / "run")
     writer = (
         "import os, sys; from skillfit.run.directory import RunDirectory as R;"
-        " kept = R.open(sys.argv[1], {}); os._exit(9)"
+        " from skillfit.run.identity import RecordedIdentity;"
+        " kept = R.open(sys.argv[1], RecordedIdentity({})); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", writer, str(tmp_path / "dead")], check=False)
     assert not in_use(tmp_path / "dead")

@@ -18,12 +18,11 @@ from skillfit.run.records import CheckResult, ItemRecord, RolloutPlan, RunFinish
 from skillfit.tasks.item import Item
 from skillfit.tasks.task import Task
 from skillfit.training.assemble import Assembled, Listener, assemble
-from skillfit.training.components import Components
 from skillfit.training.finish import EXIT_OF, conclude, end_by_budget, finish, unfinished
 from skillfit.training.inputs import Inputs, keep_recorded_plan
 from skillfit.training.loop import train
 from skillfit.training.preflight import budget_check, probe, run_preflight
-from skillfit.training.state import TrainingState
+from skillfit.training.state import Components, TrainingState
 from skillfit.training.user_part import PartFailed
 
 _SHOWN = 400  # characters of an item's text
@@ -58,7 +57,7 @@ async def start(
     """
     if not force_new:
         inputs = keep_recorded_plan(inputs, path)
-    with RunDirectory.open(path, inputs.identity().as_json(), force_new=force_new) as run:
+    with RunDirectory.open(path, inputs.identity(), force_new=force_new) as run:
         async with assemble(inputs, run, listeners, control or Control()) as ready:
             run.expect_no_fix()
             components = ready.components
