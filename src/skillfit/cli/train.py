@@ -124,7 +124,7 @@ def stored(run: Path, overrides: Sequence[str] | None = None) -> Inputs:
     from skillfit.config.schema import with_earlier_behaviour
 
     opened = Run.open(run)
-    inputs = read(with_earlier_behaviour(opened.started.config.root), overrides)
+    inputs = read(with_earlier_behaviour(opened.story.config.root), overrides)
     return replace(inputs, skill=inputs.skill.with_document(opened.initial_skill))
 
 
