@@ -46,7 +46,8 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
-from skillfit.models.json_text import JsonObject, parse_json
+from skillfit.extensions import PartDescription
+from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
 from skillfit.skill import Skill
@@ -371,7 +372,7 @@ class SearchRounds(Evaluator):
         ]
         return "\n\n".join(found)
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         return {
             "search_mode": "custom_search",
             "url": self.service.url,

@@ -30,8 +30,7 @@ from typing import Any
 
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
-from skillfit.extensions import errors_in
-from skillfit.models.json_text import JsonObject
+from skillfit.extensions import JsonValue, PartDescription, errors_in
 from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model
 from skillfit.plugins.inspect_bridge import (
@@ -129,9 +128,9 @@ class InspectEvaluator(Evaluator):
             if self._runner is not None:
                 await self._runner
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> PartDescription:
         named, env = self._named, self._env
-        described: JsonObject = {"inspect": named.reference, "skill_as": env.skill_as}
+        described: dict[str, JsonValue] = {"inspect": named.reference, "skill_as": env.skill_as}
         if named.arguments:
             described["task_args"] = dict(named.arguments)
         if env.model_roles:
