@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -27,6 +27,7 @@ from skillfit.report import RunStory, open_run, read_story
 from skillfit.run.control import in_use, stop_run
 from skillfit.run.directory import JOURNAL, RunState
 from skillfit.run.events import RolloutFinished, as_json
+from skillfit.run.journal import BillRow
 from skillfit.studio.commands import (
     Folders,
     Starter,
@@ -381,8 +382,31 @@ def _summary(story: RunStory) -> JsonObject:
         "edits": edits,
         "rejections": [asdict(one) for one in story.rejections],
         "types": [asdict(one) for one in story.types],
-        "costs": [asdict(cost) for cost in story.costs],
-        "total": asdict(story.total),
+        "costs": [_cost_json(row) for row in story.costs],
+        "total": _cost_json(BillRow("total", "", "", story.total)),
         "notices": [asdict(notice) for notice in story.notices],
         "people": [asdict(decision) for decision in story.decisions],
     }
+
+
+class CostJson(TypedDict):
+    """What a stage used, or the whole run (`stage` is then "total")."""
+
+    stage: str
+    role: str
+    model: str
+    calls: int
+    tokens: int
+    usd: float | None
+
+
+def _cost_json(row: BillRow) -> CostJson:
+    usage = row.usage
+    return CostJson(
+        stage=row.stage,
+        role=row.role,
+        model=row.model,
+        calls=usage.calls,
+        tokens=usage.tokens,
+        usd=usage.usd,
+    )
