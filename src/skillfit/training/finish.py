@@ -13,7 +13,7 @@ from itertools import groupby
 
 from skillfit import __version__
 from skillfit.errors import Exit
-from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose, ship_test
+from skillfit.gate import Facts, Gate, GateSettings, ShipResult, diagnose_run, ship_test
 from skillfit.gate.base import NotMeasured
 from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.leak import audit, shortcuts
@@ -122,7 +122,7 @@ async def _diagnosed(
     reason = _finish_reason(run, state, ending)
     if cut_short is not None and reason != "improved":
         return _end_by_budget(run, closing, state, ending, cut_short)
-    diagnosis = diagnose(_facts(run, state, ending, reason))
+    diagnosis = diagnose_run(_facts(run, state, ending, reason))
     if diagnosis.cause == "infrastructure":
         # The scores are no evidence about the skill; resuming tries again.
         reason, ending = "infrastructure", replace(ending, handed_back=run.initial)
@@ -146,7 +146,7 @@ def _end_by_budget(
     reached: BudgetReached,
 ) -> RunFinished:
     facts = replace(_facts(run, state, ending, "budget"), budget_reached=True)
-    diagnosis = diagnose(facts)
+    diagnosis = diagnose_run(facts)
     # Both advise to raise the cap; the cap's message names it.
     text = diagnosis.message if diagnosis.cause in BUDGET_CAUSES else str(diagnosis)
     return conclude(run, closing, state, ending, "budget", f"{text} {reached}")
@@ -274,9 +274,21 @@ async def _measure_last(
     with log.stage("final", len(items)):
         tally = await gate.adopt(skill, None)
         # Recorded rollouts, reported once more for this stage's files.
-        await engine.run(requests_for(skill, items), phase="final", series="selection")
+        recorded = requests_for(_measured_as(gate, skill, tally), items)
+        await engine.run(recorded, phase="final", series="selection")
     emit_score(log.emit, "final", skill, tally)
     return tally
+
+
+def _measured_as(gate: Gate, skill: Skill, tally: Tally) -> Skill:
+    """The skill whose rollouts a tally counts: the one without the empty region of the slow update,
+    where the gate took its measurements for both.
+    """
+    plain = without_placeholder(skill)
+    try:
+        return plain if gate.tally(plain) == tally else skill
+    except NotMeasured:
+        return skill
 
 
 def _known_scores(

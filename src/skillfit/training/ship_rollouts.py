@@ -23,7 +23,7 @@ from skillfit.skill import Skill
 from skillfit.tasks.item import Attempt, Grader, Item, Score
 from skillfit.tasks.task import Task
 from skillfit.training.estimate import SHIP_SAFETY, RolloutCost, step_cost
-from skillfit.training.plan import COMPOSE_PASSES
+from skillfit.training.plan import compose_rollouts
 from skillfit.training.replaceable import Abilities
 from skillfit.training.state import Components
 from skillfit.training.step_log import SelectionRollouts
@@ -86,7 +86,8 @@ class Closing:
 def _ship_need(run: Components, repeats: int) -> Amounts:
     """What the ship test takes, and the comparison before it, by what rollouts cost so far."""
     items, stats = len(run.task.selection), run.engine.stats
-    rollouts = (1 + run.config.evaluation.finalists) * repeats * items + COMPOSE_PASSES * items
+    ship = (1 + run.config.evaluation.finalists) * repeats * items
+    rollouts = ship + compose_rollouts(items, run.gate.pools_edits)
     share = rollouts / stats.scored * SHIP_SAFETY
     return Amounts(
         usd=(stats.usage.usd or 0.0) * share,
