@@ -7,8 +7,7 @@ found is kept beside it as unproven.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -21,13 +20,12 @@ from skillfit.gate.diagnosis import BUDGET_CAUSES
 from skillfit.gate.leak import audit, shortcuts
 from skillfit.gate.samples import detectable_effect
 from skillfit.gate.ship import MOST_REPEATS, planned_rollouts
-from skillfit.models import Usage
 from skillfit.optimize.proposer import author_of
 from skillfit.rollout import Rollouts, Tally, requests_for
 from skillfit.rollout.outcome import raise_if_skipped
 from skillfit.run.budget import BudgetReached
 from skillfit.run.events import RunFinished, ShipTested, Warned
-from skillfit.run.journal import Spend
+from skillfit.run.journal import Bill
 from skillfit.run.records import (
     ACCEPTED,
     SKIPPED,
@@ -485,20 +483,14 @@ def _with_test_scores(
     )
 
 
-def _with_usage(summary: RunSummary, bill: Iterable[Spend]) -> RunSummary:
-    stages: defaultdict[str, Usage] = defaultdict(Usage)
-    roles: defaultdict[str, Usage] = defaultdict(Usage)
-    total = Usage()
-    for spend in bill:
-        stages[spend.stage] += spend.usage
-        roles[spend.role] += spend.usage
-        total += spend.usage
+def _with_usage(summary: RunSummary, bill: Bill) -> RunSummary:
+    stages, roles = bill.by_stage, bill.by_role
     return replace(
         summary,
-        usage=UsageTotals.of(total),
-        usage_by_stage={name: UsageTotals.of(usage) for name, usage in sorted(stages.items())},
-        usage_by_role={name: UsageTotals.of(usage) for name, usage in sorted(roles.items())},
-        token_summary={name: TokenCounts.of(usage) for name, usage in sorted(stages.items())},
+        usage=UsageTotals.of(bill.total),
+        usage_by_stage={name: UsageTotals.of(usage) for name, usage in stages.items()},
+        usage_by_role={name: UsageTotals.of(usage) for name, usage in roles.items()},
+        token_summary={name: TokenCounts.of(usage) for name, usage in stages.items()},
     )
 
 
