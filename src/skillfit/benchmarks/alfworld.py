@@ -25,10 +25,11 @@ from skillfit.benchmarks.benchmark import (
 from skillfit.benchmarks.game_player import GameEvaluator, GameRow, game_item, need_engine
 from skillfit.benchmarks.game_process import Game
 from skillfit.errors import InputError
+from skillfit.extensions import SourceReference, TaskSource
 from skillfit.tasks.item import Split
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 from skillfit.tasks.splits import SPLIT_NAMES
+from skillfit.tasks.task import LoadContext, SourceItems
 
 _RELEASES = "https://github.com/alfworld/alfworld/releases/download"
 

@@ -22,18 +22,12 @@ from typing import Any, Required, TypedDict
 import yaml
 
 from skillfit.errors import InputError, did_you_mean
-from skillfit.extensions import source_module
+from skillfit.extensions import SourceReference, TaskSource, source_module, source_names
 from skillfit.models.protocol import Message, Model, Reply, Request, Tool, ToolCall, Usage
 from skillfit.tasks.item import Attempt, Item, TrajectoryStep
-from skillfit.tasks.load import (
-    LoadContext,
-    SourceItems,
-    SourceReference,
-    TaskSource,
-    source_names,
-)
 from skillfit.tasks.rows import SUFFIXES, Row, folder_rows, items_of, read_rows
 from skillfit.tasks.splits import SPLIT_NAMES
+from skillfit.tasks.task import LoadContext, SourceItems
 
 SAMPLE = "sample"
 MANIFEST = "skillfit-data.json"  # in a prepared folder: what it was made from

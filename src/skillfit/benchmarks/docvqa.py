@@ -23,7 +23,7 @@ from skillfit.benchmarks.benchmark import (
 )
 from skillfit.benchmarks.questions import check_detail, find_image
 from skillfit.errors import InputError
-from skillfit.tasks.load import SourceReference, TaskSource
+from skillfit.extensions import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 

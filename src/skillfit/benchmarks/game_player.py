@@ -29,8 +29,7 @@ from skillfit.models.protocol import Message, Model
 from skillfit.sandbox.process import plain_environment
 from skillfit.skill import Skill
 from skillfit.tasks.item import Item, Score, ScoredAttempt, TrajectoryStep
-from skillfit.tasks.load import LoadContext
-from skillfit.tasks.task import Evaluator
+from skillfit.tasks.task import Evaluator, LoadContext
 
 _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 _MOVE_SECONDS = 120.0  # for one move; opening a game may include compiling it

@@ -24,7 +24,7 @@ from skillfit.benchmarks.benchmark import (
 )
 from skillfit.benchmarks.questions import read_options, right_option, show_options, shuffled
 from skillfit.errors import InputError
-from skillfit.tasks.load import SourceReference, TaskSource
+from skillfit.extensions import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 _MONTH = re.compile(r"qa_(\d{6})_final\.json")

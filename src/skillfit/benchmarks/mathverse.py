@@ -26,7 +26,7 @@ from skillfit.benchmarks.questions import (
     match_or_judge,
     with_options,
 )
-from skillfit.tasks.load import SourceReference, TaskSource
+from skillfit.extensions import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 BENCHMARK = Benchmark(

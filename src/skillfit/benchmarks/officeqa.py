@@ -46,16 +46,15 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
-from skillfit.extensions import PartDescription
+from skillfit.extensions import PartDescription, SourceReference, TaskSource
 from skillfit.models.json_text import parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import TextGrader, verdict
 from skillfit.tasks.item import Grader, Item, Score, ScoredAttempt
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row
-from skillfit.tasks.task import Evaluator
+from skillfit.tasks.task import Evaluator, LoadContext, SourceItems
 
 BENCHMARK = Benchmark(
     name="officeqa",

@@ -15,9 +15,9 @@ from typing import Any
 from skillfit.benchmarks.benchmark import Benchmark, HubFiles, ItemRow, optional, text
 from skillfit.benchmarks.questions import match_or_judge
 from skillfit.errors import InputError
+from skillfit.extensions import SourceReference, TaskSource
 from skillfit.models.json_text import parse_json
 from skillfit.tasks.item import stable_hash
-from skillfit.tasks.load import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 

@@ -17,7 +17,7 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError
-from skillfit.tasks.load import SourceReference, TaskSource
+from skillfit.extensions import SourceReference, TaskSource
 from skillfit.tasks.rows import Row
 
 BENCHMARK = Benchmark(

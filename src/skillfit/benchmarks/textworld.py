@@ -14,7 +14,8 @@ from skillfit.benchmarks.benchmark import prepared
 from skillfit.benchmarks.game_player import GameEvaluator, GameRow, game_item, need_engine
 from skillfit.benchmarks.game_process import Game
 from skillfit.errors import InputError, did_you_mean
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
+from skillfit.extensions import SourceReference, TaskSource
+from skillfit.tasks.task import LoadContext, SourceItems
 
 _FOLDER = Path(__file__).with_suffix("")
 # Families of games, and the settings that each of them takes with their defaults.

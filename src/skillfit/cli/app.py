@@ -18,7 +18,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from skillfit import __version__
-from skillfit.cli import draft, evaluate, init, runs, setup, train, verify
+from skillfit.cli import evaluate, init, runs, setup, train, verify
 from skillfit.errors import InputError, SkillfitError
 
 _REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG)
@@ -51,7 +51,7 @@ app = typer.Typer(
 for module in (init, setup, train, evaluate, verify, runs):
     for command in module.COMMANDS:
         app.command(command.__name__.rstrip("_"), **_help_texts(command))(command)
-app.add_typer(draft.app, name="tasks")
+app.add_typer(init.app, name="tasks")
 app.add_typer(setup.data_app, name="data")
 
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from skillfit.config.schema import EnvSection
 from skillfit.errors import InputError, SkillfitError, TaskFailure, did_you_mean
-from skillfit.extensions import JsonValue, PartDescription, errors_in
+from skillfit.extensions import JsonValue, PartDescription, SourceReference, TaskSource, errors_in
 from skillfit.models.limiter import paused
 from skillfit.models.protocol import Model
 from skillfit.plugins.inspect_bridge import (
@@ -51,10 +51,9 @@ from skillfit.plugins.inspect_bridge import (
 from skillfit.skill import Skill
 from skillfit.skill.document import folder_name
 from skillfit.tasks.item import Attempt, Item, Score, ScoredAttempt, TrajectoryStep
-from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskSource
 from skillfit.tasks.rows import Row, items_of
 from skillfit.tasks.splits import SPLIT_NAMES
-from skillfit.tasks.task import Evaluator
+from skillfit.tasks.task import Evaluator, LoadContext, SourceItems
 
 GRADER_ROLE = "grader"  # Inspect's name for the model that scorers ask
 _SKILLS = ".agents/skills"  # where agents look for skills, relative to their working folder
