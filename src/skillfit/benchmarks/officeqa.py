@@ -56,7 +56,7 @@ from skillfit.tasks.load import LoadContext, SourceItems, SourceReference, TaskS
 from skillfit.tasks.rows import Row
 from skillfit.tasks.task import Evaluator
 
-BENCHMARK = Benchmark(
+OFFICEQA = Benchmark(
     name="officeqa",
     title="OfficeQA: questions about U.S. Treasury Bulletins",
     homepage="https://huggingface.co/datasets/databricks/officeqa",
@@ -134,7 +134,7 @@ def officeqa(
             search_max_num_results,
             search_timeout_seconds,
         )
-        prompt = packaged_text(BENCHMARK.folder, "answer_by_searching.md")
+        prompt = packaged_text(OFFICEQA.folder, "answer_by_searching.md")
         rounds = SearchRounds(
             context.model, prompt, grader, service, max_tool_turns, max_queries_per_turn
         )
@@ -143,7 +143,7 @@ def officeqa(
     env = _env(search_mode, max_tool_turns)
     if search_mode == "corpus":
         env["corpus"] = str(folders()[0])
-    return BENCHMARK.source(reference, convert, how=how, config={"env": env})
+    return OFFICEQA.source(reference, convert, how=how, config={"env": env})
 
 
 def _check_mode(mode: str, url: str) -> None:
@@ -163,10 +163,10 @@ def _check_mode(mode: str, url: str) -> None:
 
 def _env(mode: str, turns: int) -> dict[str, str | int]:
     if mode == "none":
-        return {"agent": "chat", "prompt": packaged_text(BENCHMARK.folder, "answer_from_pages.md")}
+        return {"agent": "chat", "prompt": packaged_text(OFFICEQA.folder, "answer_from_pages.md")}
     if mode == "custom_search":
         return {}
-    prompt = packaged_text(BENCHMARK.folder, "answer_from_documents.md")
+    prompt = packaged_text(OFFICEQA.folder, "answer_from_documents.md")
     return {"agent": "tools", "prompt": prompt, "max_turns": turns}
 
 
@@ -177,7 +177,7 @@ def _folders(reference: SourceReference, data_dirs: str | Sequence[str]) -> list
     if not folders and (named := os.environ.get("OFFICEQA_DOCS_DIR")):
         folders = [Path(named).expanduser()]
     if not folders:
-        folders = [BENCHMARK.data_folder(reference)]
+        folders = [OFFICEQA.data_folder(reference)]
     return [folder.resolve() for folder in folders]
 
 

@@ -421,7 +421,7 @@ DATASETS = {
     "verified": "princeton-nlp/SWE-bench_Verified",
     "full": "princeton-nlp/SWE-bench",
 }
-BENCHMARK = Benchmark(
+SWEBENCH = Benchmark(
     name="swebench",
     title="SWE-bench Lite: issues of Python repositories",
     homepage="https://huggingface.co/datasets/princeton-nlp/SWE-bench_Lite",
@@ -479,7 +479,7 @@ def swebench(
 
     def how(context: LoadContext) -> SourceItems:
         if docker:
-            prompt = packaged_text(BENCHMARK.folder, "work_in_container.md")
+            prompt = packaged_text(SWEBENCH.folder, "work_in_container.md")
             dataset = DATASETS.get(dataset_name, dataset_name)
             rounds = ContainerRounds(
                 context.model, prompt, dataset, step_limit, timeout_per_instance
@@ -490,9 +490,9 @@ def swebench(
 
     env: dict[str, str | int] = {}
     if not docker:
-        prompt = packaged_text(BENCHMARK.folder, "work_in_repository.md")
+        prompt = packaged_text(SWEBENCH.folder, "work_in_repository.md")
         env = {"agent": "tools", "prompt": prompt, "max_turns": step_limit}
-    return BENCHMARK.source(reference, convert, how=how, config={"env": env})
+    return SWEBENCH.source(reference, convert, how=how, config={"env": env})
 
 
 def _patch(row: Row, column: str) -> str:
