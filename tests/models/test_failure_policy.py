@@ -36,7 +36,7 @@ from skillfit.models.protocol import (
     Refused,
     TimedOut,
 )
-from skillfit.rollout.executor import WorkerLost
+from skillfit.rollout.engine import WorkerLost
 from skillfit.sandbox.process import SandboxNotStarted
 
 

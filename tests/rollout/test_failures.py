@@ -25,7 +25,7 @@ from skillfit.models.protocol import (
     Usage,
 )
 from skillfit.rollout import Failure, requests_for
-from skillfit.rollout.executor import WorkerLost
+from skillfit.rollout.engine import WorkerLost
 from skillfit.run.budget import Budget, BudgetReached
 from skillfit.tasks.item import Item
 from tests.rollout.scripted_agents import SKILL, RolloutSetup, items, right

@@ -1,7 +1,8 @@
 """Calling a model.
 
+- `connect`: from the spec of a model to a `Client`.
 - `Client`: a provider behind what every call needs: a slot at the endpoint, reserved budget,
-  retries, and a check of the reply. `connect` in registry.py makes one.
+  retries, and a check of the reply.
 - `ask`: a reply of a given type. The type's JSON schema goes out with the request. The reply is
   read as JSON and validated; a reply that does not fit is asked for once more with the reason, and
   then it is a `BadReply`.
@@ -10,12 +11,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,7 +31,7 @@ from skillfit.models.json_text import (
     parse_model_json,
     without_surrogates,
 )
-from skillfit.models.limiter import LONGEST_PAUSE, Clock, Limiter, paused
+from skillfit.models.limiter import LONGEST_PAUSE, START, Clock, Limiter, Limiters, paused
 from skillfit.models.prices import Prices, context_window_of, is_reasoning
 from skillfit.models.protocol import (
     Adapted,
@@ -39,11 +42,9 @@ from skillfit.models.protocol import (
     Meter,
     Model,
     ModelError,
-    ModelSpec,
     NetworkFailed,
     Notice,
     NotReached,
-    Provider,
     RateLimited,
     Refused,
     Reply,
@@ -53,6 +54,7 @@ from skillfit.models.protocol import (
     Usage,
     log_notice,
 )
+from skillfit.models.registry import ModelSpec, Provider, Setup, create_provider
 from skillfit.plain_text import duration, one_line, quantity, shorten
 
 # Seconds before a retry while the endpoint is down or crowded: doubles with every failure.
@@ -62,6 +64,51 @@ _WAIT_PER_LATENCY = 0.25
 _SHORTEST_WAIT = 0.001
 _LONG_PAUSE = 10.0  # seconds of Retry-After that the user is told about
 _THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
+
+
+def connect(
+    spec: ModelSpec,
+    *,
+    role: Role,
+    run_id: str,
+    meter: Meter | None = None,
+    limiters: Limiters | None = None,
+    prices: Prices | None = None,
+    concurrency: int = 32,
+    notice: Notice | None = None,
+    folder: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Client:
+    """A model with limiter, retries and metering. Call `await model.close()` when done.
+
+    Use one `limiters` for all models of a run. `notice` is called with what could not be done as
+    configured, and when calls are retried because the endpoint does not answer. `folder` is where
+    handoff prompts are written. Missing keys and unknown providers are errors here, before anything
+    is spent.
+    """
+    limiters = limiters or Limiters()
+    setup = Setup(
+        spec,
+        spec.id.partition("/")[2],
+        role,
+        run_id,
+        os.environ if environ is None else environ,
+        notice or log_notice,
+        folder,
+    )
+    provider = create_provider(setup)
+    slots = min(concurrency, provider.slots or concurrency)
+    limiter = limiters.of(provider.endpoint, slots, start=provider.slots or START)
+    return Client(
+        provider,
+        spec,
+        role=role,
+        limiter=limiter,
+        prices=prices or Prices(),
+        clock=limiters.clock,
+        meter=meter,
+        notice=setup.notice,
+    )
 
 
 class Client:

@@ -8,12 +8,16 @@ task.
 A failed rollout is an outcome, not an exception. Errors that stop the whole run (bad key, wrong
 config, spent budget, too many failures) are exceptions: after one, no new rollout starts, and
 those in flight finish and are recorded.
+
+An `Executor` decides where a rollout runs. It takes one `Assignment` and brings back attempt and
+score, or raises what went wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,24 +25,25 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from skillfit.agents.agent import Agent
+from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, remove_workspace
 from skillfit.config.schema import EvaluationSection, TrainSection
 from skillfit.errors import InfrastructureError, SkillfitError, TaskFailure
 from skillfit.models.failures import INFRASTRUCTURE, is_fatal, is_infrastructure, policy
+from skillfit.models.limiter import time_limit
 from skillfit.models.protocol import AnswerPending, ModelError, Usage
 from skillfit.plain_text import shorten
-from skillfit.rollout.executor import Assignment, Executor, LocalExecutor, Worker
 from skillfit.rollout.metering import RolloutMeter
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
 from skillfit.run.events import EventLog, RolloutFinished
 from skillfit.run.journal import Journal
 from skillfit.run.records import StageName
-from skillfit.tasks.item import Attempt, Score, ScoredAttempt
+from skillfit.tasks.item import Attempt, Grader, Item, Score, ScoredAttempt
 
 if TYPE_CHECKING:
-    from skillfit.tasks.task import Task
+    from skillfit.skill import Skill
+    from skillfit.tasks.task import Evaluator, Task
 
 _COVERAGE_FLOOR, _SEED = EvaluationSection().coverage_floor, TrainSection().seed
 _ENOUGH = 5  # failures that can stop a run; fewer may be an accident
@@ -522,3 +527,96 @@ def _event(plan: _Planned, outcome: Outcome) -> RolloutFinished:
         answer=shorten(outcome.attempt.answer, _SHOWN) if outcome.attempt else "",
         feedback=shorten(outcome.score.feedback, _SHOWN) if outcome.score else "",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One rollout to do: plain data that can be sent to another machine."""
+
+    skill: Skill
+    item: Item
+    seed: int
+    purpose: str
+    instruction: str = ""
+    timeout: float | None = None
+    max_usd: float | None = None  # dollars the attempt may spend
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Carries out assignments: an agent with a grader, or a task's own evaluator."""
+
+    agent: Agent | None
+    grader: Grader | None
+    evaluator: Evaluator | None = None
+
+    async def do(self, assignment: Assignment) -> ScoredAttempt:
+        """Attempt and grade within the time limit. Cancelling the work at the limit is what ends
+        its processes.
+        """
+        try:
+            async with time_limit(assignment.timeout) as limit:
+                return await self._do(assignment)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            message = f"Item {assignment.item.id} was ended after {assignment.timeout:g} s."
+            raise AgentFailure(message, kind="timeout", hint="Raise env.exec_timeout.") from None
+
+    async def _do(self, assignment: Assignment) -> ScoredAttempt:
+        item = assignment.item.loaded()
+        if self.evaluator is not None:
+            return await self.evaluator(assignment.skill, item, assignment.seed)
+        assert self.agent is not None and self.grader is not None, (
+            "a rollout needs an agent and a grader, or an evaluator"
+        )
+        context = AttemptContext(
+            assignment.seed, assignment.purpose, assignment.instruction, assignment.max_usd
+        )
+        attempt = await self.agent.attempt(assignment.skill, item, context)
+        try:
+            score = await self.grader.grade(item, attempt)
+            return ScoredAttempt(
+                replace(attempt, workspace="") if attempt.workspace else attempt, score
+            )
+        finally:
+            remove_workspace(attempt.workspace)
+
+
+class WorkerLost(ModelError):
+    """The process or machine that ran the rollout is gone. The rollout did not cause it and runs
+    again elsewhere.
+    """
+
+    kind = "worker"
+
+
+class Executor(Protocol):
+    """Where rollouts run."""
+
+    @property
+    def cores(self) -> int:
+        """How many programs can compute at the same time."""
+        ...
+
+    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
+        """Raises what the worker raised, or `WorkerLost`. Cancelling ends the work, wherever it
+        runs.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LocalExecutor:
+    """On this event loop. Calls wait, they do not compute, so one process holds thousands."""
+
+    @property
+    def cores(self) -> int:
+        return os.cpu_count() or 1
+
+    async def run(self, worker: Worker, assignment: Assignment) -> ScoredAttempt:
+        return await worker.do(assignment)
+
+    async def close(self) -> None:
+        return None
