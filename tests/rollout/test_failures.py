@@ -50,10 +50,13 @@ class Faulty:
 
 @pytest.mark.parametrize(
     "error",
-    [NetworkFailed("reset"), RateLimited("slow down"), BadReply("empty"), WorkerLost("killed")],
+    [
+        *(NetworkFailed("reset"), RateLimited("slow down"), BadReply("empty")),
+        *(WorkerLost("killed"), TaskFailure("docker", "busy"), TaskFailure("search", "busy")),
+    ],
 )
 async def test_a_failure_that_may_pass_is_tried_again(
-    setup: RolloutSetup, error: ModelError
+    setup: RolloutSetup, error: SkillfitError
 ) -> None:
     agent = Faulty(lambda _, before: error if before == 0 else None)
     outcomes = await setup.engine(agent).run(

@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -46,9 +46,12 @@ from skillfit.benchmarks.benchmark import (
     text,
 )
 from skillfit.errors import InputError, TaskFailure
+from skillfit.models.client import with_retries
+from skillfit.models.failures import classify_service
 from skillfit.models.json_text import JsonObject, parse_json
 from skillfit.models.protocol import Model, Tool, ToolCall
 from skillfit.models.wire import argument_object
+from skillfit.plain_text import one_line
 from skillfit.skill import Skill
 from skillfit.tasks.graders.built_in import TextGrader, verdict
 from skillfit.tasks.item import Grader, Item, Score, ScoredAttempt
@@ -320,18 +323,29 @@ class SearchService:
 
     async def find(self, query: str) -> str:
         """The results as text. Raises `TaskFailure` when the service does not answer."""
+        answer = await with_retries(partial(self._ask, query))
+        results = answer.get("results", []) if isinstance(answer, Mapping) else answer
+        return "\n\n".join(_shown(result) for result in results[: self.max_results]) or "no results"
+
+    async def _ask(self, query: str) -> Any:
+        """The JSON that the service answers."""
         token = os.environ.get(self.auth_env, "") if self.auth_env else ""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         body = {"query": query, "provider": self.provider, "max_results": self.max_results}
+        where = f"the search service at {self.url}"
         try:
             async with httpx.AsyncClient(timeout=self.timeout) as client:
                 response = await client.post(self.url, json=body, headers=headers)
-                response.raise_for_status()
-                answer = response.json()
+            if not response.is_success:
+                raise classify_service(
+                    "search",
+                    response.status_code,
+                    f"{where} answered {response.status_code}: {one_line(response.text, 200)}",
+                    hint="Check search_api_url and the token that search_auth_env names.",
+                )
+            return response.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise TaskFailure("search", f"the search service at {self.url}: {error}") from error
-        results = answer.get("results", []) if isinstance(answer, Mapping) else answer
-        return "\n\n".join(_shown(result) for result in results[: self.max_results]) or "no results"
+            raise TaskFailure("search", f"{where}: {error}") from error
 
 
 def _shown(result: Any) -> str:

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from skillfit.agents.agent import Agent, AgentFailure, AttemptContext, remove_workspace
 from skillfit.config.schema import EvaluationSection, TrainSection
 from skillfit.errors import InfrastructureError, SkillfitError, TaskFailure
-from skillfit.models.failures import INFRASTRUCTURE, is_fatal, is_infrastructure, policy
+from skillfit.models.failures import policy_of, why_stop
 from skillfit.models.limiter import time_limit
-from skillfit.models.protocol import AnswerPending, ModelError, Usage
+from skillfit.models.protocol import ModelError, Usage
 from skillfit.plain_text import shorten
 from skillfit.rollout.metering import RolloutMeter
 from skillfit.rollout.outcome import Failure, Outcome, RolloutRequest, gather, mark_retrieved
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from skillfit.tasks.task import Evaluator, Task
 
 _COVERAGE_FLOOR, _SEED = EvaluationSection().coverage_floor, TrainSection().seed
-_ENOUGH = 5  # failures that can stop a run; fewer may be an accident
 _SHOWN = 300  # characters of an answer or of feedback in an event
 _AT_ONCE = 200  # rollouts taken from the queue before other tasks get a turn
 
@@ -72,18 +71,19 @@ class _Batch:
         if outcome.failure is None:
             self.scored += outcome.status == "scored"
             return None
-        kind = outcome.failure.kind
-        self.failed[kind] += 1
-        same_kind = self.failed[kind]
-        message = f"The last error: {outcome.failure.message}"
-        systemic = is_infrastructure(kind) or not self.proven
-        if systemic and not self.scored and same_kind == self.failed.total() >= _ENOUGH:
-            return _stop(f"The first {same_kind} rollouts all failed ({kind}). {message}")
-        broken = sum(self.failed[name] for name in INFRASTRUCTURE)
-        if broken >= _ENOUGH and broken > (1 - self.coverage_floor) * self.planned:
-            needed = f"a coverage of {self.coverage_floor:.0%} cannot be reached"
-            return _stop(f"{broken} of {self.planned} rollouts failed: {needed}. {message}")
-        return None
+        self.failed[outcome.failure.kind] += 1
+        why = why_stop(
+            self.failed,
+            outcome.failure.kind,
+            scored=self.scored,
+            planned=self.planned,
+            coverage_floor=self.coverage_floor,
+            proven=self.proven,
+        )
+        if not why:
+            return None
+        hint = "Everything so far is saved. Fix the cause, then start the same run again."
+        return InfrastructureError(f"{why} The last error: {outcome.failure.message}", hint=hint)
 
     @property
     def complete(self) -> bool:
@@ -407,16 +407,17 @@ class Rollouts:
                     role="agent",
                     usage=lambda outcome: outcome.usage if self._meter else Usage(),
                 )
-            except AnswerPending:
-                raise  # handoff: the other prompts of this stage are still to be written
             except (ModelError, TaskFailure) as error:
-                if is_fatal(error.kind):
+                decision = policy_of(error)
+                if decision.pending:
+                    raise  # the other prompts of this stage are still to be written
+                if decision.fatal:
                     self._stopped_by = error
                     raise
                 if self.stopping:
                     return _skipped(plan)  # cut short by the stop: tried again on resume
                 tried += 1
-                if self._stopped_by is not None or tried > _retries(error):
+                if self._stopped_by is not None or tried > decision.rollout_retries:
                     return _failed(plan, error, time.monotonic() - begun)
             except SkillfitError as error:
                 self._stopped_by = error
@@ -467,16 +468,11 @@ class Rollouts:
                     )
                 except ModelError as error:
                     spent = error.usage = spent + reserved.bill(error.usage)
-                    if error.kind != "limit" or (reserved.max_usd or 0.0) <= limit:
+                    if not policy_of(error).larger_limit or (reserved.max_usd or 0.0) <= limit:
                         raise
                     limit = reserved.max_usd or 0.0
                 else:
                     return attempt, score, spent + reserved.bill(attempt.usage)
-
-
-def _stop(message: str) -> InfrastructureError:
-    hint = "Everything so far is saved. Fix the cause, then start the same run again."
-    return InfrastructureError(message, hint=hint)
 
 
 def _skipped(plan: _Planned) -> Outcome:
@@ -492,12 +488,6 @@ def _failed(plan: _Planned, error: ModelError | TaskFailure, seconds: float) -> 
         usage=error.usage if isinstance(error, ModelError) else Usage(),
         seconds=seconds,
     )
-
-
-def _retries(error: ModelError | TaskFailure) -> int:
-    """How often a rollout that failed this way runs again. The user's own code is not repeated."""
-    repeated = isinstance(error, ModelError) or is_infrastructure(error.kind)
-    return policy(error.kind).rollout_retries if repeated else 0
 
 
 def _seed(run_seed: int, plan: _Planned) -> int:
